@@ -1,0 +1,191 @@
+"""Message ids and positions on a topic.
+
+A message id names a message. A position lies just before a message; ranges of messages are
+half-open ranges of positions, and the order of positions is the order on the topic.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from pulsar_spark.errors import InvalidMessageId
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+
+_MAX_LONG = 2**63 - 1
+_MAX_INT = 2**31 - 1
+_UNSIGNED = 2**64 - 1
+# A serialized id with a first chunk and every field at its longest has 84 bytes.
+_MAX_SERIALIZED = 1024
+_SHOWN = 100
+
+_NUMBER = r"(-1|0|[1-9][0-9]{0,18})"
+_ID = re.compile(rf"{_NUMBER}:{_NUMBER}(?::{_NUMBER})?(?::{_NUMBER})?")
+_POSITION = re.compile(rf"{_NUMBER}:{_NUMBER}:(0|[1-9][0-9]{{0,9}})")
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value > _MAX_LONG else value
+
+
+@dataclass(frozen=True, slots=True)
+class MessageId:
+    """Where a message is stored: ledger, entry, and its index inside a batch.
+
+    `partition` is -1 on a topic without partitions, `batch_index` -1 outside a batch.
+    `batch_size` is 0 where it is not known. `first_chunk` is set for a message that was sent
+    in chunks; the id itself is then that of the last chunk. Numbers are signed: the wire's
+    2^64-1 is -1 here.
+    """
+
+    ledger_id: int
+    entry_id: int
+    partition: int = -1
+    batch_index: int = -1
+    batch_size: int = 0
+    first_chunk: MessageId | None = None
+
+    @classmethod
+    def from_pb(cls, data: pb.MessageIdData) -> MessageId:
+        """Return the id that a MessageIdData holds; acknowledgement bits are left out."""
+        first = data.first_chunk_message_id if data.HasField("first_chunk_message_id") else None
+        return cls(
+            _signed(data.ledgerId),
+            _signed(data.entryId),
+            data.partition,
+            data.batch_index,
+            data.batch_size,
+            # A first chunk is a plain entry: whatever is nested deeper has no meaning.
+            None
+            if first is None
+            else cls(_signed(first.ledgerId), _signed(first.entryId), first.partition),
+        )
+
+    def to_pb(self) -> pb.MessageIdData:
+        """Return the id as MessageIdData; fields at their default are left out."""
+        data = pb.MessageIdData(
+            ledgerId=self.ledger_id & _UNSIGNED, entryId=self.entry_id & _UNSIGNED
+        )
+        if self.partition >= 0:
+            data.partition = self.partition
+        if self.batch_index >= 0:
+            data.batch_index = self.batch_index
+        if self.batch_size > 0:
+            data.batch_size = self.batch_size
+        if self.first_chunk is not None:
+            data.first_chunk_message_id.CopyFrom(self.first_chunk.to_pb())
+        return data
+
+    def serialize(self) -> bytes:
+        """Return the bytes that official clients give and take for this id."""
+        return self.to_pb().SerializeToString()
+
+    @classmethod
+    def deserialize(cls, data: bytes) -> MessageId:
+        """Return the id that `serialize` of this or an official client wrote.
+
+        Raises InvalidMessageId for anything else.
+        """
+        if len(data) > _MAX_SERIALIZED:
+            raise InvalidMessageId(f"{len(data)} bytes are too many for a message id")
+        try:
+            parsed = pb.MessageIdData.FromString(bytes(data))
+        except DecodeError:
+            parsed = pb.MessageIdData()
+        # The parser itself does not miss required fields.
+        if not parsed.IsInitialized():
+            raise InvalidMessageId(
+                f"the bytes {bytes(data[:_SHOWN]).hex()} are not a message id",
+                "Give what MessageId.serialize() returned, or the __messageId column.",
+            )
+        message_id = cls.from_pb(parsed)
+        if message_id.ledger_id < -1 or message_id.entry_id < -1:
+            raise InvalidMessageId(f"{message_id} has a negative ledger or entry")
+        return message_id
+
+    @classmethod
+    def parse(cls, text: str) -> MessageId:
+        """Return the id for "ledger:entry", "…:partition" or "…:partition:batchIndex".
+
+        Raises InvalidMessageId for any other text or a number out of range.
+        """
+        match = _ID.fullmatch(text)
+        if match is None:
+            raise _not_an_id(text, "ledger:entry[:partition[:batchIndex]]")
+        ledger_id, entry_id, partition, batch_index = (
+            -1 if part is None else int(part) for part in match.groups()
+        )
+        if max(ledger_id, entry_id) > _MAX_LONG or max(partition, batch_index) > _MAX_INT:
+            raise _not_an_id(text, "numbers of 63 bits (ledger, entry) and 31 bits")
+        return cls(ledger_id, entry_id, partition, batch_index)
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id}:{self.entry_id}:{self.partition}:{self.batch_index}"
+
+
+def _not_an_id(text: str, expected: str) -> InvalidMessageId:
+    shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    return InvalidMessageId(f"{shown!r} is not a message id", f"Expected {expected}.")
+
+
+EARLIEST = MessageId(-1, -1)
+LATEST = MessageId(_MAX_LONG, _MAX_LONG)
+
+
+class Position(NamedTuple):
+    """The place just before message `batch_index` of entry `entry_id` of `ledger_id`.
+
+    Positions compare as tuples, in the order of the topic. They know nothing of partitions:
+    compare only positions of one topic partition.
+    """
+
+    ledger_id: int
+    entry_id: int
+    batch_index: int = 0
+
+    @classmethod
+    def before(cls, message_id: MessageId) -> Position:
+        """Return the position whose next message is `message_id`.
+
+        For a message in chunks that is the position before its first chunk.
+        """
+        first = message_id.first_chunk or message_id
+        return cls(first.ledger_id, first.entry_id, max(message_id.batch_index, 0))
+
+    @classmethod
+    def after(cls, message_id: MessageId) -> Position:
+        """Return the position right behind `message_id`, in the same entry if it is batched.
+
+        Behind EARLIEST (also the last id of an empty topic) and LATEST, which name no
+        message, lie EARLIEST_POSITION and LATEST_POSITION.
+        """
+        ledger_id, entry_id = message_id.ledger_id, message_id.entry_id
+        if message_id.batch_index >= 0:
+            return cls(ledger_id, entry_id, message_id.batch_index + 1)
+        if ledger_id < 0 or entry_id == _MAX_LONG:
+            return cls(ledger_id, entry_id, 0)
+        return cls(ledger_id, entry_id + 1, 0)
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Return the position that `str()` wrote as "ledger:entry:batchIndex".
+
+        Raises InvalidMessageId for any other text or a number out of range.
+        """
+        match = _POSITION.fullmatch(text)
+        if match is None:
+            raise _not_an_id(text, "ledger:entry:batchIndex")
+        ledger_id, entry_id, batch_index = (int(part) for part in match.groups())
+        if max(ledger_id, entry_id) > _MAX_LONG or batch_index > _MAX_INT:
+            raise _not_an_id(text, "numbers of 63 bits (ledger, entry) and 31 bits")
+        return cls(ledger_id, entry_id, batch_index)
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id}:{self.entry_id}:{self.batch_index}"
+
+
+EARLIEST_POSITION = Position(-1, -1, 0)
+LATEST_POSITION = Position(_MAX_LONG, _MAX_LONG, 0)
