@@ -1,0 +1,720 @@
+"""Builders: one function per command, from plain values to a `BaseCommand`.
+
+The first part holds what a client sends, the second what a broker answers. Arguments carry the
+protocol's own names; an argument left at None is not put on the wire. `build` makes any command
+by the name of its type, for those that have no function of their own here (topic list watchers,
+scalable topics, the brokers' own transaction commands).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pulsar_spark.errors import LocalProtocolError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.frames import BODY_FIELDS
+
+CLIENT_PROTOCOL_VERSION = 21
+"""The newest version of the protocol that this package speaks."""
+
+NO_REQUEST_ID = 2**64 - 1
+"""Request id of a command that expects no answer, such as a broker's own CLOSE_CONSUMER."""
+
+
+class TxnId(NamedTuple):
+    """A transaction's id: `most_bits` names the coordinator, `least_bits` counts."""
+
+    most_bits: int
+    least_bits: int
+
+
+def build(kind: str, **fields: Any) -> pb.BaseCommand:
+    """Return the command of the type named `kind`, such as ``"LOOKUP"``.
+
+    Fields that are None are left out. Raises LocalProtocolError for a type or field that the
+    interface does not have, and for values of a wrong type or out of range.
+    """
+    try:
+        number = pb.BaseCommand.Type.Value(kind)
+        command = pb.BaseCommand(type=number)
+        body = getattr(command, BODY_FIELDS[number])
+        body.SetInParent()
+        for name, value in fields.items():
+            if value is not None:
+                _set(body, name, value)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise LocalProtocolError(f"{kind} cannot be built: {error}") from None
+    return command
+
+
+def _set(body: Any, name: str, value: Any) -> None:
+    field = body.DESCRIPTOR.fields_by_name.get(name)
+    if field is None:
+        raise ValueError(f"no field {name}")
+    if isinstance(value, (list, tuple)):
+        getattr(body, name).extend(value)
+    elif field.message_type is not None:
+        getattr(body, name).CopyFrom(value)
+    else:
+        setattr(body, name, value)
+
+
+def key_values(items: Mapping[str, str] | None) -> list[pb.KeyValue]:
+    """Return a mapping as the protocol's list of pairs."""
+    return [pb.KeyValue(key=key, value=value) for key, value in (items or {}).items()]
+
+
+def _txn(txn: TxnId | None) -> dict[str, int]:
+    if txn is None:
+        return {}
+    return {"txnid_least_bits": txn.least_bits, "txnid_most_bits": txn.most_bits}
+
+
+# --- connection -----------------------------------------------------------------------------
+
+
+def connect(
+    client_version: str,
+    *,
+    auth_method_name: str = "none",
+    auth_data: bytes | None = None,
+    proxy_to_broker_url: str | None = None,
+    protocol_version: int = CLIENT_PROTOCOL_VERSION,
+) -> pb.BaseCommand:
+    """CONNECT: the first command of a client. `proxy_to_broker_url` is ``host:port``."""
+    flags = pb.FeatureFlags(
+        supports_auth_refresh=True,
+        supports_broker_entry_metadata=True,
+        supports_partial_producer=True,
+        supports_get_partitioned_metadata_without_auto_creation=True,
+    )
+    return build(
+        "CONNECT",
+        client_version=client_version,
+        auth_method_name=auth_method_name,
+        auth_data=auth_data,
+        proxy_to_broker_url=proxy_to_broker_url,
+        protocol_version=protocol_version,
+        feature_flags=flags,
+    )
+
+
+def auth_response(client_version: str, auth_method_name: str, auth_data: bytes) -> pb.BaseCommand:
+    """AUTH_RESPONSE: fresh credentials, in answer to an AUTH_CHALLENGE."""
+    data = pb.AuthData(auth_method_name=auth_method_name, auth_data=auth_data)
+    return build(
+        "AUTH_RESPONSE",
+        client_version=client_version,
+        response=data,
+        protocol_version=CLIENT_PROTOCOL_VERSION,
+    )
+
+
+def ping() -> pb.BaseCommand:
+    """PING: is the other side still there?"""
+    return build("PING")
+
+
+def pong() -> pb.BaseCommand:
+    """PONG: yes."""
+    return build("PONG")
+
+
+# --- lookup and metadata --------------------------------------------------------------------
+
+
+def lookup(
+    topic: str,
+    request_id: int,
+    *,
+    authoritative: bool = False,
+    advertised_listener_name: str | None = None,
+) -> pb.BaseCommand:
+    """LOOKUP: which broker serves a topic partition?"""
+    return build(
+        "LOOKUP",
+        topic=topic,
+        request_id=request_id,
+        authoritative=authoritative,
+        advertised_listener_name=advertised_listener_name,
+    )
+
+
+def partitioned_metadata(
+    topic: str, request_id: int, *, auto_create: bool = False
+) -> pb.BaseCommand:
+    """PARTITIONED_METADATA: how many partitions has a topic? By default it is not created."""
+    return build(
+        "PARTITIONED_METADATA",
+        topic=topic,
+        request_id=request_id,
+        metadata_auto_creation_enabled=auto_create,
+    )
+
+
+def get_topics_of_namespace(
+    namespace: str,
+    request_id: int,
+    *,
+    mode: int = pb.CommandGetTopicsOfNamespace.PERSISTENT,
+    topics_pattern: str | None = None,
+    topics_hash: str | None = None,
+) -> pb.BaseCommand:
+    """GET_TOPICS_OF_NAMESPACE: the topics (partitions one by one) of ``tenant/namespace``."""
+    return build(
+        "GET_TOPICS_OF_NAMESPACE",
+        namespace=namespace,
+        request_id=request_id,
+        mode=mode,
+        topics_pattern=topics_pattern,
+        topics_hash=topics_hash,
+    )
+
+
+def get_schema(topic: str, request_id: int, schema_version: bytes | None = None) -> pb.BaseCommand:
+    """GET_SCHEMA: a topic's schema, the latest unless a version (8 bytes) is given."""
+    return build(
+        "GET_SCHEMA", topic=topic, request_id=request_id, schema_version=schema_version
+    )
+
+
+def get_or_create_schema(topic: str, request_id: int, schema: pb.Schema) -> pb.BaseCommand:
+    """GET_OR_CREATE_SCHEMA: register a schema with a topic, or find its version."""
+    return build("GET_OR_CREATE_SCHEMA", topic=topic, request_id=request_id, schema=schema)
+
+
+# --- producers ------------------------------------------------------------------------------
+
+
+def producer(
+    topic: str,
+    producer_id: int,
+    request_id: int,
+    *,
+    producer_name: str | None = None,
+    user_provided_producer_name: bool = False,
+    epoch: int = 0,
+    encrypted: bool = False,
+    metadata: Mapping[str, str] | None = None,
+    schema: pb.Schema | None = None,
+    access_mode: int = pb.Shared,
+    topic_epoch: int | None = None,
+    txn_enabled: bool = False,
+) -> pb.BaseCommand:
+    """PRODUCER: open a producer on a topic partition."""
+    return build(
+        "PRODUCER",
+        topic=topic,
+        producer_id=producer_id,
+        request_id=request_id,
+        producer_name=producer_name,
+        user_provided_producer_name=user_provided_producer_name,
+        epoch=epoch,
+        encrypted=encrypted,
+        metadata=key_values(metadata),
+        schema=schema,
+        producer_access_mode=access_mode,
+        topic_epoch=topic_epoch,
+        txn_enabled=txn_enabled,
+    )
+
+
+def send(
+    producer_id: int,
+    sequence_id: int,
+    num_messages: int = 1,
+    *,
+    highest_sequence_id: int | None = None,
+    txn: TxnId | None = None,
+    is_chunk: bool | None = None,
+) -> pb.BaseCommand:
+    """SEND: publish one entry; its metadata and payload follow the command."""
+    return build(
+        "SEND",
+        producer_id=producer_id,
+        sequence_id=sequence_id,
+        num_messages=num_messages,
+        highest_sequence_id=highest_sequence_id,
+        is_chunk=is_chunk,
+        **_txn(txn),
+    )
+
+
+def close_producer(
+    producer_id: int,
+    request_id: int,
+    *,
+    assigned_broker_url: str | None = None,
+    assigned_broker_url_tls: str | None = None,
+) -> pb.BaseCommand:
+    """CLOSE_PRODUCER, from either side; a broker can say where the topic went."""
+    return build(
+        "CLOSE_PRODUCER",
+        producer_id=producer_id,
+        request_id=request_id,
+        assignedBrokerServiceUrl=assigned_broker_url,
+        assignedBrokerServiceUrlTls=assigned_broker_url_tls,
+    )
+
+
+# --- consumers ------------------------------------------------------------------------------
+
+
+def subscribe(
+    topic: str,
+    subscription: str,
+    consumer_id: int,
+    request_id: int,
+    *,
+    sub_type: int = pb.CommandSubscribe.Exclusive,
+    consumer_name: str | None = None,
+    priority_level: int = 0,
+    durable: bool = True,
+    start_message_id: pb.MessageIdData | None = None,
+    start_message_rollback_duration_sec: int | None = None,
+    initial_position: int = pb.CommandSubscribe.Latest,
+    read_compacted: bool = False,
+    force_topic_creation: bool = False,
+    metadata: Mapping[str, str] | None = None,
+    subscription_properties: Mapping[str, str] | None = None,
+    schema: pb.Schema | None = None,
+    key_shared_meta: pb.KeySharedMeta | None = None,
+    replicate_subscription_state: bool | None = None,
+    consumer_epoch: int | None = None,
+) -> pb.BaseCommand:
+    """SUBSCRIBE: attach a consumer to a subscription of a topic partition.
+
+    `start_message_id` counts only for a subscription that is not durable; a durable one starts
+    at `initial_position` when it is created.
+    """
+    return build(
+        "SUBSCRIBE",
+        topic=topic,
+        subscription=subscription,
+        subType=sub_type,
+        consumer_id=consumer_id,
+        request_id=request_id,
+        consumer_name=consumer_name,
+        priority_level=priority_level,
+        durable=durable,
+        start_message_id=start_message_id,
+        start_message_rollback_duration_sec=start_message_rollback_duration_sec,
+        initialPosition=initial_position,
+        read_compacted=read_compacted,
+        force_topic_creation=force_topic_creation,
+        metadata=key_values(metadata),
+        subscription_properties=key_values(subscription_properties),
+        schema=schema,
+        keySharedMeta=key_shared_meta,
+        replicate_subscription_state=replicate_subscription_state,
+        consumer_epoch=consumer_epoch,
+    )
+
+
+def flow(consumer_id: int, permits: int) -> pb.BaseCommand:
+    """FLOW: the broker may deliver `permits` more messages."""
+    return build("FLOW", consumer_id=consumer_id, messagePermits=permits)
+
+
+def ack(
+    consumer_id: int,
+    message_ids: Sequence[pb.MessageIdData],
+    *,
+    cumulative: bool = False,
+    request_id: int | None = None,
+    properties: Iterable[pb.KeyLongValue] = (),
+    validation_error: int | None = None,
+    txn: TxnId | None = None,
+) -> pb.BaseCommand:
+    """ACK: messages are done; with a request id the broker answers by ACK_RESPONSE."""
+    kind = pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual
+    return build(
+        "ACK",
+        consumer_id=consumer_id,
+        ack_type=kind,
+        message_id=list(message_ids),
+        request_id=request_id,
+        properties=list(properties),
+        validation_error=validation_error,
+        **_txn(txn),
+    )
+
+
+def redeliver_unacknowledged_messages(
+    consumer_id: int,
+    message_ids: Sequence[pb.MessageIdData] = (),
+    *,
+    consumer_epoch: int | None = None,
+) -> pb.BaseCommand:
+    """REDELIVER_UNACKNOWLEDGED_MESSAGES: send these again, or everything if none is named."""
+    return build(
+        "REDELIVER_UNACKNOWLEDGED_MESSAGES",
+        consumer_id=consumer_id,
+        message_ids=list(message_ids),
+        consumer_epoch=consumer_epoch,
+    )
+
+
+def seek(
+    consumer_id: int,
+    request_id: int,
+    *,
+    message_id: pb.MessageIdData | None = None,
+    publish_time: int | None = None,
+) -> pb.BaseCommand:
+    """SEEK: move a subscription to a message id, or to a publish time (ms since the epoch)."""
+    if (message_id is None) == (publish_time is None):
+        raise LocalProtocolError("SEEK takes either a message id or a publish time")
+    return build(
+        "SEEK",
+        consumer_id=consumer_id,
+        request_id=request_id,
+        message_id=message_id,
+        message_publish_time=publish_time,
+    )
+
+
+def get_last_message_id(consumer_id: int, request_id: int) -> pb.BaseCommand:
+    """GET_LAST_MESSAGE_ID: the last message that a consumer of the topic can be sent."""
+    return build("GET_LAST_MESSAGE_ID", consumer_id=consumer_id, request_id=request_id)
+
+
+def consumer_stats(consumer_id: int, request_id: int) -> pb.BaseCommand:
+    """CONSUMER_STATS: rates and backlog of a consumer's subscription."""
+    return build("CONSUMER_STATS", consumer_id=consumer_id, request_id=request_id)
+
+
+def unsubscribe(consumer_id: int, request_id: int) -> pb.BaseCommand:
+    """UNSUBSCRIBE: remove the consumer's subscription."""
+    return build("UNSUBSCRIBE", consumer_id=consumer_id, request_id=request_id)
+
+
+def close_consumer(
+    consumer_id: int,
+    request_id: int,
+    *,
+    assigned_broker_url: str | None = None,
+    assigned_broker_url_tls: str | None = None,
+) -> pb.BaseCommand:
+    """CLOSE_CONSUMER, from either side; a broker can say where the topic went."""
+    return build(
+        "CLOSE_CONSUMER",
+        consumer_id=consumer_id,
+        request_id=request_id,
+        assignedBrokerServiceUrl=assigned_broker_url,
+        assignedBrokerServiceUrlTls=assigned_broker_url_tls,
+    )
+
+
+# --- transactions ---------------------------------------------------------------------------
+
+
+def tc_client_connect_request(request_id: int, tc_id: int) -> pb.BaseCommand:
+    """TC_CLIENT_CONNECT_REQUEST: announce a client to a transaction coordinator."""
+    return build("TC_CLIENT_CONNECT_REQUEST", request_id=request_id, tc_id=tc_id)
+
+
+def new_txn(request_id: int, tc_id: int, ttl_millis: int) -> pb.BaseCommand:
+    """NEW_TXN: begin a transaction that the coordinator aborts after `ttl_millis`."""
+    return build("NEW_TXN", request_id=request_id, tc_id=tc_id, txn_ttl_millis=ttl_millis)
+
+
+def add_partition_to_txn(
+    request_id: int, txn: TxnId, partitions: Sequence[str]
+) -> pb.BaseCommand:
+    """ADD_PARTITION_TO_TXN: these topic partitions will be written in the transaction."""
+    return build(
+        "ADD_PARTITION_TO_TXN", request_id=request_id, partitions=list(partitions), **_txn(txn)
+    )
+
+
+def add_subscription_to_txn(
+    request_id: int, txn: TxnId, subscriptions: Sequence[pb.Subscription]
+) -> pb.BaseCommand:
+    """ADD_SUBSCRIPTION_TO_TXN: these subscriptions will be acknowledged in the transaction."""
+    return build(
+        "ADD_SUBSCRIPTION_TO_TXN",
+        request_id=request_id,
+        subscription=list(subscriptions),
+        **_txn(txn),
+    )
+
+
+def end_txn(request_id: int, txn: TxnId, action: int) -> pb.BaseCommand:
+    """END_TXN: commit or abort a transaction (`pb.COMMIT`, `pb.ABORT`)."""
+    return build("END_TXN", request_id=request_id, txn_action=action, **_txn(txn))
+
+
+# --- what a broker says ---------------------------------------------------------------------
+
+
+def connected(
+    server_version: str,
+    *,
+    protocol_version: int = CLIENT_PROTOCOL_VERSION,
+    max_message_size: int | None = None,
+    feature_flags: pb.FeatureFlags | None = None,
+) -> pb.BaseCommand:
+    """CONNECTED: the answer to CONNECT."""
+    return build(
+        "CONNECTED",
+        server_version=server_version,
+        protocol_version=protocol_version,
+        max_message_size=max_message_size,
+        feature_flags=feature_flags,
+    )
+
+
+def auth_challenge(
+    server_version: str, auth_method_name: str, challenge: bytes
+) -> pb.BaseCommand:
+    """AUTH_CHALLENGE: the credentials have expired, or the login has another step."""
+    data = pb.AuthData(auth_method_name=auth_method_name, auth_data=challenge)
+    return build(
+        "AUTH_CHALLENGE",
+        server_version=server_version,
+        challenge=data,
+        protocol_version=CLIENT_PROTOCOL_VERSION,
+    )
+
+
+def success(request_id: int, schema: pb.Schema | None = None) -> pb.BaseCommand:
+    """SUCCESS: a request without an answer of its own was carried out."""
+    return build("SUCCESS", request_id=request_id, schema=schema)
+
+
+def error(request_id: int, code: int, message: str) -> pb.BaseCommand:
+    """ERROR: a request failed, with a ServerError `code`."""
+    return build("ERROR", request_id=request_id, error=code, message=message)
+
+
+def lookup_response(
+    request_id: int,
+    response: int,
+    *,
+    broker_service_url: str | None = None,
+    broker_service_url_tls: str | None = None,
+    authoritative: bool | None = None,
+    proxy_through_service_url: bool | None = None,
+    error: int | None = None,
+    message: str | None = None,
+) -> pb.BaseCommand:
+    """LOOKUP_RESPONSE: Connect, Redirect or Failed."""
+    return build(
+        "LOOKUP_RESPONSE",
+        request_id=request_id,
+        response=response,
+        brokerServiceUrl=broker_service_url,
+        brokerServiceUrlTls=broker_service_url_tls,
+        authoritative=authoritative,
+        proxy_through_service_url=proxy_through_service_url,
+        error=error,
+        message=message,
+    )
+
+
+def partitioned_metadata_response(
+    request_id: int,
+    *,
+    partitions: int | None = None,
+    error: int | None = None,
+    message: str | None = None,
+) -> pb.BaseCommand:
+    """PARTITIONED_METADATA_RESPONSE: a number of partitions, or an error."""
+    kind = pb.CommandPartitionedTopicMetadataResponse
+    return build(
+        "PARTITIONED_METADATA_RESPONSE",
+        request_id=request_id,
+        response=kind.Success if error is None else kind.Failed,
+        partitions=partitions,
+        error=error,
+        message=message,
+    )
+
+
+def get_topics_of_namespace_response(
+    request_id: int,
+    topics: Sequence[str],
+    *,
+    filtered: bool = False,
+    topics_hash: str | None = None,
+    changed: bool = True,
+) -> pb.BaseCommand:
+    """GET_TOPICS_OF_NAMESPACE_RESPONSE: topic names, or that nothing `changed`."""
+    return build(
+        "GET_TOPICS_OF_NAMESPACE_RESPONSE",
+        request_id=request_id,
+        topics=list(topics),
+        filtered=filtered,
+        topics_hash=topics_hash,
+        changed=changed,
+    )
+
+
+def get_schema_response(
+    request_id: int,
+    *,
+    schema: pb.Schema | None = None,
+    schema_version: bytes | None = None,
+    error: int | None = None,
+    message: str | None = None,
+) -> pb.BaseCommand:
+    """GET_SCHEMA_RESPONSE: a schema and its version, or an error."""
+    return build(
+        "GET_SCHEMA_RESPONSE",
+        request_id=request_id,
+        schema=schema,
+        schema_version=schema_version,
+        error_code=error,
+        error_message=message,
+    )
+
+
+def get_or_create_schema_response(
+    request_id: int,
+    *,
+    schema_version: bytes | None = None,
+    error: int | None = None,
+    message: str | None = None,
+) -> pb.BaseCommand:
+    """GET_OR_CREATE_SCHEMA_RESPONSE: the version of a schema, or an error."""
+    return build(
+        "GET_OR_CREATE_SCHEMA_RESPONSE",
+        request_id=request_id,
+        schema_version=schema_version,
+        error_code=error,
+        error_message=message,
+    )
+
+
+def producer_success(
+    request_id: int,
+    producer_name: str,
+    *,
+    last_sequence_id: int = -1,
+    schema_version: bytes = b"",
+    topic_epoch: int | None = None,
+    producer_ready: bool = True,
+) -> pb.BaseCommand:
+    """PRODUCER_SUCCESS: the producer is open, or waits for access (`producer_ready` false)."""
+    return build(
+        "PRODUCER_SUCCESS",
+        request_id=request_id,
+        producer_name=producer_name,
+        last_sequence_id=last_sequence_id,
+        schema_version=schema_version,
+        topic_epoch=topic_epoch,
+        producer_ready=producer_ready,
+    )
+
+
+def send_receipt(
+    producer_id: int,
+    sequence_id: int,
+    message_id: pb.MessageIdData,
+    highest_sequence_id: int | None = None,
+) -> pb.BaseCommand:
+    """SEND_RECEIPT: the entry is stored."""
+    return build(
+        "SEND_RECEIPT",
+        producer_id=producer_id,
+        sequence_id=sequence_id,
+        message_id=message_id,
+        highest_sequence_id=highest_sequence_id,
+    )
+
+
+def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> pb.BaseCommand:
+    """SEND_ERROR: the entry is not stored, with a ServerError `code`."""
+    return build(
+        "SEND_ERROR",
+        producer_id=producer_id,
+        sequence_id=sequence_id,
+        error=code,
+        message=message,
+    )
+
+
+def message(
+    consumer_id: int,
+    message_id: pb.MessageIdData,
+    *,
+    redelivery_count: int | None = None,
+    ack_set: Sequence[int] = (),
+    consumer_epoch: int | None = None,
+) -> pb.BaseCommand:
+    """MESSAGE: deliver one entry; its metadata and payload follow the command."""
+    return build(
+        "MESSAGE",
+        consumer_id=consumer_id,
+        message_id=message_id,
+        redelivery_count=redelivery_count,
+        ack_set=list(ack_set),
+        consumer_epoch=consumer_epoch,
+    )
+
+
+def ack_response(
+    consumer_id: int,
+    *,
+    request_id: int | None = None,
+    error: int | None = None,
+    message: str | None = None,
+    txn: TxnId | None = None,
+) -> pb.BaseCommand:
+    """ACK_RESPONSE: an ACK with a request id was carried out, or failed."""
+    return build(
+        "ACK_RESPONSE",
+        consumer_id=consumer_id,
+        request_id=request_id,
+        error=error,
+        message=message,
+        **_txn(txn),
+    )
+
+
+def get_last_message_id_response(
+    request_id: int,
+    last_message_id: pb.MessageIdData,
+    consumer_mark_delete_position: pb.MessageIdData | None = None,
+) -> pb.BaseCommand:
+    """GET_LAST_MESSAGE_ID_RESPONSE: the topic's last id, and where the subscription stands."""
+    return build(
+        "GET_LAST_MESSAGE_ID_RESPONSE",
+        request_id=request_id,
+        last_message_id=last_message_id,
+        consumer_mark_delete_position=consumer_mark_delete_position,
+    )
+
+
+def reached_end_of_topic(consumer_id: int) -> pb.BaseCommand:
+    """REACHED_END_OF_TOPIC: the topic is terminated and everything was delivered."""
+    return build("REACHED_END_OF_TOPIC", consumer_id=consumer_id)
+
+
+def active_consumer_change(consumer_id: int, is_active: bool) -> pb.BaseCommand:
+    """ACTIVE_CONSUMER_CHANGE: a Failover consumer became active, or no longer is."""
+    return build("ACTIVE_CONSUMER_CHANGE", consumer_id=consumer_id, is_active=is_active)
+
+
+def consumer_stats_response(request_id: int, **fields: Any) -> pb.BaseCommand:
+    """CONSUMER_STATS_RESPONSE, with the interface's own field names."""
+    return build("CONSUMER_STATS_RESPONSE", request_id=request_id, **fields)
+
+
+def topic_migrated(
+    resource_id: int,
+    resource_type: int,
+    *,
+    broker_service_url: str | None = None,
+    broker_service_url_tls: str | None = None,
+) -> pb.BaseCommand:
+    """TOPIC_MIGRATED: the producer's or consumer's topic lives in another cluster now."""
+    return build(
+        "TOPIC_MIGRATED",
+        resource_id=resource_id,
+        resource_type=resource_type,
+        brokerServiceUrl=broker_service_url,
+        brokerServiceUrlTls=broker_service_url_tls,
+    )

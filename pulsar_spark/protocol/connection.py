@@ -1,0 +1,161 @@
+"""The protocol of one connection, without a socket.
+
+The owner moves bytes: what it reads goes to `receive_data`, what `data_to_send` returns goes to
+the socket. It asks `events_received` for what happened. The same class serves both ends; PING is
+answered by itself. It is not thread-safe: its owner holds one mutex around every call.
+"""
+
+from __future__ import annotations
+
+from google.protobuf.message import Message
+
+from pulsar_spark.errors import PulsarError, RemoteProtocolError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.events import (
+    CommandReceived,
+    ConnectionFailed,
+    EndOfStream,
+    Event,
+    MessageReceived,
+    SendReceived,
+)
+from pulsar_spark.protocol.frames import (
+    BODY_FIELDS,
+    DEFAULT_MAX_MESSAGE_SIZE,
+    Buffer,
+    Frame,
+    FrameDecoder,
+    encode_command,
+    encode_payload_command,
+    encode_raw_payload_command,
+)
+from pulsar_spark.protocol.states import Conversation, Role, State
+
+MAX_MESSAGE_SIZE_LIMIT = 256 * 1024 * 1024
+"""No broker is believed that announces larger messages than this; bytes."""
+
+_T = pb.BaseCommand
+_PONG = encode_command(pb.BaseCommand(type=_T.PONG, pong=pb.CommandPong()))
+
+_WITH_REQUEST_ID = frozenset(
+    number
+    for number, name in BODY_FIELDS.items()
+    if "request_id" in pb.BaseCommand.DESCRIPTOR.fields_by_number[number].message_type.fields_by_name
+)  # fmt: skip
+
+
+class Connection:
+    """One end of a conversation: bytes in, events out, and commands in, bytes out.
+
+    `max_message_size` (bytes) is what this side takes from the peer; a client takes over the
+    value that the broker announces in CONNECTED.
+    """
+
+    def __init__(self, role: Role, max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE) -> None:
+        self.role = role
+        self.conversation = Conversation(role)
+        self._decoder = FrameDecoder(max_message_size)
+        self._events: list[Event] = []
+        self._outgoing: list[Buffer] = []
+        self._failed = False
+
+    @property
+    def state(self) -> State:
+        """The state of the connection."""
+        return self.conversation.connection
+
+    @property
+    def max_message_size(self) -> int:
+        """Bytes of metadata and payload that a message may have."""
+        return self._decoder.max_message_size
+
+    def receive_data(self, data: Buffer) -> None:
+        """Take bytes from the peer. They must not be changed afterwards.
+
+        Never raises for what the peer sent: a violation becomes a ConnectionFailed event, and
+        what follows it is ignored.
+        """
+        if self._failed:
+            return
+        self._decoder.receive_data(data)
+        try:
+            while (frame := self._decoder.next_frame()) is not None:
+                self._receive_frame(frame)
+        except RemoteProtocolError as error:
+            self._fail(error)
+
+    def receive_eof(self) -> None:
+        """Take note that the peer sends no more."""
+        if not self._failed:
+            self._failed = True
+            self._events.append(EndOfStream(clean=self._decoder.buffered == 0))
+
+    def events_received(self) -> list[Event]:
+        """Return the events since the last call, oldest first."""
+        events, self._events = self._events, []
+        return events
+
+    def data_to_send(self) -> list[Buffer]:
+        """Return the buffers to be written since the last call, in order."""
+        data, self._outgoing = self._outgoing, []
+        return data
+
+    def send(self, command: pb.BaseCommand) -> bool:
+        """Queue a command without payload.
+
+        Returns False, and queues nothing, where its producer or consumer is gone and the command
+        has become pointless. Raises LocalProtocolError where it is not legal now.
+        """
+        if not self.conversation.apply(self.role, command):
+            return False
+        self._outgoing.append(encode_command(command))
+        return True
+
+    def send_payload(self, command: pb.BaseCommand, metadata: bytes, payload: Buffer) -> bool:
+        """Queue a SEND or MESSAGE with its serialized metadata; returns and raises as `send`."""
+        if not self.conversation.apply(self.role, command):
+            return False
+        self._outgoing += encode_payload_command(command, metadata, payload)
+        return True
+
+    def send_raw_payload(
+        self, command: pb.BaseCommand, data: Buffer, broker_entry_metadata: bytes | None = None
+    ) -> bool:
+        """Queue a MESSAGE whose checksum, metadata and payload are `data`; as `send`."""
+        if not self.conversation.apply(self.role, command):
+            return False
+        self._outgoing += encode_raw_payload_command(
+            command, data, broker_entry_metadata=broker_entry_metadata
+        )
+        return True
+
+    def _receive_frame(self, frame: Frame) -> None:
+        command = frame.command
+        kind = command.type
+        if not self.conversation.apply(self.role.peer, command):
+            return
+        if frame.payload is not None:
+            if kind == _T.MESSAGE:
+                self._events.append(MessageReceived(command.message, frame.payload))
+            else:
+                self._events.append(SendReceived(command.send, frame.payload))
+        elif kind == _T.PING:
+            self._outgoing.append(_PONG)
+        elif kind != _T.PONG:
+            if kind == _T.CONNECTED:
+                self._adopt_limit(command.connected)
+            body: Message = getattr(command, BODY_FIELDS[kind])
+            request_id = body.request_id if kind in _WITH_REQUEST_ID else None  # type: ignore[attr-defined]
+            self._events.append(CommandReceived(kind, body, request_id))
+
+    def _adopt_limit(self, connected: pb.CommandConnected) -> None:
+        if not connected.HasField("max_message_size"):
+            return
+        size = connected.max_message_size
+        if size <= 0:
+            raise RemoteProtocolError(f"the broker announces a maximum message size of {size}")
+        self._decoder.max_message_size = min(size, MAX_MESSAGE_SIZE_LIMIT)
+
+    def _fail(self, error: PulsarError) -> None:
+        self._failed = True
+        self._events.append(ConnectionFailed(error))

@@ -1,0 +1,65 @@
+"""Events: what a connection tells its owner after it received bytes.
+
+A command's fields are those of its protobuf message, so an event carries that message itself:
+the interface's field facts have one home, `proto/PulsarApi.proto`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from google.protobuf.message import Message
+
+from pulsar_spark.errors import PulsarError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class CommandReceived:
+    """A command without payload arrived.
+
+    `kind` is its BaseCommand type, `body` the command's own message, and `request_id` the
+    request that it makes or answers, None for commands that have none.
+    """
+
+    kind: int
+    body: Message
+    request_id: int | None
+
+    @property
+    def name(self) -> str:
+        """The name of the command's type, such as ``LOOKUP_RESPONSE``."""
+        return pb.BaseCommand.Type.Name(self.kind)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReceived:
+    """A broker delivered an entry; `payload` holds what follows the command, undecoded."""
+
+    command: pb.CommandMessage
+    payload: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceived:
+    """A producer sent an entry; `payload` holds what follows the command, undecoded."""
+
+    command: pb.CommandSend
+    payload: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFailed:
+    """The peer broke the protocol. The connection is of no further use and must be closed."""
+
+    error: PulsarError
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfStream:
+    """The peer ended the connection; `clean` tells whether it did so between two frames."""
+
+    clean: bool
+
+
+Event = CommandReceived | MessageReceived | SendReceived | ConnectionFailed | EndOfStream

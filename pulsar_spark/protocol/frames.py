@@ -1,0 +1,336 @@
+"""Frames: how commands and messages are laid out on a connection.
+
+Pulsar binary protocol, section "Framing". All integers are big endian.
+
+Simple command::
+
+    u32 totalSize      bytes that follow this field
+    u32 commandSize    bytes of the command
+    BaseCommand
+
+Payload command (SEND, MESSAGE) goes on after the command::
+
+    [u16 0x0e02, u32 size, BrokerEntryMetadata]     only from brokers that expose it
+    [u16 0x0e01, u32 CRC32C of all that follows]    absent from peers older than version 6
+    u32 metadataSize, MessageMetadata
+    payload                                         the rest of the frame
+
+Every size is checked against the frame's limit and against what encloses it before anything is
+sliced or allocated.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from struct import Struct
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, EncodeError, Message
+
+from pulsar_spark.errors import ChecksumMismatch, LocalProtocolError, RemoteProtocolError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.checksum import crc32c
+
+Buffer = bytes | bytearray | memoryview
+
+DEFAULT_MAX_MESSAGE_SIZE = 5 * 1024 * 1024
+"""Bytes of metadata and payload that a broker takes unless its CONNECTED says otherwise."""
+
+FRAME_PADDING = 10 * 1024
+"""What a frame may be longer than the largest message: sizes, command, broker metadata."""
+
+MAGIC_CHECKSUM = 0x0E01
+MAGIC_BROKER_ENTRY_METADATA = 0x0E02
+
+_U16 = Struct(">H")
+_U32 = Struct(">I")
+_SIZES = Struct(">II")
+_MAGIC_AND_U32 = Struct(">HI")
+
+_PAYLOAD_TYPES = frozenset((pb.BaseCommand.SEND, pb.BaseCommand.MESSAGE))
+
+# BaseCommand's field numbers equal the numbers of its types, so a type names its body.
+BODY_FIELDS: dict[int, str] = {
+    number: pb.BaseCommand.DESCRIPTOR.fields_by_number[number].name
+    for number in pb.BaseCommand.Type.values()
+}
+
+_OTHER_PROTOCOLS = (
+    (b"\x16\x03", "TLS", "Use a pulsar+ssl:// service URL, or the broker's plain port."),
+    (b"\x15\x03", "TLS", "Use a pulsar+ssl:// service URL, or the broker's plain port."),
+    (b"HTTP", "HTTP", "Use the broker's binary port (6650), not its web port (8080)."),
+    (b"GET ", "HTTP", "Speak Pulsar's binary protocol to this port."),
+    (b"POST", "HTTP", "Speak Pulsar's binary protocol to this port."),
+    (b"SSH-", "SSH", "Use the broker's binary port (6650)."),
+)
+
+
+M = TypeVar("M", bound=Message)
+
+
+def parse(kind: type[M], data: Buffer) -> M:
+    """Parse a protobuf message of the peer; raises RemoteProtocolError if it is none."""
+    try:
+        message = kind.FromString(bytes(data))
+    except (DecodeError, RecursionError, ValueError) as error:
+        raise RemoteProtocolError(f"{kind.DESCRIPTOR.name} cannot be parsed: {error}") from None
+    if not message.IsInitialized():
+        missing = ", ".join(message.FindInitializationErrors()[:5])
+        raise RemoteProtocolError(f"{kind.DESCRIPTOR.name} lacks required fields: {missing}")
+    return message
+
+
+class Frame:
+    """One frame: its command, and for SEND and MESSAGE the undecoded bytes after it."""
+
+    __slots__ = ("command", "payload")
+
+    def __init__(self, command: pb.BaseCommand, payload: memoryview | None) -> None:
+        self.command = command
+        self.payload = payload
+
+
+class FrameDecoder:
+    """Turns a stream of bytes, cut anywhere, into frames.
+
+    A frame that arrives in one piece is not copied: its payload is a view of the data that was
+    given to `receive_data`. One that is cut is copied once, into a buffer of its own.
+    """
+
+    def __init__(self, max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE) -> None:
+        self.max_message_size = max_message_size
+        self._inbox: deque[memoryview] = deque()
+        self._prefix = b""
+        self._frame: bytearray | None = None
+        self._filled = 0
+        self._failure: RemoteProtocolError | None = None
+
+    @property
+    def buffered(self) -> int:
+        """Bytes received that are not part of a frame handed out yet."""
+        return len(self._prefix) + self._filled + sum(len(part) for part in self._inbox)
+
+    def receive_data(self, data: Buffer) -> None:
+        """Take the next bytes of the stream. They must not be changed afterwards."""
+        if len(data):
+            self._inbox.append(memoryview(data))
+
+    def next_frame(self) -> Frame | None:
+        """Return the next whole frame, or None until more data is received.
+
+        Raises RemoteProtocolError for bytes that are no frame; the stream is lost then, and
+        every further call raises the same error.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            body = self._next_body()
+            return None if body is None else _parse_frame(body)
+        except RemoteProtocolError as error:
+            self._failure = error
+            self._inbox.clear()
+            raise
+
+    def _next_body(self) -> memoryview | None:
+        while self._inbox:
+            if self._frame is not None:
+                if (body := self._fill(self._frame)) is not None:
+                    return body
+                continue
+            data = self._inbox[0]
+            if self._prefix or len(data) < _U32.size:
+                if not self._take_prefix():
+                    return None
+                self._start(self._checked_size(self._prefix))
+                self._prefix = b""
+                continue
+            size = self._checked_size(data)
+            end = _U32.size + size
+            if len(data) >= end:
+                body = data[_U32.size : end]
+                self._consume(end)
+                return body
+            self._consume(_U32.size)
+            self._start(size)
+        return None
+
+    def _take_prefix(self) -> bool:
+        """Gather the four bytes of a size that is cut. Return whether it is complete."""
+        while self._inbox and len(self._prefix) < _U32.size:
+            part = self._inbox[0][: _U32.size - len(self._prefix)]
+            self._prefix += bytes(part)
+            self._consume(len(part))
+        return len(self._prefix) == _U32.size
+
+    def _start(self, size: int) -> None:
+        self._frame = bytearray(size)
+        self._filled = 0
+
+    def _fill(self, frame: bytearray) -> memoryview | None:
+        data = self._inbox[0]
+        count = min(len(data), len(frame) - self._filled)
+        frame[self._filled : self._filled + count] = data[:count]
+        self._filled += count
+        self._consume(count)
+        if self._filled < len(frame):
+            return None
+        self._frame = None
+        self._filled = 0
+        return memoryview(frame).toreadonly()
+
+    def _consume(self, count: int) -> None:
+        data = self._inbox[0]
+        if count == len(data):
+            self._inbox.popleft()
+        else:
+            self._inbox[0] = data[count:]
+
+    def _checked_size(self, data: Buffer) -> int:
+        size: int = _U32.unpack_from(data)[0]
+        limit = self.max_message_size + FRAME_PADDING
+        if size > limit:
+            start = bytes(data[: _U32.size])
+            for magic, name, remedy in _OTHER_PROTOCOLS:
+                if start.startswith(magic):
+                    raise RemoteProtocolError(f"the peer speaks {name}, not Pulsar", remedy)
+            raise RemoteProtocolError(f"a frame of {size} bytes exceeds the limit of {limit}")
+        if size <= _U32.size:
+            raise RemoteProtocolError(f"a frame of {size} bytes holds no command")
+        return size
+
+
+def _parse_frame(body: memoryview) -> Frame:
+    command_size: int = _U32.unpack_from(body)[0]
+    end = _U32.size + command_size
+    if command_size == 0 or end > len(body):
+        raise RemoteProtocolError(
+            f"a command of {command_size} bytes does not fit its frame of {len(body)} bytes"
+        )
+    command = parse(pb.BaseCommand, body[_U32.size : end])
+    kind = command.type
+    field = BODY_FIELDS.get(kind)
+    if field is None or not command.HasField(field):  # type: ignore[arg-type]
+        raise RemoteProtocolError(f"a command of type {kind} lacks its body")
+    if kind in _PAYLOAD_TYPES:
+        return Frame(command, body[end:])
+    if end != len(body):
+        raise RemoteProtocolError(
+            f"{len(body) - end} bytes follow a {pb.BaseCommand.Type.Name(kind)} command"
+        )
+    return Frame(command, None)
+
+
+class PayloadParts:
+    """What follows the command of a SEND or MESSAGE, taken apart; the payload is a view."""
+
+    __slots__ = ("broker_entry_metadata", "checksum", "metadata", "metadata_bytes", "payload")
+
+    def __init__(
+        self,
+        broker_entry_metadata: pb.BrokerEntryMetadata | None,
+        checksum: int | None,
+        metadata: pb.MessageMetadata,
+        metadata_bytes: memoryview,
+        payload: memoryview,
+    ) -> None:
+        self.broker_entry_metadata = broker_entry_metadata
+        self.checksum = checksum
+        self.metadata = metadata
+        self.metadata_bytes = metadata_bytes
+        self.payload = payload
+
+
+def parse_payload(data: memoryview, *, verify: bool = True) -> PayloadParts:
+    """Take apart what follows the command of a SEND or MESSAGE.
+
+    With `verify`, a checksum that is present is computed again. Raises ChecksumMismatch where it
+    differs, RemoteProtocolError where the sizes or the metadata make no sense.
+    """
+    broker_entry_metadata, position = _broker_entry_metadata(data)
+    checksum = None
+    if _magic(data, position) == MAGIC_CHECKSUM:
+        _require(data, position, _MAGIC_AND_U32.size, "checksum")
+        checksum = _MAGIC_AND_U32.unpack_from(data, position)[1]
+        position += _MAGIC_AND_U32.size
+        if verify and (actual := crc32c(data[position:])) != checksum:
+            raise ChecksumMismatch(
+                f"the message's checksum is {actual:08x}, {checksum:08x} was stored with it",
+                "The message is damaged; it was not acknowledged.",
+            )
+    _require(data, position, _U32.size, "metadata size")
+    metadata_size: int = _U32.unpack_from(data, position)[0]
+    position += _U32.size
+    _require(data, position, metadata_size, "metadata")
+    metadata_bytes = data[position : position + metadata_size]
+    metadata = parse(pb.MessageMetadata, metadata_bytes)
+    payload = data[position + metadata_size :]
+    return PayloadParts(broker_entry_metadata, checksum, metadata, metadata_bytes, payload)
+
+
+def _broker_entry_metadata(data: memoryview) -> tuple[pb.BrokerEntryMetadata | None, int]:
+    if _magic(data, 0) != MAGIC_BROKER_ENTRY_METADATA:
+        return None, 0
+    _require(data, 0, _MAGIC_AND_U32.size, "broker entry metadata")
+    size: int = _MAGIC_AND_U32.unpack_from(data)[1]
+    position = _MAGIC_AND_U32.size
+    _require(data, position, size, "broker entry metadata")
+    return parse(pb.BrokerEntryMetadata, data[position : position + size]), position + size
+
+
+def _magic(data: memoryview, position: int) -> int:
+    # A metadata size never begins with these bytes: it would exceed any frame's limit.
+    if len(data) - position < _U16.size:
+        return 0
+    magic: int = _U16.unpack_from(data, position)[0]
+    return magic
+
+
+def _require(data: memoryview, position: int, size: int, what: str) -> None:
+    if size > len(data) - position:
+        raise RemoteProtocolError(
+            f"the {what} needs {size} bytes where the frame has {len(data) - position} left"
+        )
+
+
+def encode_command(command: pb.BaseCommand) -> bytes:
+    """Return the frame of a simple command."""
+    body = _serialize(command)
+    return _SIZES.pack(len(body) + _U32.size, len(body)) + body
+
+
+def encode_payload_command(
+    command: pb.BaseCommand, metadata: bytes, payload: Buffer, *, checksum: bool = True
+) -> list[Buffer]:
+    """Return the frame of a SEND or MESSAGE as buffers to be written one after the other.
+
+    The payload is not copied.
+    """
+    sized_metadata = _U32.pack(len(metadata)) + metadata
+    prefix = b""
+    if checksum:
+        prefix = _MAGIC_AND_U32.pack(MAGIC_CHECKSUM, crc32c(sized_metadata, payload))
+    head = _payload_head(command, len(prefix) + len(sized_metadata) + len(payload))
+    return [head + prefix + sized_metadata, payload]
+
+
+def encode_raw_payload_command(
+    command: pb.BaseCommand, data: Buffer, *, broker_entry_metadata: bytes | None = None
+) -> list[Buffer]:
+    """Return the frame of a MESSAGE whose checksum, metadata and payload are `data` as stored."""
+    prefix = b""
+    if broker_entry_metadata is not None:
+        prefix = _MAGIC_AND_U32.pack(MAGIC_BROKER_ENTRY_METADATA, len(broker_entry_metadata))
+        prefix += broker_entry_metadata
+    return [_payload_head(command, len(prefix) + len(data)) + prefix, data]
+
+
+def _payload_head(command: pb.BaseCommand, rest: int) -> bytes:
+    body = _serialize(command)
+    return _SIZES.pack(len(body) + _U32.size + rest, len(body)) + body
+
+
+def _serialize(command: pb.BaseCommand) -> bytes:
+    try:
+        return command.SerializeToString()
+    except EncodeError as error:
+        raise LocalProtocolError(f"the command is not complete: {error}") from None

@@ -1,0 +1,344 @@
+"""Which command may follow which, as tables.
+
+Three machines describe a conversation, and both ends run all three over every command, sent or
+received: one for the connection, one for each producer and one for each consumer. A table maps
+a state to the commands that are legal in it, each with the side that sends it and the state that
+follows. What a table does not list is a violation: by the local side `LocalProtocolError`, by
+the peer `RemoteProtocolError`.
+
+Commands that cross on the wire are the exception. A producer or consumer that one side closed
+can still be spoken to by the other side, which does not know yet: such commands lead to `STALE`,
+are harmless, and are dropped without a word.
+
+Pulsar binary protocol, sections "Connection establishment", "Producer" and "Consumer".
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from pulsar_spark.errors import LocalProtocolError, RemoteProtocolError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+
+_T = pb.BaseCommand
+
+
+class Role(Enum):
+    """The two ends of a connection."""
+
+    CLIENT = auto()
+    BROKER = auto()
+
+    @property
+    def peer(self) -> Role:
+        """The other end."""
+        return Role.BROKER if self is Role.CLIENT else Role.CLIENT
+
+
+class State(Enum):
+    """States of connections, producers and consumers; `STALE` is the verdict "drop it"."""
+
+    START = auto()
+    CONNECTING = auto()
+    READY = auto()
+    CLOSED = auto()
+
+    ABSENT = auto()
+    OPENING = auto()
+    WAITING = auto()
+    OPEN = auto()
+    SEEKING = auto()
+    CLOSING = auto()
+
+    STALE = auto()
+
+
+Table = dict[State, dict[tuple[Role, int], State]]
+
+_C, _B = Role.CLIENT, Role.BROKER
+_S = State
+
+CONNECTION: Table = {
+    _S.START: {(_C, _T.CONNECT): _S.CONNECTING},
+    _S.CONNECTING: {
+        (_B, _T.CONNECTED): _S.READY,
+        (_B, _T.AUTH_CHALLENGE): _S.CONNECTING,
+        (_C, _T.AUTH_RESPONSE): _S.CONNECTING,
+        (_B, _T.ERROR): _S.CLOSED,
+        (_B, _T.PING): _S.CONNECTING,
+        (_C, _T.PONG): _S.CONNECTING,
+    },
+    # Everything but a second handshake is legal: added below.
+    _S.READY: {},
+    _S.CLOSED: {},
+}
+
+_HANDSHAKE = frozenset((_T.CONNECT, _T.CONNECTED))
+_FROM_BROKER = frozenset(
+    number
+    for name, number in pb.BaseCommand.Type.items()
+    if name.endswith(("_RESPONSE", "_SUCCESS", "_RECEIPT", "_UPDATE"))
+) | {_T.SUCCESS, _T.ERROR, _T.SEND_ERROR, _T.MESSAGE, _T.REACHED_END_OF_TOPIC} | {
+    _T.ACTIVE_CONSUMER_CHANGE, _T.AUTH_CHALLENGE, _T.TOPIC_MIGRATED
+}  # fmt: skip
+# AUTH_RESPONSE is the one response that a client gives.
+_FROM_BROKER = _FROM_BROKER - {_T.AUTH_RESPONSE}
+_FROM_BOTH = frozenset((_T.PING, _T.PONG, _T.CLOSE_PRODUCER, _T.CLOSE_CONSUMER))
+
+for _number in pb.BaseCommand.Type.values():
+    if _number in _HANDSHAKE:
+        continue
+    if _number in _FROM_BROKER or _number in _FROM_BOTH:
+        CONNECTION[_S.READY][_B, _number] = _S.READY
+    if _number not in _FROM_BROKER or _number in _FROM_BOTH:
+        CONNECTION[_S.READY][_C, _number] = _S.READY
+
+PRODUCER: Table = {
+    _S.ABSENT: {
+        (_C, _T.PRODUCER): _S.OPENING,
+        (_C, _T.SEND): _S.STALE,
+        (_C, _T.CLOSE_PRODUCER): _S.CLOSING,
+        (_B, _T.SEND_RECEIPT): _S.STALE,
+        (_B, _T.SEND_ERROR): _S.STALE,
+        (_B, _T.CLOSE_PRODUCER): _S.STALE,
+        (_B, _T.PRODUCER_SUCCESS): _S.STALE,
+    },
+    _S.OPENING: {
+        (_B, _T.PRODUCER_SUCCESS): _S.OPEN,
+        (_B, _T.ERROR): _S.ABSENT,
+        (_B, _T.CLOSE_PRODUCER): _S.ABSENT,
+        (_C, _T.CLOSE_PRODUCER): _S.CLOSING,
+        (_C, _T.SEND): _S.STALE,
+        (_B, _T.SEND_RECEIPT): _S.STALE,
+        (_B, _T.SEND_ERROR): _S.STALE,
+    },
+    # The broker answered producer_ready=false: another producer has exclusive access.
+    _S.WAITING: {
+        (_B, _T.PRODUCER_SUCCESS): _S.OPEN,
+        (_B, _T.ERROR): _S.ABSENT,
+        (_B, _T.CLOSE_PRODUCER): _S.ABSENT,
+        (_C, _T.CLOSE_PRODUCER): _S.CLOSING,
+        (_C, _T.SEND): _S.STALE,
+    },
+    _S.OPEN: {
+        (_C, _T.SEND): _S.OPEN,
+        (_B, _T.SEND_RECEIPT): _S.OPEN,
+        (_B, _T.SEND_ERROR): _S.OPEN,
+        (_C, _T.CLOSE_PRODUCER): _S.CLOSING,
+        (_B, _T.CLOSE_PRODUCER): _S.ABSENT,
+        # The same id with a higher epoch takes over from itself.
+        (_C, _T.PRODUCER): _S.OPENING,
+        (_B, _T.PRODUCER_SUCCESS): _S.STALE,
+    },
+    _S.CLOSING: {
+        (_B, _T.SUCCESS): _S.ABSENT,
+        (_B, _T.ERROR): _S.ABSENT,
+        (_B, _T.SEND_RECEIPT): _S.CLOSING,
+        (_B, _T.SEND_ERROR): _S.CLOSING,
+        (_B, _T.CLOSE_PRODUCER): _S.CLOSING,
+        (_B, _T.PRODUCER_SUCCESS): _S.STALE,
+        (_C, _T.CLOSE_PRODUCER): _S.CLOSING,
+        (_C, _T.SEND): _S.STALE,
+        (_C, _T.PRODUCER): _S.OPENING,
+    },
+}
+
+_DELIVERIES = (_T.MESSAGE, _T.REACHED_END_OF_TOPIC, _T.ACTIVE_CONSUMER_CHANGE)
+_CONSUMER_CALLS = (
+    _T.FLOW,
+    _T.ACK,
+    _T.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+    _T.GET_LAST_MESSAGE_ID,
+    _T.CONSUMER_STATS,
+)
+_STALE_DELIVERIES = {(_B, number): _S.STALE for number in (*_DELIVERIES, _T.CLOSE_CONSUMER)}
+_STALE_CALLS = {(_C, number): _S.STALE for number in (_T.FLOW, _T.ACK, _CONSUMER_CALLS[2])}
+# A request needs an answer, so it is not dropped: the broker refuses it.
+_REFUSED_CALLS = (_T.GET_LAST_MESSAGE_ID, _T.CONSUMER_STATS, _T.SEEK, _T.UNSUBSCRIBE)
+
+CONSUMER: Table = {
+    _S.ABSENT: {
+        (_C, _T.SUBSCRIBE): _S.OPENING,
+        (_C, _T.CLOSE_CONSUMER): _S.CLOSING,
+        **{(_C, number): _S.ABSENT for number in _REFUSED_CALLS},
+        **_STALE_DELIVERIES,
+        **_STALE_CALLS,
+    },
+    _S.OPENING: {
+        (_B, _T.SUCCESS): _S.OPEN,
+        (_B, _T.ERROR): _S.ABSENT,
+        (_B, _T.CLOSE_CONSUMER): _S.ABSENT,
+        (_C, _T.CLOSE_CONSUMER): _S.CLOSING,
+        # A delivery can overtake the answer to SUBSCRIBE.
+        **{(_B, number): _S.OPENING for number in _DELIVERIES},
+        **_STALE_CALLS,
+    },
+    _S.OPEN: {
+        **{(_C, number): _S.OPEN for number in _CONSUMER_CALLS},
+        **{(_B, number): _S.OPEN for number in _DELIVERIES},
+        (_C, _T.SEEK): _S.SEEKING,
+        (_C, _T.UNSUBSCRIBE): _S.CLOSING,
+        (_C, _T.CLOSE_CONSUMER): _S.CLOSING,
+        (_B, _T.CLOSE_CONSUMER): _S.ABSENT,
+    },
+    # A broker closes the consumer while it seeks, then answers the seek.
+    _S.SEEKING: {
+        (_B, _T.SUCCESS): _S.OPEN,
+        (_B, _T.ERROR): _S.OPEN,
+        (_B, _T.CLOSE_CONSUMER): _S.ABSENT,
+        (_C, _T.CLOSE_CONSUMER): _S.CLOSING,
+        **{(_C, number): _S.SEEKING for number in _CONSUMER_CALLS},
+        **{(_B, number): _S.STALE for number in _DELIVERIES},
+    },
+    _S.CLOSING: {
+        (_B, _T.SUCCESS): _S.ABSENT,
+        (_B, _T.ERROR): _S.ABSENT,
+        (_C, _T.SUBSCRIBE): _S.OPENING,
+        (_C, _T.CLOSE_CONSUMER): _S.CLOSING,
+        **{(_C, number): _S.CLOSING for number in _REFUSED_CALLS},
+        **_STALE_DELIVERIES,
+        **_STALE_CALLS,
+    },
+}
+
+_PRODUCER_COMMANDS = frozenset(
+    (_T.PRODUCER, _T.SEND, _T.SEND_RECEIPT, _T.SEND_ERROR, _T.CLOSE_PRODUCER)
+)
+_CONSUMER_COMMANDS = frozenset(
+    (_T.SUBSCRIBE, _T.SEEK, _T.UNSUBSCRIBE, _T.CLOSE_CONSUMER, *_DELIVERIES, *_CONSUMER_CALLS)
+)
+# Requests whose plain SUCCESS or ERROR changes the state of their producer or consumer.
+_PRODUCER_REQUESTS = frozenset((_T.PRODUCER, _T.CLOSE_PRODUCER))
+_CONSUMER_REQUESTS = frozenset((_T.SUBSCRIBE, _T.SEEK, _T.UNSUBSCRIBE, _T.CLOSE_CONSUMER))
+_ANSWERS = frozenset((_T.SUCCESS, _T.ERROR, _T.PRODUCER_SUCCESS))
+
+# Requests of producers and consumers that are open at one time, so that a peer which never
+# answers, or a client which asks for ever, cannot grow the books.
+MAX_OPEN_REQUESTS = 100_000
+
+
+class Conversation:
+    """The state of a connection, its producers and its consumers, as one side sees it.
+
+    `apply` is called for every command in the order in which it was sent or received.
+    """
+
+    def __init__(self, role: Role) -> None:
+        self._role = role
+        self.connection = State.START
+        self._producers: dict[int, State] = {}
+        self._consumers: dict[int, State] = {}
+        # request id -> (type of the request, producer or consumer id)
+        self._requests: dict[int, tuple[int, int]] = {}
+
+    def producer(self, producer_id: int) -> State:
+        """The state of a producer."""
+        return self._producers.get(producer_id, State.ABSENT)
+
+    def consumer(self, consumer_id: int) -> State:
+        """The state of a consumer."""
+        return self._consumers.get(consumer_id, State.ABSENT)
+
+    def apply(self, sender: Role, command: pb.BaseCommand) -> bool:
+        """Take account of a command; return False if it is stale and must be dropped.
+
+        Raises LocalProtocolError where `sender` is this side and the command is not legal now,
+        RemoteProtocolError where it is the peer.
+        """
+        kind = command.type
+        after = CONNECTION[self.connection].get((sender, kind))
+        if after is None:
+            raise self._violation(sender, kind, "the connection", self.connection)
+        self.connection = after
+        if kind in _PRODUCER_COMMANDS:
+            return self._apply_producer(sender, command)
+        if kind in _CONSUMER_COMMANDS:
+            return self._apply_consumer(sender, command)
+        if kind in _ANSWERS and after is State.READY:
+            return self._apply_answer(sender, command)
+        return True
+
+    def _apply_producer(self, sender: Role, command: pb.BaseCommand) -> bool:
+        kind = command.type
+        body = getattr(command, _BODIES[kind])
+        if sender is Role.CLIENT and kind in _PRODUCER_REQUESTS:
+            self._open_request(sender, body.request_id, kind, body.producer_id)
+        return self._step(sender, kind, PRODUCER, self._producers, body.producer_id)
+
+    def _apply_consumer(self, sender: Role, command: pb.BaseCommand) -> bool:
+        kind = command.type
+        body = getattr(command, _BODIES[kind])
+        if sender is Role.CLIENT and kind in _CONSUMER_REQUESTS:
+            self._open_request(sender, body.request_id, kind, body.consumer_id)
+        return self._step(sender, kind, CONSUMER, self._consumers, body.consumer_id)
+
+    def _apply_answer(self, sender: Role, command: pb.BaseCommand) -> bool:
+        kind = command.type
+        body = getattr(command, _BODIES[kind])
+        request = self._requests.get(body.request_id)
+        if request is None:
+            return True
+        if kind == _T.PRODUCER_SUCCESS and not body.producer_ready:
+            if self.producer(request[1]) is State.OPENING:
+                self._producers[request[1]] = State.WAITING
+            return True
+        del self._requests[body.request_id]
+        asked, owner = request
+        if asked in _PRODUCER_REQUESTS:
+            table, states = PRODUCER, self._producers
+        else:
+            table, states = CONSUMER, self._consumers
+        if not _answers_state(asked, states.get(owner, State.ABSENT)):
+            # A later request of the same producer or consumer decides its state.
+            return True
+        if kind == _T.ERROR and asked == _T.UNSUBSCRIBE:
+            states[owner] = State.OPEN
+            return True
+        self._step(sender, kind, table, states, owner)
+        return True
+
+    def _open_request(self, sender: Role, request_id: int, kind: int, owner: int) -> None:
+        if len(self._requests) >= MAX_OPEN_REQUESTS:
+            error = LocalProtocolError if sender is self._role else RemoteProtocolError
+            raise error(f"more than {MAX_OPEN_REQUESTS} requests are without an answer")
+        self._requests[request_id] = (kind, owner)
+
+    def _step(
+        self, sender: Role, kind: int, table: Table, states: dict[int, State], owner: int
+    ) -> bool:
+        before = states.get(owner, State.ABSENT)
+        after = table[before].get((sender, kind))
+        if after is None:
+            what = "the producer" if table is PRODUCER else "the consumer"
+            raise self._violation(sender, kind, f"{what} {owner}", before)
+        if after is State.STALE:
+            return False
+        if after is State.ABSENT:
+            states.pop(owner, None)
+        else:
+            states[owner] = after
+        return True
+
+    def _violation(
+        self, sender: Role, kind: int, what: str, state: State
+    ) -> LocalProtocolError | RemoteProtocolError:
+        name = pb.BaseCommand.Type.Name(kind)  # type: ignore[arg-type]
+        text = f"{name} is not allowed while {what} is {state.name.lower()}"
+        if sender is self._role:
+            return LocalProtocolError(text)
+        return RemoteProtocolError(f"the peer sent what the protocol forbids: {text}")
+
+
+def _answers_state(asked: int, state: State) -> bool:
+    """Whether a request of type `asked` is what put its owner into `state`."""
+    if asked in (_T.PRODUCER, _T.SUBSCRIBE):
+        return state in (State.OPENING, State.WAITING)
+    if asked == _T.SEEK:
+        return state is State.SEEKING
+    return state is State.CLOSING
+
+
+_BODIES: dict[int, str] = {
+    number: pb.BaseCommand.DESCRIPTOR.fields_by_number[number].name
+    for number in pb.BaseCommand.Type.values()
+}
