@@ -17,7 +17,6 @@ import keyword
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from importlib.resources import as_file, files
 from pathlib import Path
 
 from google.protobuf.descriptor_pb2 import (
@@ -48,7 +47,7 @@ _POOL = descriptor_pool.DescriptorPool()
 _POOL.AddSerializedFile(
 '''
 
-_MODULE_HELPERS = '''\
+_MODULE_HELPERS = """\
 )
 
 DESCRIPTOR = _POOL.FindFileByName("PulsarApi.proto")
@@ -62,9 +61,9 @@ def _enum(name):
     return enum_type_wrapper.EnumTypeWrapper(DESCRIPTOR.enum_types_by_name[name])
 
 
-'''
+"""
 
-_STUB_HEAD = f'''\
+_STUB_HEAD = f"""\
 # {_DO_NOT_EDIT}
 
 from collections.abc import Iterable, Mapping
@@ -79,7 +78,7 @@ from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import Message
 
 DESCRIPTOR: FileDescriptor
-'''
+"""
 
 # Messages with the name of another message's enum value: inside that one, the value hides them.
 _HIDDEN = {"KeyValue"}
@@ -103,11 +102,10 @@ def compile_proto(path: Path = PROTO) -> FileDescriptorProto:
     """
     from grpc_tools import protoc
 
-    with tempfile.TemporaryDirectory() as folder, as_file(files("grpc_tools")) as include:
+    with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "descriptors")
         status = protoc.main(
-            ["protoc", f"-I{path.parent}", f"-I{include / '_proto'}"]
-            + [f"--descriptor_set_out={out}", str(path)]
+            ["protoc", f"-I{path.parent}", f"--descriptor_set_out={out}", str(path)]
         )
         if status:
             raise SystemExit(f"protoc failed with status {status}")
@@ -123,9 +121,7 @@ def render_module(file: FileDescriptorProto) -> str:
     serialized = file.SerializeToString(deterministic=True)
     lines = [f"    {serialized[i : i + 64]!r}\n" for i in range(0, len(serialized), 64)]
     names = [f'{enum.name} = _enum("{enum.name}")\n' for enum in file.enum_type]
-    names += [
-        f"{value.name} = {value.number}\n" for enum in file.enum_type for value in enum.value
-    ]
+    names += [f"{value.name} = {value.number}\n" for enum in file.enum_type for value in enum.value]
     names += [f'{message.name} = _message("{message.name}")\n' for message in file.message_type]
     return "".join([_MODULE_HEAD, *lines, _MODULE_HELPERS, *names])
 

@@ -1,0 +1,60 @@
+# Every target sets itself up in a virtual environment of the project, .venv.
+#   make test PYTHON=python3.12           with another interpreter
+#   make test TESTS=tests/protocol        a part of the tests
+#   make test PYTEST_FLAGS="-x -k frames" more for pytest
+
+PYTHON ?= python3
+TESTS ?= tests
+PYTEST_FLAGS ?=
+
+VENV := .venv
+READY := $(VENV)/.ready
+RUN := $(VENV)/bin/python
+
+CHECKED := $(wildcard pulsar_spark pyspark_pulsar.py tests tools benchmarks)
+
+# Spark otherwise asks the resolver for the host's name, which a laptop or container may not have.
+export SPARK_LOCAL_IP := 127.0.0.1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench broker proto clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY) ## write to and read from a topic through Spark, on a broker in memory
+	$(RUN) -m pulsar_spark demo
+
+test: $(READY) ## run the tests; a real broker is fetched by Maven and started if it can be had
+	$(RUN) -m pytest -rs $(PYTEST_FLAGS) $(TESTS)
+
+lint: $(READY) ## check style, types and generated code
+	$(RUN) -m ruff check $(CHECKED)
+	$(RUN) -m ruff format --check $(CHECKED)
+	$(RUN) -m mypy $(CHECKED)
+	$(RUN) -m tools.generate_proto --check
+
+format: $(READY) ## put the code into shape
+	$(RUN) -m ruff check --fix $(CHECKED)
+	$(RUN) -m ruff format $(CHECKED)
+
+bench: $(READY) ## measure reading and writing against the official client
+	$(RUN) -m benchmarks
+
+broker: $(READY) ## run the broker in memory on port 6650
+	$(RUN) -m pulsar_spark broker --port 6650
+
+proto: $(READY) ## compile proto/PulsarApi.proto
+	$(RUN) -m tools.generate_proto
+
+clean: ## remove the virtual environment and all that was built
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+		spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -not -path './.git/*' -exec rm -rf {} +
+
+# Made anew when the dependencies change or when another interpreter is asked for.
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is needed")'
+	$(PYTHON) -m venv --clear $(VENV)
+	$(RUN) -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
