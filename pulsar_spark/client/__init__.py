@@ -1,0 +1,1 @@
+"""The client layer: sockets, threads and retries around the protocol core."""
