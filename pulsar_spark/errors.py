@@ -18,7 +18,8 @@ _CONTEXT_FIELDS = ("topic", "partition", "message_id", "broker", "role")
 # Tokens and passwords that a peer may echo: JWTs, "token:..." forms, and user:password@ in URLs.
 _SECRETS = (
     (re.compile(r"eyJ[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]*){1,2}"), "***"),
-    (re.compile(r"(?i)\b(token|password|secret|bearer)([:=]\s*|\s+)(?!\*\*\*)[^\s,;\"']+"), r"\1\2***"),
+    (re.compile(r"(?i)\b(token|password|secret)([:=]\s*)[^\s,;\"']+"), r"\1\2***"),
+    (re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9+/._~=-]{8,}"), r"\1\2***"),
     (re.compile(r"//[^/@\s]+@"), "//***@"),
 )
 
@@ -371,14 +372,10 @@ class ProducerFenced(BrokerError):
     code = 25
 
 
-_BY_CODE: dict[int, type[BrokerError]] = {
-    kind.code: kind for kind in BrokerError.__subclasses__()
-}
+_BY_CODE: dict[int, type[BrokerError]] = {kind.code: kind for kind in BrokerError.__subclasses__()}
 
 _REMEDIES: dict[type[BrokerError], str] = {
-    AuthenticationError: (
-        "Check pulsar.client.authPluginClassName and pulsar.client.authParams."
-    ),
+    AuthenticationError: ("Check pulsar.client.authPluginClassName and pulsar.client.authParams."),
     AuthorizationError: (
         "Grant the role the permission (pulsar-admin namespaces grant-permission)."
     ),

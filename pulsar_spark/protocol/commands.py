@@ -174,9 +174,7 @@ def get_topics_of_namespace(
 
 def get_schema(topic: str, request_id: int, schema_version: bytes | None = None) -> pb.BaseCommand:
     """GET_SCHEMA: a topic's schema, the latest unless a version (8 bytes) is given."""
-    return build(
-        "GET_SCHEMA", topic=topic, request_id=request_id, schema_version=schema_version
-    )
+    return build("GET_SCHEMA", topic=topic, request_id=request_id, schema_version=schema_version)
 
 
 def get_or_create_schema(topic: str, request_id: int, schema: pb.Schema) -> pb.BaseCommand:
@@ -420,9 +418,7 @@ def new_txn(request_id: int, tc_id: int, ttl_millis: int) -> pb.BaseCommand:
     return build("NEW_TXN", request_id=request_id, tc_id=tc_id, txn_ttl_millis=ttl_millis)
 
 
-def add_partition_to_txn(
-    request_id: int, txn: TxnId, partitions: Sequence[str]
-) -> pb.BaseCommand:
+def add_partition_to_txn(request_id: int, txn: TxnId, partitions: Sequence[str]) -> pb.BaseCommand:
     """ADD_PARTITION_TO_TXN: these topic partitions will be written in the transaction."""
     return build(
         "ADD_PARTITION_TO_TXN", request_id=request_id, partitions=list(partitions), **_txn(txn)
@@ -466,9 +462,7 @@ def connected(
     )
 
 
-def auth_challenge(
-    server_version: str, auth_method_name: str, challenge: bytes
-) -> pb.BaseCommand:
+def auth_challenge(server_version: str, auth_method_name: str, challenge: bytes) -> pb.BaseCommand:
     """AUTH_CHALLENGE: the credentials have expired, or the login has another step."""
     data = pb.AuthData(auth_method_name=auth_method_name, auth_data=challenge)
     return build(

@@ -40,8 +40,8 @@ _PONG = encode_command(pb.BaseCommand(type=_T.PONG, pong=pb.CommandPong()))
 _WITH_REQUEST_ID = frozenset(
     number
     for number, name in BODY_FIELDS.items()
-    if "request_id" in pb.BaseCommand.DESCRIPTOR.fields_by_number[number].message_type.fields_by_name
-)  # fmt: skip
+    if "request_id" in getattr(_T(), name).DESCRIPTOR.fields_by_name
+)
 
 
 class Connection:

@@ -29,7 +29,7 @@ class CommandReceived:
     @property
     def name(self) -> str:
         """The name of the command's type, such as ``LOOKUP_RESPONSE``."""
-        return pb.BaseCommand.Type.Name(self.kind)  # type: ignore[arg-type]
+        return pb.BaseCommand.Type.Name(self.kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,8 +75,7 @@ def parse(kind: type[M], data: Buffer) -> M:
     except (DecodeError, RecursionError, ValueError) as error:
         raise RemoteProtocolError(f"{kind.DESCRIPTOR.name} cannot be parsed: {error}") from None
     if not message.IsInitialized():
-        missing = ", ".join(message.FindInitializationErrors()[:5])
-        raise RemoteProtocolError(f"{kind.DESCRIPTOR.name} lacks required fields: {missing}")
+        raise RemoteProtocolError(f"{kind.DESCRIPTOR.name} lacks a required field")
     return message
 
 
@@ -209,7 +208,7 @@ def _parse_frame(body: memoryview) -> Frame:
     command = parse(pb.BaseCommand, body[_U32.size : end])
     kind = command.type
     field = BODY_FIELDS.get(kind)
-    if field is None or not command.HasField(field):  # type: ignore[arg-type]
+    if field is None or not command.HasField(field):
         raise RemoteProtocolError(f"a command of type {kind} lacks its body")
     if kind in _PAYLOAD_TYPES:
         return Frame(command, body[end:])

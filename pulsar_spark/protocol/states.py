@@ -19,6 +19,7 @@ from enum import Enum, auto
 
 from pulsar_spark.errors import LocalProtocolError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.frames import BODY_FIELDS
 
 _T = pb.BaseCommand
 
@@ -74,15 +75,23 @@ CONNECTION: Table = {
 }
 
 _HANDSHAKE = frozenset((_T.CONNECT, _T.CONNECTED))
+# By the names of the types; AUTH_RESPONSE is the one response that a client gives.
 _FROM_BROKER = frozenset(
     number
     for name, number in pb.BaseCommand.Type.items()
-    if name.endswith(("_RESPONSE", "_SUCCESS", "_RECEIPT", "_UPDATE"))
-) | {_T.SUCCESS, _T.ERROR, _T.SEND_ERROR, _T.MESSAGE, _T.REACHED_END_OF_TOPIC} | {
-    _T.ACTIVE_CONSUMER_CHANGE, _T.AUTH_CHALLENGE, _T.TOPIC_MIGRATED
-}  # fmt: skip
-# AUTH_RESPONSE is the one response that a client gives.
-_FROM_BROKER = _FROM_BROKER - {_T.AUTH_RESPONSE}
+    if name.endswith(("_RESPONSE", "_SUCCESS", "_RECEIPT", "_UPDATE")) and name != "AUTH_RESPONSE"
+).union(
+    (
+        _T.SUCCESS,
+        _T.ERROR,
+        _T.SEND_ERROR,
+        _T.MESSAGE,
+        _T.REACHED_END_OF_TOPIC,
+        _T.ACTIVE_CONSUMER_CHANGE,
+        _T.AUTH_CHALLENGE,
+        _T.TOPIC_MIGRATED,
+    )
+)
 _FROM_BOTH = frozenset((_T.PING, _T.PONG, _T.CLOSE_PRODUCER, _T.CLOSE_CONSUMER))
 
 for _number in pb.BaseCommand.Type.values():
@@ -260,21 +269,21 @@ class Conversation:
 
     def _apply_producer(self, sender: Role, command: pb.BaseCommand) -> bool:
         kind = command.type
-        body = getattr(command, _BODIES[kind])
+        body = getattr(command, BODY_FIELDS[kind])
         if sender is Role.CLIENT and kind in _PRODUCER_REQUESTS:
             self._open_request(sender, body.request_id, kind, body.producer_id)
         return self._step(sender, kind, PRODUCER, self._producers, body.producer_id)
 
     def _apply_consumer(self, sender: Role, command: pb.BaseCommand) -> bool:
         kind = command.type
-        body = getattr(command, _BODIES[kind])
+        body = getattr(command, BODY_FIELDS[kind])
         if sender is Role.CLIENT and kind in _CONSUMER_REQUESTS:
             self._open_request(sender, body.request_id, kind, body.consumer_id)
         return self._step(sender, kind, CONSUMER, self._consumers, body.consumer_id)
 
     def _apply_answer(self, sender: Role, command: pb.BaseCommand) -> bool:
         kind = command.type
-        body = getattr(command, _BODIES[kind])
+        body = getattr(command, BODY_FIELDS[kind])
         request = self._requests.get(body.request_id)
         if request is None:
             return True
@@ -322,7 +331,7 @@ class Conversation:
     def _violation(
         self, sender: Role, kind: int, what: str, state: State
     ) -> LocalProtocolError | RemoteProtocolError:
-        name = pb.BaseCommand.Type.Name(kind)  # type: ignore[arg-type]
+        name = pb.BaseCommand.Type.Name(kind)
         text = f"{name} is not allowed while {what} is {state.name.lower()}"
         if sender is self._role:
             return LocalProtocolError(text)
@@ -336,9 +345,3 @@ def _answers_state(asked: int, state: State) -> bool:
     if asked == _T.SEEK:
         return state is State.SEEKING
     return state is State.CLOSING
-
-
-_BODIES: dict[int, str] = {
-    number: pb.BaseCommand.DESCRIPTOR.fields_by_number[number].name
-    for number in pb.BaseCommand.Type.values()
-}

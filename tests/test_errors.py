@@ -1,0 +1,76 @@
+"""Errors: one class per trouble, picklable, with context and without secrets."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from pulsar_spark import errors
+from pulsar_spark.errors import (
+    AuthorizationError,
+    BrokerError,
+    PulsarError,
+    TopicNotFound,
+    UnknownServerError,
+    from_server_error,
+    redact,
+)
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+
+KINDS = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, PulsarError) and kind is not PulsarError
+]
+
+
+def test_the_base_class_itself_is_not_raised() -> None:
+    with pytest.raises(TypeError):
+        PulsarError("something")
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.fault(98)
+def test_an_error_survives_pickling_with_its_context(kind: type[PulsarError]) -> None:
+    error = kind("It broke", "Mend it.", topic="t", partition=3, message_id="1:2", broker="b:1")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is kind
+    assert str(copy) == str(error)
+    assert (copy.topic, copy.partition, copy.message_id, copy.broker) == ("t", 3, "1:2", "b:1")
+
+
+def test_the_text_has_what_where_and_remedy() -> None:
+    text = str(AuthorizationError("No", "Ask.", topic="t", role="r"))
+    assert text == "No [topic t, role r] Ask."
+
+
+def test_context_is_filled_in_without_overwriting() -> None:
+    error = TopicNotFound("gone", topic="t").with_context(topic="other", broker="b")
+    assert (error.topic, error.broker) == ("t", "b")
+
+
+def test_every_server_error_has_its_class() -> None:
+    named = {kind.code for kind in BrokerError.__subclasses__()}
+    assert named == set(pb.ServerError.values())
+    for code in pb.ServerError.values():
+        assert from_server_error(code, "text").code == code
+    assert type(from_server_error(999, "text")) is UnknownServerError
+
+
+@pytest.mark.parametrize(
+    "text, secret",
+    [
+        ("bad token: eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.c2ln", "eyJ"),
+        ("failed for pulsar://user:hunter2@host:6650", "hunter2"),
+        ("password=hunter2 refused", "hunter2"),
+        ("Authorization: Bearer abcdefghijklmnop", "abcdefghijklmnop"),
+    ],
+)
+def test_what_looks_like_a_credential_is_removed(text: str, secret: str) -> None:
+    assert secret not in redact(text)
+    assert secret not in str(from_server_error(3, text))
+
+
+def test_a_brokers_text_is_bounded() -> None:
+    assert len(str(from_server_error(0, "x" * 100_000))) < 2_000
