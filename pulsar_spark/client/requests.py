@@ -1,0 +1,114 @@
+"""Requests that wait for their answers on one connection."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from concurrent.futures import Future
+from typing import Any
+
+from google.protobuf.message import Message
+
+from pulsar_spark.errors import (
+    BrokerError,
+    LocalProtocolError,
+    OperationTimeout,
+    PulsarError,
+    from_server_error,
+)
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+
+MAX_REQUESTS = 50_000
+"""Requests that one connection lets wait at a time."""
+
+_T = pb.BaseCommand
+
+ANSWERS = frozenset(
+    number
+    for name, number in pb.BaseCommand.Type.items()
+    if name.endswith(("_RESPONSE", "_SUCCESS")) and number != _T.AUTH_RESPONSE
+) | {_T.SUCCESS, _T.ERROR}
+"""Types of the commands that answer a request."""
+
+
+class Request(Future[Any]):
+    """An answer that is waited for; its result is the answering command's own message."""
+
+    def __init__(self, request_id: int, what: str, timeout: float) -> None:
+        super().__init__()
+        self.request_id = request_id
+        self.what = what
+        self.timeout = timeout
+        self.deadline = time.monotonic() + timeout
+        # An answer belongs to the receive thread: nobody else may cancel the wait for it.
+        self.set_running_or_notify_cancel()
+
+    def timeout_error(self, broker: str) -> OperationTimeout:
+        """Return the error for an answer that did not come."""
+        return OperationTimeout(
+            f"the broker did not answer {self.what} within {self.timeout:g} s", broker=broker
+        )
+
+
+class RequestTable:
+    """The open requests of a connection. Not thread-safe: its owner holds a mutex."""
+
+    def __init__(self) -> None:
+        self._ids = itertools.count()
+        self._open: dict[int, Request] = {}
+        self._next_deadline = float("inf")
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def next_id(self) -> int:
+        """Return a request id that was never used on this connection."""
+        return next(self._ids)
+
+    def add(self, request: Request) -> None:
+        """Wait for the answer to a request; raises LocalProtocolError if too many wait."""
+        if len(self._open) >= MAX_REQUESTS:
+            raise LocalProtocolError(f"{MAX_REQUESTS} requests wait for an answer already")
+        self._open[request.request_id] = request
+        self._next_deadline = min(self._next_deadline, request.deadline)
+
+    def take(self, request_id: int) -> Request | None:
+        """Return and forget the request, None if it is not open (any more)."""
+        return self._open.pop(request_id, None)
+
+    def get(self, request_id: int) -> Request | None:
+        """Return the request, None if it is not open (any more)."""
+        return self._open.get(request_id)
+
+    def take_expired(self, now: float) -> list[Request]:
+        """Return and forget the requests whose time is up."""
+        if now < self._next_deadline:
+            return []
+        expired = [request for request in self._open.values() if request.deadline <= now]
+        for request in expired:
+            del self._open[request.request_id]
+        self._next_deadline = min(
+            (request.deadline for request in self._open.values()), default=float("inf")
+        )
+        return expired
+
+    def take_all(self) -> list[Request]:
+        """Return and forget all requests."""
+        requests = list(self._open.values())
+        self._open.clear()
+        return requests
+
+
+def error_in(body: Message, broker: str) -> BrokerError | None:
+    """Return the error that an answer carries, None if the request was carried out."""
+    fields = body.DESCRIPTOR.fields_by_name
+    for code_field, text_field in (("error", "message"), ("error_code", "error_message")):
+        if code_field in fields and body.HasField(code_field):
+            code, text = getattr(body, code_field), getattr(body, text_field)
+            return from_server_error(code, text, broker=broker)
+    return None
+
+
+def fail(request: Request, error: PulsarError) -> None:
+    """Give a request an error of its own: several must not share one traceback."""
+    request.set_exception(error.with_context())
