@@ -1,0 +1,181 @@
+"""Fixtures and settings that all tests share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hypothesis
+import pytest
+
+from tests.support.pulsar_distribution import BrokerUnavailable, Distribution
+from tests.support.real_broker import OwnBroker, RealBroker, prepare, running_broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parent.parent
+
+_BROKER_FIXTURES = {"real_broker", "start_real_broker"}
+
+# Examples share the machine with brokers and JVMs: a slow one is no sign of a fault.
+hypothesis.settings.register_profile("default", deadline=None)
+hypothesis.settings.load_profile("default")
+
+# Set before anything starts a JVM, so that Spark's Python workers find the checkout too.
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
+class _Preparation:
+    """Gets the real broker's distribution, once, and remembers why where it cannot be had."""
+
+    def __init__(self) -> None:
+        self.distribution: Distribution | None = None
+        self.problem = ""
+
+    def run(self) -> None:
+        if self.distribution is None and not self.problem:
+            try:
+                self.distribution = prepare()
+            except BrokerUnavailable as error:
+                self.problem = str(error)
+
+
+_PREPARATION = pytest.StashKey[_Preparation]()
+
+
+def pytest_report_header() -> list[str]:
+    """Say which versions, and which optional codecs, these tests run with."""
+    packages = ("pyspark", "pyarrow", "protobuf", "crc32c", "lz4", "pulsar-client")
+    extras = (("ZSTD", "zstandard"), ("SNAPPY", "cramjam"))
+    return [
+        "with: " + ", ".join(f"{name} {_version(name)}" for name in packages),
+        "compression: NONE, LZ4, ZLIB, "
+        + ", ".join(f"{codec} ({name} {_version(name)})" for codec, name in extras),
+    ]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that use a real broker, so that `-m "not real_broker"` leaves them out.
+
+    A test that asks for it by `request.getfixturevalue` should carry the mark itself.
+    """
+    for item in items:
+        if _BROKER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.real_broker)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Get the real broker's distribution before the first test and outside of its time limit."""
+    session.config.stash[_PREPARATION] = preparation = _Preparation()
+    if session.config.option.collectonly:
+        return
+    for item in session.items:
+        names = getattr(item, "fixturenames", ())
+        if "start_real_broker" in names or (
+            item.get_closest_marker("real_broker") and running_broker() is None
+        ):
+            preparation.run()
+            return
+
+
+@pytest.fixture(scope="session")
+def _distribution(request: pytest.FixtureRequest) -> Distribution:
+    preparation = request.config.stash[_PREPARATION]
+    preparation.run()
+    if preparation.distribution is not None:
+        return preparation.distribution
+    reason = f"no real broker: {preparation.problem}"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def real_broker(request: pytest.FixtureRequest) -> Iterator[RealBroker]:
+    """A real Pulsar for the whole session; public/default keeps all that is written to it."""
+    running = running_broker()
+    if running is not None:
+        yield running
+        return
+    broker = OwnBroker(request.getfixturevalue("_distribution"))
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.close()
+
+
+@pytest.fixture
+def start_real_broker(
+    _distribution: Distribution,
+) -> Iterator[Callable[[Mapping[str, str] | None], OwnBroker]]:
+    """Start real brokers of the test's own, with further settings of broker.conf."""
+    brokers: list[OwnBroker] = []
+
+    def start(extra: Mapping[str, str] | None = None) -> OwnBroker:
+        broker = OwnBroker(_distribution, extra)
+        brokers.append(broker)
+        broker.start()
+        return broker
+
+    try:
+        yield start
+    finally:
+        for broker in brokers:
+            broker.close()
+
+
+@pytest.fixture
+def official_client() -> Iterator[Callable[..., Any]]:
+    """Open clients of the official package: `official_client(service_url, **options)`."""
+    pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
+    clients: list[Any] = []
+
+    def connect(service_url: str, **options: Any) -> Any:
+        options.setdefault("logger", pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        options.setdefault("operation_timeout_seconds", 30)
+        clients.append(pulsar.Client(service_url, **options))
+        return clients[-1]
+
+    try:
+        yield connect
+    finally:
+        for client in clients:
+            client.close()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local Spark with two cores and little memory."""
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("pulsar-spark tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "512m")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
