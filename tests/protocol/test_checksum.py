@@ -19,7 +19,7 @@ def bitwise_crc32c(data: bytes) -> int:
 
 
 @pytest.mark.parametrize(
-    ("data", "expected"),
+    "data, expected",
     [
         (b"", 0),
         (b"123456789", 0xE3069283),

@@ -39,7 +39,7 @@ WIRE_CASES = [
 ]
 
 
-@pytest.mark.parametrize(("message_id", "wire"), WIRE_CASES)
+@pytest.mark.parametrize("message_id, wire", WIRE_CASES)
 def test_wire_form_is_that_of_the_official_client(message_id: MessageId, wire: str) -> None:
     assert message_id.serialize().hex() == wire
     assert MessageId.deserialize(bytes.fromhex(wire)) == message_id
@@ -94,7 +94,7 @@ def test_first_chunks_nested_without_end_are_refused_or_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message_id"),
+    "text, message_id",
     [
         ("12:345", MessageId(12, 345)),
         ("12:345:0", MessageId(12, 345, 0)),
@@ -145,7 +145,7 @@ def test_other_text_is_no_id(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message_id", "before", "after"),
+    "message_id, before, after",
     [
         (MessageId(5, 6), Position(5, 6, 0), Position(5, 7, 0)),
         (MessageId(5, 6, 2, 0, 3), Position(5, 6, 0), Position(5, 6, 1)),

@@ -13,7 +13,7 @@ from pulsar_spark.protocol.topic_name import MAX_NAME_BYTES, TopicName, topics_h
 
 
 @pytest.mark.parametrize(
-    ("text", "full"),
+    "text, full",
     [
         ("t", "persistent://public/default/t"),
         ("a/b/t", "persistent://a/b/t"),
@@ -56,7 +56,7 @@ def test_the_legacy_form_keeps_its_cluster_in_the_namespace_and_slashes_in_the_n
 
 
 @pytest.mark.parametrize(
-    ("text", "index", "base"),
+    "text, index, base",
     [
         ("t", -1, "t"),
         ("t-partition-0", 0, "t"),
@@ -157,7 +157,7 @@ def test_any_text_is_a_name_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "system"),
+    "text, system",
     [
         ("a/b/__change_events", True),
         ("a/b/__transaction_buffer_snapshot-partition-3", True),
@@ -176,7 +176,7 @@ def test_names_survive_pickling() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "expected"),
+    "names, expected",
     [
         ([], "00000000"),
         (["persistent://public/default/t"], "977bd9c6"),
