@@ -1,0 +1,142 @@
+"""Imports run one way, the protocol is pure, and importing anything does nothing."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "pulsar_spark"
+
+# What the modules of each layer may import of this package, besides their own layer.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "protocol": {"errors"},
+    "client": {"errors", "protocol"},
+    "schema": {"errors", "protocol", "client"},
+    "spark": {"errors", "protocol", "client", "schema"},
+    "progress": {"errors", "protocol", "client", "schema", "spark"},
+    "testing": {"errors", "protocol"},
+    "cli": {"errors", "protocol", "client", "schema", "spark", "progress", "testing"},
+    "__main__": {"cli"},
+    "__init__": {"errors", "protocol", "client", "schema", "spark"},
+}
+
+# No I/O, no clocks, no threads in the protocol; and nothing that only Spark's side needs.
+IMPURE = {
+    "asyncio",
+    "datetime",
+    "multiprocessing",
+    "pyarrow",
+    "pyspark",
+    "random",
+    "select",
+    "selectors",
+    "signal",
+    "socket",
+    "ssl",
+    "subprocess",
+    "threading",
+    "time",
+}
+
+MODULES = sorted(path.relative_to(ROOT).as_posix() for path in PACKAGE.rglob("*.py"))
+NAMES = [path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in MODULES]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield the full name of all that a module imports, wherever in it."""
+    package = list(path.relative_to(ROOT).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parent = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*parent, *([node.module] if node.module else [])])
+            # `from package import x` may import the module package.x.
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def layer(module: str) -> str:
+    """Return the layer of a dotted name within pulsar_spark; names of the package itself are
+    of the layer __init__."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in ALLOWED else "__init__"
+
+
+def run_python(script: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_run_one_way(module: str) -> None:
+    own = Path(module).parts[1].removesuffix(".py")
+    assert own in ALLOWED, f"say in ALLOWED what {own} may import"
+    for name in imports(ROOT / module):
+        if name.split(".")[0] != "pulsar_spark":
+            continue
+        target = layer(name)
+        # __version__ and the like; the package itself imports nothing that is heavy.
+        if target == "__init__":
+            continue
+        assert target == own or target in ALLOWED[own], f"{module} must not import {name}"
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("pulsar_spark/protocol/")])
+def test_the_protocol_is_pure(module: str) -> None:
+    found = {name.split(".")[0] for name in imports(ROOT / module)} & IMPURE
+    assert not found
+
+
+def test_nothing_of_the_package_imports_the_tests_or_tools() -> None:
+    for module in MODULES:
+        roots = {name.split(".")[0] for name in imports(ROOT / module)}
+        assert not roots & {"tests", "tools", "benchmarks", "pytest"}, module
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith("__main__")])
+def test_each_module_can_be_imported_alone_and_starts_nothing(name: str) -> None:
+    threads = run_python(
+        f"import threading; before = threading.active_count(); import {name}; "
+        "print(threading.active_count() - before)"
+    )
+    assert threads.strip() == "0"
+
+
+def test_the_protocol_loads_neither_spark_nor_arrow_nor_sockets_of_ours() -> None:
+    modules = [name for name in NAMES if name.startswith("pulsar_spark.protocol")]
+    loaded = run_python(f"import sys, {', '.join(modules)}; print(*sys.modules)").split()
+    assert not {"pyarrow", "pyspark", "asyncio", "ssl", "pulsar_spark.client"} & set(loaded)
+
+
+def test_the_module_that_spark_discovers_is_cheap() -> None:
+    """Spark imports it in every session and every Python worker, Pulsar or not."""
+    if not (ROOT / "pyspark_pulsar.py").exists():
+        pytest.fail("pyspark_pulsar.py is missing")
+    loaded = run_python("import sys, pyspark_pulsar; print(*sys.modules)").split()
+    heavy = {"pyarrow", "pyspark.sql", "numpy", "pandas", "google.protobuf", "lz4", "crc32c"}
+    assert not heavy & set(loaded)
+
+
+def test_a_private_name_of_a_module_stays_in_its_layer() -> None:
+    for module in MODULES:
+        own = Path(module).parts[1].removesuffix(".py")
+        for name in imports(ROOT / module):
+            parts = name.split(".")
+            if parts[0] == "pulsar_spark" and layer(name) not in (own, "__init__"):
+                private = [p for p in parts if p.startswith("_") and not p.startswith("__")]
+                assert not private, f"{module} imports {name}"
