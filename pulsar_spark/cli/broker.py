@@ -1,0 +1,78 @@
+"""``broker``: run the embedded broker until it is interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from pulsar_spark.errors import ConnectError
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+_DESCRIPTION = """\
+Run a broker in memory, on 127.0.0.1, that any Pulsar client can talk to. It keeps what it is
+sent until it ends, and is made for trying things out and for tests, not for keeping data.
+"""
+
+
+def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "broker",
+        help="run a broker in memory, for trying things out",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--port", type=int, default=6650, help="port on 127.0.0.1, 0 for a free one (%(default)s)"
+    )
+    parser.add_argument(
+        "--topic",
+        action="append",
+        default=[],
+        metavar="NAME[:PARTITIONS]",
+        help="create a topic at the start; can be given more than once",
+    )
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the broker until SIGINT or SIGTERM."""
+    from pulsar_spark.testing import EmbeddedBroker
+
+    stopped = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopped.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    try:
+        broker = EmbeddedBroker(port=arguments.port)
+        broker.start()
+    except OSError as error:
+        raise ConnectError(
+            f"port {arguments.port} on 127.0.0.1 cannot be used: {error.strerror}",
+            "Choose another one with --port, or 0 for a free one.",
+        ) from None
+    with broker:
+        for topic in arguments.topic:
+            name, partitions = _topic(topic)
+            broker.create_topic(name, partitions=partitions)
+        print(f"service URL: {broker.service_url}", flush=True)
+        print('read it:     spark.read.format("pulsar")', flush=True)
+        print(f'                 .option("service.url", "{broker.service_url}")', flush=True)
+        print('                 .option("topic", "my-topic").load()', flush=True)
+        print("stop it:     Ctrl-C", flush=True)
+        stopped.wait()
+    return 0
+
+
+def _topic(text: str) -> tuple[str, int]:
+    """Split ``NAME[:PARTITIONS]``; a full name has a colon of its own."""
+    name, colon, partitions = text.rpartition(":")
+    return (name, int(partitions)) if colon and partitions.isdecimal() else (text, 0)

@@ -1,0 +1,128 @@
+"""``demo``: write to a topic and read it back through Spark, on the embedded broker."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+    from pyspark.sql import SparkSession
+
+_DESCRIPTION = """\
+Start a broker in memory, write rows to one of its topics through Spark, and read them back.
+With --service-url, use your own broker instead; the topic is created there by writing to it.
+"""
+
+_TOPIC = "orders"
+_PARTITIONS = 4
+
+
+def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "demo",
+        help="write to and read from a topic through Spark",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rows", type=int, default=100_000, help="how many rows (%(default)s)")
+    parser.add_argument("--service-url", help="a broker of yours, such as pulsar://localhost:6650")
+    parser.add_argument("--topic", default=_TOPIC, help="the topic's name (%(default)s)")
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the demonstration; return 0 if every row came back."""
+    with _service(arguments.service_url, arguments.topic) as service_url, _session() as spark:
+        return _demonstrate(spark, service_url, arguments.topic, arguments.rows)
+
+
+@contextlib.contextmanager
+def _service(service_url: str | None, topic: str) -> Iterator[str]:
+    if service_url:
+        yield service_url
+        return
+    from pulsar_spark.testing import EmbeddedBroker
+
+    with EmbeddedBroker() as broker:
+        broker.create_topic(topic, partitions=_PARTITIONS)
+        _say(f"A broker in memory runs at {broker.service_url}; topic {topic!r} has 4 partitions.")
+        yield broker.service_url
+
+
+@contextlib.contextmanager
+def _session() -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    _say("Starting Spark (some seconds) ...")
+    # Spark's workers must run the interpreter, and find the packages, of this process.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("pulsar_spark demo")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.log.level", "ERROR")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _demonstrate(spark: SparkSession, service_url: str, topic: str, rows: int) -> int:
+    from pyspark.sql import functions as F
+
+    orders = spark.range(rows).select(
+        F.concat(F.lit("customer-"), F.col("id") % 1000).alias("__key"),
+        F.concat(F.lit("order "), F.col("id")).alias("value"),
+    )
+    _say(f"""
+    orders.write.format("pulsar").mode("append")
+        .option("service.url", "{service_url}")
+        .option("topic", "{topic}").save()
+    """)
+    started = time.monotonic()
+    orders.write.format("pulsar").mode("append").option("service.url", service_url).option(
+        "topic", topic
+    ).save()
+    _say(f"{rows:,} rows are written and acknowledged, {time.monotonic() - started:.1f} s.")
+
+    _say(f"""
+    spark.read.format("pulsar")
+        .option("service.url", "{service_url}")
+        .option("topic", "{topic}").load()
+    """)
+    started = time.monotonic()
+    messages = (
+        spark.read.format("pulsar")
+        .option("service.url", service_url)
+        .option("topic", topic)
+        .load()
+    )
+    columns = [F.col("__key").cast("string"), F.col("value").cast("string"), "__publishTime"]
+    messages.select(*columns, "__topic").show(5, truncate=False)
+    counts = messages.groupBy("__topic").agg(
+        F.count("*").alias("messages"), F.countDistinct("__key").alias("keys")
+    )
+    counts.orderBy("__topic").show(truncate=False)
+    found = messages.count()
+    _say(f"{found:,} rows were read, {time.monotonic() - started:.1f} s for all three questions.")
+    if found < rows:
+        _say(f"{rows - found:,} rows are missing.")
+        return 1
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

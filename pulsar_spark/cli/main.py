@@ -1,0 +1,47 @@
+"""The command line's entry: which commands there are, and how errors are shown."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from pulsar_spark import __version__
+from pulsar_spark.cli import broker, demo
+from pulsar_spark.errors import PulsarError
+
+_EPILOG = """\
+examples:
+  python -m pulsar_spark demo                  write to and read from a topic, nothing needed
+  python -m pulsar_spark broker --port 6650    a broker in memory, for trying things out
+"""
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    top = argparse.ArgumentParser(
+        prog="python -m pulsar_spark",
+        description="Apache Pulsar from Apache Spark, in Python.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"pulsar_spark {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in (demo, broker):
+        module.add_parser(commands)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; return its exit status: 0 done, 1 failed, 130 interrupted."""
+    chosen = parser().parse_args(arguments)
+    command: Command = chosen.command
+    try:
+        return command(chosen)
+    except PulsarError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,203 @@
+"""Write docs/faults.md: which faults the tests hold, from the tests' own `fault` markers.
+
+``python -m tools.fault_table`` writes the page, ``--check`` tells whether it is current.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "faults.md"
+
+SECTIONS: dict[str, dict[int, str]] = {
+    "Network": {
+        1: "connection refused, then accepted a few seconds later",
+        2: "a host that swallows connection attempts",
+        3: "name resolution fails; one of several service hosts is dead",
+        4: "reset after every byte of the handshake",
+        5: "half-open connection: the peer is gone without a word",
+        6: "one byte a segment, delay, loss",
+        7: "the peer stops reading: a write stalls",
+        8: "Spark pauses for minutes in the middle of reading a partition",
+        9: "Spark pauses for minutes between rows that are written",
+        10: "hundreds of tasks reconnect at once",
+    },
+    "Brokers move": {
+        11: "broker killed and restarted while a batch is read",
+        12: "broker killed and restarted while rows are written",
+        13: "the same with deduplication and fixed producer names",
+        14: "topics unloaded every second",
+        15: "the broker closes a consumer or producer, naming its new broker or not",
+        16: "redirects without end, or to another scheme",
+        17: "lookups that lead through a proxy",
+        18: "service not ready, metadata error, persistence error, then success",
+        19: "too many requests, then success",
+        20: "topic migrated to another cluster",
+        21: "two reasons to reconnect at the same time",
+        22: "a message overtakes the answer to SUBSCRIBE",
+        23: "permits over a reconnect",
+        24: "requests answered twice, late, or never asked",
+        25: "a producer that never becomes ready",
+    },
+    "Hostile or broken bytes": {
+        26: "impossible frame sizes",
+        27: "command sizes that do not fit their frame",
+        28: "broken protobuf encoding",
+        29: "nesting without end",
+        30: "fields longer than what encloses them, ten-byte negative numbers",
+        31: "missing, repeated and unknown fields, unknown commands",
+        32: "wrong magic number",
+        33: "no checksum, broker entry metadata, wrong checksum",
+        34: "metadata sizes past the payload",
+        35: "impossible numbers of messages in a batch",
+        36: "batches with too few, too many or overlapping messages",
+        37: "wrong uncompressed sizes",
+        38: "decompression bombs, unknown codecs",
+        39: "chunks out of order, repeated, unfinished, lying about their size",
+        40: "an encrypted message without a key",
+        41: "TLS, HTTP or SSH on the other end",
+        42: "legal commands at the wrong time",
+        43: "impossible maximum message sizes from the broker",
+        44: "hostile schemas and values",
+    },
+    "Authentication and TLS": {
+        45: "wrong, missing or mismatched credentials",
+        46: "a role without permission",
+        47: "a token that expires while the connection lives",
+        48: "an expired token that nobody renews",
+        49: "authentication challenges at the wrong time or without end",
+        50: "an OAuth2 endpoint that is broken or hostile",
+        51: "certificates for another host, expired, self-signed, of another authority",
+        52: "old TLS versions, missing client certificates, the insecure flag",
+        53: "a lookup that would lead from TLS to plain text",
+    },
+    "Life of a topic": {
+        54: "deleted during or between micro-batches",
+        55: "deleted and created again between micro-batches",
+        56: "terminated while it is read or written",
+        57: "partitions added",
+        58: "trimmed by retention or TTL before or inside the range",
+        59: "deleted for being idle",
+        60: "compacted, with tombstones",
+        61: "the end of the range is a marker, an aborted entry or a null value",
+        62: "a range that begins inside a batch, or in a deleted ledger",
+        63: "empty topics, one message, ledger changes inside the range",
+        64: "schema changed, deleted or incompatible",
+        65: "no partitions, non-persistent topics, unusual names, very many topics",
+    },
+    "Consumers and Spark": {
+        66: "reader worker, executor or driver killed",
+        67: "speculative execution",
+        68: "limit, cancelled tasks, stopped queries",
+        69: "the consumer of a failed attempt is still registered",
+        70: "two queries on one subscription",
+        71: "restart from the checkpoint at every stage of a batch",
+        72: "damaged or foreign checkpoints",
+        73: "the broker is down when a batch is committed",
+        74: "AvailableNow while data keeps coming",
+        75: "workers used again and again, forks",
+        76: "ten thousand triggers without data",
+    },
+    "Sink and transactions": {
+        77: "a row that cannot be encoded",
+        78: "a writing task killed at any point",
+        79: "the driver killed at any point of a commit",
+        80: "the answer to a commit is lost",
+        81: "transactions that time out",
+        82: "the transaction coordinator restarts",
+        83: "transactions or deduplication switched off",
+        84: "an orphaned transaction blocks readers",
+        85: "an old commit arrives late",
+        86: "messages around the maximum size",
+        87: "receipts out of order, repeated, or marked as duplicates; send errors",
+        88: "fenced or busy producers, exceeded quotas",
+        89: "the very last message fails",
+        90: "bookies out of disk",
+    },
+    "Memory, time, data, secrets": {
+        91: "huge messages and a long queue",
+        92: "a million tiny messages in one batch; tens of thousands of properties",
+        93: "a clock that jumps",
+        94: "impossible event and publish times",
+        95: "null, empty, binary and unusual values and keys",
+        96: "secrets in logs, errors, plans and checkpoints",
+        97: "secrets in URLs and in what a broker says",
+        98: "pickling of everything that Spark ships; nothing unpickled from a broker",
+        99: "unknown, misspelt, contradictory options",
+    },
+}
+
+INTRO = """\
+# What the tests make go wrong
+
+Each row is a fault that a user's job meets sooner or later; the tests that hold it carry its
+number as a marker (`pytest.mark.fault`). `make test PYTEST_FLAGS="-m fault"` runs them all.
+This page is made from those markers by `python -m tools.fault_table`. A test that holds a part
+of a row counts for the row. Rows without a test are what is left.
+"""
+
+
+def _rows(decorator: ast.expr) -> Iterator[int]:
+    if (
+        isinstance(decorator, ast.Call)
+        and isinstance(decorator.func, ast.Attribute)
+        and decorator.func.attr == "fault"
+    ):
+        for argument in decorator.args:
+            if isinstance(argument, ast.Constant) and isinstance(argument.value, int):
+                yield argument.value
+
+
+def marked_tests() -> dict[int, list[str]]:
+    """Return, for each row, the tests that carry its number."""
+    found: dict[int, list[str]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                for decorator in node.decorator_list:
+                    for row in _rows(decorator):
+                        name = path.relative_to(ROOT / "tests").as_posix()
+                        found.setdefault(row, []).append(f"{name}::{node.name}")
+    return found
+
+
+def page() -> str:
+    """Return the text of the page."""
+    found = marked_tests()
+    parts = [INTRO]
+    for title, rows in SECTIONS.items():
+        parts.append(f"## {title}\n\n| # | fault | tests |\n|---:|---|---|")
+        for number, text in rows.items():
+            tests = found.get(number, [])
+            files = dict.fromkeys(test.partition("::")[0] for test in tests)
+            shown = f"{len(tests)} in {', '.join(f'`{file}`' for file in files)}" if tests else "–"
+            parts[-1] += f"\n| {number} | {text} | {shown} |"
+        parts[-1] += "\n"
+    numbers = [number for rows in SECTIONS.values() for number in rows]
+    left = [str(number) for number in numbers if number not in found]
+    parts.append(f"Left: {', '.join(left)}.\n")
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Write the page, or check it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    if parser.parse_args().check:
+        current = PAGE.exists() and PAGE.read_text() == page()
+        if not current:
+            print(f"{PAGE.relative_to(ROOT)} is not current: python -m tools.fault_table")
+        return 0 if current else 1
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
