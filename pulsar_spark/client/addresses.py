@@ -99,4 +99,4 @@ def _host(text: str, tls: bool) -> str:
     port = int(match[2]) if match[2] else default
     if not 0 < port <= _MAX_PORT:
         raise OptionError(f"service.url has port {port}, which no host has", _REMEDY)
-    return f"{match[1].lower()}:{port}"
+    return f"{match[1]}:{port}"
