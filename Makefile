@@ -8,7 +8,7 @@ TESTS ?= tests
 PYTEST_FLAGS ?=
 
 VENV := .venv
-READY := $(VENV)/.ready
+READY := $(VENV)/.ready-$(subst /,_,$(PYTHON))
 RUN := $(VENV)/bin/python
 
 CHECKED := $(wildcard pulsar_spark pyspark_pulsar.py tests tools benchmarks)
