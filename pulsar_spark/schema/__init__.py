@@ -1,0 +1,1 @@
+"""Values and columns: Pulsar's schemas ↔ Arrow."""

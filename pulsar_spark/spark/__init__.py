@@ -1,0 +1,1 @@
+"""Spark's Data Source API over the client: options, planning, reading, writing."""

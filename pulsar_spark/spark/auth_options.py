@@ -1,0 +1,102 @@
+"""`authPluginClassName` and `authParams` in the forms of Java's client → AuthOptions.
+
+No error here repeats any part of the parameters.
+"""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import unquote, urlsplit
+
+from pulsar_spark.client.options import AuthOptions
+from pulsar_spark.errors import OptionError, UnsupportedFeature
+
+_PLUGIN = "pulsar.client.authPluginClassName"
+_PARAMS = "pulsar.client.authParams"
+_JAVA = "org.apache.pulsar.client.impl.auth."
+
+_METHODS = {
+    name.lower(): method
+    for method, java_class in (
+        ("none", "AuthenticationDisabled"),
+        ("token", "AuthenticationToken"),
+        ("basic", "AuthenticationBasic"),
+        ("tls", "AuthenticationTls"),
+        ("oauth2", "oauth2.AuthenticationOAuth2"),
+        ("keystore", "AuthenticationKeyStoreTls"),
+        ("athenz", "AuthenticationAthenz"),
+        ("sasl", "AuthenticationSasl"),
+    )
+    for name in (method, _JAVA + java_class)
+}
+
+
+def auth_options(plugin: str | None, params: str | None) -> AuthOptions:
+    """Return how to log in.
+
+    Raises OptionError for a plugin that is not known or parameters that do not fit it,
+    UnsupportedFeature for methods that are not built.
+    """
+    if plugin is None:
+        if params is not None:
+            raise OptionError(f"{_PARAMS} is given without {_PLUGIN}", f"Set {_PLUGIN} as well.")
+        return AuthOptions()
+    method = _METHODS.get(plugin.lower())
+    if method is None:
+        raise OptionError(
+            f"{_PLUGIN}: {plugin[:200]!r} is not known", "Use token, basic, tls or oauth2."
+        )
+    if method == "none":
+        return AuthOptions()
+    if method == "token":
+        return _token(params)
+    if method == "basic":
+        return _basic(params)
+    if method == "keystore":
+        raise OptionError(
+            f"{_PLUGIN}: Java key stores cannot be read",
+            "Use tls, with the certificate and key as PEM files.",
+        )
+    raise UnsupportedFeature(
+        f"{_PLUGIN}={method} is not supported by this version", "Use token or basic."
+    )
+
+
+def _token(params: str | None) -> AuthOptions:
+    given = (params or "").strip()
+    if given.startswith("{"):
+        token = _fields(given).get("token", "")
+    elif given.startswith("file:"):
+        path = unquote(urlsplit(given).path)
+        if not path:
+            raise _unfit("token", "file:///path")
+        return AuthOptions("token", token_file=path)
+    else:
+        token = given.removeprefix("token:").strip()
+    if not token:
+        raise _unfit("token", 'token:…, file:///path or {"token": "…"}')
+    return AuthOptions("token", token=token)
+
+
+def _basic(params: str | None) -> AuthOptions:
+    fields = _fields((params or "").strip())
+    user, password = fields.get("userId"), fields.get("password")
+    if not user or password is None:
+        raise _unfit("basic", '{"userId": "…", "password": "…"}')
+    return AuthOptions("basic", username=user, password=password)
+
+
+def _fields(params: str) -> dict[str, str]:
+    """Return the fields of a JSON object, or of "name:value,name:value"."""
+    if not params.startswith("{"):
+        pairs = (part.partition(":") for part in params.split(","))
+        return {name.strip(): value.strip() for name, _, value in pairs}
+    try:
+        fields = json.loads(params)
+    except (ValueError, RecursionError):
+        raise OptionError(f"{_PARAMS} is not valid JSON") from None
+    return {name: value for name, value in fields.items() if isinstance(value, str)}
+
+
+def _unfit(method: str, expected: str) -> OptionError:
+    return OptionError(f"{_PARAMS} does not fit {_PLUGIN}={method}", f"Expected {expected}.")

@@ -1,0 +1,45 @@
+"""Differences between the versions of Spark; the only file that asks which one runs."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# The module that Spark (4.1 and later) runs to push filters down; it plans such reads itself.
+_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+def spark_version() -> tuple[int, int]:
+    """Return Spark's major and minor version."""
+    major, minor = pyspark.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema that Spark expects of record batches for `schema`."""
+    arguments: dict[str, Any] = {}
+    # Before it was a parameter UTC was the only choice.
+    if "timezone" in inspect.signature(to_arrow_schema).parameters:
+        arguments["timezone"] = "UTC"
+    return to_arrow_schema(schema, **arguments)
+
+
+def filters_are_pushed() -> bool:
+    """Return whether Spark will offer filters to the reader that is being made.
+
+    Spark refuses readers that define `pushFilters` while spark.sql.python.filterPushdown.enabled
+    is off. The configuration cannot be seen from a Python worker, but while it is on, and there
+    are filters, another worker module runs.
+    """
+    if _PUSHDOWN_WORKER in sys.modules:
+        return True
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name == _PUSHDOWN_WORKER

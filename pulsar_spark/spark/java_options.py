@@ -1,0 +1,82 @@
+"""Configuration keys of Java's Pulsar client that have no option of their own here.
+
+Jobs written for the Scala connector carry them. Most tune threads and caches that do not exist
+here and are passed over with a log line; those that choose whom to trust or where to connect
+must never be passed over, so each names what does the same here.
+"""
+
+from __future__ import annotations
+
+_CLIENT = """
+    serviceUrlProvider authentication lookupTimeoutMs statsIntervalSeconds numIoThreads
+    numListenerThreads connectionsPerBroker connectionMaxIdleSeconds useTcpNoDelay
+    concurrentLookupRequest maxLookupRequest maxNumberOfRejectedRequestPerConnection
+    requestTimeoutMs readTimeoutMs autoCertRefreshSeconds initialBackoffIntervalNanos
+    maxBackoffIntervalNanos enableBusyWait sslProvider enableTransaction clock dnsLookupBindAddress
+    dnsLookupBindPort dnsServerAddresses description lookupProperties openTelemetry
+    maxConcurrentLookupRequests
+"""
+_READER = """
+    topicName topicNames startMessageId startMessageFromRollbackDurationInSec readerListener
+    readerName subscriptionRolePrefix subscriptionName messageCrypto resetIncludeHead keyHashRanges
+    poolMessages autoUpdatePartitions autoUpdatePartitionsIntervalSeconds readerInterceptorList
+    maxPendingChunkedMessage autoAckOldestChunkedMessageOnQueueFull
+    expireTimeOfIncompleteChunkedMessageMillis subscriptionMode subscriptionInitialPosition
+"""
+_PRODUCER = """
+    topicName blockIfQueueFull maxPendingMessagesAcrossPartitions customMessageRouter
+    batchingMaxPublishDelayMicros batchingPartitionSwitchFrequencyByPublishDelay batcherBuilder
+    chunkMaxMessageSize messageCrypto initialSequenceId autoUpdatePartitions
+    autoUpdatePartitionsIntervalSeconds multiSchema lazyStartPartitionedProducers properties
+    isNonPartitionedTopicExpected isReplProducer initialSubscriptionName
+"""
+
+_TRUST = (
+    "Give the certificates as PEM files: pulsar.client.tlsTrustCertsFilePath, "
+    "tlsCertificateFilePath and tlsKeyFilePath."
+)
+_ROUTE = "Connections go to the brokers, or to a Pulsar proxy whose address is service.url."
+_AUTH = "Set pulsar.client.authPluginClassName and pulsar.client.authParams."
+_KEYS = "Set pulsar.reader.cryptoPrivateKeyPath or pulsar.producer.cryptoPublicKeyPath."
+
+
+def _keys(prefix: str, names: str) -> dict[str, str]:
+    return {f"{prefix}.{name}".lower(): f"{prefix}.{name}" for name in names.split()}
+
+
+IGNORED: dict[str, str] = {
+    **_keys("pulsar.client", _CLIENT),
+    **_keys("pulsar.reader", _READER),
+    **_keys("pulsar.producer", _PRODUCER),
+}
+"""Lower-case key → key: real keys that change nothing here."""
+
+IGNORED_PREFIX = "pulsar.admin."
+"""All keys of Java's admin client: the admin port is not used."""
+
+REFUSED: dict[str, tuple[str, str]] = {
+    key.lower(): (key, remedy)
+    for keys, remedy in (
+        (
+            "useKeyStoreTls tlsKeyStoreType tlsKeyStorePath tlsKeyStorePassword tlsTrustStoreType "
+            "tlsTrustStorePath tlsTrustStorePassword sslFactoryPlugin sslFactoryPluginParams",
+            _TRUST,
+        ),
+        ("useTls", "Write the address as pulsar+ssl://host:6651 in service.url."),
+        ("tlsCiphers tlsProtocols", "The system's OpenSSL configuration decides on them."),
+        ("authParamMap originalPrincipal", _AUTH),
+        (
+            "proxyServiceUrl proxyProtocol socks5ProxyAddress socks5ProxyUsername "
+            "socks5ProxyPassword",
+            _ROUTE,
+        ),
+    )
+    for key in (f"pulsar.client.{name}" for name in keys.split())
+} | {
+    "pulsar.reader.cryptokeyreader": ("pulsar.reader.cryptoKeyReader", _KEYS),
+    "pulsar.producer.cryptokeyreader": ("pulsar.producer.cryptoKeyReader", _KEYS),
+}
+"""Lower-case key → (key, what to do instead): passing over these would change security."""
+
+HARMLESS_VALUES = {"pulsar.client.usekeystoretls": "false", "pulsar.client.usetls": "false"}
+"""Values of refused keys that ask for nothing."""

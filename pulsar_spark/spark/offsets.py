@@ -1,0 +1,336 @@
+"""Offsets as people write them → positions; the one place that knows inclusive from exclusive.
+
+A user names messages and times: a starting id is read, and so is an ending id; times are
+half-open, [start, end). Everything below deals in positions, which lie between messages, and
+reads [start, end) of them. A checkpoint names the position behind the last message read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from pulsar_spark.errors import InvalidMessageId, InvalidOffset, InvalidTopicName
+from pulsar_spark.protocol.message_id import EARLIEST, LATEST, MessageId, Position
+from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.spark.option_parsers import duration_millis, iso_millis
+
+CHECKPOINT_VERSION = 1
+"""Version of the JSON that a stream's checkpoint holds."""
+
+_AGE = re.compile(r"-\s*(\d+\s*[A-Za-z]+)")
+_ID = re.compile(r"-?\d+:-?\d+(:-?\d+){0,2}")
+_WHOLE_NUMBER = re.compile(r"\d{1,18}")
+# What streamnative/pulsar-spark writes for earliest and latest where a time is expected.
+_JAVA_EARLIEST_TIME = -1
+_JAVA_LATEST_TIME = -2
+_SHOWN = 100
+
+
+class BoundKind(Enum):
+    """What a bound of a range is given by."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    ID = "message id"
+    TIME = "time"
+    AGE = "age"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One end of what is read of a topic: a word, a message id, a time or an age.
+
+    `millis` is a publish time (TIME) or how long ago (AGE), in milliseconds.
+    """
+
+    kind: BoundKind
+    message_id: MessageId | None = None
+    millis: int = 0
+
+    def at(self, now_millis: int) -> Bound:
+        """Return the bound with an age turned into the time it stands for now."""
+        if self.kind is not BoundKind.AGE:
+            return self
+        return Bound(BoundKind.TIME, millis=max(now_millis - self.millis, 0))
+
+    def __str__(self) -> str:
+        if self.kind is BoundKind.ID:
+            return str(self.message_id)
+        if self.kind in (BoundKind.TIME, BoundKind.AGE):
+            return f"{self.kind.value} {self.millis} ms"
+        return str(self.kind.value)
+
+
+EARLIEST_BOUND = Bound(BoundKind.EARLIEST)
+LATEST_BOUND = Bound(BoundKind.LATEST)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSpec:
+    """The value of an option that gives starts or ends: a bound for all topics, and exceptions.
+
+    `by_topic` holds full names, of topics or of single partitions.
+    """
+
+    option: str
+    default: Bound
+    by_topic: tuple[tuple[str, Bound], ...] = ()
+
+    def bounds(self, topics: Mapping[str, Sequence[str]], now_millis: int) -> dict[str, Bound]:
+        """Return the bound of each partition of `topics` (full name → its partitions' names).
+
+        A partition's own bound wins over its topic's. Raises InvalidOffset for a topic that is
+        not read, and for a message id that would stand for several partitions.
+        """
+        given = dict(self.by_topic)
+        # A topic that is read by a single partition only can still be named as a whole.
+        parents = {
+            str(TopicName.parse(partition).partitioned)
+            for partitions in topics.values()
+            for partition in partitions
+        }
+        known = set(topics).union(*topics.values(), parents)
+        for name in given:
+            if name not in known:
+                raise InvalidOffset(
+                    f"{self.option} names the topic {name!r}, which is not read",
+                    "Name topics of this read only.",
+                )
+        bounds: dict[str, Bound] = {}
+        for topic, partitions in topics.items():
+            for partition in partitions:
+                parent = str(TopicName.parse(partition).partitioned)
+                bound = given.get(partition) or given.get(topic) or given.get(parent)
+                if bound is None:
+                    bound = self.default
+                elif bound.kind is BoundKind.ID and partition not in given and len(partitions) > 1:
+                    raise InvalidOffset(
+                        f"{self.option} gives one message id for a topic of "
+                        f"{len(partitions)} partitions",
+                        f'Name the partition: "{topic}-partition-<n>".',
+                        topic=topic,
+                        message_id=bound.message_id,
+                    )
+                bounds[partition] = bound.at(now_millis)
+        return bounds
+
+
+def start_position(message_id: MessageId) -> Position:
+    """Return where reading starts for a given starting id: the message itself is read."""
+    return Position.before(message_id)
+
+
+def end_position(message_id: MessageId) -> Position:
+    """Return where reading ends for a given ending or last id: the message itself is read.
+
+    An id without a batch index stands for its whole entry.
+    """
+    return Position.after(message_id)
+
+
+def parse_offsets(
+    option: str, text: str, default: Bound, *, refused: Iterable[BoundKind] = ()
+) -> OffsetSpec:
+    """Return the spec for `earliest`, `latest` or a JSON object of topics.
+
+    Topics that the object leaves out take `default`. Raises InvalidOffset for anything else,
+    and for the kinds that `refused` names.
+    """
+    return _parse(option, text, default, frozenset(refused), _offset_bound)
+
+
+def parse_times(
+    option: str, text: str, default: Bound, *, refused: Iterable[BoundKind] = ()
+) -> OffsetSpec:
+    """Return the spec for a publish time: milliseconds, ISO-8601, an age, or JSON per topic.
+
+    Topics that the object leaves out take `default`. Raises InvalidOffset for anything else.
+    """
+    return _parse(option, text, default, frozenset(refused), _time_bound)
+
+
+def _parse(
+    option: str,
+    text: str,
+    default: Bound,
+    refused: frozenset[BoundKind],
+    parse_bound: Callable[[str, Any], Bound],
+) -> OffsetSpec:
+    text = text.strip()
+    if not text.startswith("{"):
+        bound = parse_bound(option, text)
+        if parse_bound is _offset_bound and bound not in (EARLIEST_BOUND, LATEST_BOUND):
+            raise _wrong(
+                option, text, 'earliest, latest, or JSON such as {"my-topic": "12:345:-1:7"}'
+            )
+        return OffsetSpec(option, _allowed(option, bound, refused))
+    by_topic: dict[str, Bound] = {}
+    for name, value in _json_object(option, text):
+        try:
+            topic = str(TopicName.parse(name))
+        except InvalidTopicName as error:
+            raise InvalidOffset(f"{option}: {error.what}", error.remedy) from error
+        bound = _allowed(option, parse_bound(option, value), refused)
+        if by_topic.setdefault(topic, bound) != bound:
+            raise InvalidOffset(f"{option} names the topic twice", topic=topic)
+    return OffsetSpec(option, default, tuple(sorted(by_topic.items(), key=lambda item: item[0])))
+
+
+def _json_object(option: str, text: str) -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+
+    def keep(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        # Objects inside come first and the outermost last; as a dict it would lose duplicates.
+        pairs[:] = items
+        return dict(items)
+
+    try:
+        json.loads(text, object_pairs_hook=keep)
+    except (ValueError, RecursionError) as error:
+        raise InvalidOffset(
+            f"{option} is not valid JSON: {str(error)[:_SHOWN]}",
+            'Write an object such as {"my-topic": "earliest"}.',
+        ) from None
+    return pairs
+
+
+def _allowed(option: str, bound: Bound, refused: frozenset[BoundKind]) -> Bound:
+    if bound.kind in refused:
+        raise InvalidOffset(
+            f"{option} cannot be {bound.kind.value!r}: a batch reads what is there, "
+            "from a start to an end",
+            "Read a stream to wait for new messages."
+            if bound.kind is BoundKind.LATEST
+            else "Give an end behind the start.",
+        )
+    return bound
+
+
+def _offset_bound(option: str, value: Any) -> Bound:
+    if isinstance(value, list):
+        return _id_bound(_java_id(option, value))
+    if not isinstance(value, str):
+        raise _wrong(option, value, "a text or an array of signed bytes for each topic")
+    word = value.strip()
+    if word.lower() in ("earliest", "latest"):
+        return EARLIEST_BOUND if word.lower() == "earliest" else LATEST_BOUND
+    if _ID.fullmatch(word):
+        try:
+            return _id_bound(MessageId.parse(word))
+        except InvalidMessageId as error:
+            raise InvalidOffset(f"{option}: {error.what}", error.remedy) from error
+    bound = _moment(word)
+    if bound is None:
+        raise _wrong(
+            option,
+            value,
+            "earliest, latest, ledger:entry[:partition[:batchIndex]], an ISO time or an age "
+            "such as -1h",
+        )
+    return bound
+
+
+def _time_bound(option: str, value: Any) -> Bound:
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value in (_JAVA_EARLIEST_TIME, _JAVA_LATEST_TIME):
+            return EARLIEST_BOUND if value == _JAVA_EARLIEST_TIME else LATEST_BOUND
+        value = str(value)
+    bound: Bound | None = None
+    if isinstance(value, str):
+        word = value.strip()
+        if _WHOLE_NUMBER.fullmatch(word):
+            bound = Bound(BoundKind.TIME, millis=int(word))
+        else:
+            bound = _moment(word)
+    if bound is None:
+        raise _wrong(
+            option,
+            value,
+            "milliseconds since 1970, an ISO time such as 2026-11-20T10:00:00Z or an age such as "
+            "-1h",
+        )
+    return bound
+
+
+def _moment(word: str) -> Bound | None:
+    try:
+        if age := _AGE.fullmatch(word):
+            return Bound(BoundKind.AGE, millis=duration_millis(age[1]))
+        millis = iso_millis(word)
+    except ValueError:
+        return None
+    return Bound(BoundKind.TIME, millis=millis) if millis >= 0 else None
+
+
+def _java_id(option: str, value: list[Any]) -> MessageId:
+    if not all(isinstance(byte, int) and -128 <= byte <= 255 for byte in value):
+        raise _wrong(option, value, "bytes from -128 to 127 in the array")
+    try:
+        return MessageId.deserialize(bytes(byte & 0xFF for byte in value))
+    except InvalidMessageId as error:
+        raise InvalidOffset(f"{option}: {error.what}", error.remedy) from error
+
+
+def _id_bound(message_id: MessageId) -> Bound:
+    plain = replace(message_id, partition=-1, batch_index=-1, batch_size=0)
+    if plain == EARLIEST:
+        return EARLIEST_BOUND
+    if plain == LATEST:
+        return LATEST_BOUND
+    return Bound(BoundKind.ID, message_id)
+
+
+def _wrong(option: str, value: Any, expected: str) -> InvalidOffset:
+    shown = repr(value)
+    shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
+    return InvalidOffset(f"{option} does not understand {shown}", f"Expected {expected}.")
+
+
+def checkpoint_json(positions: Mapping[str, Position]) -> str:
+    """Return the canonical JSON of what has been read: topic partition → position behind it.
+
+    Spark compares offsets as text, so equal positions give equal text.
+    """
+    body = {
+        "positions": {topic: str(position) for topic, position in positions.items()},
+        "version": CHECKPOINT_VERSION,
+    }
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def parse_checkpoint(text: str) -> dict[str, Position]:
+    """Return the positions that `checkpoint_json` wrote.
+
+    Raises InvalidOffset for damaged text and for a version this package does not know.
+    """
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise InvalidOffset("the checkpoint's offset is not a JSON object", _DAMAGED)
+    version = body.get("version")
+    if version != CHECKPOINT_VERSION:
+        raise InvalidOffset(
+            f"the checkpoint's offset has version {version!r}; "
+            f"this package knows version {CHECKPOINT_VERSION}",
+            "Use the version of pulsar-spark that wrote the checkpoint, or start a new one.",
+        )
+    positions = body.get("positions")
+    if not isinstance(positions, dict):
+        raise InvalidOffset("the checkpoint's offset has no positions", _DAMAGED)
+    parsed: dict[str, Position] = {}
+    for topic, position in positions.items():
+        try:
+            parsed[str(TopicName.parse(topic))] = Position.parse(str(position))
+        except (InvalidTopicName, InvalidMessageId) as error:
+            raise InvalidOffset(f"the checkpoint's offset: {error.what}", _DAMAGED) from error
+    return parsed
+
+
+_DAMAGED = "The checkpoint is damaged: restore it, or start a query with a new one."

@@ -1,0 +1,151 @@
+"""Text of one option's value → value.
+
+A parser takes the text and returns the value or raises ValueError with what was expected, as in
+"a duration such as 500ms". It knows neither the option's name nor whether its value is secret:
+the table of options adds the one and withholds the other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any, TypeVar
+
+Parser = Callable[[str], Any]
+T = TypeVar("T")
+
+_DURATION = re.compile(r"(\d{1,18})\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
+_MILLIS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZE = re.compile(r"(\d{1,18})\s*(?:(k|m|g)i?b?|b)?", re.IGNORECASE)
+_FACTORS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_INTEGER = re.compile(r"[+-]?\d{1,18}")
+# Python 3.10 reads neither "Z" nor other fractions than of 3 and 6 digits, so ISO-8601 is
+# taken apart here: date, time, fraction, zone.
+_ISO_TIME = re.compile(
+    r"(\d{4}-\d{2}-\d{2})(?:[Tt ](\d{2}:\d{2}(?::\d{2})?)(?:[.,](\d{1,9}))?)?"
+    r"\s*([Zz]|[+-]\d{2}(?::?\d{2})?)?"
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_NANOS = 10**9
+
+
+def text(value: str) -> str:
+    """Return the text without blanks around it; ValueError if nothing is left."""
+    value = value.strip()
+    if not value:
+        raise ValueError("a text that is not empty")
+    return value
+
+
+def boolean(value: str) -> bool:
+    """Return the truth value of "true" or "false", in any case."""
+    word = value.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError("true or false")
+    return word == "true"
+
+
+def duration_millis(value: str) -> int:
+    """Return milliseconds for a number of milliseconds, or 500ms, 30s, 5m, 1h, 7d."""
+    match = _DURATION.fullmatch(value.strip())
+    if match is None:
+        raise ValueError("a duration: milliseconds, or 500ms, 30s, 5m, 1h")
+    return int(match[1]) * _MILLIS[(match[2] or "ms").lower()]
+
+
+def duration_seconds(value: str) -> float:
+    """Return seconds for a duration as of `duration_millis`."""
+    return duration_millis(value) / 1000
+
+
+def plain_seconds(value: str) -> float:
+    """Return seconds for a number of seconds or a duration with a unit.
+
+    For the options whose Java name ends in "Seconds".
+    """
+    value = value.strip()
+    return duration_millis(f"{value}s" if value.isdigit() else value) / 1000
+
+
+def size(value: str) -> int:
+    """Return bytes for a number of bytes, or 64k, 10m, 1g (powers of 1024)."""
+    match = _SIZE.fullmatch(value.strip())
+    if match is None:
+        raise ValueError("a size: bytes, or 64k, 10m, 1g")
+    return int(match[1]) * _FACTORS.get((match[2] or "").lower(), 1)
+
+
+def integer(value: str) -> int:
+    """Return the integer that the text holds."""
+    if not _INTEGER.fullmatch(value.strip()):
+        raise ValueError("an integer")
+    return int(value)
+
+
+def within(
+    parse: Callable[[str], T], low: float, high: float | None = None, unit: str = ""
+) -> Callable[[str], T]:
+    """Return a parser that also holds the value to `low` … `high`, both included."""
+    limits = f"at least {low}" if high is None else f"from {low} to {high}"
+
+    def parse_within(value: str) -> T:
+        parsed = parse(value)
+        number: Any = parsed
+        if number < low or (high is not None and number > high):
+            raise ValueError(f"a value {limits}{unit}")
+        return parsed
+
+    return parse_within
+
+
+def choice(*words: str) -> Callable[[str], str]:
+    """Return a parser for one of `words`, in any case; the value is spelt as in `words`."""
+    by_lower = {word.lower(): word for word in words}
+
+    def parse_choice(value: str) -> str:
+        word = by_lower.get(value.strip().lower())
+        if word is None:
+            raise ValueError(f"one of {', '.join(words)}")
+        return word
+
+    return parse_choice
+
+
+def text_list(value: str) -> tuple[str, ...]:
+    """Return the parts of a comma-separated list, in order, each once."""
+    parts = [part.strip() for part in value.split(",")]
+    if not all(parts):
+        raise ValueError("a comma-separated list without empty parts")
+    return tuple(dict.fromkeys(parts))
+
+
+def iso_millis(value: str) -> int:
+    """Return milliseconds since 1970 for an ISO-8601 date or date and time.
+
+    A time without a zone is UTC. A fraction of a millisecond counts as a whole one, so that a
+    range never takes in a message published before its start.
+    """
+    match = _ISO_TIME.fullmatch(value.strip())
+    if match is None:
+        raise ValueError("an ISO-8601 time such as 2026-11-20T10:00:00Z")
+    date, time, fraction, zone = match.groups()
+    try:
+        moment = datetime.fromisoformat(f"{date}T{time or '00:00'}").replace(tzinfo=_zone(zone))
+        # The clock shows whole seconds and zones have whole minutes: nothing is cut off here.
+        seconds = (moment - _EPOCH) // timedelta(seconds=1)
+    except (ValueError, OverflowError):
+        raise ValueError("an ISO-8601 time that exists") from None
+    nanos = seconds * _NANOS + int((fraction or "0").ljust(9, "0"))
+    return -(-nanos // 1_000_000)
+
+
+def _zone(text: str | None) -> timezone:
+    if text is None or text in "Zz":
+        return timezone.utc
+    digits = text[1:].replace(":", "").ljust(4, "0")
+    hours, minutes = int(digits[:2]), int(digits[2:])
+    if hours > 18 or minutes > 59:
+        raise ValueError("a zone up to 18 hours from UTC")
+    offset = timedelta(hours=hours, minutes=minutes)
+    return timezone(-offset if text[0] == "-" else offset)

@@ -1,0 +1,134 @@
+"""The text of options, as Spark hands it over → parsed values, held to the table of options.
+
+What an option needs beyond its own text is the business of `read_options` and `write_options`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pulsar_spark.errors import OptionError, UnsupportedFeature, redact
+from pulsar_spark.spark import java_options
+from pulsar_spark.spark.option_table import EVERY_VALUE, OPTIONS, Option, Scope
+
+logger = logging.getLogger(__name__)
+
+_SHOWN = 100
+
+_BY_NAME: dict[str, Option] = {
+    name.lower(): option for option in OPTIONS for name in (option.key, *option.aliases)
+}
+
+_SPARK_KEYS = frozenset(
+    {
+        "path",
+        "paths",
+        "checkpointlocation",
+        "queryname",
+        "outputmode",
+        "mergeschema",
+        "partitionoverwritemode",
+        "asyncprogresstrackingenabled",
+        "asyncprogresstrackingcheckpointintervalms",
+        "truncate",
+    }
+)
+# Spark adds keys of its own that begin so, as for partitionBy.
+_SPARK_PREFIXES = ("__", "spark.")
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Parsed values by option key; `given` are the keys that the user set."""
+
+    by_key: Mapping[str, Any]
+    given: frozenset[str]
+    path: str | None
+
+    def __getitem__(self, key: str) -> Any:
+        return self.by_key[key]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.given
+
+
+def resolve(options: Mapping[str, str], scope: Scope) -> Values:
+    """Return the value of every option for `scope`, given or default.
+
+    Raises OptionError for names and values that the table does not know, UnsupportedFeature for
+    what is not built yet. Logs in one line what was given and means nothing here.
+    """
+    found: dict[str, tuple[str, Any]] = {}
+    ignored: list[str] = []
+    for name, value in options.items():
+        option = _BY_NAME.get(name.lower())
+        if option is None:
+            _check_foreign(name, value, ignored)
+        elif not option.scope & scope:
+            if option.key in ("topics", "topicsPattern"):
+                raise OptionError(f"{option.key} names topics to read", "Write to one topic.")
+            ignored.append(option.key)
+        else:
+            parsed = _parse(option, value)
+            other, before = found.setdefault(option.key, (name, parsed))
+            if before != parsed:
+                raise OptionError(f"{other} and {name} are the same option, with two values")
+            if option.key == "admin.url":
+                ignored.append(option.key)
+    if ignored:
+        logger.warning("These options mean nothing here and are ignored: %s", ", ".join(ignored))
+    values = {
+        option.key: found[option.key][1] if option.key in found else option.default_value
+        for option in OPTIONS
+        if option.scope & scope
+    }
+    lowered = {name.lower(): value for name, value in options.items()}
+    return Values(values, frozenset(found), lowered.get("path"))
+
+
+def _parse(option: Option, value: str) -> Any:
+    try:
+        parsed = option.parse(value)
+    except ValueError as error:
+        shown = "its value" if option.secret else repr(redact(value[:_SHOWN]))
+        raise OptionError(f"{option.key}: {shown} does not fit", f"Expected {error}.") from None
+    if parsed in option.unbuilt:
+        shown = "" if option.secret or option.unbuilt is EVERY_VALUE else f"={parsed}"
+        raise UnsupportedFeature(
+            f"{option.key}{shown} is not supported by this version", "Leave the option out."
+        )
+    return parsed
+
+
+def _check_foreign(name: str, value: str, ignored: list[str]) -> None:
+    lower = name.lower()
+    if lower in _SPARK_KEYS or lower.startswith(_SPARK_PREFIXES):
+        return
+    if lower in java_options.REFUSED:
+        key, remedy = java_options.REFUSED[lower]
+        if java_options.HARMLESS_VALUES.get(lower) != value.strip().lower():
+            raise OptionError(f"{key} is an option of the Java client, without effect here", remedy)
+        ignored.append(key)
+    elif lower in java_options.IGNORED or lower.startswith(java_options.IGNORED_PREFIX):
+        ignored.append(java_options.IGNORED.get(lower, name))
+    else:
+        raise OptionError(f"{name[:_SHOWN]!r} is not an option", _suggestion(lower))
+
+
+def _suggestion(lower: str) -> str:
+    candidates: dict[str, str] = {}
+    for option in OPTIONS:
+        for name in (option.key, *option.aliases):
+            candidates[name.lower()] = name
+            # People leave the prefix out, or write another one.
+            candidates.setdefault(name.lower().rpartition(".")[2], name)
+    close = difflib.get_close_matches(lower, candidates, n=1, cutoff=0.6)
+    if not close:
+        close = difflib.get_close_matches(lower.rpartition(".")[2], candidates, n=1, cutoff=0.75)
+    if close:
+        return f"Did you mean {candidates[close[0]]!r}? All options are listed in docs/options.md."
+    return f"The options are: {', '.join(option.key for option in OPTIONS)}."

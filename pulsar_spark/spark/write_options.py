@@ -1,0 +1,73 @@
+"""What a write was asked for: the options of writing, checked against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pulsar_spark.client.options import ClientOptions, ProducerOptions
+from pulsar_spark.errors import OptionError, UnsupportedFeature
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.spark.option_table import Scope
+from pulsar_spark.spark.options import Values, resolve
+from pulsar_spark.spark.read_options import client_options, single_topic
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Everything that writing a batch needs; plain data.
+
+    `topic` is a full name, or None where rows name theirs. With `wait_for_receipts` False
+    (deliveryGuarantee none) failed messages are counted, not raised.
+    """
+
+    client: ClientOptions
+    producer: ProducerOptions
+    topic: str | None
+    value_format: str
+    keys_as_bytes: bool
+    wait_for_receipts: bool
+
+
+def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Return the options of a batch write.
+
+    Raises OptionError or UnsupportedFeature that names the option.
+    """
+    values = resolve(options, Scope.WRITE)
+    if values["valueFormat"] in ("avro", "json"):
+        raise UnsupportedFeature(
+            f"valueFormat={values['valueFormat']} is not supported by this version",
+            "Encode the values yourself and write them with valueFormat=raw.",
+        )
+    return WriteOptions(
+        client=client_options(values),
+        producer=_producer(values),
+        topic=single_topic(values),
+        value_format=values["valueFormat"],
+        keys_as_bytes=values["keyEncoding"] == "bytes",
+        wait_for_receipts=values["deliveryGuarantee"] != "none",
+    )
+
+
+def _producer(values: Values) -> ProducerOptions:
+    chunking = values["pulsar.producer.chunkingEnabled"]
+    batching = values["pulsar.producer.batchingEnabled"]
+    if chunking and batching:
+        raise OptionError(
+            "pulsar.producer.chunkingEnabled and batchingEnabled exclude each other",
+            "Set pulsar.producer.batchingEnabled=false to send large messages in chunks.",
+        )
+    return ProducerOptions(
+        compression=pb.CompressionType.Value(values["pulsar.producer.compressionType"]),
+        batching_enabled=batching,
+        batching_max_messages=values["pulsar.producer.batchingMaxMessages"],
+        batching_max_bytes=values["pulsar.producer.batchingMaxBytes"],
+        send_timeout=values["pulsar.producer.sendTimeoutMs"],
+        max_pending_messages=values["pulsar.producer.maxPendingMessages"],
+        hashing_scheme=values["pulsar.producer.hashingScheme"],
+        routing_mode=values["pulsar.producer.messageRoutingMode"],
+        producer_name=values["pulsar.producer.producerName"],
+        access_mode=pb.ProducerAccessMode.Value(values["pulsar.producer.accessMode"]),
+        chunking_enabled=chunking,
+    )

@@ -1,0 +1,48 @@
+"""Differences between versions of Spark."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pyarrow as pa
+import pyspark
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, StructType, TimestampType
+
+from pulsar_spark.spark import compat
+
+
+def test_the_version_is_a_pair_of_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.10.0.dev1")
+    assert compat.spark_version() == (4, 10)
+
+
+def test_timestamps_of_the_arrow_schema_are_utc_microseconds() -> None:
+    schema = StructType().add("value", BinaryType()).add("t", TimestampType())
+    expected = pa.schema([("value", pa.binary()), ("t", pa.timestamp("us", tz="UTC"))])
+    assert compat.arrow_schema(schema) == expected
+
+
+def test_the_arrow_schema_is_had_from_a_spark_that_takes_no_timezone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        compat, "to_arrow_schema", lambda schema: to_arrow_schema(schema, timezone="UTC")
+    )
+    assert compat.arrow_schema(StructType().add("t", TimestampType())).field("t").type.tz == "UTC"
+
+
+def test_filters_are_offered_only_by_the_worker_that_pushes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "pyspark.sql.worker.data_source_pushdown_filters"
+    assert not compat.filters_are_pushed()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, name, ModuleType(name))
+        assert compat.filters_are_pushed()
+    main = ModuleType("__main__")
+    main.__spec__ = SimpleNamespace(name=name)  # type: ignore[assignment]
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert compat.filters_are_pushed()

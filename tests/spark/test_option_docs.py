@@ -1,0 +1,22 @@
+"""docs/options.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pulsar_spark.spark.option_docs import markdown
+from pulsar_spark.spark.option_table import OPTIONS
+
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+
+
+def test_the_documented_options_are_current() -> None:
+    text = (DOCS / "options.md").read_text("utf-8")
+    assert text == markdown(), "run: python -m pulsar_spark.spark.option_docs > docs/options.md"
+
+
+def test_every_option_has_a_row_of_four_cells() -> None:
+    rows = [line for line in markdown().splitlines() if line.startswith("| `")]
+    assert len(rows) == len(OPTIONS)
+    for row in rows:
+        assert row.replace("\\|", "").count("|") == 5
