@@ -1,0 +1,120 @@
+"""Which partition a message goes to.
+
+A message with a key goes to hash(key) mod partitions, so that all clients that agree on the
+hashing scheme send a key to the same place. One without a key goes round robin: a run of
+messages that makes up a batch stays together, or every message would be a batch of its own.
+Pulsar concepts, "Routing modes" and "Hashing scheme".
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Callable, Sequence
+
+from pulsar_spark.errors import OptionError
+from pulsar_spark.protocol.hashing import java_string_hash, murmur3_32
+
+JAVA_STRING_HASH = "JavaStringHash"
+MURMUR3_32_HASH = "Murmur3_32Hash"
+ROUND_ROBIN = "RoundRobinPartition"
+SINGLE_PARTITION = "SinglePartition"
+
+Key = str | bytes
+
+# Keys repeat, and hashing one in Python costs some microseconds.
+_MAX_CACHED_KEYS = 100_000
+
+
+def _murmur3_of_text(text: str) -> int:
+    return murmur3_32(text.encode("utf-8", "surrogatepass"))
+
+
+_HASHES: dict[str, Callable[[str], int]] = {
+    JAVA_STRING_HASH: java_string_hash,
+    MURMUR3_32_HASH: _murmur3_of_text,
+}
+
+
+def key_text(key: Key) -> str:
+    """Return the text of a key as the protocol carries it: bytes are base64."""
+    return key if isinstance(key, str) else base64.b64encode(key).decode("ascii")
+
+
+class PartitionRouter:
+    """Routes the messages of one topic with `partitions` partitions (0 or 1: nothing to route).
+
+    `run_length` messages without a key in a row go to one partition before the next one's turn;
+    1 spreads every message. The first partition is random, as many writers start at a time.
+    Not thread-safe. Raises OptionError for an unknown scheme or mode.
+    """
+
+    def __init__(
+        self,
+        partitions: int,
+        *,
+        hashing_scheme: str = JAVA_STRING_HASH,
+        routing_mode: str = ROUND_ROBIN,
+        run_length: int = 1,
+        rng: random.Random | None = None,
+    ) -> None:
+        if hashing_scheme not in _HASHES:
+            raise OptionError(
+                f"{hashing_scheme!r} is not a hashing scheme", f"Use one of {', '.join(_HASHES)}."
+            )
+        if routing_mode not in (ROUND_ROBIN, SINGLE_PARTITION):
+            raise OptionError(
+                f"{routing_mode!r} is not a routing mode",
+                f"Use {ROUND_ROBIN} or {SINGLE_PARTITION}.",
+            )
+        self.partitions = max(partitions, 1)
+        self._hash = _HASHES[hashing_scheme]
+        self._fixed = routing_mode == SINGLE_PARTITION or self.partitions == 1
+        self._run_length = max(run_length, 1)
+        self._current = (rng or random.Random()).randrange(self.partitions)
+        self._run = 0
+        self._cache: dict[Key, int] = {}
+
+    @property
+    def current(self) -> int:
+        """The partition whose turn it is for messages without a key."""
+        return self._current
+
+    def advance(self) -> None:
+        """Give the next partition its turn; a single-partition router stays where it is."""
+        self._run = 0
+        if not self._fixed:
+            self._current = (self._current + 1) % self.partitions
+
+    def partition_of(self, key: Key) -> int:
+        """Return the partition of a key. The same for a bytes key and its base64 text."""
+        if self.partitions == 1:
+            return 0
+        partition = self._cache.get(key)
+        if partition is None:
+            if len(self._cache) >= _MAX_CACHED_KEYS:
+                self._cache.clear()
+            partition = self._cache[key] = self._hash(key_text(key)) % self.partitions
+        return partition
+
+    def next_unkeyed(self) -> int:
+        """Return the partition of the next message without a key."""
+        partition = self._current
+        self._run += 1
+        if self._run >= self._run_length:
+            self.advance()
+        return partition
+
+    def route(self, keys: Sequence[Key | None]) -> list[int]:
+        """Return the partition of each message of a column of keys."""
+        if self.partitions == 1:
+            return [0] * len(keys)
+        cached = self._cache
+        routes: list[int] = []
+        for key in keys:
+            if key is None:
+                routes.append(self.next_unkeyed())
+            else:
+                partition = cached.get(key)
+                routes.append(self.partition_of(key) if partition is None else partition)
+        return routes
