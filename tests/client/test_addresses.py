@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+
+from pulsar_spark.client.addresses import (
+    BrokerAddress,
+    ServiceUrl,
+    parse_broker_url,
+    parse_service_url,
+    split_host_port,
+)
+from pulsar_spark.errors import OptionError, RemoteProtocolError, UnsupportedFeature
+
+
+@pytest.mark.parametrize(
+    "text, tls, hosts",
+    [
+        ("pulsar://h:6650", False, ("h:6650",)),
+        ("pulsar://h", False, ("h:6650",)),
+        ("pulsar+ssl://h", True, ("h:6651",)),
+        ("PULSAR://h1:1,h2,h3:3", False, ("h1:1", "h2:6650", "h3:3")),
+        ("pulsar://h1, h2/", False, ("h1:6650", "h2:6650")),
+        ("pulsar://[::1]:7000,[fe80::1%eth0]", False, ("[::1]:7000", "[fe80::1%eth0]:6650")),
+        ("  pulsar://h  ", False, ("h:6650",)),
+        ("pulsar://h,h", False, ("h:6650",)),
+    ],
+)
+def test_service_urls_give_their_hosts(text: str, tls: bool, hosts: tuple[str, ...]) -> None:
+    assert parse_service_url(text) == ServiceUrl(tls, hosts)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "h:6650",
+        "pulsar:/h",
+        "pulsar://",
+        "pulsar://h1,,h2",
+        "pulsar://h:0",
+        "pulsar://h:65536",
+        "pulsar://h:port",
+        "pulsar://h:6650/path",
+        "pulsar://h?x=1",
+        "pulsar://::1",
+        "kafka://h:9092",
+        "pulsar://" + "h," * 4000 + "h",
+    ],
+)
+def test_what_is_no_service_url_is_refused_with_the_form_it_should_have(text: str) -> None:
+    with pytest.raises(OptionError, match=r"pulsar://host"):
+        parse_service_url(text)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_web_address_is_named_as_not_supported(scheme: str) -> None:
+    with pytest.raises(UnsupportedFeature, match=f"over {scheme} "):
+        parse_service_url(f"{scheme}://h:8080")
+
+
+@pytest.mark.fault(96)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pulsar://me:canary@h:6650",
+        "pulsar://canary@h",
+        "http://me:canary@h",
+        "pulsar://h/canary",
+        "canary://h",
+        "canary",
+    ],
+)
+def test_an_error_repeats_nothing_that_could_be_a_secret(text: str) -> None:
+    with pytest.raises((OptionError, UnsupportedFeature)) as caught:
+        parse_service_url(text)
+    assert "canary" not in str(caught.value)
+
+
+def test_a_broker_names_exactly_one_address() -> None:
+    assert parse_broker_url("pulsar://h:1") == ServiceUrl(False, ("h:1",))
+    for text in ("", "h:1", "pulsar://h1:1,h2:2", "http://h:1"):
+        with pytest.raises(RemoteProtocolError):
+            parse_broker_url(text)
+
+
+def test_hosts_are_split_from_ports() -> None:
+    assert split_host_port("h:1") == ("h", 1)
+    assert split_host_port("[::1]:2") == ("::1", 2)
+
+
+def test_a_broker_behind_a_proxy_is_told_by_its_addresses() -> None:
+    assert not BrokerAddress("h:1", "h:1").proxied
+    assert BrokerAddress("h:1", "proxy:1").proxied
