@@ -1,0 +1,14 @@
+"""An in-memory broker for tests: it speaks the real protocol, to any Pulsar client.
+
+::
+
+    with EmbeddedBroker() as broker:
+        broker.create_topic("events", partitions=4)
+        broker.faults.error("LOOKUP", "ServiceNotReady", times=2)
+        ...  # connect to broker.service_url
+"""
+
+from pulsar_spark.testing.broker import EmbeddedBroker
+from pulsar_spark.testing.faults import Faults
+
+__all__ = ["EmbeddedBroker", "Faults"]

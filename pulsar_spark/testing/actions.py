@@ -1,0 +1,350 @@
+"""What a fault does to a command: one class per kind of trouble.
+
+An action meets a command that a client sent (`on_command`, before it is carried out), or a frame
+that the broker is about to send (`on_frame`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pulsar_spark.errors import OptionError
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.frames import MAGIC_BROKER_ENTRY_METADATA, MAGIC_CHECKSUM
+from pulsar_spark.testing.refusals import server_error
+
+if TYPE_CHECKING:
+    from pulsar_spark.testing.faults import Seen
+
+_U16 = Struct(">H")
+_U32 = Struct(">I")
+
+
+class Target(Protocol):
+    """The connection that an action meets; all on the broker's thread."""
+
+    def refuse(self, kind: int, body: Any, code: int, message: str) -> None:
+        """Answer a command with an error."""
+
+    def send(self, command: pb.BaseCommand, topic: str | None = None) -> None:
+        """Send a command, in order with all others."""
+
+    def transmit(self, data: bytes) -> None:
+        """Write bytes, whatever they are, behind those that are held back."""
+
+    def write(self, data: bytes) -> None:
+        """Write bytes now, past those that are held back."""
+
+    def disconnect(self, *, reset: bool = False) -> None:
+        """Close the connection, in order or by a reset."""
+
+    def mute(self) -> None:
+        """Answer nothing any more, and read on without looking."""
+
+    def later(self, seconds: float, function: Callable[[], None]) -> None:
+        """Call a function after some time, if the connection is still there."""
+
+    def hold_input(self, seconds: float) -> None:
+        """Carry out no command of this connection for some time; they wait in order."""
+
+    def hold_output(self, seconds: float) -> None:
+        """Write nothing to this connection for some time; frames wait in order."""
+
+
+@dataclass(slots=True)
+class Incoming:
+    """A command of a client: what it is, and how to carry it out."""
+
+    kind: int
+    body: Any
+    payload: memoryview | None
+    carry_out: Callable[[Incoming], None]
+
+
+class Action:
+    """What happens instead; the base lets everything pass."""
+
+    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+        """Deal with a client's command, which is carried out only by `command.carry_out`."""
+        command.carry_out(command)
+
+    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+        """Deal with a frame to a client, which is sent only by `target.transmit`."""
+        target.transmit(frame)
+
+    @property
+    def wants_answer(self) -> bool:
+        """Whether the action, set on a request, is meant for the answer to it."""
+        return False
+
+
+@dataclass(frozen=True)
+class Drop(Action):
+    """The command is lost: not carried out, or not sent."""
+
+    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+        """Lose it."""
+
+    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+        """Lose it."""
+
+
+@dataclass(frozen=True)
+class Delay(Action):
+    """The command waits; `hold` says whether the rest of the connection waits behind it.
+
+    By default it does for commands whose order matters (SEND, ACK, FLOW, receipts, messages) and
+    does not for requests and their answers.
+    """
+
+    seconds: float
+    hold: bool | None = None
+
+    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+        """Carry it out later."""
+        hold = not hasattr(command.body, "request_id") if self.hold is None else self.hold
+        target.later(self.seconds, lambda: command.carry_out(command))
+        if hold:
+            # After the line above, so that this command is the first to go on.
+            target.hold_input(self.seconds)
+
+    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+        """Send it later."""
+        hold = not hasattr(seen.body, "request_id") if self.hold is None else self.hold
+        if hold:
+            target.hold_output(self.seconds)
+            target.transmit(frame)
+        else:
+            target.later(self.seconds, lambda: target.transmit(frame))
+
+
+@dataclass(frozen=True)
+class Error(Action):
+    """The command is refused with a ServerError `code` (number or name)."""
+
+    code: int | str
+    message: str = "refused on demand"
+
+    def __post_init__(self) -> None:
+        try:
+            server_error(self.code)
+        except ValueError:
+            raise OptionError(f"{self.code!r} is no ServerError") from None
+
+    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+        """Answer with the error."""
+        target.refuse(command.kind, command.body, server_error(self.code), self.message)
+
+
+@dataclass(frozen=True)
+class Close(Action):
+    """The connection is closed instead; with `reset` by a TCP reset."""
+
+    reset: bool = False
+
+    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+        """Close without carrying it out."""
+        target.disconnect(reset=self.reset)
+
+    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+        """Close without sending it."""
+        target.disconnect(reset=self.reset)
+
+
+@dataclass(frozen=True)
+class BlackHole(Action):
+    """From now on the connection stays open and nothing comes from it: a half-open peer."""
+
+    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+        """Fall silent."""
+        target.mute()
+
+    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+        """Fall silent."""
+        target.mute()
+
+
+@dataclass(frozen=True)
+class Redirect(Action):
+    """LOOKUP is answered by a redirect to another broker's URL."""
+
+    url: str | None
+    url_tls: str | None = None
+    authoritative: bool = False
+
+    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+        """Answer with the redirect."""
+        response = commands.lookup_response(
+            command.body.request_id,
+            pb.CommandLookupTopicResponse.Redirect,
+            broker_service_url=self.url,
+            broker_service_url_tls=self.url_tls,
+            authoritative=self.authoritative,
+        )
+        target.send(response, seen.topic)
+
+
+@dataclass(frozen=True)
+class Rewrite(Action):
+    """The frame's bytes go through a function: any damage there is.
+
+    Set on SEND, the function gets what follows the command; on other requests the answer.
+    """
+
+    function: Callable[[bytes], bytes]
+
+    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+        """Carry it out with other bytes."""
+        if command.payload is not None:
+            command.payload = memoryview(self.function(bytes(command.payload)))
+        command.carry_out(command)
+
+    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+        """Send other bytes."""
+        target.transmit(self.function(frame))
+
+    @property
+    def wants_answer(self) -> bool:
+        """Requests have no payload to damage."""
+        return True
+
+
+CORRUPTIBLE = ("payload", "checksum", "metadata", "metadata_size", "magic", "command", "size")
+
+
+@dataclass(frozen=True)
+class Corrupt(Action):
+    """One byte is flipped, in the part named (see `CORRUPTIBLE`).
+
+    Frames without a payload are damaged in their command whatever part is named but "size".
+    """
+
+    part: str = "payload"
+
+    def __post_init__(self) -> None:
+        if self.part not in CORRUPTIBLE:
+            raise OptionError(f"{self.part!r} is no part of a frame", f"One of {CORRUPTIBLE}.")
+
+    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+        """Carry a SEND out as if it had been damaged on its way."""
+        if command.payload is not None:
+            data = bytearray(command.payload)
+            data[_position(data, 0, self.part)] ^= 0x01
+            command.payload = memoryview(bytes(data))
+        command.carry_out(command)
+
+    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+        """Send the damaged frame."""
+        data = bytearray(frame)
+        command_end = 2 * _U32.size + _U32.unpack_from(data, _U32.size)[0]
+        if self.part == "size":
+            data[: _U32.size] = b"\x7f\xff\xff\xff"
+        elif self.part == "command" or command_end >= len(data):
+            # Field 0 does not exist, so no parser can take this for a command.
+            data[2 * _U32.size] = 0
+        else:
+            data[_position(data, command_end, self.part)] ^= 0x01
+        target.transmit(bytes(data))
+
+    @property
+    def wants_answer(self) -> bool:
+        """Requests have no payload to damage."""
+        return True
+
+
+def _position(data: bytearray, start: int, part: str) -> int:
+    """Where the byte of a part lies that is to be flipped."""
+    position = start
+    if _U16.unpack_from(data, position)[0] == MAGIC_BROKER_ENTRY_METADATA:
+        position += _U16.size + _U32.size + _U32.unpack_from(data, position + _U16.size)[0]
+    magic = position
+    has_checksum = _U16.unpack_from(data, position)[0] == MAGIC_CHECKSUM
+    if has_checksum:
+        position += _U16.size + _U32.size
+    places = {
+        "payload": len(data) - 1,
+        "metadata": position + _U32.size,
+        "metadata_size": position,
+        "magic": magic,
+        "checksum": magic + _U16.size if has_checksum else len(data) - 1,
+    }
+    return min(places.get(part, len(data) - 1), len(data) - 1)
+
+
+@dataclass(frozen=True)
+class Truncate(Action):
+    """Only the first `size` bytes of the frame are sent, then the connection is closed."""
+
+    size: int = 6
+
+    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+        """Send the beginning, then close."""
+        target.transmit(frame[: self.size])
+        target.disconnect()
+
+    @property
+    def wants_answer(self) -> bool:
+        """Only what the broker sends can be cut."""
+        return True
+
+
+@dataclass(frozen=True)
+class Duplicate(Action):
+    """The frame is sent more than once: `copies` times in all."""
+
+    copies: int = 2
+
+    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+        """Send it again and again."""
+        for _ in range(self.copies):
+            target.transmit(frame)
+
+    @property
+    def wants_answer(self) -> bool:
+        """A request is carried out once; its answer comes more often."""
+        return True
+
+
+@dataclass(frozen=True)
+class Trickle(Action):
+    """The frame is sent in pieces of `size` bytes, one every `seconds`."""
+
+    size: int = 1
+    seconds: float = 0.001
+
+    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+        """Send the first piece now and the others later, everything else behind them."""
+        pieces = [frame[at : at + self.size] for at in range(0, len(frame), self.size)]
+        for number, piece in enumerate(pieces):
+            target.later(number * self.seconds, partial(target.write, piece))
+        target.hold_output(len(pieces) * self.seconds)
+
+    @property
+    def wants_answer(self) -> bool:
+        """Only what the broker sends can be cut."""
+        return True
+
+
+@dataclass(frozen=True)
+class Call(Action):
+    """A function of the test is called on the broker's thread; then all goes on as usual.
+
+    It must not block. It may use the broker's own methods, such as `unload`.
+    """
+
+    function: Callable[[Seen], object]
+
+    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+        """Call, then carry it out."""
+        self.function(seen)
+        command.carry_out(command)
+
+    def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
+        """Call, then send it."""
+        self.function(seen)
+        target.transmit(frame)

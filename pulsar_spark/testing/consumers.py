@@ -1,0 +1,106 @@
+"""One consumer of a subscription, as its broker sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.testing.cursor import ack_longs
+from pulsar_spark.testing.entry_log import Entry, Place
+
+if TYPE_CHECKING:
+    from pulsar_spark.testing.session import Session
+    from pulsar_spark.testing.subscription import Subscription
+
+# How fast the average of messages per entry follows, like a real broker's.
+_AVERAGE_WEIGHT = 0.9
+
+Range = tuple[int, int]
+
+
+class Consumer:
+    """A connected consumer: its permits, and on shared subscriptions what it has not acked.
+
+    Permits count messages and can fall below zero: an entry is delivered whole. `pending` maps
+    the places delivered to it to their number of messages.
+    """
+
+    __slots__ = (
+        "_average",
+        "_command",
+        "consumer_id",
+        "delivered_messages",
+        "end_reported",
+        "epoch",
+        "name",
+        "pending",
+        "permits",
+        "priority",
+        "ranges",
+        "session",
+        "subscription",
+        "unacked",
+    )
+
+    def __init__(
+        self, session: Session, subscription: Subscription, body: pb.CommandSubscribe, name: str
+    ) -> None:
+        self.session = session
+        self.subscription = subscription
+        self.consumer_id = body.consumer_id
+        self.name = name
+        self.priority = body.priority_level
+        self.epoch: int | None = body.consumer_epoch if body.HasField("consumer_epoch") else None
+        self.ranges: list[Range] = [(r.start, r.end) for r in body.keySharedMeta.hashRanges]
+        self.permits = 0
+        self.unacked = 0
+        self.delivered_messages = 0
+        self.pending: dict[Place, int] = {}
+        self.end_reported = False
+        self._average = 0.0
+        # Reused for every delivery: building a command anew would cost more than sending it.
+        self._command = pb.BaseCommand(
+            type=pb.BaseCommand.MESSAGE,
+            message=pb.CommandMessage(
+                consumer_id=self.consumer_id,
+                message_id=pb.MessageIdData(
+                    ledgerId=0, entryId=0, partition=subscription.topic.partition
+                ),
+            ),
+        )
+
+    @property
+    def can_take(self) -> bool:
+        """Whether the consumer has permits and its connection takes more bytes."""
+        return self.permits > 0 and self.session.writable
+
+    def entries_wanted(self, most: int, *, precise: bool) -> int:
+        """How many entries to read for it: as many as permits, or precisely, by its average."""
+        wanted = self.permits
+        if precise:
+            wanted = round(self.permits / max(1.0, self._average))
+        return max(1, min(most, wanted))
+
+    def deliver(self, entry: Entry, *, redelivery_count: int = 0, remaining: int = 0) -> None:
+        """Send an entry; `remaining` has the bits of a partly acknowledged batch, or 0."""
+        message = self._command.message
+        message.message_id.ledgerId, message.message_id.entryId = entry.place
+        del message.ack_set[:]
+        if redelivery_count:
+            message.redelivery_count = redelivery_count
+        else:
+            message.ClearField("redelivery_count")
+        if self.epoch is not None and self.subscription.ordered:
+            message.consumer_epoch = self.epoch
+        count = entry.count
+        if remaining:
+            message.ack_set.extend(ack_longs(remaining))
+            count = bin(remaining).count("1")
+        self.permits -= count
+        self.unacked += count
+        self.delivered_messages += count
+        if self._average:
+            self._average = self._average * _AVERAGE_WEIGHT + count * (1 - _AVERAGE_WEIGHT)
+        else:
+            self._average = count
+        self.session.deliver(self._command, entry, self.subscription.topic.name)

@@ -1,0 +1,139 @@
+"""What a subscription has acknowledged, and where it reads on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pulsar_spark.protocol.message_id import EARLIEST, LATEST
+from pulsar_spark.testing.entry_log import Entry, EntryLog, Place
+
+_EARLIEST: Place = (EARLIEST.ledger_id, EARLIEST.entry_id)
+_LATEST: Place = (LATEST.ledger_id, LATEST.entry_id)
+_LONG_BITS = 64
+
+
+def ack_bits(ack_set: Sequence[int]) -> int:
+    """Return an ack_set (longs of a little-endian bit set) as one integer."""
+    bits = 0
+    for index, word in enumerate(ack_set):
+        bits |= (word % 2**_LONG_BITS) << (_LONG_BITS * index)
+    return bits
+
+
+def ack_longs(bits: int) -> list[int]:
+    """Return an integer of bits as the signed longs of an ack_set."""
+    words = []
+    while bits:
+        word = bits % 2**_LONG_BITS
+        words.append(word - 2**_LONG_BITS if word >= 2 ** (_LONG_BITS - 1) else word)
+        bits >>= _LONG_BITS
+    return words
+
+
+class Cursor:
+    """The acknowledgements of one subscription over a topic's log.
+
+    Everything up to `mark_delete` is acknowledged, and beyond it the places in `acked`; of the
+    batches in `partial` the messages whose bit is set are not. `read_place` is where delivery
+    goes on. With `batch_index_ack` off, acknowledgements inside a batch are ignored.
+    """
+
+    def __init__(self, log: EntryLog, start: Place, *, batch_index_ack: bool) -> None:
+        self._log = log
+        self._batch_index_ack = batch_index_ack
+        self.acked: set[Place] = set()
+        self.partial: dict[Place, int] = {}
+        self.mark_delete: Place = (-1, -1)
+        self.read_place: Place = (-1, -1)
+        self.reset(start)
+
+    def reset(self, start: Place, ack_set: Sequence[int] = ()) -> None:
+        """Go to the first entry at or after `start`, in a batch to the bits of `ack_set`.
+
+        A place before the first entry means the first one; one behind the last means the end.
+        """
+        if start == _EARLIEST or start < self._log.first_place():
+            start = self._log.first_place()
+        elif start == _LATEST or self._log.next_at(start) is None:
+            start = self._log.end_place()
+        self.acked.clear()
+        self.partial.clear()
+        self.mark_delete = (start[0], start[1] - 1)
+        self.read_place = start
+        if ack_set and self._batch_index_ack and self._log.get(start) is not None:
+            self.partial[start] = ack_bits(ack_set)
+
+    def rewind(self) -> None:
+        """Deliver everything again that is not acknowledged."""
+        self.read_place = (self.mark_delete[0], self.mark_delete[1] + 1)
+
+    def is_acked(self, place: Place) -> bool:
+        """Whether the entry at a place is wholly acknowledged."""
+        return place <= self.mark_delete or place in self.acked
+
+    def ack(self, place: Place, ack_set: Sequence[int] = ()) -> bool:
+        """Acknowledge one entry, or the messages of it whose bit in `ack_set` is not set.
+
+        Returns whether the entry is wholly acknowledged now.
+        """
+        if self.is_acked(place):
+            return True
+        entry = self._log.get(place)
+        if entry is None:
+            return False
+        if ack_set and not self._keep_bits(entry, ack_bits(ack_set)):
+            return False
+        self.partial.pop(place, None)
+        self.acked.add(place)
+        self._advance()
+        return True
+
+    def ack_cumulative(self, place: Place, ack_set: Sequence[int] = ()) -> None:
+        """Acknowledge everything up to an entry, of that one the messages not in `ack_set`."""
+        entry = self._log.get(place)
+        inside = bool(ack_set) and (entry is None or not self._keep_bits(entry, ack_bits(ack_set)))
+        upto = (place[0], place[1] - 1) if inside else min(place, self._before_end())
+        if upto <= self.mark_delete:
+            return
+        self.mark_delete = upto
+        self.acked = {other for other in self.acked if other > upto}
+        self.partial = {other: bits for other, bits in self.partial.items() if other > upto}
+        self._advance()
+
+    def forget_trimmed(self) -> None:
+        """Skip what the log does not retain any more."""
+        first = self._log.first_place()
+        before = (first[0], first[1] - 1)
+        if before > self.mark_delete:
+            self.mark_delete = before
+            self.acked = {other for other in self.acked if other > before}
+            self.partial = {other: bits for other, bits in self.partial.items() if other > before}
+            self._advance()
+        self.read_place = max(self.read_place, first)
+
+    def backlog(self) -> int:
+        """Entries that are not wholly acknowledged."""
+        ledger_id, entry_id = self.mark_delete
+        return self._log.count_from((ledger_id, entry_id + 1)) - len(self.acked)
+
+    def _keep_bits(self, entry: Entry, bits: int) -> bool:
+        """Take note of a partly acknowledged batch. Return whether nothing of it is left."""
+        whole = (1 << entry.count) - 1
+        remaining = self.partial.get(entry.place, whole) & bits
+        if remaining and self._batch_index_ack:
+            self.partial[entry.place] = remaining
+        return not remaining
+
+    def _before_end(self) -> Place:
+        ledger_id, entry_id = self._log.end_place()
+        return ledger_id, entry_id - 1
+
+    def _advance(self) -> None:
+        if not self.acked:
+            return
+        ledger_id, entry_id = self.mark_delete
+        for entry in self._log.walk((ledger_id, entry_id + 1)):
+            if entry.place not in self.acked:
+                return
+            self.acked.discard(entry.place)
+            self.mark_delete = entry.place

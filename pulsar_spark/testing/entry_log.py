@@ -1,0 +1,249 @@
+"""The entries of one topic, in ledgers: what BookKeeper keeps for a real broker.
+
+A place is (ledger id, entry id). Entry ids restart at 0 in each ledger; ledger ids only grow.
+An id can be without an entry (transaction markers, compaction): such gaps are kept as None.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+
+from pulsar_spark.protocol.frames import Buffer
+
+Place = tuple[int, int]
+
+NOWHERE: Place = (-1, -1)
+
+
+class Entry:
+    """One stored entry: a single message or a batch, as its producer sent it.
+
+    `data` is what follows the SEND command: checksum, metadata and payload. `messages` is the
+    size of the batch, 0 for a message outside one. `index` counts the topic's messages and is
+    that of the entry's last one.
+    """
+
+    __slots__ = (
+        "broker_metadata",
+        "broker_timestamp",
+        "data",
+        "deliver_at",
+        "index",
+        "messages",
+        "place",
+        "publish_time",
+        "slot",
+    )
+
+    def __init__(self, data: Buffer, messages: int, publish_time: int, deliver_at: int) -> None:
+        self.data = data
+        self.messages = messages
+        self.publish_time = publish_time
+        self.deliver_at = deliver_at
+        self.place: Place = NOWHERE
+        self.index = 0
+        self.broker_timestamp = 0
+        self.broker_metadata: bytes | None = None
+        self.slot: int | None = None
+
+    @property
+    def count(self) -> int:
+        """Messages in the entry, at least 1."""
+        return self.messages or 1
+
+    @property
+    def last_batch_index(self) -> int:
+        """The index of the last message of a batch, -1 for a message outside one."""
+        return self.messages - 1
+
+
+class Ledger:
+    """One ledger: entries from id `base` on; `live` of them are still there."""
+
+    __slots__ = ("base", "entries", "ledger_id", "live")
+
+    def __init__(self, ledger_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.base = 0
+        self.entries: list[Entry | None] = []
+        self.live = 0
+
+    @property
+    def next_id(self) -> int:
+        """The id that the next entry gets."""
+        return self.base + len(self.entries)
+
+    def from_entry(self, entry_id: int) -> int:
+        """The index in `entries` at which entries with at least this id begin."""
+        return min(max(entry_id - self.base, 0), len(self.entries))
+
+    def live_from(self, entry_id: int) -> int:
+        """How many entries there are with at least this id."""
+        start = self.from_entry(entry_id)
+        if self.live == len(self.entries):
+            return self.live - start
+        return sum(entry is not None for entry in self.entries[start:])
+
+
+class Usage:
+    """Bytes of all entries that a broker retains."""
+
+    __slots__ = ("stored_bytes",)
+
+    def __init__(self) -> None:
+        self.stored_bytes = 0
+
+
+class EntryLog:
+    """The ledgers of a topic, oldest first; the last one is open.
+
+    `new_ledger_id` gives ids that grow over the whole broker, `max_entries` closes a ledger,
+    `usage` is told what is stored.
+    """
+
+    def __init__(
+        self, new_ledger_id: Callable[[], int], max_entries: int, usage: Usage | None = None
+    ) -> None:
+        self._usage = usage or Usage()
+        self._new_ledger_id = new_ledger_id
+        self._max_entries = max_entries
+        self._ledgers = [Ledger(new_ledger_id())]
+        self._ids = [self._ledgers[0].ledger_id]
+        self.size = 0
+        self.messages = 0
+
+    @property
+    def entries(self) -> int:
+        """How many entries are retained."""
+        return sum(ledger.live for ledger in self._ledgers)
+
+    @property
+    def ledger_ids(self) -> tuple[int, ...]:
+        """The ids of the ledgers that are retained, the open one last."""
+        return tuple(self._ids)
+
+    def append(self, entry: Entry) -> Place:
+        """Store an entry behind all others and give it its place and index."""
+        ledger = self._open()
+        entry.place = (ledger.ledger_id, ledger.next_id)
+        self.messages += entry.count
+        entry.index = self.messages - 1
+        ledger.entries.append(entry)
+        ledger.live += 1
+        self.size += len(entry.data)
+        self._usage.stored_bytes += len(entry.data)
+        return entry.place
+
+    def skip(self, count: int) -> None:
+        """Use up entry ids without storing anything, as transaction markers do for readers."""
+        for _ in range(count):
+            self._open().entries.append(None)
+
+    def roll(self) -> None:
+        """Close the open ledger and begin a new one; an unused ledger is replaced."""
+        if not self._ledgers[-1].next_id:
+            self._ledgers.pop()
+            self._ids.pop()
+        self._ledgers.append(Ledger(self._new_ledger_id()))
+        self._ids.append(self._ledgers[-1].ledger_id)
+
+    def _open(self) -> Ledger:
+        if self._ledgers[-1].next_id >= self._max_entries:
+            self.roll()
+        return self._ledgers[-1]
+
+    def first_place(self) -> Place:
+        """The place before which nothing is retained."""
+        ledger = self._ledgers[0]
+        return ledger.ledger_id, ledger.base
+
+    def end_place(self) -> Place:
+        """The place that the next entry gets, unless the ledger is full."""
+        ledger = self._ledgers[-1]
+        return ledger.ledger_id, ledger.next_id
+
+    def last(self) -> Entry | None:
+        """The last retained entry."""
+        for ledger in reversed(self._ledgers):
+            for entry in reversed(ledger.entries):
+                if entry is not None:
+                    return entry
+        return None
+
+    def get(self, place: Place) -> Entry | None:
+        """The entry at exactly this place, if it is retained."""
+        index = bisect_left(self._ids, place[0])
+        if index == len(self._ids) or self._ids[index] != place[0]:
+            return None
+        ledger = self._ledgers[index]
+        offset = place[1] - ledger.base
+        return ledger.entries[offset] if 0 <= offset < len(ledger.entries) else None
+
+    def walk(self, place: Place) -> Iterator[Entry]:
+        """The entries at and after a place, oldest first."""
+        ledger_id, entry_id = place
+        for ledger in self._ledgers[bisect_left(self._ids, ledger_id) :]:
+            start = ledger.from_entry(entry_id) if ledger.ledger_id == ledger_id else 0
+            for index in range(start, len(ledger.entries)):
+                if (entry := ledger.entries[index]) is not None:
+                    yield entry
+
+    def next_at(self, place: Place) -> Entry | None:
+        """The first entry at or after a place."""
+        return next(self.walk(place), None)
+
+    def count_from(self, place: Place) -> int:
+        """How many entries there are at and after a place."""
+        first = bisect_left(self._ids, place[0])
+        total = 0
+        for ledger in self._ledgers[first:]:
+            same = ledger.ledger_id == place[0]
+            total += ledger.live_from(place[1]) if same else ledger.live
+        return total
+
+    def first_published_at(self, timestamp: int) -> Place:
+        """The place of the first entry published at `timestamp` (ms) or later.
+
+        Found by bisection like a real broker does it, so exact only where times are ordered.
+        The broker's own time counts where entries carry it.
+        """
+        entries = list(self.walk(self.first_place()))
+        found = bisect_left(entries, timestamp, key=lambda e: e.broker_timestamp or e.publish_time)
+        return entries[found].place if found < len(entries) else self.end_place()
+
+    def trim(self, before: Place) -> int:
+        """Drop the entries before a place; return the bytes that this frees.
+
+        The open ledger stays, so entry ids go on; closed ledgers without entries disappear.
+        """
+        freed = 0
+        while len(self._ledgers) > 1 and self._ids[0] < before[0]:
+            freed += self._cut(self._ledgers[0], self._ledgers[0].next_id)
+            del self._ledgers[0], self._ids[0]
+        oldest = self._ledgers[0]
+        if oldest.ledger_id < before[0]:
+            freed += self._cut(oldest, oldest.next_id)
+        elif oldest.ledger_id == before[0]:
+            freed += self._cut(oldest, before[1])
+        if len(self._ledgers) > 1 and not oldest.entries:
+            del self._ledgers[0], self._ids[0]
+        self.size -= freed
+        self._usage.stored_bytes -= freed
+        return freed
+
+    def discard(self) -> None:
+        """Give all memory back; the log is of no further use."""
+        self._usage.stored_bytes -= self.size
+        self.size = 0
+        self._ledgers = [Ledger(self._ids[-1])]
+        self._ids = [self._ledgers[0].ledger_id]
+
+    @staticmethod
+    def _cut(ledger: Ledger, entry_id: int) -> int:
+        count = ledger.from_entry(entry_id)
+        gone = [entry for entry in ledger.entries[:count] if entry is not None]
+        del ledger.entries[:count]
+        ledger.base += count
+        ledger.live -= len(gone)
+        return sum(len(entry.data) for entry in gone)

@@ -1,0 +1,401 @@
+"""Faults on demand, and a record of what the broker was asked.
+
+Rules say which command meets which trouble; they can be set from any thread, before or while
+clients are connected. Commands have the names of the protocol: LOOKUP, SUBSCRIBE, SEND, FLOW, …
+for what clients send, and LOOKUP_RESPONSE, SEND_RECEIPT, MESSAGE, … for what the broker sends.
+CONNECTION stands for the acceptance of a connection, before any byte.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol
+
+from pulsar_spark.errors import InvalidTopicName, OptionError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.testing import actions
+from pulsar_spark.testing.actions import Action
+from pulsar_spark.testing.topic_store import topic_name
+
+CONNECTION = "CONNECTION"
+COMMANDS = (CONNECTION, *pb.BaseCommand.Type.keys())
+
+# What is remembered of each type of command, and how many different counts there can be.
+LOG_LENGTH = 1000
+_MAX_COUNTS = 100_000
+# Deliveries are counted only: remembering each would cost more than sending it.
+_NOT_LOGGED = frozenset(("MESSAGE", "SEND_RECEIPT"))
+
+INCOMING = "in"
+OUTGOING = "out"
+_BOTH_WAYS = frozenset(("CLOSE_PRODUCER", "CLOSE_CONSUMER"))
+_FROM_BROKER = frozenset(
+    name
+    for name in COMMANDS
+    if name.endswith(("_RESPONSE", "_SUCCESS", "_RECEIPT", "_UPDATE")) and name != "AUTH_RESPONSE"
+) | {"CONNECTED", "SUCCESS", "ERROR", "SEND_ERROR", "MESSAGE", "PONG", "AUTH_CHALLENGE"} | {
+    "REACHED_END_OF_TOPIC", "ACTIVE_CONSUMER_CHANGE", "TOPIC_MIGRATED"
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One command that passed: when (time.monotonic), on which connection, which way, what.
+
+    `body` is the command's own protobuf message; it is not to be changed.
+    """
+
+    at: float
+    connection: int
+    direction: str
+    command: str
+    topic: str | None
+    body: Any
+
+
+class Rule:
+    """A fault that is set: `hits` counts how often it struck. As a context manager it ends."""
+
+    def __init__(
+        self,
+        command: str,
+        action: Action,
+        *,
+        times: int | None,
+        after: int,
+        topic: str | None,
+        when: Callable[[Seen], bool] | None,
+        answer: bool,
+        direction: str,
+        remove: Callable[[Rule], None],
+    ) -> None:
+        self.command = command
+        self.action = action
+        self.times = times
+        self.after = after
+        self.topic = topic
+        self.when = when
+        self.answer = answer
+        self.direction = direction
+        self.hits = 0
+        self._passed = 0
+        self._remove = remove
+
+    def strikes(self, seen: Seen) -> bool:
+        """Whether the rule applies to a command; counts it."""
+        if self.direction != seen.direction or (self.times is not None and self.hits >= self.times):
+            return False
+        if self.topic is not None and not _is_of(seen.topic, self.topic):
+            return False
+        if self.when is not None and not self.when(seen):
+            return False
+        self._passed += 1
+        if self._passed <= self.after:
+            return False
+        self.hits += 1
+        return True
+
+    def remove(self) -> None:
+        """Let the rule strike no more."""
+        self._remove(self)
+
+    def __enter__(self) -> Rule:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+
+class FaultHost(Protocol):
+    """The broker's part in faults that concern more than one command."""
+
+    def unload(self, topic: str, assigned_broker_url: str | None = None) -> None:
+        """Give a topic up, as a broker does before it moves."""
+
+    def close_clients(
+        self, topic: str, *, producers: bool, consumers: bool, assigned_broker_url: str | None
+    ) -> int:
+        """Send producers or consumers away."""
+
+    def disconnect_all(self, *, reset: bool) -> int:
+        """Close all connections."""
+
+    def set_listening(self, listening: bool) -> None:
+        """Take new connections, or have them refused."""
+
+    def set_reading(self, reading: bool) -> None:
+        """Read from the connections, or let what clients send pile up."""
+
+    def inject(self, data: bytes | pb.BaseCommand, connection: int | None) -> int:
+        """Send bytes or a command unasked."""
+
+
+class Faults:
+    """The faults of one embedded broker. All methods can be called from any thread.
+
+    In the methods named after a trouble, `command` names what it happens to, and the keyword
+    arguments are those of `on`.
+    """
+
+    def __init__(self, host: FaultHost) -> None:
+        self._host = host
+        # Reentrant: a rule's predicate may ask what was seen.
+        self._lock = threading.RLock()
+        self._rules: dict[str, tuple[Rule, ...]] = {}
+        self._counts: Counter[tuple[str, str, str | None]] = Counter()
+        self._log: dict[str, deque[Seen]] = {}
+
+    # --- rules ---
+
+    def on(
+        self,
+        command: str,
+        action: Action | str,
+        *,
+        times: int | None = 1,
+        after: int = 0,
+        topic: str | None = None,
+        when: Callable[[Seen], bool] | None = None,
+        answer: bool = False,
+        direction: str | None = None,
+    ) -> Rule:
+        """Let a command meet an action, `times` times (None: always) after `after` passed it.
+
+        `topic` limits it to a topic or its partitions, `when` to what the function says yes to
+        (on the broker's thread). With `answer` the action meets the answer to the request instead
+        of the request. `direction` ("in", "out") is needed only for CLOSE_PRODUCER and
+        CLOSE_CONSUMER sent by the broker. `action` can be the name of one without arguments.
+        Raises OptionError for a command or action that does not exist.
+        """
+        if command not in COMMANDS:
+            raise OptionError(f"{command!r} is no command of the protocol")
+        if isinstance(action, str):
+            action = _named_action(action)
+        if direction is None:
+            direction = OUTGOING if command in _FROM_BROKER else INCOMING
+        is_request = direction == INCOMING and command not in ("SEND", CONNECTION)
+        rule = Rule(
+            command,
+            action,
+            times=times,
+            after=after,
+            topic=None if topic is None else str(topic_name(topic)),
+            when=when,
+            answer=answer or (is_request and action.wants_answer),
+            direction=direction,
+            remove=self._remove,
+        )
+        with self._lock:
+            self._rules = {**self._rules, command: (*self._rules.get(command, ()), rule)}
+        return rule
+
+    def _remove(self, rule: Rule) -> None:
+        with self._lock:
+            left = tuple(other for other in self._rules.get(rule.command, ()) if other is not rule)
+            self._rules = {**self._rules, rule.command: left}
+            if not left:
+                del self._rules[rule.command]
+
+    def clear(self) -> None:
+        """Remove all rules, listen and read again."""
+        with self._lock:
+            self._rules = {}
+        self._host.set_listening(True)
+        self._host.set_reading(True)
+
+    def drop(self, command: str, **rule: Any) -> Rule:
+        """Lose a command."""
+        return self.on(command, actions.Drop(), **rule)
+
+    def delay(self, command: str, seconds: float, *, hold: bool | None = None, **rule: Any) -> Rule:
+        """Let a command wait, with `hold` everything behind it on its connection too."""
+        return self.on(command, actions.Delay(seconds, hold), **rule)
+
+    def error(
+        self, command: str, code: int | str, message: str = "refused on demand", **rule: Any
+    ) -> Rule:
+        """Refuse a request with a ServerError, given by its number or name."""
+        return self.on(command, actions.Error(code, message), **rule)
+
+    def close(self, command: str, *, reset: bool = False, **rule: Any) -> Rule:
+        """Close the connection when the command comes, or instead of sending it."""
+        return self.on(command, actions.Close(reset), **rule)
+
+    def black_hole(self, command: str, **rule: Any) -> Rule:
+        """Fall silent on the connection from this command on, and keep it open."""
+        return self.on(command, actions.BlackHole(), **rule)
+
+    def redirect(
+        self,
+        to: str | None,
+        *,
+        tls: str | None = None,
+        authoritative: bool = False,
+        **rule: Any,
+    ) -> Rule:
+        """Answer LOOKUP by a redirect to the broker of this URL."""
+        return self.on("LOOKUP", actions.Redirect(to, tls, authoritative), **rule)
+
+    def corrupt(self, command: str, part: str = "payload", **rule: Any) -> Rule:
+        """Flip a bit in a part of the frame: payload, checksum, metadata, command, size, …"""
+        return self.on(command, actions.Corrupt(part), **rule)
+
+    def rewrite(self, command: str, function: Callable[[bytes], bytes], **rule: Any) -> Rule:
+        """Send what a function makes of the frame's bytes."""
+        return self.on(command, actions.Rewrite(function), **rule)
+
+    def truncate(self, command: str, size: int = 6, **rule: Any) -> Rule:
+        """Send only the first bytes of the frame, then close the connection."""
+        return self.on(command, actions.Truncate(size), **rule)
+
+    def duplicate(self, command: str, copies: int = 2, **rule: Any) -> Rule:
+        """Send a frame, or the answer to a request, more than once."""
+        return self.on(command, actions.Duplicate(copies), **rule)
+
+    def trickle(self, command: str, size: int = 1, seconds: float = 0.001, **rule: Any) -> Rule:
+        """Send a frame in small pieces with pauses between them."""
+        return self.on(command, actions.Trickle(size, seconds), **rule)
+
+    def call(self, command: str, function: Callable[[Seen], object], **rule: Any) -> Rule:
+        """Call a function, on the broker's thread, when the command comes or goes."""
+        return self.on(command, actions.Call(function), **rule)
+
+    # --- troubles of the whole broker ---
+
+    def unload(self, topic: str, assigned_broker_url: str | None = None) -> None:
+        """Give a topic up: its producers and consumers are sent away and may come again."""
+        self._host.unload(topic, assigned_broker_url)
+
+    def close_producers(self, topic: str, assigned_broker_url: str | None = None) -> int:
+        """Send a topic's producers away, at once to a broker if one is given; returns how many."""
+        return self._host.close_clients(
+            topic, producers=True, consumers=False, assigned_broker_url=assigned_broker_url
+        )
+
+    def close_consumers(self, topic: str, assigned_broker_url: str | None = None) -> int:
+        """Send a topic's consumers away, at once to a broker if one is given; returns how many."""
+        return self._host.close_clients(
+            topic, producers=False, consumers=True, assigned_broker_url=assigned_broker_url
+        )
+
+    def disconnect(self, *, reset: bool = False) -> int:
+        """Close all connections, in order or by TCP reset; returns how many there were."""
+        return self._host.disconnect_all(reset=reset)
+
+    def refuse(self) -> None:
+        """Refuse new connections until `accept`; those that are open stay."""
+        self._host.set_listening(False)
+
+    def accept(self) -> None:
+        """Take new connections again, on the same port."""
+        self._host.set_listening(True)
+
+    def stall_reads(self) -> None:
+        """Read nothing from any connection until `resume_reads`, so that clients' writes block."""
+        self._host.set_reading(False)
+
+    def resume_reads(self) -> None:
+        """Read again."""
+        self._host.set_reading(True)
+
+    def inject(self, data: bytes | pb.BaseCommand, connection: int | None = None) -> int:
+        """Send bytes or a command unasked, on one connection or all; returns on how many."""
+        return self._host.inject(data, connection)
+
+    # --- the record ---
+
+    def seen(self, command: str, topic: str | None = None, *, direction: str | None = None) -> int:
+        """How often a command passed, of one topic (with its partitions) or of all."""
+        wanted = None if topic is None else str(topic_name(topic))
+        with self._lock:
+            return sum(
+                count
+                for (way, name, of), count in self._counts.items()
+                if name == command
+                and direction in (None, way)
+                and (wanted is None or _is_of(of, wanted))
+            )
+
+    def log(self, command: str, topic: str | None = None) -> list[Seen]:
+        """The last commands of this type, oldest first, at most `LOG_LENGTH`.
+
+        MESSAGE and SEND_RECEIPT are counted, not logged.
+        """
+        wanted = None if topic is None else str(topic_name(topic))
+        with self._lock:
+            return [
+                seen
+                for seen in self._log.get(command, ())
+                if wanted is None or _is_of(seen.topic, wanted)
+            ]
+
+    def forget(self) -> None:
+        """Begin the record anew."""
+        with self._lock:
+            self._counts.clear()
+            self._log.clear()
+
+    # --- for the broker, on its thread ---
+
+    def meet(
+        self, direction: str, command: str, topic: str | None, body: Any, connection: int
+    ) -> tuple[Seen, Rule] | None:
+        """Record a command; returns it with the rule that strikes it, None if none does."""
+        key = (direction, command, topic)
+        armed = command in self._rules
+        with self._lock:
+            if len(self._counts) < _MAX_COUNTS or key in self._counts:
+                self._counts[key] += 1
+            else:
+                self._counts[direction, command, None] += 1
+            if command in _NOT_LOGGED and not armed:
+                return None
+            seen = Seen(time.monotonic(), connection, direction, command, topic, body)
+            if command not in _NOT_LOGGED:
+                log = self._log.get(command)
+                if log is None:
+                    log = self._log[command] = deque(maxlen=LOG_LENGTH)
+                log.append(seen)
+            if not armed:
+                return None
+            rules: Iterable[Rule] = self._rules.get(command, ())
+            rule = next((rule for rule in rules if rule.strikes(seen)), None)
+        return None if rule is None else (seen, rule)
+
+
+def _is_of(topic: str | None, wanted: str) -> bool:
+    if topic is None:
+        return False
+    if topic == wanted:
+        return True
+    try:
+        return str(topic_name(topic).partitioned) == wanted
+    except InvalidTopicName:
+        return False
+
+
+_NAMED: dict[str, type[Action]] = {
+    "drop": actions.Drop,
+    "close": actions.Close,
+    "black_hole": actions.BlackHole,
+    "corrupt": actions.Corrupt,
+    "truncate": actions.Truncate,
+    "duplicate": actions.Duplicate,
+    "trickle": actions.Trickle,
+}
+
+
+def _named_action(name: str) -> Action:
+    if name not in _NAMED:
+        raise OptionError(f"{name!r} names no action without arguments", f"One of {list(_NAMED)}.")
+    return _NAMED[name]()

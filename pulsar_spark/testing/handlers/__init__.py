@@ -1,0 +1,1 @@
+"""What the embedded broker does with each command, by family of commands."""

@@ -1,0 +1,67 @@
+"""How each command is answered when it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+
+_T = pb.BaseCommand
+Refuse = Callable[[Any, int, str], pb.BaseCommand | None]
+
+
+def _lookup(body: Any, code: int, message: str) -> pb.BaseCommand:
+    failed = pb.CommandLookupTopicResponse.Failed
+    return commands.lookup_response(body.request_id, failed, error=code, message=message)
+
+
+def _send(body: Any, code: int, message: str) -> pb.BaseCommand:
+    return commands.send_error(body.producer_id, body.sequence_id, code, message)
+
+
+def _ack(body: Any, code: int, message: str) -> pb.BaseCommand | None:
+    if not body.HasField("request_id"):
+        return None
+    return commands.ack_response(
+        body.consumer_id, request_id=body.request_id, error=code, message=message
+    )
+
+
+def _typed(answer: str, error: str = "error", message_field: str = "message") -> Refuse:
+    def refuse(body: Any, code: int, message: str) -> pb.BaseCommand:
+        fields = {error: code, message_field: message}
+        return commands.build(answer, request_id=body.request_id, **fields)
+
+    return refuse
+
+
+_REFUSALS: dict[int, Refuse] = {
+    _T.CONNECT: lambda _, code, message: commands.error(commands.NO_REQUEST_ID, code, message),
+    _T.LOOKUP: _lookup,
+    _T.PARTITIONED_METADATA: lambda body, code, message: commands.partitioned_metadata_response(
+        body.request_id, error=code, message=message
+    ),
+    _T.SEND: _send,
+    _T.ACK: _ack,
+    _T.GET_SCHEMA: _typed("GET_SCHEMA_RESPONSE", "error_code", "error_message"),
+    _T.GET_OR_CREATE_SCHEMA: _typed("GET_OR_CREATE_SCHEMA_RESPONSE", "error_code", "error_message"),
+    _T.CONSUMER_STATS: _typed("CONSUMER_STATS_RESPONSE", "error_code", "error_message"),
+    _T.TC_CLIENT_CONNECT_REQUEST: _typed("TC_CLIENT_CONNECT_RESPONSE"),
+    _T.NEW_TXN: _typed("NEW_TXN_RESPONSE"),
+    _T.ADD_PARTITION_TO_TXN: _typed("ADD_PARTITION_TO_TXN_RESPONSE"),
+    _T.ADD_SUBSCRIPTION_TO_TXN: _typed("ADD_SUBSCRIPTION_TO_TXN_RESPONSE"),
+    _T.END_TXN: _typed("END_TXN_RESPONSE"),
+    _T.END_TXN_ON_PARTITION: _typed("END_TXN_ON_PARTITION_RESPONSE"),
+    _T.END_TXN_ON_SUBSCRIPTION: _typed("END_TXN_ON_SUBSCRIPTION_RESPONSE"),
+}
+
+
+def refusal(kind: int, body: Any, code: int, message: str) -> pb.BaseCommand | None:
+    """Return the answer that refuses a command, None for commands that have no answer."""
+    if kind in _REFUSALS:
+        return _REFUSALS[kind](body, code, message)
+    if "request_id" not in body.DESCRIPTOR.fields_by_name:
+        return None
+    return commands.error(body.request_id, code, message)

@@ -1,0 +1,48 @@
+"""CONNECT, and what the embedded broker does not do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.testing.actions import Incoming
+from pulsar_spark.testing.refusals import Refusal
+
+if TYPE_CHECKING:
+    from pulsar_spark.testing.session import Session
+
+SERVER_VERSION = "Pulsar Embedded"
+# The first version whose clients understand broker entry metadata.
+_ENTRY_METADATA_VERSION = 18
+
+FEATURES = pb.FeatureFlags(
+    supports_topic_watchers=True,
+    supports_get_partitioned_metadata_without_auto_creation=True,
+)
+
+
+def connect(session: Session, command: Incoming) -> None:
+    """Agree on a version of the protocol; there is no authentication."""
+    body: pb.CommandConnect = command.body
+    session.connect = body
+    version = min(body.protocol_version, commands.CLIENT_PROTOCOL_VERSION)
+    session.exposes_metadata = (
+        version >= _ENTRY_METADATA_VERSION and body.feature_flags.supports_broker_entry_metadata
+    )
+    answer = commands.connected(
+        SERVER_VERSION,
+        protocol_version=version,
+        max_message_size=session.server.options.max_message_size,
+        feature_flags=FEATURES,
+    )
+    session.send(answer)
+
+
+def auth_response(session: Session, command: Incoming) -> None:
+    """Take any credentials."""
+
+
+def no_transactions(session: Session, command: Incoming) -> None:
+    """Refuse: there is no transaction coordinator."""
+    raise Refusal(pb.NotAllowedError, "Transactions are not enabled: the embedded broker has none")

@@ -1,0 +1,185 @@
+"""Consumers: subscribing, permits, seeking, leaving."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.states import State
+from pulsar_spark.testing.actions import Incoming
+from pulsar_spark.testing.consumers import Consumer
+from pulsar_spark.testing.entry_log import NOWHERE
+from pulsar_spark.testing.handlers import owned
+from pulsar_spark.testing.refusals import Refusal
+from pulsar_spark.testing.schemas import is_stored
+from pulsar_spark.testing.subscription import Subscription
+from pulsar_spark.testing.topic import Topic, message_id, place_of
+from pulsar_spark.testing.topic_store import parse_topic
+
+if TYPE_CHECKING:
+    from pulsar_spark.testing.session import Session
+
+_S = pb.CommandSubscribe
+# A real broker's word for a consumer id that it does not know on this connection.
+_UNKNOWN_CONSUMER = "Consumer not found"
+_MAX_PERMITS = 2**31 - 1
+
+
+def subscribe(session: Session, command: Incoming) -> Coroutine[Any, Any, None] | None:
+    """Connect a consumer to a subscription, created if it does not exist."""
+    body: pb.CommandSubscribe = command.body
+    name = parse_topic(body.topic)
+    owned.check(session, str(name))
+    if body.read_compacted and (
+        not name.is_persistent or body.subType not in (_S.Exclusive, _S.Failover)
+    ):
+        raise Refusal(
+            pb.NotAllowedError, "readCompacted only allowed on failover or exclusive subscriptions"
+        )
+    topic = session.server.topics.open(name, create=body.force_topic_creation)
+    if body.HasField("schema") and is_stored(body.schema):
+        _check_schema(topic, body.schema)
+    existing = topic.subscriptions.get(body.subscription)
+    rival = existing.contender(body.subType) if existing is not None else None
+    if rival is not None:
+        return _contest(session, topic, body, rival)
+    _connect(session, topic, body)
+    return None
+
+
+async def _contest(
+    session: Session, topic: Topic, body: pb.CommandSubscribe, rival: Consumer
+) -> None:
+    """Subscribe once it is known whether the peer that is in the way still lives."""
+    if not await rival.session.is_alive():
+        rival.session.consumers.pop(rival.consumer_id, None)
+        topic.release(rival)
+    # The client may have given up while the broker waited.
+    waits = session.core.conversation.consumer(body.consumer_id) is State.OPENING
+    if session.open and waits:
+        _connect(session, topic, body)
+
+
+def _connect(session: Session, topic: Topic, body: pb.CommandSubscribe) -> None:
+    subscription = topic.subscribe(body)
+    consumer = Consumer(session, subscription, body, body.consumer_name or f"c{session.number}")
+    try:
+        subscription.add(consumer)
+    except Refusal:
+        topic.release(consumer)
+        raise
+    session.consumers[consumer.consumer_id] = consumer
+    session.send(commands.success(body.request_id), topic.name)
+    subscription.started(consumer)
+
+
+def _check_schema(topic: Topic, schema: pb.Schema) -> None:
+    """Adopt a consumer's schema for a topic that nobody used yet, else check that it fits."""
+    idle = not len(topic.schemas) and not topic.log.messages and not len(topic.producers)
+    if idle and not any(sub.consumers for sub in topic.subscriptions.values()):
+        topic.schemas.add(schema)
+    else:
+        topic.schemas.check_reader(schema)
+
+
+def _consumer(session: Session, consumer_id: int) -> Consumer:
+    consumer = session.consumers.get(consumer_id)
+    if consumer is None:
+        raise Refusal(pb.MetadataError, _UNKNOWN_CONSUMER)
+    return consumer
+
+
+def flow(session: Session, command: Incoming) -> None:
+    """Grant permits, counted in messages."""
+    body: pb.CommandFlow = command.body
+    consumer = session.consumers.get(body.consumer_id)
+    if consumer is not None and body.messagePermits:
+        consumer.permits = min(consumer.permits + body.messagePermits, _MAX_PERMITS)
+        consumer.subscription.wake()
+
+
+def seek(session: Session, command: Incoming) -> None:
+    """Move a subscription: its consumers are sent away, then the seek is answered."""
+    body: pb.CommandSeek = command.body
+    consumer = _consumer(session, body.consumer_id)
+    subscription = consumer.subscription
+    topic = subscription.topic
+    ack_set: list[int] = []
+    if body.HasField("message_id"):
+        start = place_of(body.message_id)
+        ack_set = list(body.message_id.ack_set)
+    elif body.HasField("message_publish_time"):
+        start = topic.log.first_published_at(body.message_publish_time)
+    else:
+        raise Refusal(pb.MetadataError, "Message id and message publish time were not present")
+    for gone in subscription.seek(start, ack_set):
+        gone.session.close_consumer(gone)
+    session.send(commands.success(body.request_id), topic.name)
+
+
+def last_message_id(session: Session, command: Incoming) -> None:
+    """Tell the topic's last message, and up to where the subscription is acknowledged."""
+    body: pb.CommandGetLastMessageId = command.body
+    consumer = _consumer(session, body.consumer_id)
+    topic = consumer.subscription.topic
+    place, batch_index = topic.last_message() or (NOWHERE, -1)
+    last = message_id(place)
+    last.partition = topic.partition
+    last.batch_index = batch_index
+    answer = commands.get_last_message_id_response(
+        body.request_id,
+        last,
+        message_id(consumer.subscription.cursor.mark_delete),
+    )
+    session.send(answer, topic.name)
+
+
+def stats(session: Session, command: Incoming) -> None:
+    """Tell how a consumer does."""
+    body: pb.CommandConsumerStats = command.body
+    consumer = _consumer(session, body.consumer_id)
+    subscription = consumer.subscription
+    answer = commands.consumer_stats_response(
+        body.request_id,
+        consumerName=consumer.name,
+        availablePermits=max(0, consumer.permits),
+        unackedMessages=consumer.unacked,
+        blockedConsumerOnUnackedMsgs=False,
+        address=f"connection {session.number}",
+        type=_S.SubType.Name(subscription.kind),
+        msgBacklog=subscription.cursor.backlog(),
+    )
+    session.send(answer, subscription.topic.name)
+
+
+def close_consumer(session: Session, command: Incoming) -> None:
+    """Let a consumer go; what it did not acknowledge goes to others."""
+    body: pb.CommandCloseConsumer = command.body
+    consumer = session.consumers.pop(body.consumer_id, None)
+    topic = None if consumer is None else consumer.subscription.topic
+    if consumer is not None:
+        consumer.subscription.topic.release(consumer)
+    session.send(commands.success(body.request_id), topic.name if topic else None)
+
+
+def unsubscribe(session: Session, command: Incoming) -> None:
+    """Let a consumer go, and its subscription with it if it was the only one."""
+    body: pb.CommandUnsubscribe = command.body
+    consumer = _consumer(session, body.consumer_id)
+    subscription = consumer.subscription
+    topic = subscription.topic
+    others = [other for other in subscription.consumers if other is not consumer]
+    if others and not body.force:
+        raise Refusal(pb.MetadataError, "Unconnected or shared consumer attempting to unsubscribe")
+    del session.consumers[body.consumer_id]
+    _end(subscription, others)
+    session.send(commands.success(body.request_id), topic.name)
+
+
+def _end(subscription: Subscription, others: list[Consumer]) -> None:
+    for other in others:
+        other.session.close_consumer(other)
+    subscription.consumers.clear()
+    subscription.topic.drop_subscription(subscription.name)

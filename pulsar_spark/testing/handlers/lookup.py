@@ -1,0 +1,110 @@
+"""Where topics are, how many partitions they have, and which there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.topic_name import topics_hash
+from pulsar_spark.testing.actions import Incoming
+from pulsar_spark.testing.refusals import Refusal
+from pulsar_spark.testing.topic_store import MAX_PATTERN, Watcher, filter_by_pattern, parse_topic
+
+if TYPE_CHECKING:
+    from pulsar_spark.testing.session import Session
+
+_L = pb.CommandLookupTopicResponse
+
+
+def lookup(session: Session, command: Incoming) -> None:
+    """Tell which broker serves a topic.
+
+    A single broker answers like a standalone one: itself, to be reached through the service URL.
+    Of several, one that does not own the topic redirects to the owner.
+    """
+    body: pb.CommandLookupTopic = command.body
+    server = session.server
+    name = str(parse_topic(body.topic))
+    owner = server.topics.owner(name)
+    here = owner == session.listener
+    answer = commands.lookup_response(
+        body.request_id,
+        _L.Connect if here else _L.Redirect,
+        broker_service_url=server.service_url(owner),
+        authoritative=True,
+        proxy_through_service_url=server.options.brokers == 1,
+    )
+    session.send(answer, name)
+
+
+def partitioned_metadata(session: Session, command: Incoming) -> None:
+    """Tell how many partitions a topic has."""
+    body: pb.CommandPartitionedTopicMetadata = command.body
+    name = parse_topic(body.topic)
+    create = body.metadata_auto_creation_enabled
+    partitions = session.server.topics.partitions(name, auto_create=create)
+    answer = commands.partitioned_metadata_response(body.request_id, partitions=partitions)
+    session.send(answer, str(name))
+
+
+def topics_of_namespace(session: Session, command: Incoming) -> None:
+    """List a namespace's topics, filtered by a pattern if it is short enough."""
+    body: pb.CommandGetTopicsOfNamespace = command.body
+    names = session.server.topics.of_namespace(body.namespace, body.mode)
+    filtered = body.HasField("topics_pattern") and len(body.topics_pattern) <= MAX_PATTERN
+    if filtered:
+        names = filter_by_pattern(names, body.topics_pattern)
+    digest = topics_hash(names)
+    changed = not body.HasField("topics_hash") or body.topics_hash != digest
+    answer = commands.get_topics_of_namespace_response(
+        body.request_id,
+        names if changed else [],
+        filtered=filtered,
+        topics_hash=digest,
+        changed=changed,
+    )
+    session.send(answer)
+
+
+def watch_topics(session: Session, command: Incoming) -> None:
+    """Tell from now on of topics that appear and vanish."""
+    body: pb.CommandWatchTopicList = command.body
+    if len(body.topics_pattern) > MAX_PATTERN:
+        raise Refusal(pb.NotAllowedError, f"The pattern has more than {MAX_PATTERN} characters")
+
+    def notify(added: list[str], deleted: list[str], digest: str) -> None:
+        update = commands.build(
+            "WATCH_TOPIC_UPDATE",
+            watcher_id=body.watcher_id,
+            new_topics=added,
+            deleted_topics=deleted,
+            topics_hash=digest,
+        )
+        session.send(update)
+
+    store = session.server.topics
+    watcher = Watcher(body.namespace, body.topics_pattern, notify)
+    names = store.matching(watcher, store.of_namespace(body.namespace))
+    digest = topics_hash(names)
+    if body.watcher_id in session.watchers:
+        session.watchers.pop(body.watcher_id)()
+    store.watchers.append(watcher)
+    session.watchers[body.watcher_id] = lambda: store.watchers.remove(watcher)
+    answer = commands.build(
+        "WATCH_TOPIC_LIST_SUCCESS",
+        request_id=body.request_id,
+        watcher_id=body.watcher_id,
+        topic=names if body.topics_hash != digest else [],
+        topics_hash=digest,
+    )
+    session.send(answer)
+
+
+def unwatch_topics(session: Session, command: Incoming) -> None:
+    """Tell no more."""
+    body: pb.CommandWatchTopicListClose = command.body
+    stop = session.watchers.pop(body.watcher_id, None)
+    if stop is not None:
+        stop()
+    session.send(commands.success(body.request_id))

@@ -1,0 +1,28 @@
+"""With several brokers: only the owner of a topic serves it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.testing.refusals import Refusal
+
+if TYPE_CHECKING:
+    from pulsar_spark.testing.session import Session
+
+
+def check(session: Session, topic: str) -> None:
+    """Raise Refusal (ServiceNotReady) if the client connected to a broker that is not the owner.
+
+    A client that says CONNECT.proxy_to_broker_url means the broker named there.
+    """
+    server = session.server
+    broker = session.listener
+    if session.connect is not None and session.connect.proxy_to_broker_url:
+        broker = server.listener_of(session.connect.proxy_to_broker_url, default=broker)
+    if server.topics.owner(topic) != broker:
+        raise Refusal(
+            pb.ServiceNotReady,
+            f"Namespace bundle for topic ({topic}) not served by this instance. "
+            "Please redo the lookup.",
+        )

@@ -1,0 +1,158 @@
+"""Producers and what they send."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from pulsar_spark.errors import ChecksumMismatch, RemoteProtocolError
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.frames import Buffer, parse_payload
+from pulsar_spark.protocol.states import State
+from pulsar_spark.testing.actions import Incoming
+from pulsar_spark.testing.entry_log import NOWHERE
+from pulsar_spark.testing.handlers import owned
+from pulsar_spark.testing.producers import Producer
+from pulsar_spark.testing.refusals import Refusal
+from pulsar_spark.testing.topic import Topic, message_id
+from pulsar_spark.testing.topic_store import parse_topic
+
+if TYPE_CHECKING:
+    from pulsar_spark.testing.session import Session
+
+_NONE = 2**64 - 1
+_PACKAGE = "org.apache.pulsar.broker.service.BrokerServiceException"
+
+
+def producer(session: Session, command: Incoming) -> Coroutine[Any, Any, None] | None:
+    """Let a producer write to a topic, under a name that it brings or gets."""
+    body: pb.CommandProducer = command.body
+    server = session.server
+    name = parse_topic(body.topic)
+    owned.check(session, str(name))
+    topic = server.topics.open(name, create=True)
+    if topic.terminated:
+        text = f"{_PACKAGE}$TopicTerminatedException: Topic was already terminated"
+        raise Refusal(pb.TopicTerminatedError, text)
+    created = Producer(session, topic, body, body.producer_name or server.new_producer_name())
+    if body.HasField("schema"):
+        created.schema_version = topic.schemas.add(body.schema)
+    holder = topic.producers.holder(created.name)
+    if holder is not None and not created.succeeds(holder):
+        return _contest(created, holder)
+    if holder is not None:
+        _displace(holder)
+    _admit(created)
+    return None
+
+
+async def _contest(created: Producer, holder: Producer) -> None:
+    """Take a name over from a producer whose connection is dead, else raise Refusal."""
+    session, topic = created.session, created.topic
+    if await holder.session.is_alive():
+        raise Refusal(
+            pb.ProducerBusy,
+            f"{_PACKAGE}$NamingException: Producer with name '{created.name}' is already "
+            f"connected to topic '{topic.name}'",
+        )
+    _displace(holder)
+    # The client may have given up while the broker waited.
+    waits = session.core.conversation.producer(created.producer_id) is State.OPENING
+    if session.open and waits and topic.producers.holder(created.name) is None:
+        _admit(created)
+
+
+def _displace(holder: Producer) -> None:
+    holder.topic.producers.remove(holder, promote=False)
+    if holder.session.producers.get(holder.producer_id) is holder:
+        del holder.session.producers[holder.producer_id]
+
+
+def _admit(created: Producer) -> None:
+    session, topic = created.session, created.topic
+    former = session.producers.pop(created.producer_id, None)
+    if former is not None:
+        former.topic.producers.remove(former)
+    topic.producers.add(created)
+    session.producers[created.producer_id] = created
+    deduplication = session.server.options.deduplication
+    answer = commands.producer_success(
+        created.request_id,
+        created.name,
+        last_sequence_id=topic.sequence_ids.get(created.name, -1) if deduplication else -1,
+        schema_version=created.schema_version,
+        topic_epoch=created.topic_epoch if created.ready else None,
+        producer_ready=created.ready,
+    )
+    session.send(answer, topic.name)
+
+
+def send(session: Session, command: Incoming) -> None:
+    """Store an entry as it came, and give its receipt."""
+    body: pb.CommandSend = command.body
+    owner = session.producers.get(body.producer_id)
+    payload = command.payload
+    if owner is None or not owner.ready or payload is None:
+        return
+    topic = owner.topic
+    try:
+        parts = parse_payload(payload)
+    except ChecksumMismatch:
+        raise Refusal(pb.ChecksumError, "Checksum failed on the broker") from None
+    except RemoteProtocolError as error:
+        session.server.note(f"connection {session.number}: {error}")
+        session.disconnect()
+        return
+    _check_storable(session, topic, body, len(parts.metadata_bytes) + len(parts.payload))
+    place = NOWHERE
+    if not session.server.options.deduplication or _is_new(topic, owner.name, body):
+        place = topic.append(_kept(payload), parts.metadata)
+    highest = body.highest_sequence_id if body.HasField("highest_sequence_id") else _NONE
+    receipt = pb.CommandSendReceipt(
+        producer_id=body.producer_id,
+        sequence_id=body.sequence_id,
+        message_id=message_id(place),
+        highest_sequence_id=highest,
+    )
+    session.send(pb.BaseCommand(type=pb.BaseCommand.SEND_RECEIPT, send_receipt=receipt), topic.name)
+
+
+def _check_storable(session: Session, topic: Topic, body: pb.CommandSend, size: int) -> None:
+    options = session.server.options
+    if body.HasField("txnid_most_bits"):
+        raise Refusal(pb.NotAllowedError, "Transactions are not enabled")
+    if size > options.max_message_size:
+        raise Refusal(pb.NotAllowedError, "Exceed maximum message size")
+    usage = session.server.topics.usage
+    if topic.persistent and usage.stored_bytes + size > options.memory_limit:
+        raise Refusal(
+            pb.PersistenceError,
+            f"The embedded broker is full: it keeps at most {options.memory_limit} bytes",
+        )
+
+
+def _is_new(topic: Topic, name: str, body: pb.CommandSend) -> bool:
+    """Whether a sequence id goes beyond all that this producer had stored."""
+    if body.sequence_id <= topic.sequence_ids.get(name, -1):
+        return False
+    highest = body.highest_sequence_id if body.HasField("highest_sequence_id") else 0
+    topic.sequence_ids[name] = max(body.sequence_id, highest)
+    return True
+
+
+def _kept(payload: memoryview) -> Buffer:
+    """The entry in a buffer of its own: a small view would keep a large one alive."""
+    whole = payload.obj
+    if isinstance(whole, bytearray) and len(payload) * 2 > len(whole):
+        return payload
+    return bytes(payload)
+
+
+def close_producer(session: Session, command: Incoming) -> None:
+    """Let a producer go."""
+    body: pb.CommandCloseProducer = command.body
+    owner = session.producers.pop(body.producer_id, None)
+    session.send(commands.success(body.request_id), owner.topic.name if owner else None)
+    if owner is not None:
+        owner.topic.producers.remove(owner)

@@ -1,0 +1,39 @@
+"""Schemas of topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.testing.actions import Incoming
+from pulsar_spark.testing.refusals import Refusal
+from pulsar_spark.testing.topic_store import parse_topic
+
+if TYPE_CHECKING:
+    from pulsar_spark.testing.session import Session
+
+
+def get_schema(session: Session, command: Incoming) -> None:
+    """Tell a topic's schema of one version, or its latest."""
+    body: pb.CommandGetSchema = command.body
+    name = parse_topic(body.topic)
+    version = body.schema_version if body.HasField("schema_version") else None
+    history = session.server.topics.schemas_if_any(name)
+    found = None if history is None else history.get(version or None)
+    if found is None:
+        raise Refusal(pb.TopicNotFound, f"Topic not found or no-schema {name}")
+    schema = pb.Schema()
+    schema.CopyFrom(found[0])
+    schema.name = f"{name.partitioned.namespace_name}/{name.partitioned.local_name}"
+    answer = commands.get_schema_response(body.request_id, schema=schema, schema_version=found[1])
+    session.send(answer, str(name))
+
+
+def get_or_create_schema(session: Session, command: Incoming) -> None:
+    """Register a schema, and tell its version."""
+    body: pb.CommandGetOrCreateSchema = command.body
+    name = parse_topic(body.topic)
+    version = session.server.topics.schemas(name).add(body.schema)
+    answer = commands.get_or_create_schema_response(body.request_id, schema_version=version)
+    session.send(answer, str(name))

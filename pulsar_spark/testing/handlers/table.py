@@ -1,0 +1,50 @@
+"""The table of commands: type → function that carries it out.
+
+A function gets the session and the command and answers through the session; it raises Refusal
+to have the command refused, and returns a coroutine if it has to wait for something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.testing.actions import Incoming
+from pulsar_spark.testing.handlers import acknowledge, connect, consume, lookup, produce, schema
+
+if TYPE_CHECKING:
+    from pulsar_spark.testing.session import Session
+
+Handler = Callable[["Session", Incoming], Coroutine[Any, Any, None] | None]
+
+_T = pb.BaseCommand
+
+HANDLERS: dict[int, Handler] = {
+    _T.CONNECT: connect.connect,
+    _T.AUTH_RESPONSE: connect.auth_response,
+    _T.TC_CLIENT_CONNECT_REQUEST: connect.no_transactions,
+    _T.NEW_TXN: connect.no_transactions,
+    _T.ADD_PARTITION_TO_TXN: connect.no_transactions,
+    _T.ADD_SUBSCRIPTION_TO_TXN: connect.no_transactions,
+    _T.END_TXN: connect.no_transactions,
+    _T.LOOKUP: lookup.lookup,
+    _T.PARTITIONED_METADATA: lookup.partitioned_metadata,
+    _T.GET_TOPICS_OF_NAMESPACE: lookup.topics_of_namespace,
+    _T.WATCH_TOPIC_LIST: lookup.watch_topics,
+    _T.WATCH_TOPIC_LIST_CLOSE: lookup.unwatch_topics,
+    _T.PRODUCER: produce.producer,
+    _T.SEND: produce.send,
+    _T.CLOSE_PRODUCER: produce.close_producer,
+    _T.SUBSCRIBE: consume.subscribe,
+    _T.FLOW: consume.flow,
+    _T.SEEK: consume.seek,
+    _T.GET_LAST_MESSAGE_ID: consume.last_message_id,
+    _T.CONSUMER_STATS: consume.stats,
+    _T.CLOSE_CONSUMER: consume.close_consumer,
+    _T.UNSUBSCRIBE: consume.unsubscribe,
+    _T.ACK: acknowledge.ack,
+    _T.REDELIVER_UNACKNOWLEDGED_MESSAGES: acknowledge.redeliver,
+    _T.GET_SCHEMA: schema.get_schema,
+    _T.GET_OR_CREATE_SCHEMA: schema.get_or_create_schema,
+}

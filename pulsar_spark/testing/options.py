@@ -1,0 +1,65 @@
+"""What an embedded broker can be told at its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from pulsar_spark.errors import OptionError
+from pulsar_spark.protocol.frames import DEFAULT_MAX_MESSAGE_SIZE
+
+HOST = "127.0.0.1"
+"""The only address an embedded broker listens on: it knows no authentication."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """The settings of one embedded broker; times in seconds, sizes in bytes.
+
+    Raises OptionError for values out of range.
+    """
+
+    port: int = 0
+    brokers: int = 1
+    name: str = "embedded"
+    auto_create: bool | int = True
+    namespaces: tuple[str, ...] | None = None
+    max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE
+    max_entries_per_ledger: int = 50_000
+    memory_limit: int = 2 * 1024**3
+    expose_entry_metadata: bool = False
+    batch_index_ack: bool = True
+    deduplication: bool = False
+    precise_flow: bool = False
+    max_unacked_messages: int = 50_000
+    keep_alive_interval: float = 30.0
+    liveness_timeout: float = 5.0
+    failover_delay: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise OptionError(f"{name} is {value}", f"Give a value from {low} to {high}.")
+
+    @property
+    def auto_partitions(self) -> int | None:
+        """Partitions of a topic that is created on first use: 0 plain, None not created."""
+        if isinstance(self.auto_create, bool):
+            return 0 if self.auto_create else None
+        return self.auto_create
+
+
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("port", 0, 65535),
+    ("brokers", 1, 16),
+    ("auto_create", 0, 10_000),
+    ("max_message_size", 1, 256 * 1024**2),
+    ("max_entries_per_ledger", 1, 2**31),
+    ("memory_limit", 1, 2**40),
+    ("max_unacked_messages", 1, 2**31),
+    ("keep_alive_interval", 0.01, 3600),
+    ("liveness_timeout", 0.01, 3600),
+    ("failover_delay", 0, 3600),
+)
+
+OPTION_NAMES = tuple(field.name for field in fields(BrokerOptions))

@@ -1,0 +1,142 @@
+"""The producers of one topic: names, access modes, takeover."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.testing.refusals import Refusal
+
+if TYPE_CHECKING:
+    from pulsar_spark.testing.session import Session
+    from pulsar_spark.testing.topic import Topic
+
+
+class Producer:
+    """A producer that is connected, or waits for exclusive access (`ready` false)."""
+
+    __slots__ = (
+        "access_mode",
+        "epoch",
+        "name",
+        "named_by_user",
+        "producer_id",
+        "ready",
+        "request_id",
+        "schema_version",
+        "session",
+        "topic",
+        "topic_epoch",
+    )
+
+    def __init__(self, session: Session, topic: Topic, body: pb.CommandProducer, name: str) -> None:
+        self.session = session
+        self.topic = topic
+        self.producer_id = body.producer_id
+        self.request_id = body.request_id
+        self.name = name
+        self.epoch = body.epoch
+        self.named_by_user = bool(body.producer_name) and body.user_provided_producer_name
+        self.access_mode = int(body.producer_access_mode)
+        self.topic_epoch: int | None = body.topic_epoch if body.HasField("topic_epoch") else None
+        self.schema_version = b""
+        self.ready = True
+
+    def succeeds(self, other: Producer) -> bool:
+        """Whether this is the same producer after a reconnect on the same connection."""
+        return (
+            self.session is other.session
+            and self.producer_id == other.producer_id
+            and self.epoch > other.epoch
+            and not self.named_by_user
+        )
+
+
+class TopicProducers:
+    """Who may write to a topic.
+
+    `on_ready` is called for a producer that waited for exclusive access and has it now;
+    `on_fenced` for one that lost its access to another.
+    """
+
+    def __init__(
+        self, on_ready: Callable[[Producer], None], on_fenced: Callable[[Producer], None]
+    ) -> None:
+        self.by_name: dict[str, Producer] = {}
+        self.waiting: list[Producer] = []
+        self.exclusive: Producer | None = None
+        self.epoch: int | None = None
+        self._on_ready = on_ready
+        self._on_fenced = on_fenced
+
+    def __len__(self) -> int:
+        return len(self.by_name)
+
+    def holder(self, name: str) -> Producer | None:
+        """The connected producer of this name."""
+        return self.by_name.get(name)
+
+    def add(self, producer: Producer) -> None:
+        """Let a producer in, or raise Refusal; the caller has made sure that its name is free."""
+        mode = producer.access_mode
+        if mode == pb.Shared:
+            if self.exclusive is not None or self.waiting:
+                raise self._held(pb.ProducerBusy, "ProducerBusyException")
+        elif mode == pb.Exclusive:
+            if self.by_name:
+                raise self._held(pb.ProducerFenced, "ProducerFencedException")
+            self._take_exclusive(producer)
+        elif mode == pb.ExclusiveWithFencing:
+            self._check_epoch(producer)
+            for other in [*self.by_name.values(), *self.waiting]:
+                self.remove(other, promote=False)
+                self._on_fenced(other)
+            self._take_exclusive(producer)
+        elif self.by_name:
+            producer.ready = False
+            self.waiting.append(producer)
+            return
+        else:
+            self._take_exclusive(producer)
+        self.by_name[producer.name] = producer
+
+    def remove(self, producer: Producer, *, promote: bool = True) -> None:
+        """Let a producer go, and let the next one in that waits for exclusive access."""
+        if producer in self.waiting:
+            self.waiting.remove(producer)
+            return
+        if self.by_name.get(producer.name) is not producer:
+            return
+        del self.by_name[producer.name]
+        if self.exclusive is producer:
+            self.exclusive = None
+        if promote and self.waiting and not self.by_name:
+            heir = self.waiting.pop(0)
+            self._take_exclusive(heir)
+            self.by_name[heir.name] = heir
+            heir.ready = True
+            self._on_ready(heir)
+
+    def _take_exclusive(self, producer: Producer) -> None:
+        self._check_epoch(producer)
+        if producer.topic_epoch is None or self.epoch is None:
+            self.epoch = 0 if self.epoch is None else self.epoch + 1
+        producer.topic_epoch = self.epoch
+        self.exclusive = producer
+
+    def _check_epoch(self, producer: Producer) -> None:
+        if (
+            producer.topic_epoch is not None
+            and self.epoch is not None
+            and producer.topic_epoch < self.epoch
+        ):
+            raise self._held(pb.ProducerFenced, "ProducerFencedException")
+
+    def _held(self, code: int, exception: str) -> Refusal:
+        if self.exclusive is not None:
+            text = f"Topic has an existing exclusive producer: {self.exclusive.name}"
+        else:
+            text = "Topic has existing producers, or a newer exclusive one had it"
+        package = "org.apache.pulsar.broker.service.BrokerServiceException"
+        return Refusal(code, f"{package}${exception}: {text}")

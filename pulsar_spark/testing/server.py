@@ -1,0 +1,173 @@
+"""The broker itself, on its own thread: listeners, sessions, topics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from pulsar_spark.errors import ConnectError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.frames import encode_command
+from pulsar_spark.testing.faults import FaultHost, Faults
+from pulsar_spark.testing.options import HOST, BrokerOptions
+from pulsar_spark.testing.session import Session
+from pulsar_spark.testing.topic import Clock
+from pulsar_spark.testing.topic_store import TopicStore
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+_STOP_TIMEOUT = 5.0
+# Mistakes and notes that are kept for a test to look at.
+_MAX_KEPT = 1000
+
+
+class Server:
+    """Everything that lives on the broker's thread; `loop` is that thread's.
+
+    There is one listener per broker that the options ask for; all serve the same topics.
+    """
+
+    def __init__(
+        self, options: BrokerOptions, loop: asyncio.AbstractEventLoop, fault_host: FaultHost
+    ) -> None:
+        self.options = options
+        self.loop = loop
+        self.faults = Faults(fault_host)
+        self.topics = TopicStore(options, Clock(loop.call_soon, loop.call_later))
+        self.sessions: set[Session] = set()
+        self.reading = True
+        self.internal_errors: list[Exception] = []
+        self.notes: list[str] = []
+        self.ports: list[int] = []
+        self._listeners: list[asyncio.Server | None] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sessions_made = 0
+        self._producers_named = 0
+
+    # --- listening ---
+
+    async def start_listening(self) -> None:
+        """Open the listeners; raises ConnectError if a port cannot be had."""
+        self.ports = [self.options.port] + [0] * (self.options.brokers - 1)
+        self._listeners = [None] * self.options.brokers
+        await self.listen()
+
+    async def listen(self) -> None:
+        """Take connections on all ports that are closed now."""
+        for number, listener in enumerate(self._listeners):
+            if listener is None:
+                self._listeners[number] = await self._open(number)
+
+    async def _open(self, number: int) -> asyncio.Server:
+        try:
+            listener = await self.loop.create_server(
+                lambda: Session(self, number),
+                HOST,
+                self.ports[number],
+                family=socket.AF_INET,
+                backlog=_BACKLOG,
+                reuse_address=True,
+            )
+        except OSError as error:
+            raise ConnectError(
+                f"the embedded broker cannot listen on {HOST}:{self.ports[number]}: {error}",
+                "Choose another port, or 0 for any free one.",
+            ) from None
+        self.ports[number] = listener.sockets[0].getsockname()[1]
+        return listener
+
+    async def refuse(self) -> None:
+        """Close the listeners: the operating system refuses new connections."""
+        for number, listener in enumerate(self._listeners):
+            if listener is not None:
+                listener.close()
+                self._listeners[number] = None
+        # Sockets that the loop is closing are gone after its next turn.
+        await asyncio.sleep(0)
+
+    def service_url(self, number: int = 0) -> str:
+        """The URL of one of the brokers."""
+        return f"pulsar://{HOST}:{self.ports[number]}"
+
+    def listener_of(self, address: str, default: int) -> int:
+        """The number of the broker at ``host:port``."""
+        port = address.rpartition(":")[2]
+        for number, known in enumerate(self.ports):
+            if port == str(known):
+                return number
+        return default
+
+    # --- sessions ---
+
+    def next_session_number(self) -> int:
+        """The number of a new connection, from 1."""
+        self._sessions_made += 1
+        return self._sessions_made
+
+    def session_opened(self, session: Session) -> None:
+        """Take note of a connection."""
+        self.sessions.add(session)
+        if not self.reading:
+            # The transport begins to read only after this, so it cannot be paused yet.
+            self.loop.call_soon(lambda: session.set_reading(self.reading))
+
+    def session_closed(self, session: Session) -> None:
+        """Take note that a connection is gone."""
+        self.sessions.discard(session)
+
+    def new_producer_name(self) -> str:
+        """A name for a producer that brought none."""
+        self._producers_named += 1
+        return f"{self.options.name}-0-{self._producers_named - 1}"
+
+    def set_reading(self, reading: bool) -> None:
+        """Read from all connections, or from none."""
+        self.reading = reading
+        for session in self.sessions:
+            session.set_reading(reading)
+
+    def disconnect_all(self, *, reset: bool = False) -> int:
+        """Close all connections; returns how many there were."""
+        sessions = list(self.sessions)
+        for session in sessions:
+            session.disconnect(reset=reset)
+        return len(sessions)
+
+    def inject(self, data: bytes | pb.BaseCommand, connection: int | None) -> int:
+        """Send bytes or a command unasked, past the rules of the protocol."""
+        frame = data if isinstance(data, bytes) else encode_command(data)
+        chosen = [s for s in self.sessions if connection in (None, s.number)]
+        for session in chosen:
+            session.flush()
+            session.transmit(frame)
+        return len(chosen)
+
+    # --- tasks and notes ---
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that waits for something."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def note(self, text: str, error: Exception | None = None) -> None:
+        """Keep a remark on what happened, for whoever looks into a failed test."""
+        _log.debug("%s", text, exc_info=error)
+        if len(self.notes) < _MAX_KEPT:
+            self.notes.append(text)
+
+    async def close(self) -> None:
+        """Close listeners and connections, and wait until they are gone."""
+        await self.refuse()
+        for task in list(self._tasks):
+            task.cancel()
+        deadline = time.monotonic() + _STOP_TIMEOUT
+        for session in list(self.sessions):
+            session.abort()
+        while (self.sessions or self._tasks) and time.monotonic() < deadline:
+            await asyncio.sleep(0.001)

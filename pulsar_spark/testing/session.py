@@ -1,0 +1,370 @@
+"""One connection of a client to the embedded broker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pulsar_spark.errors import InvalidTopicName
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.connection import Connection
+from pulsar_spark.protocol.events import CommandReceived, ConnectionFailed, Event, SendReceived
+from pulsar_spark.protocol.frames import BODY_FIELDS, encode_command
+from pulsar_spark.protocol.states import Role, State
+from pulsar_spark.testing.actions import Action, Incoming
+from pulsar_spark.testing.entry_log import Entry
+from pulsar_spark.testing.faults import INCOMING, OUTGOING, Seen
+from pulsar_spark.testing.handlers.answers import refusal
+from pulsar_spark.testing.handlers.table import HANDLERS
+from pulsar_spark.testing.refusals import Refusal
+from pulsar_spark.testing.topic_store import topic_name
+from pulsar_spark.testing.wire import MAX_HELD, Wire
+
+if TYPE_CHECKING:
+    from pulsar_spark.testing.consumers import Consumer
+    from pulsar_spark.testing.producers import Producer
+    from pulsar_spark.testing.server import Server
+
+_T = pb.BaseCommand
+NAMES: dict[int, str] = {number: name for name, number in pb.BaseCommand.Type.items()}
+# What names the topic in a command of a client: itself, or its producer or consumer.
+_OWNER_FIELDS: dict[int, str] = {
+    number: owner
+    for number, name in BODY_FIELDS.items()
+    for owner in ("topic", "producer_id", "consumer_id")
+    if hasattr(getattr(pb.BaseCommand(), name), owner) and not name.endswith("Response")
+}
+_PONG = encode_command(commands.pong())
+
+
+class Session(Wire):
+    """A connection: bytes to the protocol core and back, commands to their handlers.
+
+    Everything happens on the broker's thread. `listener` is the number of the broker, of those
+    in this process, that the client connected to.
+    """
+
+    def __init__(self, server: Server, listener: int) -> None:
+        super().__init__(server.loop)
+        self.server = server
+        self.listener = listener
+        self.number = server.next_session_number()
+        self.core = Connection(Role.BROKER, server.options.max_message_size)
+        self.producers: dict[int, Producer] = {}
+        self.consumers: dict[int, Consumer] = {}
+        self.watchers: dict[int, Callable[[], None]] = {}
+        self.connect: pb.CommandConnect | None = None
+        self.exposes_metadata = False
+        self.last_received = time.monotonic()
+        self._ping_sent_at: float | None = None
+        self._flush_scheduled = False
+        # Commands that are not carried out yet; faults can hold them back for a time.
+        self._input: deque[Event] = deque()
+        self._input_holds = 0
+        # Actions that wait for the answer to a request: by request id, or producer and sequence.
+        self._answer_actions: dict[tuple[int, ...], tuple[Seen, Action]] = {}
+
+    # --- asyncio ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, unless something is set to happen to new connections."""
+        super().connection_made(transport)
+        self.server.session_opened(self)
+        self.later(self.server.options.keep_alive_interval, self._keep_alive)
+        struck = self.server.faults.meet(INCOMING, "CONNECTION", None, None, self.number)
+        if struck is not None:
+            seen, rule = struck
+            rule.action.on_command(self, Incoming(0, None, None, lambda _: None), seen)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of everything that the client had."""
+        super().connection_lost(exc)
+        for producer in list(self.producers.values()):
+            producer.topic.producers.remove(producer)
+        self.producers.clear()
+        consumers, self.consumers = self.consumers, {}
+        for consumer in consumers.values():
+            consumer.subscription.topic.release(consumer)
+        for stop in self.watchers.values():
+            stop()
+        self.watchers.clear()
+        self._input.clear()
+        self.server.session_closed(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes, and deal with the commands that they complete."""
+        if self.muted:
+            return
+        self.last_received = time.monotonic()
+        self._ping_sent_at = None
+        self.flush()
+        self.core.receive_data(data)
+        for _ in self.core.data_to_send():
+            self._answer_ping()
+        self._input += self.core.events_received()
+        self._drain()
+        if self.backed_up:
+            self.pause(True)
+
+    def resume_writing(self) -> None:
+        """Deliver and read again."""
+        super().resume_writing()
+        self.pause(not self.server.reading)
+        for consumer in self.consumers.values():
+            consumer.subscription.wake()
+
+    # --- commands in ---
+
+    def _drain(self) -> None:
+        while self._input and not self._input_holds and self.open:
+            self._process(self._input.popleft())
+        if len(self._input) > MAX_HELD:
+            self.disconnect()
+
+    def _process(self, event: Event) -> None:
+        if isinstance(event, SendReceived):
+            self._meet(Incoming(_T.SEND, event.command, event.payload, self._carry_out))
+        elif isinstance(event, CommandReceived):
+            self._meet(Incoming(event.kind, event.body, None, self._carry_out))
+        elif isinstance(event, ConnectionFailed):
+            self.server.note(f"connection {self.number}: {event.error}")
+            self.disconnect()
+
+    def _meet(self, command: Incoming) -> None:
+        topic = self._topic_of(command.kind, command.body)
+        name = NAMES[command.kind]
+        struck = self.server.faults.meet(INCOMING, name, topic, command.body, self.number)
+        if struck is None:
+            self._carry_out(command)
+            return
+        seen, rule = struck
+        if rule.answer:
+            self._answer_actions[_answer_key(command.kind, command.body)] = (seen, rule.action)
+            self._carry_out(command)
+        else:
+            rule.action.on_command(self, command, seen)
+
+    def _carry_out(self, command: Incoming) -> None:
+        if not self.open:
+            return
+        handler = HANDLERS.get(command.kind)
+        try:
+            if handler is None:
+                raise Refusal(pb.NotAllowedError, f"{NAMES[command.kind]} is not supported here")
+            task = handler(self, command)
+        except Refusal as error:
+            self.refuse(command.kind, command.body, error.code, error.message)
+        except Exception as error:
+            self._report(command, error)
+        else:
+            if task is not None:
+                self.server.start(self._finish(command, task))
+
+    async def _finish(self, command: Incoming, task: Any) -> None:
+        try:
+            await task
+        except Refusal as error:
+            self.refuse(command.kind, command.body, error.code, error.message)
+        except Exception as error:
+            self._report(command, error)
+
+    def _report(self, command: Incoming, error: Exception) -> None:
+        """A mistake of the embedded broker itself: keep it for the test, tell the client."""
+        self.server.internal_errors.append(error)
+        self.server.note(f"{NAMES[command.kind]} failed", error)
+        self.refuse(command.kind, command.body, pb.UnknownError, f"{type(error).__name__}: {error}")
+
+    def refuse(self, kind: int, body: Any, code: int, message: str) -> None:
+        """Answer a command by an error, in the form that its answer has."""
+        answer = refusal(kind, body, code, message)
+        if answer is not None and self.core.state in (State.CONNECTING, State.READY):
+            self.send(answer, self._topic_of(kind, body))
+        if kind == _T.CONNECT:
+            self.disconnect()
+
+    def _topic_of(self, kind: int, body: Any) -> str | None:
+        """The full name of the topic that a command is about, as far as it names one."""
+        owner = _OWNER_FIELDS.get(kind)
+        if owner == "producer_id":
+            producer = self.producers.get(body.producer_id)
+            return None if producer is None else producer.topic.name
+        if owner == "consumer_id":
+            consumer = self.consumers.get(body.consumer_id)
+            return None if consumer is None else consumer.subscription.topic.name
+        if owner == "topic":
+            try:
+                return str(topic_name(body.topic))
+            except InvalidTopicName:
+                return None
+        return None
+
+    # --- commands out ---
+
+    def send(self, command: pb.BaseCommand, topic: str | None = None) -> None:
+        """Send a command, unless a fault strikes it or what it is about is gone."""
+        if not self.open or self.muted:
+            return
+        kind = command.type
+        action = self._outgoing_action(kind, getattr(command, BODY_FIELDS[kind]), topic)
+        if action is None:
+            self.core.send(command)
+            self._schedule_flush()
+            return
+        self.flush()
+        self.core.send(command)
+        self._act(action)
+
+    def deliver(self, command: pb.BaseCommand, entry: Entry, topic: str) -> None:
+        """Send an entry as it is stored."""
+        if not self.open or self.muted:
+            return
+        action = self._outgoing_action(_T.MESSAGE, command.message, topic)
+        if action is not None:
+            self.flush()
+        metadata = entry.broker_metadata if self.exposes_metadata else None
+        self.core.send_raw_payload(command, entry.data, metadata)
+        if action is None:
+            self._schedule_flush()
+        else:
+            self._act(action)
+
+    def _outgoing_action(
+        self, kind: int, body: Any, topic: str | None
+    ) -> tuple[Seen, Action] | None:
+        name = NAMES[kind]
+        struck = self.server.faults.meet(OUTGOING, name, topic, body, self.number)
+        if self._answer_actions and (key := _answer_key(kind, body)) in self._answer_actions:
+            seen, action = self._answer_actions.pop(key)
+            return Seen(time.monotonic(), self.number, OUTGOING, name, seen.topic, body), action
+        return None if struck is None else (struck[0], struck[1].action)
+
+    def _act(self, action: tuple[Seen, Action]) -> None:
+        seen, what = action
+        frame = b"".join(self.core.data_to_send())
+        if frame:
+            what.on_frame(self, frame, seen)
+
+    def _answer_ping(self) -> None:
+        faults = self.server.faults
+        struck = faults.meet(INCOMING, "PING", None, None, self.number)
+        struck = faults.meet(OUTGOING, "PONG", None, None, self.number) or struck
+        if struck is None:
+            self.transmit(_PONG)
+        else:
+            struck[1].action.on_frame(self, _PONG, struck[0])
+
+    def flush(self) -> None:
+        """Write what the protocol core has to send."""
+        self._flush_scheduled = False
+        buffers = self.core.data_to_send()
+        if buffers:
+            self.write_all(buffers)
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self.loop.call_soon(self.flush)
+
+    # --- producers and consumers ---
+
+    def announce_producer(self, producer: Producer) -> None:
+        """Tell a producer that it may write."""
+        answer = commands.producer_success(
+            producer.request_id,
+            producer.name,
+            schema_version=producer.schema_version,
+            topic_epoch=producer.topic_epoch,
+            producer_ready=producer.ready,
+        )
+        self.send(answer, producer.topic.name)
+
+    def close_producer(self, producer: Producer, assigned_broker_url: str | None = None) -> None:
+        """Send a producer away, which has been taken off its topic."""
+        if self.producers.get(producer.producer_id) is producer:
+            del self.producers[producer.producer_id]
+            command = commands.build(
+                "CLOSE_PRODUCER",
+                producer_id=producer.producer_id,
+                request_id=commands.NO_REQUEST_ID,
+                assignedBrokerServiceUrl=assigned_broker_url,
+            )
+            self.send(command, producer.topic.name)
+
+    def close_consumer(self, consumer: Consumer, assigned_broker_url: str | None = None) -> None:
+        """Send a consumer away."""
+        if self.consumers.get(consumer.consumer_id) is consumer:
+            del self.consumers[consumer.consumer_id]
+            command = commands.build(
+                "CLOSE_CONSUMER",
+                consumer_id=consumer.consumer_id,
+                request_id=commands.NO_REQUEST_ID,
+                assignedBrokerServiceUrl=assigned_broker_url,
+            )
+            self.send(command, consumer.subscription.topic.name)
+
+    # --- liveness ---
+
+    def _keep_alive(self) -> None:
+        if self.muted or not self.server.reading:
+            self._ping_sent_at = None
+        elif self._ping_sent_at is not None or self.core.state is not State.READY:
+            self.server.note(f"connection {self.number} is silent")
+            self.disconnect()
+            return
+        else:
+            self.ping()
+        self.later(self.server.options.keep_alive_interval, self._keep_alive)
+
+    def ping(self) -> None:
+        """Ask for a sign of life."""
+        self._ping_sent_at = time.monotonic()
+        self.send(commands.ping())
+
+    async def is_alive(self) -> bool:
+        """Ask for a sign of life and wait for it; a connection that gives none is closed."""
+        asked = time.monotonic()
+        self.ping()
+        deadline = asked + self.server.options.liveness_timeout
+        while self.open and self.last_received <= asked:
+            if time.monotonic() >= deadline:
+                self.disconnect(reset=True)
+                return False
+            await asyncio.sleep(0.001)
+        return self.open
+
+    # --- what faults do ---
+
+    def disconnect(self, *, reset: bool = False) -> None:
+        """Close the connection: in order, or by a TCP reset."""
+        if not reset:
+            self.flush()
+        super().disconnect(reset=reset)
+
+    def mute(self) -> None:
+        """Answer nothing any more, and look at nothing that comes."""
+        self.flush()
+        self.muted = True
+
+    def hold_input(self, seconds: float) -> None:
+        """Let commands wait, in order."""
+        self._input_holds += 1
+        self.later(seconds, self._release_input)
+
+    def _release_input(self) -> None:
+        self._input_holds -= 1
+        self._drain()
+
+    def set_reading(self, reading: bool) -> None:
+        """Read from the socket, or leave what the client sends in it."""
+        self.pause(not reading or self.backed_up)
+
+
+def _answer_key(kind: int, body: Any) -> tuple[int, ...]:
+    """What a request and its answer have in common."""
+    if kind in (_T.SEND, _T.SEND_RECEIPT, _T.SEND_ERROR):
+        return body.producer_id, body.sequence_id
+    return (getattr(body, "request_id", -1),)

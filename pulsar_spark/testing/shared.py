@@ -1,0 +1,159 @@
+"""Shared subscriptions: entries are spread over several consumers, one by one."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pulsar_spark.testing.consumers import Consumer
+from pulsar_spark.testing.cursor import Cursor
+from pulsar_spark.testing.entry_log import Entry, Place
+from pulsar_spark.testing.subscription import MAX_READ_BYTES, MAX_READ_ENTRIES, Subscription
+
+if TYPE_CHECKING:
+    from pulsar_spark.testing.topic import Topic
+
+# Entries that one consumer gets before it is the next one's turn; a real broker's number.
+_TURN = 20
+
+
+class SharedSubscription(Subscription):
+    """Shared: consumers take turns; each entry is acknowledged or delivered again by itself."""
+
+    ordered = False
+
+    def __init__(self, topic: Topic, name: str, kind: int, cursor: Cursor, durable: bool) -> None:
+        super().__init__(topic, name, kind, cursor, durable)
+        self.redeliveries: Counter[Place] = Counter()
+        self._owners: dict[Place, Consumer] = {}
+        # Places to be delivered again, or that were read but could not be delivered yet.
+        self._replay: list[Place] = []
+        self._delayed: list[tuple[int, Place]] = []
+        self._turn = 0
+
+    def contender(self, consumer_kind: int) -> Consumer | None:
+        """Nobody has to leave for another consumer of the same kind."""
+        if self.consumers and consumer_kind != self.kind:
+            return self.consumers[0]
+        return None
+
+    def add(self, consumer: Consumer) -> None:
+        """Connect a consumer."""
+        if not self.consumers:
+            self._start_over()
+        self.consumers.append(consumer)
+
+    def after_remove(self, consumer: Consumer) -> None:
+        """Deliver to others what the consumer did not acknowledge."""
+        if not self.consumers:
+            self._start_over()
+            return
+        for place in list(consumer.pending):
+            self._give_back(consumer, place)
+        self.wake()
+
+    def _start_over(self) -> None:
+        self._owners.clear()
+        self._replay.clear()
+        self._delayed.clear()
+        self.redeliveries.clear()
+        self.cursor.rewind()
+
+    def forget(self, place: Place) -> None:
+        """Take an acknowledged entry off the consumer that had it."""
+        owner = self._owners.get(place)
+        if owner is not None:
+            was_blocked = self._is_blocked(owner)
+            self._release(owner, place)
+            if was_blocked and not self._is_blocked(owner):
+                self.wake()
+        self.redeliveries.pop(place, None)
+
+    def redeliver(self, consumer: Consumer, places: list[Place]) -> None:
+        """Deliver entries again that this consumer holds."""
+        for place in places or list(consumer.pending):
+            if place in consumer.pending:
+                self._give_back(consumer, place)
+                self.redeliveries[place] += 1
+        consumer.unacked = sum(consumer.pending.values())
+        self.wake()
+
+    def _release(self, consumer: Consumer, place: Place) -> None:
+        del consumer.pending[place], self._owners[place]
+
+    def _give_back(self, consumer: Consumer, place: Place) -> None:
+        self._release(consumer, place)
+        heapq.heappush(self._replay, place)
+
+    def _is_blocked(self, consumer: Consumer) -> bool:
+        return len(consumer.pending) >= self.topic.max_unacked_messages
+
+    def _takes(self, consumer: Consumer) -> bool:
+        return consumer.can_take and not self._is_blocked(consumer)
+
+    def deliver(self) -> bool:
+        """Deliver to the consumers in turn, at most one pass."""
+        self._ripen()
+        left, size = MAX_READ_ENTRIES, 0
+        while left > 0 and size < MAX_READ_BYTES:
+            consumer = self._next_consumer()
+            if consumer is None:
+                return False
+            for _ in range(min(_TURN, left)):
+                entry = self._next_entry()
+                if entry is None:
+                    self.report_end()
+                    return False
+                self._hand_over(consumer, entry)
+                left -= 1
+                size += len(entry.data)
+                if not self._takes(consumer):
+                    break
+        return True
+
+    def _next_consumer(self) -> Consumer | None:
+        top = sorted({consumer.priority for consumer in self.consumers})
+        for priority in top:
+            ranked = [consumer for consumer in self.consumers if consumer.priority == priority]
+            for step in range(len(ranked)):
+                consumer = ranked[(self._turn + step) % len(ranked)]
+                if self._takes(consumer):
+                    self._turn += step + 1
+                    return consumer
+        return None
+
+    def _next_entry(self) -> Entry | None:
+        while self._replay:
+            entry = self.topic.log.get(heapq.heappop(self._replay))
+            if entry is not None and not self._is_held(entry.place):
+                return entry
+        for entry in self.topic.log.walk(self.cursor.read_place):
+            self.cursor.read_place = (entry.place[0], entry.place[1] + 1)
+            if self._is_held(entry.place) or self._is_early(entry):
+                continue
+            return entry
+        return None
+
+    def _is_held(self, place: Place) -> bool:
+        return place in self._owners or self.cursor.is_acked(place)
+
+    def _hand_over(self, consumer: Consumer, entry: Entry) -> None:
+        if self.pass_on(consumer, entry, self.redeliveries.get(entry.place, 0)):
+            consumer.pending[entry.place] = entry.count
+            self._owners[entry.place] = consumer
+
+    # --- delayed messages: they wait on these kinds of subscription only ---
+
+    def _is_early(self, entry: Entry) -> bool:
+        if not entry.deliver_at or entry.deliver_at <= time.time() * 1000:
+            return False
+        heapq.heappush(self._delayed, (entry.deliver_at, entry.place))
+        self.later(entry.deliver_at / 1000 - time.time(), self.wake)
+        return True
+
+    def _ripen(self) -> None:
+        now = time.time() * 1000
+        while self._delayed and self._delayed[0][0] <= now:
+            heapq.heappush(self._replay, heapq.heappop(self._delayed)[1])

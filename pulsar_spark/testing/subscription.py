@@ -1,0 +1,240 @@
+"""Subscriptions: who reads a topic under one name, and how entries reach them.
+
+This is the base, and the kind that has one reader at a time (Exclusive, Failover); `shared.py`
+has those that spread entries over several.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.testing.consumers import Consumer
+from pulsar_spark.testing.cursor import Cursor
+from pulsar_spark.testing.entry_log import Entry, Place
+from pulsar_spark.testing.refusals import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pulsar_spark.testing.topic import Topic
+
+# What one pass delivers at most, so that connections take turns; a real broker's limits too.
+MAX_READ_ENTRIES = 100
+MAX_READ_BYTES = 5 * 1024 * 1024
+
+
+class Subscription:
+    """A named reader of a topic: its cursor and its consumers.
+
+    `kind` is the SubType of the consumers that are, or last were, connected.
+    """
+
+    ordered = True
+    """Whether one consumer gets all entries in order."""
+
+    def __init__(self, topic: Topic, name: str, kind: int, cursor: Cursor, durable: bool) -> None:
+        self.topic = topic
+        self.name = name
+        self.kind = kind
+        self.cursor = cursor
+        self.durable = durable
+        self.consumers: list[Consumer] = []
+        # Set while a seek has sent the consumers away: they will be back.
+        self.awaiting_return = False
+        self._scheduled = False
+
+    # --- consumers ---
+
+    def add(self, consumer: Consumer) -> None:
+        """Connect a consumer, or raise Refusal; `started` is to follow once it was told so."""
+        raise NotImplementedError
+
+    def started(self, consumer: Consumer) -> None:
+        """Take note that the consumer knows that it is subscribed."""
+        self.awaiting_return = False
+        self.report_end()
+
+    def remove(self, consumer: Consumer) -> None:
+        """Disconnect a consumer; what it did not acknowledge is delivered again."""
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+            self.after_remove(consumer)
+
+    def after_remove(self, consumer: Consumer) -> None:
+        """React to the loss of a consumer."""
+        raise NotImplementedError
+
+    def contender(self, consumer_kind: int) -> Consumer | None:
+        """The consumer that a new one of this kind would have to displace."""
+        raise NotImplementedError
+
+    # --- delivery ---
+
+    def wake(self) -> None:
+        """Deliver soon what can be delivered."""
+        if not self._scheduled and self.consumers:
+            self._scheduled = True
+            self.topic.call_soon(self._run)
+
+    def later(self, seconds: float, function: Callable[[], None]) -> None:
+        """Call a function on the broker's thread after some time."""
+        self.topic.call_later(seconds, function)
+
+    def _run(self) -> None:
+        self._scheduled = False
+        if self.consumers and self.deliver():
+            self.wake()
+
+    def deliver(self) -> bool:
+        """Deliver for one pass. Returns whether to go on at once."""
+        raise NotImplementedError
+
+    def pass_on(self, consumer: Consumer, entry: Entry, redelivery_count: int = 0) -> bool:
+        """Deliver an entry unless it is acknowledged already; returns whether it was."""
+        if self.cursor.is_acked(entry.place):
+            return False
+        remaining = self.cursor.partial.get(entry.place, 0) if self.cursor.partial else 0
+        consumer.deliver(entry, redelivery_count=redelivery_count, remaining=remaining)
+        return True
+
+    # --- acknowledgement ---
+
+    def ack(self, consumer: Consumer, place: Place, ack_set: list[int]) -> None:
+        """Acknowledge one entry, or messages of it."""
+        if self.cursor.ack(place, ack_set):
+            self.forget(place)
+        entry = self.topic.log.get(place)
+        consumer.unacked = max(0, consumer.unacked - (entry.count if entry is not None else 1))
+
+    def ack_cumulative(self, consumer: Consumer, place: Place, ack_set: list[int]) -> None:
+        """Acknowledge everything up to an entry; raises Refusal where several consumers read."""
+        if not self.ordered:
+            raise Refusal(pb.NotAllowedError, "Cumulative ack is not allowed on shared consumers")
+        self.cursor.ack_cumulative(place, ack_set)
+        consumer.unacked = 0
+
+    def forget(self, place: Place) -> None:
+        """Take note that an entry is wholly acknowledged."""
+
+    def redeliver(self, consumer: Consumer, places: list[Place]) -> None:
+        """Deliver again: these entries, or all unacknowledged ones if none are named."""
+        raise NotImplementedError
+
+    def seek(self, start: Place, ack_set: list[int]) -> list[Consumer]:
+        """Move the cursor; returns the consumers that this disconnects."""
+        gone, self.consumers = self.consumers, []
+        for consumer in gone:
+            self.after_remove(consumer)
+        self.awaiting_return = bool(gone)
+        self.cursor.reset(start, ack_set)
+        return gone
+
+    def report_end(self) -> None:
+        """Tell consumers that the topic is terminated and everything was acknowledged."""
+        if not self.topic.terminated or self.cursor.backlog():
+            return
+        for consumer in self.consumers:
+            if not consumer.end_reported:
+                consumer.end_reported = True
+                command = commands.reached_end_of_topic(consumer.consumer_id)
+                consumer.session.send(command, self.topic.name)
+
+
+class SingleSubscription(Subscription):
+    """Exclusive and Failover: one consumer at a time gets everything, in order."""
+
+    def __init__(self, topic: Topic, name: str, kind: int, cursor: Cursor, durable: bool) -> None:
+        super().__init__(topic, name, kind, cursor, durable)
+        self.active: Consumer | None = None
+        # A Failover consumer that takes over waits for the failover delay first.
+        self._activated = False
+
+    def contender(self, consumer_kind: int) -> Consumer | None:
+        """The connected consumer, unless both it and the new one take turns."""
+        if self.consumers and pb.CommandSubscribe.Exclusive in (self.kind, consumer_kind):
+            return self.consumers[0]
+        return None
+
+    def add(self, consumer: Consumer) -> None:
+        """Connect a consumer; the first one, or that of a better priority, becomes active."""
+        if self.kind == pb.CommandSubscribe.Exclusive and self.consumers:
+            raise Refusal(pb.ConsumerBusy, "Exclusive consumer is already connected")
+        self.consumers.append(consumer)
+        if self.active is not None:
+            self._tell(consumer, False)
+
+    def started(self, consumer: Consumer) -> None:
+        """Let the new consumer take over if it comes first now."""
+        super().started(consumer)
+        self._elect()
+
+    def after_remove(self, consumer: Consumer) -> None:
+        """Let the next consumer take over from where acknowledgement stands."""
+        if self.active is consumer:
+            self.active = None
+            self.cursor.rewind()
+        self._elect()
+
+    def _elect(self) -> None:
+        best = self._first()
+        if best is self.active:
+            return
+        if self.active is not None:
+            self._tell(self.active, False)
+        self.active = best
+        self._activated = False
+        self.cursor.rewind()
+        if best is None:
+            return
+        if self.kind == pb.CommandSubscribe.Failover and self.topic.failover_delay:
+            self.later(self.topic.failover_delay, lambda: self._activate(best))
+        else:
+            self._activate(best)
+
+    def _first(self) -> Consumer | None:
+        if not self.consumers:
+            return None
+        top = min(consumer.priority for consumer in self.consumers)
+        ranked = [consumer for consumer in self.consumers if consumer.priority == top]
+        if self.topic.partition < 0:
+            return self.active if self.active in ranked else ranked[0]
+        # Partitions are spread over the consumers, in the order of their names.
+        ranked.sort(key=lambda consumer: consumer.name)
+        return ranked[self.topic.partition % len(ranked)]
+
+    def _activate(self, consumer: Consumer) -> None:
+        if self.active is consumer and not self._activated:
+            self._activated = True
+            self._tell(consumer, True)
+            self.wake()
+
+    def _tell(self, consumer: Consumer, is_active: bool) -> None:
+        if self.kind == pb.CommandSubscribe.Failover:
+            command = commands.active_consumer_change(consumer.consumer_id, is_active)
+            consumer.session.send(command, self.topic.name)
+
+    def deliver(self) -> bool:
+        """Deliver to the active consumer what its permits allow, at most one pass."""
+        consumer = self.active
+        if consumer is None or not self._activated or not consumer.can_take:
+            return False
+        left = consumer.entries_wanted(MAX_READ_ENTRIES, precise=self.topic.precise_flow)
+        size = 0
+        for entry in self.topic.log.walk(self.cursor.read_place):
+            if not left or size >= MAX_READ_BYTES:
+                return consumer.can_take
+            self.cursor.read_place = (entry.place[0], entry.place[1] + 1)
+            if self.pass_on(consumer, entry):
+                size += len(entry.data)
+            left -= 1
+        self.report_end()
+        return False
+
+    def redeliver(self, consumer: Consumer, places: list[Place]) -> None:
+        """Deliver all unacknowledged entries again, whatever places are named."""
+        if consumer is self.active:
+            self.cursor.rewind()
+            consumer.unacked = 0
+            self.wake()

@@ -1,0 +1,247 @@
+"""One topic that producers and consumers connect to: a plain topic, or one partition."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.frames import Buffer
+from pulsar_spark.protocol.message_id import EARLIEST, LATEST
+from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.testing.consumers import Consumer
+from pulsar_spark.testing.cursor import Cursor
+from pulsar_spark.testing.entry_log import Entry, EntryLog, Place, Usage
+from pulsar_spark.testing.key_shared import KeySharedSubscription
+from pulsar_spark.testing.producers import Producer, TopicProducers
+from pulsar_spark.testing.refusals import Refusal
+from pulsar_spark.testing.schemas import SchemaHistory
+from pulsar_spark.testing.shared import SharedSubscription
+from pulsar_spark.testing.subscription import SingleSubscription, Subscription
+
+if TYPE_CHECKING:
+    from pulsar_spark.testing.options import BrokerOptions
+
+_S = pb.CommandSubscribe
+_KINDS: dict[int, type[Subscription]] = {
+    _S.Exclusive: SingleSubscription,
+    _S.Failover: SingleSubscription,
+    _S.Shared: SharedSubscription,
+    _S.Key_Shared: KeySharedSubscription,
+}
+
+EARLIEST_PLACE: Place = (EARLIEST.ledger_id, EARLIEST.entry_id)
+LATEST_PLACE: Place = (LATEST.ledger_id, LATEST.entry_id)
+
+
+class Clock:
+    """How a topic asks for something to be done soon or later, on the broker's thread."""
+
+    def __init__(
+        self,
+        call_soon: Callable[[Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        self.call_soon = call_soon
+        self.call_later = call_later
+
+
+class Topic:
+    """A topic's entries, producers and subscriptions. Lives on the broker's thread."""
+
+    def __init__(
+        self,
+        name: TopicName,
+        options: BrokerOptions,
+        clock: Clock,
+        schemas: SchemaHistory,
+        new_ledger_id: Callable[[], int],
+        usage: Usage,
+    ) -> None:
+        self.name = str(name)
+        self.partition = name.partition_index
+        self.persistent = name.is_persistent
+        self.schemas = schemas
+        self.log = EntryLog(new_ledger_id, options.max_entries_per_ledger, usage)
+        self.producers = TopicProducers(self._announce_ready, self._close_producer)
+        self.subscriptions: dict[str, Subscription] = {}
+        self.terminated = False
+        # Per producer name the highest sequence id stored, with deduplication on.
+        self.sequence_ids: dict[str, int] = {}
+        self.precise_flow = options.precise_flow
+        self.failover_delay = options.failover_delay
+        self.max_unacked_messages = options.max_unacked_messages
+        self.call_soon = clock.call_soon
+        self.call_later = clock.call_later
+        self._expose = options.expose_entry_metadata
+        self._batch_index_ack = options.batch_index_ack
+
+    # --- entries ---
+
+    def append(self, data: Buffer, metadata: pb.MessageMetadata) -> Place:
+        """Store what a SEND carried, and wake the consumers; returns its place."""
+        messages = 0
+        if metadata.HasField("num_messages_in_batch"):
+            messages = max(1, metadata.num_messages_in_batch)
+        entry = Entry(data, messages, metadata.publish_time, max(0, metadata.deliver_at_time))
+        if not self.persistent:
+            return self._pass_through(entry)
+        self.log.append(entry)
+        if self._expose:
+            entry.broker_timestamp = time.time_ns() // 1_000_000
+            entry.broker_metadata = pb.BrokerEntryMetadata(
+                broker_timestamp=entry.broker_timestamp, index=entry.index
+            ).SerializeToString()
+        for subscription in self.subscriptions.values():
+            subscription.wake()
+        return entry.place
+
+    def _pass_through(self, entry: Entry) -> Place:
+        """Give an entry of a non-persistent topic to who can take it now; nobody keeps it."""
+        entry.place = (0, 0)
+        for subscription in self.subscriptions.values():
+            takers = [consumer for consumer in subscription.consumers if consumer.can_take]
+            if isinstance(subscription, SingleSubscription):
+                takers = [consumer for consumer in takers if consumer is subscription.active]
+            if takers:
+                takers[self.log.messages % len(takers)].deliver(entry)
+        self.log.messages += entry.count
+        return entry.place
+
+    def last_message(self) -> tuple[Place, int] | None:
+        """Place and batch index of the last message, None on an empty topic."""
+        entry = self.log.last()
+        return None if entry is None else (entry.place, entry.last_batch_index)
+
+    def trim(self, before: Place) -> int:
+        """Drop the entries before a place; returns the bytes that this frees."""
+        freed = self.log.trim(before)
+        for subscription in self.subscriptions.values():
+            subscription.cursor.forget_trimmed()
+        return freed
+
+    def roll(self) -> None:
+        """Go on in a new ledger."""
+        self.log.roll()
+
+    def terminate(self) -> None:
+        """Take no more messages; consumers are told once they have acknowledged all."""
+        self.terminated = True
+        for producer in [*self.producers.by_name.values(), *self.producers.waiting]:
+            self._close_producer(producer)
+            self.producers.remove(producer, promote=False)
+        for subscription in self.subscriptions.values():
+            subscription.report_end()
+
+    # --- producers ---
+
+    def _announce_ready(self, producer: Producer) -> None:
+        producer.session.announce_producer(producer)
+
+    def _close_producer(self, producer: Producer) -> None:
+        producer.session.close_producer(producer)
+
+    # --- subscriptions ---
+
+    def subscribe(self, body: pb.CommandSubscribe) -> Subscription:
+        """Return the subscription that a SUBSCRIBE names, created or of changed kind if need be.
+
+        Raises Refusal where it is held by consumers of another kind, or is durable for one and
+        not for the other.
+        """
+        subscription = self.subscriptions.get(body.subscription)
+        kind = int(body.subType)
+        if kind not in _KINDS:
+            raise Refusal(pb.NotAllowedError, f"unknown subscription type {kind}")
+        durable = body.durable and self.persistent
+        if subscription is None:
+            cursor = Cursor(self.log, self._start(body), batch_index_ack=self._batch_index_ack)
+            subscription = _KINDS[kind](self, body.subscription, kind, cursor, durable)
+        elif subscription.durable != durable:
+            existing = "Durable" if subscription.durable else "Non-durable"
+            raise Refusal(
+                pb.NotAllowedError, f"{existing} subscription with the same name already exists."
+            )
+        elif subscription.consumers and subscription.kind != kind:
+            raise Refusal(pb.ConsumerBusy, "Subscription is of different type")
+        elif subscription.kind != kind:
+            awaiting_return = subscription.awaiting_return
+            subscription = _KINDS[kind](self, subscription.name, kind, subscription.cursor, durable)
+            subscription.awaiting_return = awaiting_return
+            subscription.cursor.rewind()
+        self.subscriptions[subscription.name] = subscription
+        return subscription
+
+    def _start(self, body: pb.CommandSubscribe) -> Place:
+        if not body.durable and body.HasField("start_message_id"):
+            place = place_of(body.start_message_id)
+            if body.start_message_rollback_duration_sec and place == EARLIEST_PLACE:
+                since = time.time() - body.start_message_rollback_duration_sec
+                return self.log.first_published_at(int(since * 1000))
+            return place
+        return EARLIEST_PLACE if body.initialPosition == _S.Earliest else LATEST_PLACE
+
+    def release(self, consumer: Consumer) -> None:
+        """Disconnect a consumer; a non-durable subscription ends with its last one."""
+        subscription = consumer.subscription
+        subscription.remove(consumer)
+        if (
+            not subscription.durable
+            and not subscription.consumers
+            and not subscription.awaiting_return
+            and self.subscriptions.get(subscription.name) is subscription
+        ):
+            del self.subscriptions[subscription.name]
+
+    def drop_subscription(self, name: str) -> None:
+        """Forget a subscription and its cursor."""
+        self.subscriptions.pop(name, None)
+
+    # --- connections ---
+
+    def close_producers(self, assigned_broker_url: str | None = None) -> int:
+        """Send all producers away, as a broker does that gives the topic up."""
+        gone = [*self.producers.by_name.values(), *self.producers.waiting]
+        for producer in gone:
+            self.producers.remove(producer, promote=False)
+        for producer in gone:
+            producer.session.close_producer(producer, assigned_broker_url)
+        return len(gone)
+
+    def close_consumers(self, assigned_broker_url: str | None = None) -> int:
+        """Send all consumers away; durable subscriptions stay, others end."""
+        gone = [
+            consumer
+            for subscription in self.subscriptions.values()
+            for consumer in subscription.consumers
+        ]
+        for consumer in gone:
+            consumer.session.close_consumer(consumer, assigned_broker_url)
+            self.release(consumer)
+        return len(gone)
+
+    def forget_connections(self) -> None:
+        """Begin as after a restart: nobody is connected, and non-durable readers are gone."""
+        for subscription in list(self.subscriptions.values()):
+            if not subscription.durable:
+                del self.subscriptions[subscription.name]
+
+    @property
+    def is_inactive(self) -> bool:
+        """Whether neither a producer nor a subscription holds the topic."""
+        return not self.producers.by_name and not self.subscriptions
+
+
+def place_of(message_id: pb.MessageIdData) -> Place:
+    """Return the place that a message id on the wire names; 2^64-1 there is -1 here."""
+    return _signed(message_id.ledgerId), _signed(message_id.entryId)
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value
+
+
+def message_id(place: Place) -> pb.MessageIdData:
+    """Return a place as a message id on the wire."""
+    return pb.MessageIdData(ledgerId=place[0] % 2**64, entryId=place[1] % 2**64)

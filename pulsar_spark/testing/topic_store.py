@@ -1,0 +1,246 @@
+"""All topics of a broker: names, partitions, creation, deletion, ownership."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+from pulsar_spark.errors import InvalidTopicName
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.topic_name import TopicName, topics_hash
+from pulsar_spark.testing.entry_log import Usage
+from pulsar_spark.testing.options import BrokerOptions
+from pulsar_spark.testing.refusals import Refusal
+from pulsar_spark.testing.schemas import SchemaHistory
+from pulsar_spark.testing.topic import Clock, Topic
+
+MAX_PATTERN = 50
+"""Characters up to which a broker filters a namespace's topics by a pattern."""
+
+_MODE = pb.CommandGetTopicsOfNamespace
+
+
+@lru_cache(maxsize=100_000)
+def topic_name(text: str) -> TopicName:
+    """Return the topic that a text names; raises InvalidTopicName."""
+    return TopicName.parse(text)
+
+
+class Watcher:
+    """A client's wish to be told of topics that appear in or vanish from a namespace."""
+
+    def __init__(
+        self, namespace: str, pattern: str, notify: Callable[[list[str], list[str], str], None]
+    ) -> None:
+        self.namespace = namespace
+        self.pattern = pattern
+        self.notify = notify
+
+
+class TopicStore:
+    """The topics of a broker, by full name, and the schemas that partitions share."""
+
+    def __init__(self, options: BrokerOptions, clock: Clock) -> None:
+        self._options = options
+        self._clock = clock
+        self._last_ledger_id = 0
+        self.usage = Usage()
+        self.topics: dict[str, Topic] = {}
+        self.partitioned: dict[str, int] = {}
+        self._schemas: dict[str, SchemaHistory] = {}
+        self._owners: dict[str, int] = {}
+        self.watchers: list[Watcher] = []
+
+    # --- finding ---
+
+    def partitions(self, name: TopicName, *, auto_create: bool) -> int:
+        """How many partitions a topic has; 0 for a plain one, and for one yet to be created.
+
+        Without `auto_create` a topic that does not exist raises Refusal (TopicNotFound).
+        """
+        self._check_namespace(name)
+        text = str(name)
+        if text in self.partitioned:
+            return self.partitioned[text]
+        if text in self.topics:
+            return 0
+        if not auto_create:
+            raise Refusal(pb.TopicNotFound, "")
+        count = self._options.auto_partitions
+        if count and name.partition_index < 0:
+            self.create(name, count)
+            return count
+        return 0
+
+    def open(self, name: TopicName, *, create: bool) -> Topic:
+        """Return the topic for a producer or consumer, created if that is allowed.
+
+        Raises Refusal (TopicNotFound, or NotAllowedError for the name of a partitioned topic).
+        """
+        self._check_namespace(name)
+        text = str(name)
+        if text in self.topics:
+            return self.topics[text]
+        if text in self.partitioned:
+            raise Refusal(
+                pb.NotAllowedError,
+                f"{text} is a partitioned topic, connect to one of its partitions",
+            )
+        known = self.partitioned.get(str(name.partitioned)) if name.partition_index >= 0 else None
+        if known is not None and name.partition_index >= known:
+            raise Refusal(pb.TopicNotFound, f"Topic {text} is not one of {known} partitions")
+        if not create or self._options.auto_partitions is None:
+            raise Refusal(pb.TopicNotFound, f"Topic {text} does not exist")
+        return self._add(name)
+
+    def schemas(self, name: TopicName) -> SchemaHistory:
+        """The schema history of a topic; all partitions have that of their topic."""
+        return self._schemas.setdefault(str(name.partitioned), SchemaHistory())
+
+    def schemas_if_any(self, name: TopicName) -> SchemaHistory | None:
+        """As `schemas`, but None for a topic that never had one."""
+        return self._schemas.get(str(name.partitioned))
+
+    def parts(self, name: TopicName) -> list[Topic]:
+        """The topic of this name, or all partitions of it; empty if it does not exist."""
+        text = str(name)
+        if text in self.partitioned:
+            names = (str(name.partition(index)) for index in range(self.partitioned[text]))
+            return [self.topics[part] for part in names if part in self.topics]
+        return [self.topics[text]] if text in self.topics else []
+
+    # --- creating and deleting ---
+
+    def create(self, name: TopicName, partitions: int, ledger_id: int | None = None) -> None:
+        """Create a plain topic (0 partitions) or one with partitions; raises Refusal if it exists.
+
+        `ledger_id` is that of its first ledger; ids go on from it, for the whole broker.
+        """
+        self._check_namespace(name)
+        text = str(name)
+        if text in self.topics or text in self.partitioned:
+            raise Refusal(pb.NotAllowedError, f"This topic already exists: {text}")
+        if ledger_id is not None:
+            self._last_ledger_id = ledger_id - 1
+        if not partitions:
+            self._add(name)
+            return
+        self.partitioned[text] = partitions
+        for index in range(partitions):
+            self._add(name.partition(index))
+
+    def add_partitions(self, name: TopicName, partitions: int) -> None:
+        """Let a partitioned topic have more partitions; raises Refusal for fewer."""
+        known = self.partitioned.get(str(name))
+        if known is None:
+            raise Refusal(pb.TopicNotFound, f"{name} is no partitioned topic")
+        if partitions < known:
+            raise Refusal(pb.NotAllowedError, f"{name} has {known} partitions already")
+        self.partitioned[str(name)] = partitions
+        for index in range(known, partitions):
+            if str(name.partition(index)) not in self.topics:
+                self._add(name.partition(index))
+
+    def delete(self, name: TopicName) -> list[Topic]:
+        """Forget a topic with all its partitions and schemas; returns what it consisted of."""
+        gone = self.parts(name)
+        self.partitioned.pop(str(name), None)
+        for topic in gone:
+            del self.topics[topic.name]
+            self._owners.pop(topic.name, None)
+            topic.log.discard()
+        if name.partition_index < 0 or str(name.partitioned) not in self.partitioned:
+            self._schemas.pop(str(name.partitioned), None)
+        self._announce([], [topic.name for topic in gone])
+        return gone
+
+    def _add(self, name: TopicName) -> Topic:
+        topic = Topic(
+            name,
+            self._options,
+            self._clock,
+            self.schemas(name),
+            self._new_ledger_id,
+            self.usage,
+        )
+        self.topics[topic.name] = topic
+        self._announce([topic.name], [])
+        return topic
+
+    def _new_ledger_id(self) -> int:
+        self._last_ledger_id += 1
+        return self._last_ledger_id
+
+    def _check_namespace(self, name: TopicName) -> None:
+        known = self._options.namespaces
+        if known is not None and name.namespace_name not in known:
+            raise Refusal(pb.TopicNotFound, "Namespace not found")
+
+    # --- listing ---
+
+    def of_namespace(self, namespace: str, mode: int = _MODE.ALL) -> list[str]:
+        """The full names of a namespace's topics, partitions each by itself."""
+        return sorted(
+            text
+            for text, topic in self.topics.items()
+            if topic_name(text).namespace_name == namespace
+            and mode != (_MODE.NON_PERSISTENT if topic.persistent else _MODE.PERSISTENT)
+        )
+
+    def _announce(self, added: list[str], deleted: list[str]) -> None:
+        for watcher in self.watchers:
+            appeared = self.matching(watcher, added)
+            vanished = self.matching(watcher, deleted)
+            if appeared or vanished:
+                everything = self.matching(watcher, self.of_namespace(watcher.namespace))
+                watcher.notify(appeared, vanished, topics_hash(everything))
+
+    @staticmethod
+    def matching(watcher: Watcher, names: Iterable[str]) -> list[str]:
+        """Those persistent topics that a watcher asked for."""
+        parsed = ((text, topic_name(text)) for text in names)
+        mine = [
+            text
+            for text, name in parsed
+            if name.is_persistent and name.namespace_name == watcher.namespace
+        ]
+        return filter_by_pattern(mine, watcher.pattern)
+
+    # --- ownership, with several brokers ---
+
+    def owner(self, text: str) -> int:
+        """The number of the broker that serves a topic."""
+        if self._options.brokers == 1:
+            return 0
+        return self._owners.get(text, zlib.crc32(text.encode()) % self._options.brokers)
+
+    def move(self, text: str, broker: int) -> None:
+        """Let another broker serve a topic."""
+        self._owners[text] = broker
+
+
+def filter_by_pattern(names: Iterable[str], pattern: str) -> list[str]:
+    """The topics whose name, without domain and partition, matches a pattern as a whole.
+
+    The pattern may begin with the domain. One that is no regular expression matches nothing.
+    """
+    expression = pattern.split("://", 1)[-1]
+    try:
+        compiled = re.compile(expression)
+    except re.error:
+        return []
+    return [
+        text
+        for text in names
+        if compiled.fullmatch(str(topic_name(text).partitioned).split("://", 1)[1])
+    ]
+
+
+def parse_topic(text: str) -> TopicName:
+    """Return the topic that a client names; raises Refusal (InvalidTopicName)."""
+    try:
+        return topic_name(text)
+    except InvalidTopicName as error:
+        raise Refusal(pb.InvalidTopicName, str(error)) from None

@@ -1,0 +1,162 @@
+"""The bytes of one connection: reading, writing under a bound, and what faults do to them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+
+from pulsar_spark.protocol.frames import Buffer
+
+_NO_LINGER = struct.pack("ii", 1, 0)
+
+# Delivery stops at the first mark and goes on below a quarter of it. At the second no more
+# commands are read: their answers would pile up without a bound.
+WRITE_HIGH_WATER = 4 * 1024 * 1024
+WRITE_LIMIT = 32 * 1024 * 1024
+# Frames held back by a fault, beyond which the connection is closed.
+MAX_HELD = 100_000
+_CLOSE_TIMEOUT = 2.0
+
+
+class Wire(asyncio.Protocol):
+    """A connection's transport. Everything happens on the broker's thread.
+
+    `writable` tells whether to deliver more; `muted` that nothing is to come from here any more.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.writable = True
+        self.muted = False
+        self.open = False
+        self._transport: asyncio.Transport | None = None
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._reading_paused = False
+        self._held_output: deque[bytes] | None = None
+
+    # --- asyncio ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.open = True
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER, low=WRITE_HIGH_WATER // 4)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self.open = False
+        self.writable = False
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        self._held_output = None
+
+    def eof_received(self) -> bool:
+        """Close too: a client that sends no more is gone."""
+        return self.muted
+
+    def pause_writing(self) -> None:
+        """Deliver nothing more: the client reads slower than it is sent to."""
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        """Deliver again."""
+        self.writable = self.open
+
+    # --- writing ---
+
+    def write_all(self, buffers: list[Buffer]) -> None:
+        """Write frames, behind those that are held back; large parts are not copied."""
+        if not self.open or self.muted or self._transport is None:
+            return
+        if self._held_output is None:
+            self._transport.writelines(buffers)
+        else:
+            self.transmit(b"".join(buffers))
+
+    def transmit(self, data: Buffer) -> None:
+        """Write bytes, behind those that are held back."""
+        if self._held_output is None:
+            self.write(data)
+        elif len(self._held_output) < MAX_HELD:
+            self._held_output.append(bytes(data))
+        else:
+            self.disconnect()
+
+    def write(self, data: Buffer) -> None:
+        """Write bytes now."""
+        if self.open and not self.muted and self._transport is not None:
+            self._transport.write(data)
+
+    def hold_output(self, seconds: float) -> None:
+        """Let frames wait, in order."""
+        if self._held_output is None:
+            self._held_output = deque()
+        self.later(seconds, self._release_output)
+
+    def _release_output(self) -> None:
+        held, self._held_output = self._held_output or deque(), None
+        for data in held:
+            self.write(data)
+
+    # --- reading ---
+
+    def pause(self, pause: bool) -> None:
+        """Leave what the client sends in the socket, or read it."""
+        if self._transport is None or pause == self._reading_paused or not self.open:
+            return
+        self._reading_paused = pause
+        if pause:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    @property
+    def backed_up(self) -> bool:
+        """Whether so much waits to be written that nothing more is to be read."""
+        return self._transport is not None and (
+            self._transport.get_write_buffer_size() > WRITE_LIMIT
+        )
+
+    # --- closing ---
+
+    def disconnect(self, *, reset: bool = False) -> None:
+        """Close the connection: in order, or by a TCP reset."""
+        if self._transport is None or not self.open:
+            return
+        self.open = False
+        self.writable = False
+        if reset:
+            sock = self._transport.get_extra_info("socket")
+            if sock is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            self._transport.abort()
+        else:
+            self._transport.close()
+            # A client that does not read what is left must not hold its names any longer.
+            self.loop.call_later(_CLOSE_TIMEOUT, self._transport.abort)
+
+    def abort(self) -> None:
+        """Close the connection at once, and leave what was not written."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def later(self, seconds: float, function: Callable[[], None]) -> None:
+        """Call a function after some time, if the connection is still there."""
+        if not self.open:
+            return
+
+        def call() -> None:
+            self._timers.discard(timer)
+            if self.open:
+                function()
+
+        timer = self.loop.call_later(seconds, call)
+        self._timers.add(timer)
