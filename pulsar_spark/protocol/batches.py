@@ -1,0 +1,534 @@
+"""Batches: many messages in the payload of one entry.
+
+    u32 size of metadata   big endian
+    SingleMessageMetadata  protobuf, that many bytes
+    payload                as many bytes as the metadata's payload_size says
+    ... once per message, with nothing in between or behind
+
+Pulsar binary protocol, Batch messages. The body is compressed and encrypted as a whole, so it
+arrives here in clear. A payload is a batch whenever MessageMetadata has num_messages_in_batch,
+also when that is 1.
+
+Both directions work on columns. Reading, one pass over the body finds where every payload
+lies; no object is made per message, and protobuf parses only metadata of an unusual shape.
+Writing, `encode_uniform_batch` takes whole columns, and `BatchBuilder` takes messages with
+everything that a message can have.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from struct import Struct
+from struct import error as StructError
+
+from google.protobuf.message import DecodeError
+
+from pulsar_spark.errors import CorruptBatch, CorruptMessage, LocalProtocolError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.single_metadata import (
+    CONTINUING_DIGITS,
+    HEADS,
+    KEYED_HEADS,
+    PARTITION_KEY,
+    PAYLOAD_SIZE,
+    PROPERTIES,
+    SEQUENCE_ID,
+    encode_metadata,
+    is_sequence_id,
+    layout_of,
+    number_runs,
+)
+
+# Four bytes of length, then the required payload_size: a tag and at least one digit.
+_MIN_MESSAGE = 6
+# Offsets are signed 32-bit numbers, as Arrow takes them.
+_MAX_BODY = 2**31 - 1
+# Messages smaller than this on average are worth a copy of the body, as bytes slice faster.
+_COPY_BELOW = 4096
+# From how many messages on it is worth looking whether all are laid out alike.
+_MIN_EVEN = 16
+_CACHED_COUNT = 10_000
+
+_U32 = Struct(">I")
+# The size of the metadata and the metadata's first four bytes.
+_HEAD = Struct(">IBBBB")
+_BEHIND_KEY = Struct(">BBB")
+_parse_metadata = pb.SingleMessageMetadata.FromString
+
+
+# --- reading ------------------------------------------------------------------------------
+
+
+class UnpackedBatch:
+    """Where the messages of a batch lie in its body, and what is special about some of them.
+
+    `body` and `edges` are all that is needed for the payloads: payload i is
+    ``body[edges[2 * i]:edges[2 * i + 1]]``. As an array of int32, `edges` can serve as the
+    offsets of an Arrow binary array over the body, whose even elements are the payloads.
+
+    `nulls` are the indexes of null values, `compacted` those of messages that compaction has
+    removed (skip them; their indexes still count), both ascending. `extras` maps indexes to
+    metadata, if metadata was asked for: a message that is not in it has at most a sequence id
+    and a string key. All indexes count from 0 in the entry.
+    """
+
+    __slots__ = ("_keys", "body", "compacted", "count", "edges", "extras", "nulls")
+
+    def __init__(self, body: bytes | memoryview, count: int) -> None:
+        self.body = body
+        self.count = count
+        self.edges: memoryview[int] = memoryview(array("i"))
+        self.nulls: list[int] = []
+        self.compacted: list[int] = []
+        self.extras: dict[int, pb.SingleMessageMetadata] = {}
+        self._keys: dict[int, bytes] = {}
+
+    @property
+    def starts(self) -> list[int]:
+        """Where each payload begins; a new list on each access."""
+        return self.edges[0::2].tolist()
+
+    @property
+    def stops(self) -> list[int]:
+        """Where each payload ends; a new list on each access."""
+        return self.edges[1::2].tolist()
+
+    @property
+    def keys(self) -> list[bytes | None] | None:
+        """The key of each message as bytes (base64 undone), None where there is none.
+
+        None altogether if no message has a key, or if metadata was not asked for.
+        """
+        found = self._keys
+        if not found:
+            return None
+        if len(found) == self.count:
+            return list(found.values())
+        return list(map(found.get, range(self.count)))
+
+    def payload(self, index: int) -> bytes | memoryview:
+        """Return the payload of message `index`, empty for a null value."""
+        return self.body[self.edges[2 * index] : self.edges[2 * index + 1]]
+
+    def payloads(self) -> list[bytes | memoryview]:
+        """Return all payloads, in order."""
+        body = self.body
+        return [
+            body[start:stop] for start, stop in zip(self.edges[0::2], self.edges[1::2], strict=True)
+        ]
+
+    def metadata(self) -> list[pb.SingleMessageMetadata]:
+        """Return the metadata of all messages, parsed anew: for when `extras` will not do."""
+        body = self.body
+        begins = chain((0,), self.edges[1:-1:2])
+        return [
+            _parse_metadata(bytes(body[begin + 4 : end]))
+            for begin, end in zip(begins, self.edges[0::2], strict=True)
+        ]
+
+
+def unpack_batch(
+    body: bytes | memoryview, num_messages: int, *, with_metadata: bool
+) -> UnpackedBatch:
+    """Find the `num_messages` messages of a batch in its decompressed `body`.
+
+    Keys and extras are collected if `with_metadata`. Raises CorruptBatch unless the body
+    holds exactly that many well-formed messages; nothing is allocated before the number is
+    known to be possible.
+    """
+    size = len(body)
+    if num_messages < 1:
+        raise CorruptBatch(f"a batch says that it has {num_messages} messages")
+    if num_messages * _MIN_MESSAGE > size:
+        raise CorruptBatch(
+            f"a batch says that it has {num_messages} messages, more than its {size} bytes can hold"
+        )
+    if size > _MAX_BODY:
+        raise CorruptBatch(f"a batch of {size} bytes is larger than any message can be")
+    if isinstance(body, bytes) or size < num_messages * _COPY_BELOW:
+        body = bytes(body)
+        batch = _unpack_even(body, num_messages, with_metadata)
+        if batch is None:
+            batch = _unpack_fast(body, num_messages, with_metadata)
+        if batch is not None:
+            return batch
+    return _unpack_carefully(body, num_messages, with_metadata)
+
+
+def _unpack_carefully(body: bytes | memoryview, count: int, with_metadata: bool) -> UnpackedBatch:
+    """Unpack any batch, one message after the other: what the fast ways must agree with."""
+    batch = UnpackedBatch(body, count)
+    edges = array("i")
+    size = len(body)
+    position = 0
+    for index in range(count):
+        if size - position < 4:
+            raise CorruptBatch(f"a batch ends before message {index} of {count}")
+        begin = position + 4
+        start = begin + _U32.unpack_from(body, position)[0]
+        if start > size:
+            raise CorruptBatch(
+                f"the metadata of message {index} of {count} has {start - begin} bytes, "
+                f"but its batch ends after {size - begin}"
+            )
+        position = start + _take_metadata(batch, index, bytes(body[begin:start]), with_metadata)
+        if position > size:
+            raise CorruptBatch(
+                f"message {index} of {count} has {position - start} bytes, "
+                f"but its batch ends after {size - start}"
+            )
+        edges.append(start)
+        edges.append(position)
+    if position != size:
+        raise CorruptBatch(f"{size - position} bytes follow the last of {count} messages")
+    batch.edges = memoryview(edges)
+    return batch
+
+
+def _take_metadata(batch: UnpackedBatch, index: int, data: bytes, with_metadata: bool) -> int:
+    """Parse the metadata of message `index`, keep what is special, and return payload_size."""
+    try:
+        metadata = _parse_metadata(data)
+    except (DecodeError, UnicodeDecodeError):
+        raise _corrupt_metadata(batch, index, "is damaged") from None
+    size = metadata.payload_size
+    # The parser does not miss required fields: payload_size (0 without it) and those inside
+    # of properties. Asking is slow, and without this byte there can be no property.
+    if (size == 0 or PROPERTIES in data) and not metadata.IsInitialized():
+        raise _corrupt_metadata(batch, index, "lacks a required field")
+    if size < 0:
+        raise _corrupt_metadata(batch, index, f"says that the payload has {size} bytes")
+    if metadata.null_value:
+        batch.nulls.append(index)
+    if metadata.compacted_out:
+        batch.compacted.append(index)
+    if with_metadata:
+        batch.extras[index] = metadata
+        key = message_key(metadata)
+        if key is not None:
+            batch._keys[index] = key
+    return size
+
+
+def _corrupt_metadata(batch: UnpackedBatch, index: int, why: str) -> CorruptBatch:
+    return CorruptBatch(f"the metadata of message {index} of {batch.count} {why}")
+
+
+def message_key(metadata: pb.SingleMessageMetadata | pb.MessageMetadata) -> bytes | None:
+    """Return the key of a message as bytes: UTF-8 of a string key, or what the base64 holds.
+
+    None without a key. Raises CorruptMessage if a key is marked as base64 and is not.
+    """
+    text: str | bytes = metadata.partition_key
+    if not text and not metadata.HasField("partition_key"):
+        return None
+    # Protobuf hands out bytes where a string is not UTF-8; such keys pass as they are.
+    key = text.encode() if isinstance(text, str) else text
+    if not metadata.partition_key_b64_encoded:
+        return key
+    try:
+        return base64.b64decode(key, validate=True)
+    except binascii.Error:
+        raise CorruptMessage("the key of a message is marked as base64, but is not") from None
+
+
+def _unpack_fast(  # noqa: PLR0912 - a call per message would cost more than the rest
+    body: bytes, count: int, with_metadata: bool
+) -> UnpackedBatch | None:
+    """Unpack a batch whose metadata has mostly the usual shapes; None if anything is wrong."""
+    batch = UnpackedBatch(body, count)
+    edges: list[int] = []
+    add_edge = edges.append
+    keys = batch._keys
+    # The sequence id's digits but the first, as last seen: the same for 128 messages in a row.
+    known: bytes | None = None
+    position = 0
+    try:
+        for index in range(count):
+            metadata_size, tag, digit, digit2, _ = _HEAD.unpack_from(body, position)
+            start = position + 4 + metadata_size
+            at = position + 6
+            if tag == PARTITION_KEY and digit < 128:
+                key_at = at
+                key_end = at + digit
+                tag, digit, digit2 = _BEHIND_KEY.unpack_from(body, key_end)
+                at = key_end + 2
+            else:
+                key_at = 0
+            size = -1
+            if tag == PAYLOAD_SIZE:
+                if digit < 128:
+                    size = digit
+                elif digit2 < 128:
+                    size = digit & 127 | digit2 << 7
+                    at += 1
+                # Here `at` is behind the payload size.
+                if at != start and (
+                    body[at] != SEQUENCE_ID or body[at + 1] < 128 or body[at + 2 : start] != known
+                ):
+                    if is_sequence_id(body[at:start]):
+                        known = body[at + 2 : start] or None
+                    else:
+                        size = -1
+            if size < 0:
+                if start > len(body):
+                    return None
+                size = _take_metadata(batch, index, body[position + 4 : start], with_metadata)
+            elif key_at and with_metadata:
+                keys[index] = body[key_at:key_end]
+            position = start + size
+            add_edge(start)
+            add_edge(position)
+    except (StructError, IndexError):
+        return None
+    # Every step went forward, so one look at the end tells whether all of them were inside.
+    if position != len(body):
+        return None
+    batch.edges = memoryview(array("i", edges))
+    return batch
+
+
+def _unpack_even(body: bytes, count: int, with_metadata: bool) -> UnpackedBatch | None:
+    """Unpack a batch whose messages are all laid out alike, by comparing bytes in strides.
+
+    None if they are not, or if the layout is not one of the usual shapes.
+    """
+    stride, rest = divmod(len(body), count)
+    if rest or count < _MIN_EVEN:
+        return None
+    layout = layout_of(body)
+    if layout is None or layout.stop != stride:
+        return None
+    # Whatever tells how to read the rest must be the same in all messages: everything before
+    # the payload but the key and the digits of the sequence id.
+    for offset in chain(range(layout.key_at), range(layout.key_end, layout.digits_at)):
+        if body[offset::stride] != body[offset : offset + 1] * count:
+            return None
+    last = layout.start - 1
+    for offset in range(layout.digits_at, last):
+        if body[offset::stride].translate(None, CONTINUING_DIGITS):
+            return None
+    if layout.digits_at <= last and not body[last::stride].isascii():
+        return None
+    batch = UnpackedBatch(body, count)
+    batch.edges = _even_edges(layout.start, stride, count)
+    if with_metadata and layout.has_key:
+        size = layout.key_end - layout.key_at
+        batch._keys = dict(
+            enumerate(body[at : at + size] for at in range(layout.key_at, len(body), stride))
+        )
+    return batch
+
+
+def _even_edges(start: int, stride: int, count: int) -> memoryview[int]:
+    if count <= _CACHED_COUNT:
+        return _cached_edges(start, stride, count)
+    return _make_edges(start, stride, count)
+
+
+def _make_edges(start: int, stride: int, count: int) -> memoryview[int]:
+    edges = array("i", bytes(8 * count))
+    end = stride * count
+    edges[0::2] = array("i", range(start, end + 1, stride))
+    edges[1::2] = array("i", range(stride, end + 1, stride))
+    return memoryview(edges).toreadonly()
+
+
+# A topic's batches tend to repeat each other's layout.
+_cached_edges = lru_cache(8)(_make_edges)
+
+
+# --- writing ------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class MessageFields:
+    """One message to be written. A message with a delivery time never enters a batch.
+
+    `payload` None is a null value, `event_time` 0 (milliseconds) is none. A `key` that stands
+    for bytes is base64 text with `key_is_base64`. `null_key` marks the missing key of a
+    KEY_VALUE message with separate encoding. `sequence_id` is one that the user gave.
+    """
+
+    payload: bytes | None
+    key: str | None = None
+    key_is_base64: bool = False
+    ordering_key: bytes | None = None
+    properties: Sequence[tuple[str, str]] = ()
+    event_time: int = 0
+    sequence_id: int | None = None
+    null_key: bool = False
+
+    def size_bound(self) -> int:
+        """Return a number of bytes that the message cannot exceed in a batch."""
+        # A character has up to three bytes in UTF-8, or four for what UTF-16 takes two for.
+        text = len(self.key or "")
+        for name, value in self.properties:
+            text += len(name) + len(value) + _PROPERTY_OVERHEAD
+        return (
+            _MESSAGE_OVERHEAD + 4 * text + len(self.payload or b"") + len(self.ordering_key or b"")
+        )
+
+
+# Lengths and tags: of a message with all fields but the properties, and (by four) of a property.
+_MESSAGE_OVERHEAD = 64
+_PROPERTY_OVERHEAD = 5
+
+
+@dataclass(frozen=True, slots=True)
+class BatchBody:
+    """A batch before compression, and what its MessageMetadata says about it."""
+
+    payload: bytes
+    num_messages: int
+    first_sequence_id: int
+    highest_sequence_id: int
+
+
+def encode_uniform_batch(
+    payloads: Sequence[bytes], first_sequence_id: int, keys: Sequence[bytes] | None = None
+) -> bytes:
+    """Return the body of a batch of messages that have nothing but a payload, and maybe a key.
+
+    Sequence ids count up from `first_sequence_id`. `keys` are string keys in UTF-8, one per
+    message. Raises LocalProtocolError for an empty batch, a wrong number of keys, or a
+    sequence id out of range.
+    """
+    count = len(payloads)
+    if count == 0:
+        raise LocalProtocolError("a batch has at least one message")
+    _check_sequence_id(first_sequence_id)
+    _check_sequence_id(first_sequence_id + count - 1)
+    if keys is None:
+        return b"".join(chain.from_iterable(_plain_parts(payloads, first_sequence_id)))
+    if len(keys) != count:
+        raise LocalProtocolError(f"{len(keys)} keys were given for {count} messages")
+    return b"".join(_keyed_parts(payloads, first_sequence_id, keys))
+
+
+def encode_batch(messages: Iterable[MessageFields], first_sequence_id: int) -> BatchBody:
+    """Return a batch of any messages, of any number from 1.
+
+    A message without a sequence id of its own gets the one after its predecessor's, the first
+    one `first_sequence_id`. Raises as `BatchBuilder.add` does.
+    """
+    builder = BatchBuilder(_MAX_MESSAGES, _MAX_BODY)
+    sequence_id = first_sequence_id
+    for message in messages:
+        if message.sequence_id is not None:
+            sequence_id = message.sequence_id
+        builder.add(message, sequence_id)
+        sequence_id += 1
+    return builder.build()
+
+
+class BatchBuilder:
+    """Collects messages for one batch within bounds; `build` gives it out and starts anew.
+
+    At most `max_messages` messages and `max_bytes` bytes of body, but always one message, of
+    whatever size: what is too large for the broker is the caller's matter. Not thread-safe.
+    """
+
+    __slots__ = ("_first", "_last", "_parts", "count", "max_bytes", "max_messages", "size")
+
+    def __init__(self, max_messages: int, max_bytes: int) -> None:
+        if max_messages < 1 or max_bytes < 1:
+            raise LocalProtocolError("the bounds of a batch are positive numbers")
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
+        self._clear()
+
+    def _clear(self) -> None:
+        self._parts: list[bytes] = []
+        self._first = self._last = -1
+        self.count = 0
+        self.size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further message fits, however small."""
+        return self.count >= self.max_messages or self.size >= self.max_bytes
+
+    def fits(self, size: int) -> bool:
+        """Whether a message of up to `size` bytes (`MessageFields.size_bound`) can be added."""
+        if self.count == 0:
+            return True
+        return self.count < self.max_messages and self.size + size <= self.max_bytes
+
+    def add(self, fields: MessageFields, sequence_id: int) -> None:
+        """Append a message. Raises LocalProtocolError, with nothing changed, if it does not fit
+        or its sequence id is not above the last one's; InvalidRow for a value out of range.
+        """
+        _check_sequence_id(sequence_id)
+        if sequence_id <= self._last:
+            raise LocalProtocolError(
+                f"sequence id {sequence_id} comes after {self._last} in one batch"
+            )
+        metadata = encode_metadata(
+            fields.payload,
+            sequence_id,
+            properties=fields.properties,
+            key=fields.key,
+            event_time=fields.event_time,
+            key_is_base64=fields.key_is_base64,
+            ordering_key=fields.ordering_key,
+            null_key=fields.null_key,
+        )
+        payload = fields.payload or b""
+        size = 4 + len(metadata) + len(payload)
+        if not self.fits(size):
+            raise LocalProtocolError(
+                f"a message of {size} bytes does not fit a batch that holds {self.count} of "
+                f"{self.max_messages} messages and {self.size} of {self.max_bytes} bytes"
+            )
+        self._parts += (_U32.pack(len(metadata)), metadata, payload)
+        if self.count == 0:
+            self._first = sequence_id
+        self._last = sequence_id
+        self.count += 1
+        self.size += size
+
+    def build(self) -> BatchBody:
+        """Return the batch and forget its messages. Raises LocalProtocolError if there are none."""
+        if self.count == 0:
+            raise LocalProtocolError("a batch has at least one message")
+        body = BatchBody(b"".join(self._parts), self.count, self._first, self._last)
+        self._clear()
+        return body
+
+
+_MAX_MESSAGES = 2**31 - 1
+_MAX_LONG = 2**63 - 1
+
+
+def _check_sequence_id(sequence_id: int) -> None:
+    if not 0 <= sequence_id <= _MAX_LONG:
+        raise LocalProtocolError(f"{sequence_id} cannot be a sequence id (0 to 2^63-1)")
+
+
+def _plain_parts(payloads: Sequence[bytes], first: int) -> Iterator[Iterator[bytes]]:
+    index = 0
+    for digits in number_runs(first, len(payloads)):
+        run = payloads[index : index + len(digits)]
+        index += len(digits)
+        head = HEADS[len(digits[0])].__getitem__
+        yield chain.from_iterable(zip(map(head, map(len, run)), digits, run, strict=True))
+
+
+def _keyed_parts(payloads: Sequence[bytes], first: int, keys: Sequence[bytes]) -> list[bytes]:
+    parts: list[bytes] = []
+    index = 0
+    for digits in number_runs(first, len(payloads)):
+        stop = index + len(digits)
+        heads = KEYED_HEADS[len(digits[0])]
+        for digit, key, payload in zip(digits, keys[index:stop], payloads[index:stop], strict=True):
+            before, behind = heads[len(key), len(payload)]
+            parts += (before, key, behind, digit, payload)
+        index = stop
+    return parts

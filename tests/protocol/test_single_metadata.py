@@ -1,0 +1,182 @@
+"""Metadata by hand against protobuf's own parser and writer."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_spark.errors import InvalidRow
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.single_metadata import (
+    HEADS,
+    KEYED_HEADS,
+    encode_metadata,
+    encode_number,
+    is_sequence_id,
+    layout_of,
+    number_runs,
+)
+
+longs = st.integers(0, 2**63 - 1) | st.integers(0, 300)
+
+
+def proto_number(value: int) -> bytes:
+    return pb.CommandCloseProducer(producer_id=0, request_id=value).SerializeToString()[3:]
+
+
+@given(longs)
+def test_numbers_are_those_of_protobuf(value: int) -> None:
+    assert encode_number(value) == proto_number(value)
+
+
+@given(st.sampled_from([0, 120, 16380, 2**21 - 5, 2**28, 2**35, 2**56]), st.integers(1, 400))
+def test_runs_hold_consecutive_numbers_of_equal_length(first: int, count: int) -> None:
+    runs = list(number_runs(first, count))
+    assert [number for run in runs for number in run] == [
+        encode_number(value) for value in range(first, first + count)
+    ]
+    assert all(len({len(number) for number in run}) == 1 for run in runs)
+
+
+@pytest.mark.parametrize(
+    "field, expected",
+    [
+        ("4000", True),
+        ("407f", True),
+        ("408001", True),
+        ("40" + "ff" * 8 + "7f", True),
+        ("40" + "ff" * 9 + "01", False),
+        ("", False),
+        ("40", False),
+        ("4080", False),
+        ("40ff0001", False),
+        ("400001", False),
+        ("4800", False),
+    ],
+)
+def test_a_sequence_id_is_one_tag_and_one_number(field: str, expected: bool) -> None:
+    assert is_sequence_id(bytes.fromhex(field)) is expected
+
+
+@given(
+    st.none() | st.text(max_size=30),
+    st.integers(0, 20_000),
+    st.none() | st.integers(0, 2**62),
+    st.binary(max_size=5),
+)
+def test_the_usual_shapes_are_recognised(
+    key: str | None, size: int, sequence_id: int | None, behind: bytes
+) -> None:
+    metadata = pb.SingleMessageMetadata(
+        payload_size=size, partition_key=key, sequence_id=sequence_id
+    ).SerializeToString()
+    layout = layout_of(len(metadata).to_bytes(4, "big") + metadata + behind)
+    encoded_key = (key or "").encode()
+    if size >= 2**14 or len(encoded_key) >= 128:
+        assert layout is None
+        return
+    assert layout is not None
+    assert layout.has_key == (key is not None)
+    assert layout.key_end - layout.key_at == len(encoded_key)
+    assert layout.start == 4 + len(metadata)
+    assert layout.stop == layout.start + size
+    digits = 0 if sequence_id is None else len(encode_number(sequence_id))
+    assert layout.start - layout.digits_at == digits
+
+
+@given(st.binary(max_size=30))
+def test_any_bytes_have_a_layout_or_none(data: bytes) -> None:
+    layout = layout_of(data)
+    assert layout is None or 4 <= layout.key_at <= layout.key_end <= layout.digits_at
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16383, 16384, 2**21, 2**28])
+@pytest.mark.parametrize("sequence_id", [0, 127, 128, 2**62])
+def test_heads_are_the_bytes_before_the_sequence_id(size: int, sequence_id: int) -> None:
+    number = encode_number(sequence_id)
+    metadata = pb.SingleMessageMetadata(payload_size=size, sequence_id=sequence_id)
+    data = metadata.SerializeToString()
+    assert HEADS[len(number)][size] + number == len(data).to_bytes(4, "big") + data
+    metadata.partition_key = "k" * 200
+    data = metadata.SerializeToString()
+    before, behind = KEYED_HEADS[len(number)][200, size]
+    assert before + b"k" * 200 + behind + number == len(data).to_bytes(4, "big") + data
+
+
+def test_remembered_heads_are_bounded() -> None:
+    for size in range(10_000):
+        HEADS[2][size]
+        KEYED_HEADS[2][size, 1]
+    assert len(HEADS[2]) <= 4096
+    assert len(KEYED_HEADS[2]) <= 4096
+
+
+@given(
+    payload=st.none() | st.binary(max_size=200),
+    sequence_id=longs,
+    properties=st.lists(st.tuples(st.text(max_size=150), st.text(max_size=5)), max_size=3),
+    key=st.none() | st.text(max_size=150),
+    event_time=longs,
+    key_is_base64=st.booleans(),
+    ordering_key=st.none() | st.binary(max_size=150),
+    null_key=st.booleans(),
+)
+def test_metadata_is_written_as_protobuf_writes_it(
+    payload: bytes | None,
+    sequence_id: int,
+    properties: list[tuple[str, str]],
+    key: str | None,
+    event_time: int,
+    key_is_base64: bool,
+    ordering_key: bytes | None,
+    null_key: bool,
+) -> None:
+    expected = pb.SingleMessageMetadata(
+        properties=[pb.KeyValue(key=name, value=value) for name, value in properties],
+        partition_key=key,
+        payload_size=len(payload or b""),
+        event_time=event_time or None,
+        partition_key_b64_encoded=True if key_is_base64 and key is not None else None,
+        ordering_key=ordering_key,
+        sequence_id=sequence_id,
+        null_value=True if payload is None else None,
+        null_partition_key=null_key or None,
+    )
+    written = encode_metadata(
+        payload,
+        sequence_id,
+        properties=properties,
+        key=key,
+        event_time=event_time,
+        key_is_base64=key_is_base64,
+        ordering_key=ordering_key,
+        null_key=null_key,
+    )
+    assert written == expected.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "key, properties, event_time",
+    [
+        ("\ud83d", [], 0),
+        ("k", [("\udc00", "v")], 0),
+        ("k", [("n", "\udc00")], 0),
+        ("k", [], -1),
+        ("k", [], 2**63),
+    ],
+)
+def test_values_that_the_wire_cannot_hold_are_refused(
+    key: str, properties: list[tuple[str, str]], event_time: int
+) -> None:
+    with pytest.raises(InvalidRow):
+        encode_metadata(
+            b"",
+            0,
+            properties=properties,
+            key=key,
+            event_time=event_time,
+            key_is_base64=False,
+            ordering_key=None,
+            null_key=False,
+        )
