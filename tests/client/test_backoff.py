@@ -5,7 +5,6 @@ import time
 
 import pytest
 
-from pulsar_spark.client import backoff
 from pulsar_spark.client.backoff import Backoff, Deadline
 from pulsar_spark.errors import OperationTimeout
 
@@ -60,5 +59,5 @@ def test_without_seconds_a_deadline_never_comes() -> None:
 def test_deadlines_ignore_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     deadline = Deadline(10)
     for step in (-3600.0, 3600.0):
-        monkeypatch.setattr(backoff.time, "time", lambda step=step: 1e9 + step)
+        monkeypatch.setattr(time, "time", lambda step=step: 1e9 + step)
         assert 9 < deadline.remaining() <= 10

@@ -1,14 +1,24 @@
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from pulsar_spark.client.backoff import Deadline
-from pulsar_spark.client.pipeline import Job, Pause, is_retryable, retrying, run, run_many
+from pulsar_spark.client.pipeline import (
+    Job,
+    JobFactory,
+    Pause,
+    is_retryable,
+    retrying,
+    run,
+    run_many,
+)
 from pulsar_spark.errors import (
     ConnectError,
     OperationTimeout,
@@ -17,6 +27,8 @@ from pulsar_spark.errors import (
     ServiceNotReady,
     TopicNotFound,
 )
+
+T = TypeVar("T")
 
 
 def later(value: Any, seconds: float = 0.0) -> Future[Any]:
@@ -34,6 +46,15 @@ def later(value: Any, seconds: float = 0.0) -> Future[Any]:
     else:
         complete()
     return future
+
+
+def numbered(job: Callable[[int], Job[T]], count: int) -> list[JobFactory[T]]:
+    """Return factories of `count` jobs that are given their numbers."""
+
+    def factory(number: int) -> JobFactory[T]:
+        return lambda _: job(number)
+
+    return [factory(number) for number in range(count)]
 
 
 def test_a_job_gets_the_results_it_waits_for() -> None:
@@ -63,7 +84,7 @@ def test_results_and_errors_of_many_jobs_keep_their_places() -> None:
             raise TopicNotFound(str(number))
         return number
 
-    results = run_many([lambda _, n=n: job(n) for n in range(50)], 5, window=8)
+    results = run_many(numbered(job, 50), 5, window=8)
     for number, result in enumerate(results):
         if number % 10 == 7:
             assert isinstance(result, TopicNotFound)
@@ -83,7 +104,7 @@ def test_no_more_jobs_than_the_window_are_under_way() -> None:
         yield later(None, 0.002)
         open_jobs.remove(number)
 
-    run_many([lambda _, n=n: job(n) for n in range(40)], 5, window=7)
+    run_many(numbered(job, 40), 5, window=7)
     assert most == 7
 
 
@@ -94,7 +115,7 @@ def test_waiting_jobs_hold_up_no_other() -> None:
         return number
 
     started = time.monotonic()
-    assert run_many([lambda _, n=n: job(n) for n in range(100)], 5) == list(range(100))
+    assert run_many(numbered(job, 100), 5) == list(range(100))
     assert time.monotonic() - started < 1
 
 
@@ -155,7 +176,7 @@ def test_what_can_pass_is_tried_again_ever_further_apart() -> None:
         return len(times)
 
     assert run(lambda deadline: retrying(attempt, deadline), 5) == 4
-    gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(times)]
     assert 0.08 < gaps[0] < gaps[1] < gaps[2] < 0.7
 
 
@@ -176,7 +197,8 @@ def test_at_the_deadline_the_last_error_is_raised_with_what_was_tried() -> None:
         yield later(ConnectError("refused", "Start it.", broker="h:1"))
 
     started = time.monotonic()
-    with pytest.raises(ConnectError, match=r"refused \(after 3 attempts\) \[broker h:1\]") as caught:
+    expected = r"refused \(after 3 attempts\) \[broker h:1\]"
+    with pytest.raises(ConnectError, match=expected) as caught:
         run(lambda deadline: retrying(attempt, deadline), 0.6)
     assert time.monotonic() - started < 0.6
     assert caught.value.remedy == "Start it."
