@@ -86,12 +86,12 @@ class ClientConnection:
         self._core = Connection(Role.CLIENT)
         self._requests = RequestTable()
         self._error: PulsarError | None = None
+        self._challenges = 0
         # The following belong to the receive thread.
         self._login_steps = 0
         self._logged_unknown = False
         self._heard = True
         self._ping_at = 0.0
-        self._refreshing = threading.Lock()
         name = f"pulsar-{address.logical}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -432,18 +432,27 @@ class ClientConnection:
                     broker=self.address.logical,
                 )
         # Fetching credentials can take long; one thread at a time does it, however often asked.
-        if self._refreshing.acquire(blocking=False):
+        with self._mutex:
+            self._challenges += 1
+            start = self._challenges == 1
+        if start:
             name = f"pulsar-auth-{self.address.logical}"
             threading.Thread(target=self._refresh, name=name, daemon=True).start()
 
     def _refresh(self) -> None:
+        answered = 0
         try:
-            data = self._credentials() or b""
-            self.send(commands.auth_response(CLIENT_VERSION, self._auth.method_name, data))
+            while True:
+                with self._mutex:
+                    # One answer serves for all challenges that came before it.
+                    self._challenges -= answered
+                    answered = self._challenges
+                if not answered:
+                    return
+                data = self._credentials() or b""
+                self.send(commands.auth_response(CLIENT_VERSION, self._auth.method_name, data))
         except PulsarError as error:
             self._fail(error)
-        finally:
-            self._refreshing.release()
 
     def _credentials(self) -> bytes | None:
         try:
