@@ -1,0 +1,362 @@
+"""Reading a range of one topic partition, entry by entry, exactly once each.
+
+A reader has a non-durable subscription of its own and acknowledges nothing. Where it stands is
+kept here, as a position, never at the broker: after a disconnect of any kind it subscribes anew
+at that position and drops what lies before it. Its end, too, is found by comparing positions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any
+
+from pulsar_spark.client.addresses import BrokerAddress, parse_broker_url
+from pulsar_spark.client.backoff import Backoff, Deadline
+from pulsar_spark.client.connection import ClientConnection
+from pulsar_spark.client.connection_pool import ConnectionPool
+from pulsar_spark.client.delivery import Delivery, Ended, LastId
+from pulsar_spark.client.entries import EntryDecoder, ReceivedEntry
+from pulsar_spark.client.lookup import Lookup
+from pulsar_spark.client.options import ReaderOptions
+from pulsar_spark.client.permits import Permits
+from pulsar_spark.client.pipeline import Job, is_retryable, run
+from pulsar_spark.client.temporary_consumer import unique_name
+from pulsar_spark.errors import (
+    ClosedError,
+    ConsumerBusy,
+    OperationTimeout,
+    PulsarError,
+    RemoteProtocolError,
+)
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.events import MessageReceived
+from pulsar_spark.protocol.message_id import MessageId, Position
+
+logger = logging.getLogger(__name__)
+
+_FIRST_IDLE = 0.5
+_MAX_IDLE = 5.0
+_FIRST_STALL = 15.0
+_MAX_RECONNECT_DELAY = 5.0
+_CLOSE_TIMEOUT = 1.0
+_ATTEMPT_TIMEOUT = 15.0
+
+
+class EntryReader:
+    """Reads the entries of `topic` (one partition) from `start` up to, not including, `end`.
+
+    Without an end it goes on for ever. Nothing is connected before the first `next_entry`. To
+    be used by one thread, and closed at the end: it is a context manager.
+    """
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        topic: str,
+        start: Position,
+        end: Position | None = None,
+        options: ReaderOptions | None = None,
+    ) -> None:
+        self.topic = topic
+        self._pool = pool
+        self._lookup = Lookup(pool)
+        self._options = options or ReaderOptions()
+        self._name = unique_name(self._options.subscription_prefix)
+        self._decoder = EntryDecoder(topic, start, end, self._options.memory_budget)
+        self._permits = Permits(self._options, max_message_size=0)
+        self._connection: ClientConnection | None = None
+        self._consumer_id = -1
+        self._delivery: Delivery | None = None
+        # Where the broker said that the topic went, to be tried once without a lookup.
+        self._moved_to: BrokerAddress | None = None
+        self._attempts = 0
+        self._backoff = Backoff(maximum=_MAX_RECONNECT_DELAY)
+        # Seconds spent waiting, here and not in the caller's code, since the last progress:
+        # without a consumer, and with one that delivered nothing.
+        self._down = 0.0
+        self._idle = 0.0
+        self._next_question = _FIRST_IDLE
+        self._asked = False
+        self._next_stall = _FIRST_STALL
+        self._last_id: MessageId | None = None
+        self._error: PulsarError | None = None
+
+    def __enter__(self) -> EntryReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[ReceivedEntry]:
+        """Yield the entries up to the end; raises as `next_entry`."""
+        while (entry := self.next_entry()) is not None:
+            yield entry
+
+    @property
+    def position(self) -> Position:
+        """Where the next entry is read from: right behind the last one that was returned."""
+        return self._decoder.position
+
+    @property
+    def finished(self) -> bool:
+        """Whether all of the range has been returned."""
+        return self._decoder.finished
+
+    def next_entry(self, timeout: float | None = None) -> ReceivedEntry | None:
+        """Return the next entry; None at the end of the range, or after `timeout` seconds.
+
+        `finished` tells the two apart. An attempt to connect is not cut short by the timeout.
+        Raises CorruptMessage or EncryptedMessage for an entry that cannot be read (and again at
+        every further call), OperationTimeout when there was no progress for the poll timeout
+        though the range has not ended, ClosedError after `close`, and what brokers refuse with.
+        """
+        deadline = Deadline(timeout)
+        while not self.finished:
+            if self._error is not None:
+                raise self._error
+            if self._delivery is None:
+                if not self._subscribe(deadline):
+                    return None
+                continue
+            entry = self._receive(self._delivery, deadline)
+            if entry is not None:
+                return entry
+            if deadline.expired():
+                return None
+        return None
+
+    def close(self) -> None:
+        """Close the consumer, waiting at most a second for the broker; the pool stays open."""
+        if not isinstance(self._error, ClosedError):
+            self._error = ClosedError("the reader is closed", topic=self.topic)
+        answer = self._drop_consumer(close=True)
+        if answer is not None:
+            with contextlib.suppress(PulsarError, TimeoutError):
+                answer.exception(_CLOSE_TIMEOUT)
+
+    # --- receiving ----------------------------------------------------------------------------
+
+    def _receive(self, delivery: Delivery, deadline: Deadline) -> ReceivedEntry | None:
+        item = delivery.get(0)
+        if item is None:
+            started = time.monotonic()
+            item = delivery.get(min(self._patience(), deadline.remaining()))
+            self._idle += time.monotonic() - started
+        if isinstance(item, MessageReceived):
+            return self._on_message(item)
+        if isinstance(item, Ended):
+            self._on_ended(item)
+        elif isinstance(item, LastId):
+            self._on_last_id(item.answer)
+        else:
+            self._on_idle(delivery)
+        return None
+
+    def _on_message(self, message: MessageReceived) -> ReceivedEntry | None:
+        try:
+            entry = self._decoder.decode(message)
+        except PulsarError as error:
+            self._error = error
+            self._drop_consumer(close=True)
+            raise
+        self._progress()
+        permits = self._permits.consumed(self._decoder.messages, len(message.payload))
+        if permits and not self.finished and self._connection is not None:
+            # If the connection is lost, the delivery will say so behind what is queued.
+            with contextlib.suppress(PulsarError):
+                self._connection.send(commands.flow(self._consumer_id, permits))
+        return entry
+
+    def _progress(self) -> None:
+        self._idle = 0.0
+        self._down = 0.0
+        self._next_question = _FIRST_IDLE
+        self._next_stall = _FIRST_STALL
+        self._backoff.reset()
+
+    # --- nothing comes ------------------------------------------------------------------------
+
+    def _patience(self) -> float:
+        """Seconds after which something is to be done if nothing comes."""
+        if self._decoder.end is None:
+            return float("inf")
+        until = min(self._next_stall, self._options.poll_timeout)
+        if not self._asked:
+            until = min(until, self._next_question)
+        return max(until - self._idle, 0.001)
+
+    def _on_idle(self, delivery: Delivery) -> None:
+        end = self._decoder.end
+        if end is None:
+            return
+        if self._idle >= self._options.poll_timeout:
+            self._error = OperationTimeout(
+                f"nothing was received for {self._options.poll_timeout:g} s at position "
+                f"{self.position}, the range ends at {end}, the topic's last message is "
+                f"{self._last_id or 'not known'}",
+                "Check the topic (an open transaction holds reading back), or raise pollTimeout.",
+                topic=self.topic,
+            )
+            self._drop_consumer(close=True)
+            raise self._error
+        if self._idle >= self._next_stall:
+            # Permits can be lost on either side: a new consumer makes both agree again.
+            logger.info("%s: nothing came for %.0f s, subscribing anew", self.topic, self._idle)
+            self._next_stall *= 2
+            self._drop_consumer(close=True)
+        elif self._idle >= self._next_question and not self._asked:
+            self._next_question = self._idle + min(max(self._idle, _FIRST_IDLE), _MAX_IDLE)
+            self._ask_last_id(delivery)
+
+    def _ask_last_id(self, delivery: Delivery) -> None:
+        connection, consumer_id = self._connection, self._consumer_id
+        if connection is None:
+            return
+        self._asked = True
+        answer = connection.request_async(
+            lambda request_id: commands.get_last_message_id(consumer_id, request_id)
+        )
+        answer.add_done_callback(delivery.put_last_id)
+
+    def _on_last_id(self, answer: Future[Any]) -> None:
+        self._asked = False
+        # An error is no reason to stop: either the consumer ends too, or it is asked again.
+        if answer.exception() is None:
+            self._last_id = MessageId.from_pb(answer.result().last_message_id)
+            if Position.after(self._last_id) <= self.position:
+                self._decoder.finish()
+
+    # --- subscribing --------------------------------------------------------------------------
+
+    def _subscribe(self, deadline: Deadline) -> bool:
+        """Make one attempt to subscribe; return false if the deadline leaves no time for it."""
+        delay = self._backoff.next() if self._attempts and self._moved_to is None else 0.0
+        if delay > deadline.remaining():
+            time.sleep(deadline.remaining())
+            return False
+        if delay:
+            time.sleep(delay)
+        started = time.monotonic()
+        self._attempts += 1
+        try:
+            # With several service hosts, each may take the connection timeout.
+            timeout = max(_ATTEMPT_TIMEOUT, self._pool.options.operation_timeout)
+            run(self._subscribe_job, timeout)
+        except PulsarError as error:
+            self._down += delay + time.monotonic() - started
+            self._on_refused(error.with_context(topic=self.topic))
+        else:
+            self._attempts = 0
+        return True
+
+    def _on_refused(self, error: PulsarError) -> None:
+        ever = self._connection is not None
+        limit = self._options.poll_timeout if ever else self._pool.options.operation_timeout
+        passes = is_retryable(error) or isinstance(error, ConsumerBusy | OperationTimeout)
+        if passes and self._down < limit:
+            logger.info("%s: cannot subscribe (%s), trying again", self.topic, error.what)
+            return
+        self._error = error
+        raise error
+
+    def _subscribe_job(self, deadline: Deadline) -> Job[None]:
+        moved_to, self._moved_to = self._moved_to, None
+        if moved_to is not None:
+            connection: ClientConnection = yield self._pool.get_async(moved_to)
+        else:
+            connection = yield from self._lookup.connection_job(self.topic, deadline)
+
+        def stop() -> None:
+            _close_consumer(connection, consumer_id)
+
+        delivery = Delivery(self._options.memory_budget, stop)
+        consumer_id = connection.add_consumer(delivery)
+        try:
+            yield connection.request_async(self._subscribe_command(consumer_id))
+            permits = self._permits.begin(connection.max_message_size)
+            connection.send(commands.flow(consumer_id, permits))
+        except BaseException:
+            # The broker may still carry out what it has not answered.
+            _close_consumer(connection, consumer_id)
+            raise
+        self._connection, self._consumer_id, self._delivery = connection, consumer_id, delivery
+        self._asked = False
+
+    def _subscribe_command(self, consumer_id: int) -> Any:
+        # A name per attempt: the broker may still hold the consumer of a broken connection.
+        name = f"{self._name}-{consumer_id}"
+        start = MessageId(self.position.ledger_id, self.position.entry_id)
+        return lambda request_id: commands.subscribe(
+            self.topic,
+            name,
+            consumer_id,
+            request_id,
+            durable=False,
+            start_message_id=start.to_pb(),
+            read_compacted=self._options.read_compacted,
+            force_topic_creation=False,
+        )
+
+    # --- ends of consumers --------------------------------------------------------------------
+
+    def _on_ended(self, ended: Ended) -> None:
+        connection = self._connection
+        self._drop_consumer(close=False)
+        if ended.error is not None and not is_retryable(ended.error):
+            self._error = ended.error.with_context(topic=self.topic)
+            raise self._error
+        if connection is None:
+            return
+        if ended.overrun:
+            logger.info("%s: more came than there is memory for, subscribing anew", self.topic)
+            self._moved_to = connection.address
+        elif ended.moved_to is not None:
+            self._moved_to = self._assigned_broker(ended.moved_to, connection.address)
+
+    def _assigned_broker(
+        self, command: pb.CommandCloseConsumer, current: BrokerAddress
+    ) -> BrokerAddress | None:
+        """Return the broker that a CLOSE_CONSUMER names, None if it is to be looked up."""
+        tls = self._pool.service_url.tls
+        field = "assignedBrokerServiceUrlTls" if tls else "assignedBrokerServiceUrl"
+        if not command.HasField(field):
+            return None
+        try:
+            url = parse_broker_url(getattr(command, field))
+        except RemoteProtocolError:
+            return None
+        # Never from TLS to plain, whatever the broker says.
+        if url.tls != tls:
+            return None
+        host = url.hosts[0]
+        return BrokerAddress(host, current.physical if current.proxied else host)
+
+    def _drop_consumer(self, *, close: bool) -> Future[Any] | None:
+        delivery, self._delivery = self._delivery, None
+        if delivery is None or self._connection is None:
+            return None
+        if not close:
+            self._connection.remove_consumer(self._consumer_id)
+            return None
+        return _close_consumer(self._connection, self._consumer_id)
+
+
+def _close_consumer(connection: ClientConnection, consumer_id: int) -> Future[Any] | None:
+    """Forget a consumer and tell the broker; never raises."""
+    connection.remove_consumer(consumer_id)
+    if connection.closed:
+        return None
+    return connection.request_async(
+        lambda request_id: commands.close_consumer(consumer_id, request_id)
+    )
