@@ -473,12 +473,12 @@ class BatchBuilder:
         metadata = encode_metadata(
             fields.payload,
             sequence_id,
-            properties=fields.properties,
-            key=fields.key,
-            event_time=fields.event_time,
-            key_is_base64=fields.key_is_base64,
-            ordering_key=fields.ordering_key,
-            null_key=fields.null_key,
+            fields.properties,
+            fields.key,
+            fields.event_time,
+            fields.key_is_base64,
+            fields.ordering_key,
+            fields.null_key,
         )
         payload = fields.payload or b""
         size = 4 + len(metadata) + len(payload)

@@ -12,6 +12,7 @@ Whatever looks different in any bit is no such shape, and reading it is left to 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -83,14 +84,11 @@ def encode_number(value: int) -> bytes:
     """Return a non-negative number as protobuf writes it: seven bits per byte, lowest first."""
     if value < 128:
         return _FINAL[value]
-    digits = bytearray()
-    while value > 127:
-        digits.append(value & 127 | 128)
-        value >>= 7
-    digits.append(value)
-    return bytes(digits)
+    return _CONTINUED[value & 127] + _encode_higher(value >> 7)
 
 
+# Sequence ids and times that follow each other share all digits but the first.
+_encode_higher = lru_cache(4096)(encode_number)
 _FINAL = [bytes((digit,)) for digit in range(128)]
 _CONTINUED = [bytes((digit | 128,)) for digit in range(128)]
 
@@ -160,7 +158,6 @@ KEYED_HEADS = [_KeyedHeads(digits) for digits in range(10)]
 def encode_metadata(
     payload: bytes | None,
     sequence_id: int,
-    *,
     properties: Sequence[tuple[str, str]],
     key: str | None,
     event_time: int,
@@ -175,28 +172,31 @@ def encode_metadata(
     """
     if not 0 <= event_time <= _MAX_LONG:
         raise InvalidRow(f"{event_time} cannot be an event time in milliseconds")
-    parts: list[bytes] = []
+    data = b""
     try:
-        for name, value in properties:
-            pair = b"\x0a" + _sized(name.encode()) + b"\x12" + _sized(value.encode())
-            parts += (b"\x0a", _sized(pair))
+        if properties:
+            data = b"".join(b"\x0a" + _sized(_pair(*pair)) for pair in properties)
         if key is not None:
-            parts += (b"\x12", _sized(key.encode()))
+            data += b"\x12" + _sized(key.encode())
     except UnicodeEncodeError:
         raise InvalidRow("a key or property holds half of a surrogate pair") from None
-    parts += (b"\x18", encode_number(len(payload or b"")))
+    data += b"\x18" + encode_number(0 if payload is None else len(payload))
     if event_time:
-        parts += (b"\x28", encode_number(event_time))
-    if key is not None and key_is_base64:
-        parts.append(b"\x30\x01")
+        data += b"\x28" + encode_number(event_time)
+    if key_is_base64 and key is not None:
+        data += b"\x30\x01"
     if ordering_key is not None:
-        parts += (b"\x3a", _sized(ordering_key))
-    parts += (b"\x40", encode_number(sequence_id))
+        data += b"\x3a" + _sized(ordering_key)
+    data += b"\x40" + encode_number(sequence_id)
     if payload is None:
-        parts.append(b"\x48\x01")
+        data += b"\x48\x01"
     if null_key:
-        parts.append(b"\x50\x01")
-    return b"".join(parts)
+        data += b"\x50\x01"
+    return data
+
+
+def _pair(name: str, value: str) -> bytes:
+    return b"\x0a" + _sized(name.encode()) + b"\x12" + _sized(value.encode())
 
 
 def _sized(data: bytes) -> bytes:
