@@ -122,8 +122,6 @@ def _check_storable(session: Session, topic: Topic, body: pb.CommandSend, size: 
     options = session.server.options
     if body.HasField("txnid_most_bits"):
         raise Refusal(pb.NotAllowedError, "Transactions are not enabled")
-    if size > options.max_message_size:
-        raise Refusal(pb.NotAllowedError, "Exceed maximum message size")
     usage = session.server.topics.usage
     if topic.persistent and usage.stored_bytes + size > options.memory_limit:
         raise Refusal(
