@@ -1,0 +1,192 @@
+"""Finding entries of a topic without reading it and without the admin port.
+
+A non-durable subscription that starts at a position, with permission for one message, is sent
+the first entry at or after it, over the ends of ledgers and over gaps. That is enough to split
+a range, to cap it, and to learn what is kept. The first entry from a time on is found by SEEK,
+which searches as if the entries were in the order of their times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pulsar_spark.client.backoff import Deadline
+from pulsar_spark.client.connection_pool import ConnectionPool
+from pulsar_spark.client.lookup import Lookup
+from pulsar_spark.client.pipeline import Job, JobFactory, retrying, run_many
+from pulsar_spark.client.temporary_consumer import TemporaryConsumer, unique_name
+from pulsar_spark.errors import CorruptMessage, PulsarError, RemoteProtocolError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.events import MessageReceived
+from pulsar_spark.protocol.frames import parse_payload
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEntry:
+    """An entry that a probe found.
+
+    `start` is its first position that was asked for, inside the entry where the question was,
+    `stop` the position behind its last message. Times are milliseconds; `broker_time` and
+    `index` (of the entry's last message) are None where the broker does not stamp them. `size`
+    is in bytes on the wire.
+    """
+
+    start: Position
+    stop: Position
+    messages: int
+    size: int
+    publish_time: int
+    broker_time: int | None
+    index: int | None
+
+    @property
+    def time(self) -> int:
+        """The time that brokers search by: their own where they stamp it."""
+        return self.publish_time if self.broker_time is None else self.broker_time
+
+
+class Probe:
+    """Asks for single entries of topic partitions, of one or of thousands at once.
+
+    A result is None where the topic holds nothing at or after what was asked for. Answers about
+    many hold an error in the place of a result that could not be had; the others raise it.
+    """
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._lookup = Lookup(pool)
+        self._timeout = pool.options.operation_timeout
+
+    def first_entry_at(self, topic: str, position: Position) -> FoundEntry | None:
+        """Return the first entry that has a message at or after `position`."""
+        return _only(self.first_entries_at([(topic, position)]))
+
+    def first_entries_at(
+        self, questions: Sequence[tuple[str, Position]]
+    ) -> list[FoundEntry | PulsarError | None]:
+        """As `first_entry_at`, for many topics and positions; in the order of the questions."""
+        return self._ask([(topic, self._at(topic, position)) for topic, position in questions])
+
+    def first_entry_from_time(self, topic: str, time: int) -> FoundEntry | None:
+        """Return the first entry that the broker finds published at or after `time`, in ms.
+
+        It searches as if times were ordered; an entry before it can be later, one behind it
+        earlier than `time`.
+        """
+        return _only(self.first_entries_from_time([(topic, time)]))
+
+    def first_entries_from_time(
+        self, questions: Sequence[tuple[str, int]]
+    ) -> list[FoundEntry | PulsarError | None]:
+        """As `first_entry_from_time`, for many topics and times; in the questions' order."""
+        return self._ask([(topic, self._from_time(topic, time)) for topic, time in questions])
+
+    def _ask(
+        self, questions: Sequence[tuple[str, JobFactory[FoundEntry | None]]]
+    ) -> list[FoundEntry | PulsarError | None]:
+        results = run_many([factory for _, factory in questions], self._timeout)
+        return [
+            result.with_context(topic=topic) if isinstance(result, PulsarError) else result
+            for (topic, _), result in zip(questions, results, strict=True)
+        ]
+
+    def _at(self, topic: str, position: Position) -> JobFactory[FoundEntry | None]:
+        return _retried(lambda deadline: self._at_job(topic, position, deadline))
+
+    def _from_time(self, topic: str, time: int) -> JobFactory[FoundEntry | None]:
+        return _retried(lambda deadline: self._from_time_job(topic, time, deadline))
+
+    def _at_job(
+        self, topic: str, position: Position, deadline: Deadline
+    ) -> Job[FoundEntry | None]:
+        connection = yield from self._lookup.connection_job(topic, deadline)
+        with TemporaryConsumer(connection, topic) as consumer:
+            yield consumer.subscribe(position, deadline)
+            return (yield from _first_entry(consumer, position, deadline))
+
+    def _from_time_job(
+        self, topic: str, time: int, deadline: Deadline
+    ) -> Job[FoundEntry | None]:
+        connection = yield from self._lookup.connection_job(topic, deadline)
+        name = unique_name("pulsar-spark-time")
+        found: FoundEntry | None = None
+        for _ in range(2):
+            with TemporaryConsumer(connection, topic, name) as consumer:
+                yield consumer.subscribe(EARLIEST_POSITION, deadline)
+                yield consumer.seek(time, deadline)
+            # The broker has closed the consumer but keeps the subscription where it was sought
+            # to, for the next consumer of that name.
+            with TemporaryConsumer(connection, topic, name) as consumer:
+                yield consumer.subscribe(EARLIEST_POSITION, deadline)
+                found = yield from _first_entry(consumer, EARLIEST_POSITION, deadline)
+            if found is None or found.time >= time:
+                return found
+            # Either the times are not in order, or the topic was unloaded after the search and
+            # the subscription began anew: another search tells.
+        return found
+
+
+def _retried(
+    attempt: Callable[[Deadline], Job[FoundEntry | None]],
+) -> JobFactory[FoundEntry | None]:
+    return lambda deadline: retrying(attempt, deadline)
+
+
+def _only(results: list[FoundEntry | PulsarError | None]) -> FoundEntry | None:
+    (result,) = results
+    if isinstance(result, PulsarError):
+        raise result
+    return result
+
+
+def _first_entry(
+    consumer: TemporaryConsumer, position: Position, deadline: Deadline
+) -> Job[FoundEntry | None]:
+    """Return a job for the first entry of a subscription that reaches beyond `position`."""
+    permits = 1
+    while True:
+        answer: pb.CommandGetLastMessageIdResponse = yield consumer.last_message_id(deadline)
+        end = Position.after(MessageId.from_pb(answer.last_message_id))
+        done = position
+        if answer.HasField("consumer_mark_delete_position"):
+            done = max(done, _behind(answer.consumer_mark_delete_position))
+        if end <= done:
+            return None
+        message: MessageReceived = yield consumer.next_entry(permits)
+        found = _describe(message, position)
+        if found.stop > position:
+            return found
+        # The position lies behind the last message of that entry: on to the next one.
+        permits = found.messages
+
+
+def _behind(marked: pb.MessageIdData) -> Position:
+    """Return the position behind the last entry that a subscription is done with."""
+    done = MessageId.from_pb(marked)
+    return Position.after(MessageId(done.ledger_id, done.entry_id))
+
+
+def _describe(message: MessageReceived, position: Position) -> FoundEntry:
+    message_id = MessageId.from_pb(message.command.message_id)
+    try:
+        parts = parse_payload(message.payload, verify=False)
+    except RemoteProtocolError as error:
+        raise CorruptMessage(error.what, message_id=message_id) from error
+    metadata, stamp = parts.metadata, parts.broker_entry_metadata
+    messages = max(metadata.num_messages_in_batch, 1)
+    ledger_id, entry_id = message_id.ledger_id, message_id.entry_id
+    batched = metadata.HasField("num_messages_in_batch")
+    has_time = stamp is not None and stamp.HasField("broker_timestamp")
+    has_index = stamp is not None and stamp.HasField("index")
+    return FoundEntry(
+        start=max(position, Position(ledger_id, entry_id)),
+        stop=Position(ledger_id, entry_id, messages)
+        if batched
+        else Position(ledger_id, entry_id + 1),
+        messages=messages,
+        size=len(message.payload),
+        publish_time=metadata.publish_time,
+        broker_time=stamp.broker_timestamp if stamp is not None and has_time else None,
+        index=stamp.index if stamp is not None and has_index else None,
+    )
