@@ -15,8 +15,9 @@ from pulsar_spark.errors import (
     UnsupportedFeature,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.compression import codec_of, decompress
 from pulsar_spark.protocol.events import MessageReceived
-from pulsar_spark.protocol.frames import PayloadParts, parse_payload
+from pulsar_spark.protocol.frames import Buffer, PayloadParts, parse_payload
 from pulsar_spark.protocol.message_id import MessageId, Position
 
 
@@ -85,7 +86,7 @@ class EntryDecoder:
         self.end = end
         self.finished = end is not None and start >= end
         self.messages = 1
-        self._limit = limit
+        self.limit = limit
 
     def finish(self) -> None:
         """Note that the topic holds nothing more of the range."""
@@ -151,16 +152,10 @@ class EntryDecoder:
             stop = min(count, self.end.batch_index)
         return range(first, stop)
 
-    def _decompressed(
-        self, metadata: pb.MessageMetadata, payload: memoryview | bytes
-    ) -> bytes | memoryview:
-        if metadata.compression == pb.NONE:
-            return payload
-        from pulsar_spark.protocol.compression import decompress
-
-        return decompress(
-            metadata.compression, payload, metadata.uncompressed_size, self._limit
-        )
+    def _decompressed(self, metadata: pb.MessageMetadata, payload: Buffer) -> bytes | memoryview:
+        codec = codec_of(metadata)
+        body = decompress(codec, payload, metadata.uncompressed_size, self.limit)
+        return memoryview(body) if isinstance(body, bytearray) else body
 
     def _add_chunk(self, message: MessageReceived, parts: PayloadParts) -> ReceivedEntry | None:
         raise UnsupportedFeature("messages in chunks cannot be read yet")

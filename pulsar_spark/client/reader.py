@@ -284,6 +284,7 @@ class EntryReader:
         consumer_id = connection.add_consumer(delivery)
         try:
             yield connection.request_async(self._subscribe_command(consumer_id))
+            self._decoder.limit = max(self._options.memory_budget, connection.max_message_size)
             permits = self._permits.begin(connection.max_message_size)
             connection.send(commands.flow(consumer_id, permits))
         except BaseException:

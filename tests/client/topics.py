@@ -18,11 +18,11 @@ from pulsar_spark.testing import EmbeddedBroker
 
 
 class Message(NamedTuple):
-    """A message by its place; `index` is 0 for one outside a batch."""
+    """A message by its place; `batch_index` is 0 for one outside a batch."""
 
     ledger_id: int
     entry_id: int
-    index: int
+    batch_index: int
     payload: bytes
 
 
@@ -95,7 +95,7 @@ def unpack(entry: ReceivedEntry) -> list[Message]:
 def after_last(messages: list[Message]) -> Position:
     """Return the position behind the last of messages that are batched."""
     last = messages[-1]
-    return Position.after(MessageId(last.ledger_id, last.entry_id, -1, last.index))
+    return Position.after(MessageId(last.ledger_id, last.entry_id, -1, last.batch_index))
 
 
 def quick(broker: EmbeddedBroker, **changes: Any) -> ClientOptions:
