@@ -55,13 +55,14 @@ def test_a_refusal_of_the_admin_rest_carries_its_status(real_broker: RealBroker)
     assert caught.value.status == 404
 
 
+@pytest.mark.slow
 def test_data_and_address_survive_a_restart_and_a_kill(
     start_real_broker: StartBroker, official_client: Connect
 ) -> None:
     broker = start_real_broker(None)
     service_url = broker.service_url
     topic = broker.create_topic("kept")
-    producer = official_client(service_url).create_producer(topic)
+    producer = official_client(service_url).create_producer(topic, send_timeout_millis=90_000)
     producer.send(b"before")
     broker.restart()
     producer.send(b"between")
@@ -74,6 +75,7 @@ def test_data_and_address_survive_a_restart_and_a_kill(
     assert read_all(official_client(service_url), topic) == [b"before", b"between", b"after"]
 
 
+@pytest.mark.slow
 def test_takes_other_settings_from_start_to_start(start_real_broker: StartBroker) -> None:
     def limit(broker: OwnBroker) -> str:
         return str(broker.admin("GET", "brokers/configuration/runtime")["maxMessageSize"])
