@@ -177,7 +177,8 @@ def test_what_can_pass_is_tried_again_ever_further_apart() -> None:
 
     assert run(lambda deadline: retrying(attempt, deadline), 5) == 4
     gaps = [after - before for before, after in itertools.pairwise(times)]
-    assert 0.08 < gaps[0] < gaps[1] < gaps[2] < 0.7
+    for gap, least in zip(gaps, (0.09, 0.18, 0.36), strict=True):
+        assert gap >= least
 
 
 def test_what_cannot_pass_is_tried_once() -> None:
