@@ -323,13 +323,16 @@ class EmbeddedBroker:
 
         return self._call(collect)
 
-    def append(self, name: str, entry: bytes) -> MessageId:
+    def append(self, name: str, entry: bytes, *, messages: int | None = None) -> MessageId:
         """Store an entry without a producer: what follows the command of a SEND, as it is.
 
         The topic, or partition, has to exist. Raises CorruptMessage or RemoteProtocolError for
-        bytes that a broker would not take.
+        damaged bytes, unless `messages` says as how many messages they are to count.
         """
-        metadata = parse_payload(memoryview(entry)).metadata
+        if messages is None:
+            metadata = parse_payload(memoryview(entry)).metadata
+        else:
+            metadata = pb.MessageMetadata(num_messages_in_batch=messages)
 
         def append(topic: Topic) -> MessageId:
             ledger_id, entry_id = topic.append(entry, metadata)

@@ -62,7 +62,11 @@ class SchemaHistory:
     def check_reader(self, schema: pb.Schema) -> None:
         """Raise Refusal (IncompatibleSchema) if a consumer with this schema cannot read."""
         if not self._versions:
-            raise Refusal(pb.IncompatibleSchema, "Topic does not have schema to check")
+            raise Refusal(
+                pb.IncompatibleSchema,
+                "Failed to add schema to an active topic with empty(BYTES) schema: "
+                f"new schema type {type_name(schema.type)}",
+            )
         latest = self._versions[-1]
         if not _same(latest, schema):
             _check_fits(latest, schema)
@@ -89,7 +93,10 @@ def _check_fits(old: pb.Schema, new: pb.Schema) -> None:
             f"new schema type {type_name(new.type)}",
         )
     if old.type in _RECORD_TYPES:
-        problem = _record_problem(_avro(old), _avro(new))
+        try:
+            problem = _record_problem(_avro(old), _avro(new))
+        except RecursionError:
+            problem = "the schema is nested too deeply"
         if problem:
             raise Refusal(pb.IncompatibleSchema, f"Incompatible schema: {problem}")
 

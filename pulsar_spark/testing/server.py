@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import socket
 import time
 from collections.abc import Coroutine
@@ -21,6 +22,10 @@ from pulsar_spark.testing.topic_store import TopicStore
 _log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
+# Ports that no system gives to outgoing connections: while the broker is down, a client that
+# tries to reach it could be given the broker's own port, and so connect to itself.
+_OWN_PORTS = range(20_000, 32_000)
+_ATTEMPTS = 20
 _STOP_TIMEOUT = 5.0
 # Mistakes and notes that are kept for a test to look at.
 _MAX_KEPT = 1000
@@ -64,22 +69,32 @@ class Server:
                 self._listeners[number] = await self._open(number)
 
     async def _open(self, number: int) -> asyncio.Server:
-        try:
-            listener = await self.loop.create_server(
-                lambda: Session(self, number),
-                HOST,
-                self.ports[number],
-                family=socket.AF_INET,
-                backlog=_BACKLOG,
-                reuse_address=True,
-            )
-        except OSError as error:
-            raise ConnectError(
-                f"the embedded broker cannot listen on {HOST}:{self.ports[number]}: {error}",
-                "Choose another port, or 0 for any free one.",
-            ) from None
-        self.ports[number] = listener.sockets[0].getsockname()[1]
-        return listener
+        port = self.ports[number]
+        # Any port will do if these are all taken.
+        candidates = [port] if port else [*random.sample(_OWN_PORTS, _ATTEMPTS), 0]
+        failure: OSError | None = None
+        for candidate in candidates:
+            try:
+                listener = await self._bind(number, candidate)
+            except OSError as error:
+                failure = error
+                continue
+            self.ports[number] = listener.sockets[0].getsockname()[1]
+            return listener
+        raise ConnectError(
+            f"the embedded broker cannot listen on {HOST}:{port}: {failure}",
+            "Choose another port, or 0 for any free one.",
+        )
+
+    async def _bind(self, number: int, port: int) -> asyncio.Server:
+        return await self.loop.create_server(
+            lambda: Session(self, number),
+            HOST,
+            port,
+            family=socket.AF_INET,
+            backlog=_BACKLOG,
+            reuse_address=True,
+        )
 
     async def refuse(self) -> None:
         """Close the listeners: the operating system refuses new connections."""

@@ -159,7 +159,7 @@ class Topic:
             cursor = Cursor(self.log, self._start(body), batch_index_ack=self._batch_index_ack)
             subscription = _KINDS[kind](self, body.subscription, kind, cursor, durable)
         elif subscription.durable != durable:
-            existing = "Durable" if subscription.durable else "Non-durable"
+            existing = "Durable" if subscription.durable else "NonDurable"
             raise Refusal(
                 pb.NotAllowedError, f"{existing} subscription with the same name already exists."
             )
@@ -179,7 +179,9 @@ class Topic:
             if body.start_message_rollback_duration_sec and place == EARLIEST_PLACE:
                 since = time.time() - body.start_message_rollback_duration_sec
                 return self.log.first_published_at(int(since * 1000))
-            return place
+            # Behind the end it is the initial position that decides, as with a real broker.
+            if place <= self.log.end_place():
+                return place
         return EARLIEST_PLACE if body.initialPosition == _S.Earliest else LATEST_PLACE
 
     def release(self, consumer: Consumer) -> None:

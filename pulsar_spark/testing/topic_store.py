@@ -66,9 +66,9 @@ class TopicStore:
             return self.partitioned[text]
         if text in self.topics:
             return 0
-        if not auto_create:
-            raise Refusal(pb.TopicNotFound, "")
         count = self._options.auto_partitions
+        if not auto_create or count is None:
+            raise Refusal(pb.TopicNotFound, "")
         if count and name.partition_index < 0:
             self.create(name, count)
             return count
@@ -77,17 +77,13 @@ class TopicStore:
     def open(self, name: TopicName, *, create: bool) -> Topic:
         """Return the topic for a producer or consumer, created if that is allowed.
 
-        Raises Refusal (TopicNotFound, or NotAllowedError for the name of a partitioned topic).
+        Like with a real broker the name of a partitioned topic stands for a plain topic beside
+        its partitions. Raises Refusal (TopicNotFound).
         """
         self._check_namespace(name)
         text = str(name)
         if text in self.topics:
             return self.topics[text]
-        if text in self.partitioned:
-            raise Refusal(
-                pb.NotAllowedError,
-                f"{text} is a partitioned topic, connect to one of its partitions",
-            )
         known = self.partitioned.get(str(name.partitioned)) if name.partition_index >= 0 else None
         if known is not None and name.partition_index >= known:
             raise Refusal(pb.TopicNotFound, f"Topic {text} is not one of {known} partitions")
@@ -104,12 +100,10 @@ class TopicStore:
         return self._schemas.get(str(name.partitioned))
 
     def parts(self, name: TopicName) -> list[Topic]:
-        """The topic of this name, or all partitions of it; empty if it does not exist."""
-        text = str(name)
-        if text in self.partitioned:
-            names = (str(name.partition(index)) for index in range(self.partitioned[text]))
-            return [self.topics[part] for part in names if part in self.topics]
-        return [self.topics[text]] if text in self.topics else []
+        """The topic of this name and all its partitions; empty if it does not exist."""
+        partitions = range(self.partitioned.get(str(name), 0))
+        names = [*(str(name.partition(index)) for index in partitions), str(name)]
+        return [self.topics[part] for part in names if part in self.topics]
 
     # --- creating and deleting ---
 
@@ -224,13 +218,13 @@ class TopicStore:
 def filter_by_pattern(names: Iterable[str], pattern: str) -> list[str]:
     """The topics whose name, without domain and partition, matches a pattern as a whole.
 
-    The pattern may begin with the domain. One that is no regular expression matches nothing.
+    The pattern may begin with the domain. Raises Refusal if it is no regular expression.
     """
     expression = pattern.split("://", 1)[-1]
     try:
         compiled = re.compile(expression)
-    except re.error:
-        return []
+    except (re.error, RecursionError, OverflowError) as error:
+        raise Refusal(pb.MetadataError, f"The pattern is no regular expression: {error}") from None
     return [
         text
         for text in names

@@ -94,8 +94,12 @@ def _consumer(session: Session, consumer_id: int) -> Consumer:
 def flow(session: Session, command: Incoming) -> None:
     """Grant permits, counted in messages."""
     body: pb.CommandFlow = command.body
+    if not body.messagePermits:
+        session.server.note(f"connection {session.number}: FLOW without permits")
+        session.disconnect()
+        return
     consumer = session.consumers.get(body.consumer_id)
-    if consumer is not None and body.messagePermits:
+    if consumer is not None:
         consumer.permits = min(consumer.permits + body.messagePermits, _MAX_PERMITS)
         consumer.subscription.wake()
 
@@ -124,6 +128,8 @@ def last_message_id(session: Session, command: Incoming) -> None:
     body: pb.CommandGetLastMessageId = command.body
     consumer = _consumer(session, body.consumer_id)
     topic = consumer.subscription.topic
+    if not topic.persistent:
+        raise Refusal(pb.UnknownError, "A non-persistent topic has no last message")
     place, batch_index = topic.last_message() or (NOWHERE, -1)
     last = message_id(place)
     last.partition = topic.partition

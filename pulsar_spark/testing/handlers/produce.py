@@ -97,17 +97,16 @@ def send(session: Session, command: Incoming) -> None:
         return
     topic = owner.topic
     try:
-        parts = parse_payload(payload)
+        metadata = parse_payload(payload).metadata
     except ChecksumMismatch:
         raise Refusal(pb.ChecksumError, "Checksum failed on the broker") from None
-    except RemoteProtocolError as error:
-        session.server.note(f"connection {session.number}: {error}")
-        session.disconnect()
-        return
-    _check_storable(session, topic, body, len(parts.metadata_bytes) + len(parts.payload))
+    except RemoteProtocolError:
+        # A real broker does not look: it is the consumer that has to cope.
+        metadata = pb.MessageMetadata(num_messages_in_batch=body.num_messages)
+    _check_storable(session, topic, body, len(payload))
     place = NOWHERE
     if not session.server.options.deduplication or _is_new(topic, owner.name, body):
-        place = topic.append(_kept(payload), parts.metadata)
+        place = topic.append(_kept(payload), metadata)
     highest = body.highest_sequence_id if body.HasField("highest_sequence_id") else _NONE
     receipt = pb.CommandSendReceipt(
         producer_id=body.producer_id,

@@ -34,6 +34,9 @@ def get_or_create_schema(session: Session, command: Incoming) -> None:
     """Register a schema, and tell its version."""
     body: pb.CommandGetOrCreateSchema = command.body
     name = parse_topic(body.topic)
-    version = session.server.topics.schemas(name).add(body.schema)
+    store = session.server.topics
+    if not store.parts(name):
+        raise Refusal(pb.TopicNotFound, f"Topic not found {name}")
+    version = store.schemas(name).add(body.schema)
     answer = commands.get_or_create_schema_response(body.request_id, schema_version=version)
     session.send(answer, str(name))
