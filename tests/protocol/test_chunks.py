@@ -1,0 +1,371 @@
+"""Messages in chunks: cutting, putting together, and every way in which that fails."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_spark.errors import CorruptMessage, LocalProtocolError, MessageTooLarge
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.chunks import (
+    AssembledMessage,
+    ChunkAssembler,
+    ChunkResult,
+    DiscardedMessage,
+    DiscardReason,
+    split_message,
+)
+from pulsar_spark.protocol.message_id import MessageId, Position
+
+NOTHING = ChunkResult(None, [])
+
+
+def metadata(uuid: str, number: int, chunks: int, total: int) -> pb.MessageMetadata:
+    return pb.MessageMetadata(
+        producer_name="p",
+        sequence_id=1,
+        publish_time=2,
+        uuid=uuid,
+        num_chunks_from_msg=chunks,
+        total_chunk_msg_size=total,
+        chunk_id=number,
+    )
+
+
+class Feeder:
+    """Feeds chunks of ten bytes to an assembler, counting up entry ids."""
+
+    def __init__(self, **bounds: Any) -> None:
+        self.assembler = ChunkAssembler(**bounds)
+        self.entry = 0
+
+    def add(
+        self,
+        uuid: str,
+        number: int,
+        chunks: int = 3,
+        *,
+        total: int | None = None,
+        payload: bytes | None = None,
+        now: float = 0.0,
+    ) -> ChunkResult:
+        message_id = MessageId(7, self.entry, 2)
+        self.entry += 1
+        if payload is None:
+            payload = str(number).encode() * 10
+        total = 10 * chunks if total is None else total
+        return self.assembler.add(metadata(uuid, number, chunks, total), message_id, payload, now)
+
+
+def ids(*entries: int) -> tuple[MessageId, ...]:
+    return tuple(MessageId(7, entry, 2) for entry in entries)
+
+
+def discarded(uuid: str, reason: DiscardReason, *entries: int) -> DiscardedMessage:
+    return DiscardedMessage(uuid, reason, ids(*entries))
+
+
+def complete(result: ChunkResult) -> AssembledMessage:
+    assert result.message is not None
+    return result.message
+
+
+# --- cutting ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "size, max_chunk, sizes",
+    [(0, 5, [0]), (1, 5, [1]), (5, 5, [5]), (6, 5, [5, 1]), (10, 5, [5, 5]), (3, 1, [1, 1, 1])],
+)
+def test_a_payload_is_cut_into_full_chunks_and_a_rest(
+    size: int, max_chunk: int, sizes: list[int]
+) -> None:
+    payload = random.Random(1).randbytes(size)
+    chunks = split_message(payload, max_chunk)
+    assert [len(chunk) for chunk in chunks] == sizes
+    assert b"".join(chunks) == payload
+
+
+@pytest.mark.parametrize("max_chunk", [0, -1])
+def test_chunks_of_nothing_are_refused(max_chunk: int) -> None:
+    with pytest.raises(LocalProtocolError):
+        split_message(b"abc", max_chunk)
+
+
+# --- putting together ---------------------------------------------------------------------------
+
+
+@given(
+    st.dictionaries(st.text(max_size=5), st.binary(max_size=50), min_size=1, max_size=5),
+    st.integers(1, 20),
+    st.randoms(use_true_random=False),
+)
+def test_interleaved_messages_come_out_whole(
+    messages: dict[str, bytes], max_chunk: int, rng: random.Random
+) -> None:
+    waiting = {uuid: split_message(payload, max_chunk) for uuid, payload in messages.items()}
+    feeder = Feeder()
+    placed: dict[str, list[int]] = {uuid: [] for uuid in messages}
+    done: dict[str, bytes] = {}
+    while waiting:
+        uuid = rng.choice(list(waiting))
+        number = len(placed[uuid])
+        placed[uuid].append(feeder.entry)
+        part = bytes(waiting[uuid][number])
+        chunks = len(waiting[uuid])
+        result = feeder.add(uuid, number, chunks, total=len(messages[uuid]), payload=part)
+        assert result.discarded == []
+        if number + 1 == chunks:
+            message = complete(result)
+            done[uuid] = message.payload
+            assert message.chunk_ids == ids(*placed[uuid])
+            del waiting[uuid]
+        else:
+            assert result.message is None
+    assert done == messages
+    assert (feeder.assembler.pending, feeder.assembler.buffered) == (0, 0)
+
+
+def test_a_message_has_the_id_of_its_last_chunk_and_names_its_first() -> None:
+    feeder = Feeder()
+    assert feeder.add("u", 0) == NOTHING
+    assert feeder.add("u", 1) == NOTHING
+    message = complete(feeder.add("u", 2))
+    assert message.message_id == MessageId(7, 2, 2, first_chunk=MessageId(7, 0, 2))
+    assert Position.before(message.message_id) == Position(7, 0, 0)
+    assert message.metadata.chunk_id == 2
+    assert message.payload == b"0" * 10 + b"1" * 10 + b"2" * 10
+
+
+def test_the_assembler_keeps_no_view_of_the_callers_buffer() -> None:
+    buffer = bytearray(b"0123456789")
+    assembler = ChunkAssembler()
+    assembler.add(metadata("u", 0, 2, 20), MessageId(1, 1), memoryview(buffer), 0)
+    buffer[:] = bytes(10)
+    result = assembler.add(metadata("u", 1, 2, 20), MessageId(1, 2), memoryview(buffer), 0)
+    assert complete(result).payload == b"0123456789" + bytes(10)
+
+
+def test_the_first_chunk_of_the_oldest_unfinished_message_is_known() -> None:
+    feeder = Feeder()
+    firsts = [feeder.assembler.first_pending]
+    for uuid, number in (("a", 0), ("b", 0), ("a", 1), ("a", 2)):
+        feeder.add(uuid, number)
+        firsts.append(feeder.assembler.first_pending)
+    feeder.assembler.clear()
+    firsts.append(feeder.assembler.first_pending)
+    a, b = ids(0, 1)
+    assert firsts == [None, a, a, a, b, None]
+    assert feeder.assembler.buffered == 0
+
+
+@pytest.mark.fault(39)
+def test_a_repeated_chunk_is_dropped() -> None:
+    feeder = Feeder()
+    feeder.add("u", 0)
+    feeder.add("u", 1)
+    assert feeder.add("u", 1) == NOTHING
+    assert complete(feeder.add("u", 2)).chunk_ids == ids(0, 1, 3)
+
+
+@pytest.mark.fault(39)
+def test_the_first_chunk_again_starts_the_message_again() -> None:
+    feeder = Feeder()
+    feeder.add("u", 0)
+    feeder.add("u", 1)
+    result = feeder.add("u", 0)
+    assert result == ChunkResult(None, [discarded("u", DiscardReason.RESTARTED, 0, 1)])
+    feeder.add("u", 1)
+    assert complete(feeder.add("u", 2)).chunk_ids == ids(2, 3, 4)
+
+
+@pytest.mark.fault(39)
+def test_a_gap_gives_the_message_up_and_says_so() -> None:
+    feeder = Feeder()
+    feeder.add("u", 0, 4)
+    result = feeder.add("u", 2, 4)
+    assert result == ChunkResult(None, [discarded("u", DiscardReason.OUT_OF_ORDER, 0, 1)])
+    result = feeder.add("u", 3, 4)
+    assert result == ChunkResult(None, [discarded("u", DiscardReason.NO_FIRST_CHUNK, 2)])
+    assert feeder.assembler.buffered == 0
+
+
+@pytest.mark.fault(39)
+@pytest.mark.parametrize("chunks, total", [(4, 30), (3, 31), (2**31 - 1, 30)])
+def test_chunks_that_contradict_each_other_give_the_message_up(chunks: int, total: int) -> None:
+    feeder = Feeder()
+    feeder.add("u", 0, 3, total=30)
+    result = feeder.add("u", 1, chunks, total=total)
+    assert result == ChunkResult(None, [discarded("u", DiscardReason.CONTRADICTORY, 0, 1)])
+    assert feeder.assembler.pending == 0
+
+
+@pytest.mark.fault(39)
+def test_messages_that_never_finish_are_given_up_after_their_time() -> None:
+    feeder = Feeder(expiry=60.0)
+    feeder.add("a", 0, now=100.0)
+    feeder.add("b", 0, now=130.0)
+    assert feeder.assembler.expire(160.0) == []
+    result = feeder.add("b", 1, now=160.5)
+    assert result == ChunkResult(None, [discarded("a", DiscardReason.EXPIRED, 0)])
+    assert feeder.assembler.expire(200.0) == [discarded("b", DiscardReason.EXPIRED, 1, 2)]
+    assert feeder.assembler.buffered == 0
+
+
+def test_without_an_expiry_messages_are_kept() -> None:
+    feeder = Feeder(expiry=None)
+    feeder.add("a", 0, now=0.0)
+    assert feeder.assembler.expire(1e9) == []
+    assert feeder.assembler.pending == 1
+
+
+@pytest.mark.fault(39)
+def test_the_oldest_of_too_many_unfinished_messages_is_given_up() -> None:
+    feeder = Feeder(max_pending=2)
+    feeder.add("a", 0)
+    feeder.add("b", 0)
+    result = feeder.add("c", 0)
+    assert result == ChunkResult(None, [discarded("a", DiscardReason.CROWDED_OUT, 0)])
+
+
+@pytest.mark.fault(39)
+def test_ten_thousand_uuids_stay_within_the_bounds() -> None:
+    feeder = Feeder(max_bytes=100_000)
+    reported = 0
+    for number in range(10_000):
+        reported += len(feeder.add(f"u{number}", 0, payload=bytes(20_000), total=60_000).discarded)
+        assert feeder.assembler.buffered <= 100_000
+        assert feeder.assembler.pending <= 10
+    assert reported + feeder.assembler.pending == 10_000
+
+
+@pytest.mark.fault(39)
+def test_a_restarted_message_is_the_newest() -> None:
+    feeder = Feeder(max_pending=2)
+    feeder.add("a", 0)
+    feeder.add("b", 0)
+    feeder.add("a", 0)
+    assert feeder.add("c", 0).discarded == [discarded("b", DiscardReason.CROWDED_OUT, 1)]
+
+
+@pytest.mark.fault(39)
+def test_the_bytes_of_all_unfinished_messages_are_capped() -> None:
+    feeder = Feeder(max_bytes=5000)
+    feeder.add("a", 0, payload=bytes(2000), total=4000)
+    feeder.add("b", 0, payload=bytes(2000), total=4000)
+    result = feeder.add("b", 1, payload=bytes(1500), total=4000)
+    assert result == ChunkResult(None, [discarded("a", DiscardReason.CROWDED_OUT, 0)])
+    assert complete(feeder.add("b", 2, payload=bytes(500), total=4000)).payload == bytes(4000)
+
+
+@pytest.mark.fault(39)
+def test_a_message_beyond_the_cap_is_refused_at_its_first_chunk() -> None:
+    feeder = Feeder(max_bytes=5000)
+    with pytest.raises(MessageTooLarge, match="5001 bytes in 3 chunks"):
+        feeder.add("a", 0, total=5001)
+    assert feeder.assembler.pending == 0
+
+
+def test_what_was_given_up_before_an_error_is_reported_after_it() -> None:
+    feeder = Feeder(expiry=60.0)
+    feeder.add("a", 0, now=0.0)
+    with pytest.raises(CorruptMessage):
+        feeder.add("b", 0, total=5, now=100.0)
+    assert feeder.assembler.expire(100.0) == [discarded("a", DiscardReason.EXPIRED, 0)]
+    assert feeder.assembler.expire(100.0) == []
+
+
+@pytest.mark.fault(39)
+def test_endless_empty_chunks_are_refused() -> None:
+    feeder = Feeder(max_bytes=50_000)
+    for number in range(97):
+        assert feeder.add("a", number, 2**31 - 1, payload=b"", total=10) == NOTHING
+    with pytest.raises(MessageTooLarge):
+        feeder.add("a", 97, 2**31 - 1, payload=b"", total=10)
+    assert (feeder.assembler.pending, feeder.assembler.buffered) == (0, 0)
+
+
+@pytest.mark.fault(39)
+def test_more_bytes_than_said_are_refused_at_once() -> None:
+    feeder = Feeder()
+    feeder.add("a", 0, total=15)
+    with pytest.raises(CorruptMessage, match="more than the 15 bytes"):
+        feeder.add("a", 1, total=15)
+    assert (feeder.assembler.pending, feeder.assembler.buffered) == (0, 0)
+
+
+@pytest.mark.fault(39)
+def test_fewer_bytes_than_said_are_refused_at_the_end() -> None:
+    feeder = Feeder()
+    feeder.add("a", 0, 2, total=25)
+    with pytest.raises(CorruptMessage, match="20 bytes, not the 25"):
+        feeder.add("a", 1, 2, total=25)
+    assert (feeder.assembler.pending, feeder.assembler.buffered) == (0, 0)
+
+
+@pytest.mark.fault(39)
+@pytest.mark.parametrize(
+    "number, chunks, total",
+    [(0, -1, 10), (0, 0, 10), (-1, 3, 10), (3, 3, 10), (0, -(2**31), 10), (0, 1, -1)],
+)
+def test_metadata_that_makes_no_sense_is_refused(number: int, chunks: int, total: int) -> None:
+    feeder = Feeder()
+    with pytest.raises(CorruptMessage):
+        feeder.add("u", number, chunks, total=total)
+    assert feeder.assembler.pending == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["uuid", "num_chunks_from_msg", "total_chunk_msg_size", "chunk_id"]
+)
+def test_a_chunk_without_one_of_its_fields_is_refused(name: str) -> None:
+    data = metadata("u", 0, 1, 3)
+    data.ClearField(name)
+    with pytest.raises(CorruptMessage, match=name):
+        ChunkAssembler().add(data, MessageId(1, 1), b"abc", 0)
+
+
+@pytest.mark.parametrize("bounds", [{"max_pending": 0}, {"max_bytes": 0}])
+def test_bounds_are_positive(bounds: dict[str, int]) -> None:
+    with pytest.raises(LocalProtocolError):
+        Feeder(**bounds)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("abc"),
+            st.integers(-1, 4),
+            st.sampled_from([1, 3, 3, 3, 5]),
+            st.sampled_from([30, 30, 30, 20, 600]),
+            st.floats(0, 30),
+        ),
+        max_size=60,
+    )
+)
+def test_any_order_of_chunks_is_reported_in_full(
+    steps: list[tuple[str, int, int, int, float]],
+) -> None:
+    feeder = Feeder(max_pending=2, max_bytes=2000)
+    now = 0.0
+    seen: set[MessageId] = set()
+    for uuid, number, chunks, total, pause in steps:
+        now += pause
+        try:
+            result = feeder.add(uuid, number, chunks, total=total, now=now)
+        except (CorruptMessage, MessageTooLarge):
+            continue
+        finally:
+            assert feeder.assembler.buffered <= 2000
+            assert feeder.assembler.pending <= 2
+        gone = [i for message in result.discarded for i in message.chunk_ids]
+        if result.message is not None:
+            assert len(result.message.payload) == total
+            gone += result.message.chunk_ids
+        assert len(set(gone)) == len(gone)
+        assert seen.isdisjoint(gone)
+        seen.update(gone)
