@@ -22,6 +22,7 @@ EXEMPT: dict[str, str] = {
 # Test files without a module of that name, and why.
 EXTRA: dict[str, str] = {
     "protocol/test_golden.py": "recorded conversations go through all of the layer",
+    "testing/test_official_client.py": "the official client meets the embedded broker as a whole",
 }
 
 # Not mirrors of a package: what is tested across all of it, and what tests share.
