@@ -36,7 +36,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import MessageReceived
-from pulsar_spark.protocol.message_id import MessageId, Position
+from pulsar_spark.protocol.message_id import LATEST_POSITION, MessageId, Position
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +51,9 @@ _ATTEMPT_TIMEOUT = 15.0
 class EntryReader:
     """Reads the entries of `topic` (one partition) from `start` up to, not including, `end`.
 
-    Without an end it goes on for ever. Nothing is connected before the first `next_entry`. To
-    be used by one thread, and closed at the end: it is a context manager.
+    Without an end it goes on for ever; LATEST_POSITION as start is what is published after the
+    first call of `next_entry`, before which nothing is connected. To be used by one thread, and
+    closed at the end: it is a context manager.
     """
 
     def __init__(
@@ -276,6 +277,10 @@ class EntryReader:
             connection: ClientConnection = yield self._pool.get_async(moved_to)
         else:
             connection = yield from self._lookup.connection_job(self.topic, deadline)
+        if self.position == LATEST_POSITION:
+            # From here on "latest" is a place like any other, so that a reconnect loses nothing.
+            last_id = yield from self._lookup.last_message_id_job(self.topic, deadline)
+            self._decoder.position = Position.after(last_id)
 
         def stop() -> None:
             _close_consumer(connection, consumer_id)
