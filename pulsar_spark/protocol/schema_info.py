@@ -1,0 +1,186 @@
+"""What a topic knows of its values: type, name, definition and properties of a schema.
+
+Pulsar binary protocol, Schema. What a definition means is not decided here. The schema of a
+KEY_VALUE topic holds two others: their definitions are joined in `schema_data`,
+
+    u32 size, definition of the key, u32 size, definition of the value      (big endian)
+
+and the rest of them is in the properties `key.schema.*` and `value.schema.*`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import NamedTuple
+
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from pulsar_spark.errors import ProtocolError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+
+_TYPE_FIELD = 4  # of Schema
+_SIZE = Struct(">I")
+_ENCODING = "kv.encoding.type"
+_MAX_PROPERTIES = 1024 * 1024
+
+BYTES = pb.Schema.Type.Value("None")
+"""The type of values without a schema; Java's name for it is BYTES."""
+
+PRIMITIVE_NAMES: Mapping[int, str] = {
+    pb.Schema.String: "String",
+    pb.Schema.Bool: "Boolean",
+    pb.Schema.Int8: "INT8",
+    pb.Schema.Int16: "INT16",
+    pb.Schema.Int32: "INT32",
+    pb.Schema.Int64: "INT64",
+    pb.Schema.Float: "Float",
+    pb.Schema.Double: "Double",
+    pb.Schema.Date: "Date",
+    pb.Schema.Time: "Time",
+    pb.Schema.Timestamp: "Timestamp",
+    pb.Schema.Instant: "Instant",
+    pb.Schema.LocalDate: "LocalDate",
+    pb.Schema.LocalTime: "LocalTime",
+    pb.Schema.LocalDateTime: "LocalDateTime",
+}
+"""The primitive types, and the names that Java's client gives to their schemas."""
+
+RECORD_TYPES = frozenset(
+    (pb.Schema.Avro, pb.Schema.Json, pb.Schema.Protobuf, pb.Schema.ProtobufNative)
+)
+"""The types whose `schema_data` defines a record."""
+
+_TYPE_NAMES: Mapping[int, str] = {
+    BYTES: "BYTES",
+    pb.Schema.String: "STRING",
+    pb.Schema.Json: "JSON",
+    pb.Schema.Protobuf: "PROTOBUF",
+    pb.Schema.Avro: "AVRO",
+    pb.Schema.Bool: "BOOLEAN",
+    pb.Schema.Int8: "INT8",
+    pb.Schema.Int16: "INT16",
+    pb.Schema.Int32: "INT32",
+    pb.Schema.Int64: "INT64",
+    pb.Schema.Float: "FLOAT",
+    pb.Schema.Double: "DOUBLE",
+    pb.Schema.Date: "DATE",
+    pb.Schema.Time: "TIME",
+    pb.Schema.Timestamp: "TIMESTAMP",
+    pb.Schema.KeyValue: "KEY_VALUE",
+    pb.Schema.Instant: "INSTANT",
+    pb.Schema.LocalDate: "LOCAL_DATE",
+    pb.Schema.LocalTime: "LOCAL_TIME",
+    pb.Schema.LocalDateTime: "LOCAL_DATE_TIME",
+    pb.Schema.ProtobufNative: "PROTOBUF_NATIVE",
+    pb.Schema.AutoConsume: "AUTO_CONSUME",
+    pb.Schema.External: "EXTERNAL",
+}
+_TYPES_BY_NAME = {name: number for number, name in _TYPE_NAMES.items()} | {"NONE": BYTES}
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaInfo:
+    """A schema as brokers store it. `type` is a number of `pb.Schema.Type`, known or not."""
+
+    type: int
+    name: str = ""
+    schema_data: bytes = b""
+    properties: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def from_pb(cls, data: pb.Schema) -> SchemaInfo:
+        """Return what a Schema message holds."""
+        number = data.type
+        # A type that is newer than this package is not in the field itself.
+        unknown = UnknownFieldSet(data)
+        for index in range(len(unknown)):
+            if unknown[index].field_number == _TYPE_FIELD:
+                number = int(unknown[index].data)
+        properties = {pair.key: pair.value for pair in data.properties}
+        return cls(number, data.name, data.schema_data, properties)
+
+    def to_pb(self) -> pb.Schema:
+        """Return the message that registers this schema or asks for it."""
+        return pb.Schema(
+            name=self.name,
+            schema_data=self.schema_data,
+            type=self.type,
+            properties=[pb.KeyValue(key=k, value=v) for k, v in self.properties.items()],
+        )
+
+    @property
+    def type_name(self) -> str:
+        """The type as people know it, such as INT32, AVRO or KEY_VALUE."""
+        return _TYPE_NAMES.get(self.type, f"schema type {self.type}")
+
+
+class KeyValueSchema(NamedTuple):
+    """The two schemas of a KEY_VALUE topic, and whether keys travel as the messages' keys."""
+
+    key: SchemaInfo
+    value: SchemaInfo
+    separated: bool
+
+
+def split_key_value(info: SchemaInfo) -> KeyValueSchema:
+    """Return the schemas that a KEY_VALUE schema is made of.
+
+    Raises ProtocolError if its definition or its properties are damaged.
+    """
+    key_data, rest = _take_sized(info.schema_data, "key")
+    value_data, rest = _take_sized(rest, "value")
+    if rest:
+        raise ProtocolError(f"{len(rest)} bytes follow the definitions of a KEY_VALUE schema")
+    encoding = info.properties.get(_ENCODING, "INLINE")
+    if encoding not in ("INLINE", "SEPARATED"):
+        raise ProtocolError(f"a KEY_VALUE schema has the unknown encoding {encoding[:100]!r}")
+    return KeyValueSchema(
+        _part(info, "key", key_data), _part(info, "value", value_data), encoding == "SEPARATED"
+    )
+
+
+def join_key_value(key: SchemaInfo, value: SchemaInfo, *, separated: bool) -> SchemaInfo:
+    """Return the KEY_VALUE schema of these two, as Java's client registers it."""
+    properties = {_ENCODING: "SEPARATED" if separated else "INLINE"}
+    for side, info in (("key", key), ("value", value)):
+        properties[f"{side}.schema.name"] = info.name
+        properties[f"{side}.schema.type"] = info.type_name
+        properties[f"{side}.schema.properties"] = json.dumps(
+            dict(info.properties), separators=(",", ":"), ensure_ascii=False
+        )
+    data = b"".join(_SIZE.pack(len(i.schema_data)) + i.schema_data for i in (key, value))
+    return SchemaInfo(pb.Schema.KeyValue, "KeyValue", data, properties)
+
+
+def _take_sized(data: bytes, side: str) -> tuple[bytes, bytes]:
+    if len(data) < _SIZE.size:
+        raise ProtocolError(f"a KEY_VALUE schema ends before the definition of its {side}")
+    end = _SIZE.size + _SIZE.unpack_from(data)[0]
+    if end > len(data):
+        raise ProtocolError(
+            f"the definition of a KEY_VALUE schema's {side} has {end - _SIZE.size} bytes, "
+            f"but the schema ends after {len(data) - _SIZE.size}"
+        )
+    return data[_SIZE.size : end], data[end:]
+
+
+def _part(info: SchemaInfo, side: str, data: bytes) -> SchemaInfo:
+    name = info.properties.get(f"{side}.schema.type", "BYTES")
+    number = _TYPES_BY_NAME.get(name)
+    if number is None:
+        raise ProtocolError(f"the {side} of a KEY_VALUE schema has the unknown type {name[:100]!r}")
+    properties = _parse_properties(info.properties.get(f"{side}.schema.properties", "{}"), side)
+    return SchemaInfo(number, info.properties.get(f"{side}.schema.name", ""), data, properties)
+
+
+def _parse_properties(text: str, side: str) -> dict[str, str]:
+    try:
+        parsed = json.loads(text or "{}") if len(text) <= _MAX_PROPERTIES else None
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise ProtocolError(f"the properties of a KEY_VALUE schema's {side} are no JSON object")
+    return {name: value for name, value in parsed.items() if isinstance(value, str)}
