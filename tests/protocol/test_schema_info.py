@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,9 @@ from pulsar_spark.protocol.schema_info import (
     split_key_value,
 )
 from tests.protocol import golden
+
+# Recordings of someone else may have fewer schemas.
+OTHER_FOLDER = "PULSAR_SPARK_GOLDEN" in os.environ
 
 STRING = SchemaInfo(pb.Schema.String, "String")
 INT32 = SchemaInfo(pb.Schema.Int32, "INT32")
@@ -86,7 +90,7 @@ def test_primitive_schemas_have_the_names_that_java_gives_them() -> None:
     }
     expected = {(pb.Schema.Type.Name(n), name) for n, name in PRIMITIVE_NAMES.items()}
     assert recorded - {("AutoConsume", "AutoConsume")} <= expected
-    assert len(recorded) > 10
+    assert OTHER_FOLDER or len(recorded) > 10
 
 
 def test_recorded_key_value_schemas_are_split_and_joined_again() -> None:
@@ -107,7 +111,7 @@ def test_recorded_key_value_schemas_are_split_and_joined_again() -> None:
         if key.type == pb.Schema.Avro:
             assert key.schema_data.startswith(b'{"type":"record"')
         seen += 1
-    assert seen >= 3
+    assert OTHER_FOLDER or seen >= 3
 
 
 @given(infos, infos, st.booleans())
