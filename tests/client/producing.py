@@ -16,6 +16,8 @@ from pulsar_spark.client.producer import Producer
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import unpack_batch
+from pulsar_spark.protocol.compression import decompress
 from pulsar_spark.protocol.events import CommandReceived, Event, SendReceived
 from pulsar_spark.protocol.frames import parse_payload
 from pulsar_spark.protocol.message_id import MessageId
@@ -192,3 +194,27 @@ def drop_first_session(script: TopicScript, after: int) -> None:
         return False
 
     script.on_send = on_send
+
+
+def unpack(sent: Sent) -> list[pb.SingleMessageMetadata]:
+    """Return the metadata of all messages of a batch."""
+    body, count = _body(sent), sent.metadata.num_messages_in_batch
+    return unpack_batch(body, count, with_metadata=True).metadata()
+
+
+def payloads_of(script: TopicScript) -> list[bytes]:
+    """Return the payloads of all messages that were sent, in order."""
+    found: list[bytes] = []
+    for sent in script.sends:
+        if sent.metadata.HasField("num_messages_in_batch"):
+            count = sent.metadata.num_messages_in_batch
+            batch = unpack_batch(_body(sent), count, with_metadata=False)
+            found += [bytes(payload) for payload in batch.payloads()]
+        else:
+            found.append(_body(sent))
+    return found
+
+
+def _body(sent: Sent) -> bytes:
+    codec, size = sent.metadata.compression, sent.metadata.uncompressed_size
+    return bytes(decompress(codec, sent.payload, size, 2**30))
