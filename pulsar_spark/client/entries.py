@@ -6,19 +6,35 @@ cannot be read is an error with its topic, id and reason; it is neither acknowle
 
 from __future__ import annotations
 
+import logging
+from typing import NamedTuple
+
 from pulsar_spark.errors import (
     CorruptBatch,
     CorruptMessage,
     EncryptedMessage,
     PulsarError,
     RemoteProtocolError,
-    UnsupportedFeature,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.chunks import ChunkAssembler, DiscardReason
 from pulsar_spark.protocol.compression import codec_of, decompress
 from pulsar_spark.protocol.events import MessageReceived
 from pulsar_spark.protocol.frames import Buffer, PayloadParts, parse_payload
 from pulsar_spark.protocol.message_id import MessageId, Position
+
+logger = logging.getLogger(__name__)
+
+
+class LoneChunk(NamedTuple):
+    """A last chunk whose message began before the range, or too long ago to be remembered.
+
+    `time` is when its first chunk was published at the earliest, in ms.
+    """
+
+    ledger_id: int
+    entry_id: int
+    time: int
 
 
 class ReceivedEntry:
@@ -27,7 +43,7 @@ class ReceivedEntry:
     `payload` is the decompressed body: of a batch if `is_batch`, else of the one message, whose
     chunks are joined. Wanted are the messages from `first_index` up to, not including,
     `stop_index`. `size` is the number of bytes it had on the wire. `first_chunk` is set for a
-    message in chunks, whose ids are then those of the last chunk.
+    message in chunks, whose ids are then those of the last chunk, and `size` that of all.
     """
 
     __slots__ = (
@@ -76,8 +92,12 @@ class EntryDecoder:
     """Turns delivered frames into the entries of a range, in order.
 
     `position` is where the next entry is expected, `finished` whether nothing more can lie
-    before `end`. `messages` is what the last frame cost in permits. `limit` bounds, in bytes,
-    what a payload may be decompressed to.
+    before `end`. `messages` is what the last frame cost in permits. `lone_chunk` is set where
+    it ended a message in chunks of which the others have to be fetched from further back.
+    `limit` bounds, in bytes, what a payload may be decompressed to or joined from chunks.
+
+    A message in chunks has the position of its last chunk. What was begun and never ended is
+    no message: its chunks are dropped with a log line.
     """
 
     def __init__(self, topic: str, start: Position, end: Position | None, limit: int) -> None:
@@ -87,6 +107,8 @@ class EntryDecoder:
         self.finished = end is not None and start >= end
         self.messages = 1
         self.limit = limit
+        self.lone_chunk: LoneChunk | None = None
+        self._chunks = ChunkAssembler(max_bytes=limit, expiry=None)
 
     def finish(self) -> None:
         """Note that the topic holds nothing more of the range."""
@@ -99,6 +121,7 @@ class EntryDecoder:
         """
         message_id = message.command.message_id
         key = (message_id.ledgerId, message_id.entryId)
+        self.lone_chunk = None
         if key < self.position[:2]:
             self.messages = _count_leniently(message)
             return None
@@ -139,7 +162,7 @@ class EntryDecoder:
         if not wanted:
             return None
         if metadata.num_chunks_from_msg > 1 and not is_batch:
-            return self._add_chunk(message, parts)
+            return self._add_chunk(message, parts, wanted)
         payload = self._decompressed(metadata, parts.payload)
         size = len(message.payload)
         return ReceivedEntry(self.topic, message.command, parts, payload, wanted, is_batch, size)
@@ -157,8 +180,41 @@ class EntryDecoder:
         body = decompress(codec, payload, metadata.uncompressed_size, self.limit)
         return memoryview(body) if isinstance(body, bytearray) else body
 
-    def _add_chunk(self, message: MessageReceived, parts: PayloadParts) -> ReceivedEntry | None:
-        raise UnsupportedFeature("messages in chunks cannot be read yet")
+    def _add_chunk(
+        self, message: MessageReceived, parts: PayloadParts, wanted: range
+    ) -> ReceivedEntry | None:
+        metadata = parts.metadata
+        message_id = MessageId.from_pb(message.command.message_id)
+        # Chunks never expire here: how fast they come depends on who reads.
+        result = self._chunks.add(metadata, message_id, parts.payload, now=0.0)
+        for discarded in result.discarded:
+            if discarded.reason is not DiscardReason.NO_FIRST_CHUNK:
+                logger.warning(
+                    "%s: %d chunks of a message from %s on are given up: %s",
+                    self.topic,
+                    len(discarded.chunk_ids),
+                    discarded.chunk_ids[0],
+                    discarded.reason.value,
+                )
+            elif metadata.chunk_id + 1 == metadata.num_chunks_from_msg:
+                self.lone_chunk = _lone_chunk(message_id, parts)
+        whole = result.message
+        if whole is None:
+            return None
+        payload = self._decompressed(metadata, whole.payload)
+        size = len(whole.payload)
+        entry = ReceivedEntry(self.topic, message.command, parts, payload, wanted, False, size)
+        entry.first_chunk = whole.message_id.first_chunk
+        return entry
+
+
+def _lone_chunk(message_id: MessageId, parts: PayloadParts) -> LoneChunk:
+    # All chunks carry the time at which the message was published.
+    times = [parts.metadata.publish_time]
+    stamp = parts.broker_entry_metadata
+    if stamp is not None and stamp.HasField("broker_timestamp"):
+        times.append(stamp.broker_timestamp)
+    return LoneChunk(message_id.ledger_id, message_id.entry_id, min(times))
 
 
 def _count_leniently(message: MessageReceived) -> int:

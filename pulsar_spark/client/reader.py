@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -20,11 +21,12 @@ from pulsar_spark.client.backoff import Backoff, Deadline
 from pulsar_spark.client.connection import ClientConnection
 from pulsar_spark.client.connection_pool import ConnectionPool
 from pulsar_spark.client.delivery import Delivery, Ended, LastId
-from pulsar_spark.client.entries import EntryDecoder, ReceivedEntry
+from pulsar_spark.client.entries import EntryDecoder, LoneChunk, ReceivedEntry
 from pulsar_spark.client.lookup import Lookup
 from pulsar_spark.client.options import ReaderOptions
 from pulsar_spark.client.permits import Permits
 from pulsar_spark.client.pipeline import Job, is_retryable, run
+from pulsar_spark.client.probe import Probe
 from pulsar_spark.client.temporary_consumer import unique_name
 from pulsar_spark.errors import (
     ClosedError,
@@ -36,7 +38,12 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import MessageReceived
-from pulsar_spark.protocol.message_id import LATEST_POSITION, MessageId, Position
+from pulsar_spark.protocol.message_id import (
+    EARLIEST_POSITION,
+    LATEST_POSITION,
+    MessageId,
+    Position,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +53,9 @@ _FIRST_STALL = 15.0
 _MAX_RECONNECT_DELAY = 5.0
 _CLOSE_TIMEOUT = 1.0
 _ATTEMPT_TIMEOUT = 15.0
+_MAX_LOOK_BACKS = 100
+# Clocks of producers and brokers may differ by this.
+_LOOK_BACK_MILLISECONDS = 60_000
 
 
 class EntryReader:
@@ -63,13 +73,16 @@ class EntryReader:
         start: Position,
         end: Position | None = None,
         options: ReaderOptions | None = None,
+        *,
+        decoder: EntryDecoder | None = None,
     ) -> None:
         self.topic = topic
         self._pool = pool
         self._lookup = Lookup(pool)
         self._options = options or ReaderOptions()
         self._name = unique_name(self._options.subscription_prefix)
-        self._decoder = EntryDecoder(topic, start, end, self._options.memory_budget)
+        limit = self._options.memory_budget
+        self._decoder = decoder or EntryDecoder(topic, start, end, limit)
         self._permits = Permits(self._options, max_message_size=0)
         self._connection: ClientConnection | None = None
         self._consumer_id = -1
@@ -87,6 +100,9 @@ class EntryReader:
         self._next_stall = _FIRST_STALL
         self._last_id: MessageId | None = None
         self._error: PulsarError | None = None
+        # How many messages in chunks may still be fetched from further back; none by a reader
+        # that does this for another, with that one's bounds in the decoder that it was given.
+        self._look_backs = _MAX_LOOK_BACKS if decoder is None else 0
 
     def __enter__(self) -> EntryReader:
         return self
@@ -167,6 +183,8 @@ class EntryReader:
     def _on_message(self, message: MessageReceived) -> ReceivedEntry | None:
         try:
             entry = self._decoder.decode(message)
+            if entry is None and (chunk := self._decoder.lone_chunk) is not None:
+                entry = self._look_back(chunk)
         except PulsarError as error:
             self._error = error
             self._drop_consumer(close=True)
@@ -178,6 +196,28 @@ class EntryReader:
             with contextlib.suppress(PulsarError):
                 self._connection.send(commands.flow(self._consumer_id, permits))
         return entry
+
+    def _look_back(self, chunk: LoneChunk) -> ReceivedEntry | None:
+        """Return the message that a last chunk belongs to, read from its first chunk on.
+
+        None if the topic does not hold all of it.
+        """
+        self._look_backs -= 1
+        if self._look_backs >= 0:
+            time_ms = max(chunk.time - _LOOK_BACK_MILLISECONDS, 0)
+            found = Probe(self._pool).first_entry_from_time(self.topic, time_ms)
+            start = EARLIEST_POSITION if found is None else found.start
+            end = Position(chunk.ledger_id, chunk.entry_id + 1)
+            options = replace(self._options, memory_budget=self._options.memory_budget // 4 + 1)
+            decoder = EntryDecoder(self.topic, start, end, self._decoder.limit)
+            with EntryReader(
+                self._pool, self.topic, start, end, options, decoder=decoder
+            ) as reader:
+                for entry in reader:
+                    if (entry.ledger_id, entry.entry_id) == chunk[:2]:
+                        return entry
+        logger.warning("%s: chunks before %d:%d are gone", self.topic, *chunk[:2])
+        return None
 
     def _progress(self) -> None:
         self._idle = 0.0
@@ -289,7 +329,7 @@ class EntryReader:
         consumer_id = connection.add_consumer(delivery)
         try:
             yield connection.request_async(self._subscribe_command(consumer_id))
-            self._decoder.limit = max(self._options.memory_budget, connection.max_message_size)
+            self._decoder.limit = max(self._decoder.limit, connection.max_message_size)
             permits = self._permits.begin(connection.max_message_size)
             connection.send(commands.flow(consumer_id, permits))
         except BaseException:

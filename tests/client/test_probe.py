@@ -161,7 +161,7 @@ def test_an_unload_between_search_and_answer_is_noticed() -> None:
         broker.create_topic(TOPIC)
         for publish_time in (1000, 2000, 3000):
             add_plain(broker, TOPIC, b"x", publish_time=publish_time)
-        searched = []
+        searched: list[bool] = []
 
         def unload(_: object) -> None:
             if not searched:
