@@ -1,0 +1,272 @@
+"""One face for the embedded and the real broker, so that a test can run on both.
+
+What only one of them can do is left out, or skips the test. Methods that take a topic take a full
+name, of a plain topic, of a partition, or of a partitioned topic where that makes sense.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from pulsar_spark.testing import EmbeddedBroker
+from tests.support.real_broker import AdminError, RealBroker
+
+_KEEP_ALL = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+    """Wait until something holds; fails the test, saying `what` did not come about."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
+        time.sleep(0.02)
+
+
+class Broker(ABC):
+    """A Pulsar to test with. `kind` is ``embedded`` or ``real``."""
+
+    kind: str
+
+    @property
+    @abstractmethod
+    def service_url(self) -> str:
+        """Where clients find it; the same after a restart."""
+
+    def unique_topic(self, prefix: str = "t", namespace: str = "public/default") -> str:
+        """Return a full topic name that nobody else uses. The topic is not created."""
+        return f"persistent://{namespace}/{prefix}-{uuid.uuid4().hex[:12]}"
+
+    @abstractmethod
+    def create_namespace(self, prefix: str = "ns") -> str:
+        """Create a namespace that nobody else uses and return ``tenant/name``; it keeps all."""
+
+    @abstractmethod
+    def create_topic(self, name: str | None = None, partitions: int = 0) -> str:
+        """Create a topic, under a name of its own for None, and return its full name."""
+
+    def partitions_of(self, topic: str, partitions: int) -> list[str]:
+        """Return the names of a topic's partitions, the topic itself if there are none."""
+        return [f"{topic}-partition-{number}" for number in range(partitions)] or [topic]
+
+    @abstractmethod
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Let a partitioned topic have that many partitions in all."""
+
+    @abstractmethod
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its partitions; whoever is connected is sent away."""
+
+    @abstractmethod
+    def terminate(self, topic: str) -> None:
+        """Let a plain topic or a partition take no more messages."""
+
+    @abstractmethod
+    def unload(self, topic: str) -> None:
+        """Send all clients of a topic away; it goes on in a new ledger when they come again."""
+
+    @abstractmethod
+    def roll_ledger(self, topic: str) -> None:
+        """Let the next entry of a topic be the first one of a new ledger."""
+
+    @abstractmethod
+    def trim(self, topic: str) -> None:
+        """Drop all that is stored of a plain topic or a partition, as retention does.
+
+        Afterwards it has one empty ledger.
+        """
+
+    @abstractmethod
+    def subscriptions(self, topic: str) -> set[str]:
+        """The names of the subscriptions that a plain topic or a partition has right now."""
+
+    @abstractmethod
+    def producers(self, topic: str) -> set[str]:
+        """The names of the producers that are connected to a plain topic or a partition."""
+
+    @abstractmethod
+    def restart(self, *, kill: bool = False) -> None:
+        """Stop it, in good order or by a kill, and start it again on the same port and data.
+
+        To be called on the main thread.
+        """
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Keep all connections open and read nothing, as a machine that hangs."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Go on after `pause`."""
+
+    def expect_no_trace(self, topic: str) -> None:
+        """Fail unless a plain topic or partition soon has neither subscriptions nor producers."""
+        wait_until(lambda: not self.subscriptions(topic), f"{topic} has subscriptions")
+        wait_until(lambda: not self.producers(topic), f"{topic} has producers")
+
+
+class Embedded(Broker):
+    """The embedded broker; `own` is the broker itself, with its faults."""
+
+    kind = "embedded"
+
+    def __init__(self, own: EmbeddedBroker) -> None:
+        self.own = own
+
+    @property
+    def service_url(self) -> str:
+        return self.own.service_url
+
+    def create_namespace(self, prefix: str = "ns") -> str:
+        # Any name is good: this broker knows them all.
+        return f"public/{prefix}-{uuid.uuid4().hex[:12]}"
+
+    def create_topic(self, name: str | None = None, partitions: int = 0) -> str:
+        return self.own.create_topic(name or self.unique_topic(), partitions)
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        self.own.add_partitions(topic, partitions)
+
+    def delete_topic(self, topic: str) -> None:
+        self.own.delete_topic(topic)
+
+    def terminate(self, topic: str) -> None:
+        self.own.terminate_topic(topic)
+
+    def unload(self, topic: str) -> None:
+        self.own.unload(topic)
+
+    def roll_ledger(self, topic: str) -> None:
+        self.own.roll_ledger(topic)
+
+    def trim(self, topic: str) -> None:
+        self.own.roll_ledger(topic)
+        self.own.trim(topic)
+
+    def subscriptions(self, topic: str) -> set[str]:
+        return set(self.own.subscriptions(topic))
+
+    def producers(self, topic: str) -> set[str]:
+        return set(self.own.stats(topic).producers)
+
+    def restart(self, *, kill: bool = False) -> None:
+        self.own.restart(down_for=0.5)
+
+    def pause(self) -> None:
+        self.own.faults.stall_reads()
+
+    def resume(self) -> None:
+        self.own.faults.resume_reads()
+
+
+class Real(Broker):
+    """A real broker; `own` reaches its admin REST and its process."""
+
+    kind = "real"
+
+    def __init__(self, own: RealBroker) -> None:
+        self.own = own
+
+    @property
+    def service_url(self) -> str:
+        return self.own.service_url
+
+    def create_namespace(self, prefix: str = "ns") -> str:
+        name = f"public/{prefix}-{uuid.uuid4().hex[:12]}"
+        self.own.admin("PUT", f"namespaces/{name}")
+        self.own.admin("POST", f"namespaces/{name}/retention", _KEEP_ALL)
+        return name
+
+    def create_topic(self, name: str | None = None, partitions: int = 0) -> str:
+        return self.own.create_topic(name or self.unique_topic(), partitions)
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        self.own.admin("POST", f"{rest_path(topic)}/partitions", partitions)
+
+    def delete_topic(self, topic: str) -> None:
+        path = rest_path(topic)
+        partitioned = "-partition-" not in topic and self.own.admin("GET", f"{path}/partitions")
+        kind = "/partitions" if partitioned and partitioned.get("partitions") else ""
+        self.own.admin("DELETE", f"{path}{kind}?force=true")
+
+    def terminate(self, topic: str) -> None:
+        self.own.admin("POST", f"{rest_path(topic)}/terminate")
+
+    def unload(self, topic: str) -> None:
+        self.own.unload(topic)
+
+    def roll_ledger(self, topic: str) -> None:
+        # Loaded again, a topic begins a new ledger. It is closed only when it was loaded.
+        self.own.unload(topic)
+
+    def trim(self, topic: str) -> None:
+        # Ledgers that are closed can be dropped, and unloading closes the current one.
+        self.own.unload(topic)
+        self.own.admin("DELETE", f"{rest_path(topic)}/truncate")
+        wait_until(lambda: self._stored(topic) == 0, f"{topic} is not trimmed")
+
+    def _stored(self, topic: str) -> int:
+        stats = self.own.admin("GET", f"{rest_path(topic)}/internalStats")
+        return int(stats["numberOfEntries"])
+
+    def subscriptions(self, topic: str) -> set[str]:
+        return set(self._stats(topic).get("subscriptions", {}))
+
+    def producers(self, topic: str) -> set[str]:
+        return {found["producerName"] for found in self._stats(topic).get("publishers", [])}
+
+    def _stats(self, topic: str) -> dict[str, Any]:
+        try:
+            stats = self.own.admin("GET", f"{rest_path(topic)}/stats")
+        except AdminError as error:
+            # A topic that is not loaded has nobody connected.
+            if error.status != 404:
+                raise
+            return {}
+        assert isinstance(stats, dict)
+        return stats
+
+    def restart(self, *, kill: bool = False) -> None:
+        if kill:
+            self.own.kill()
+        else:
+            self.own.stop()
+        self.own.start()
+
+    def pause(self) -> None:
+        self.own.pause()
+
+    def resume(self) -> None:
+        self.own.resume()
+
+    def compact(self, topic: str) -> None:
+        """Compact a plain topic or a partition."""
+        path = f"{rest_path(topic)}/compaction"
+        self.own.admin("PUT", path)
+
+        def done() -> bool:
+            status = self.own.admin("GET", path)["status"]
+            assert status != "ERROR", f"{topic} could not be compacted"
+            return bool(status == "SUCCESS")
+
+        wait_until(done, f"{topic} is not compacted")
+
+
+def rest_path(topic: str) -> str:
+    """Return the path of a topic in the admin REST."""
+    domain, _, rest = topic.partition("://")
+    tenant, namespace, local = rest.split("/", 2)
+    return f"{domain}/{tenant}/{namespace}/{quote(local, safe='')}"
+
+
+def as_real(broker: Broker) -> Real:
+    """Return a broker as a real one; skips the test for an embedded one."""
+    if not isinstance(broker, Real):
+        pytest.skip("only the real broker does this")
+    return broker

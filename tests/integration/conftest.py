@@ -1,0 +1,77 @@
+"""The brokers of the integration tests: `broker` runs a test on the embedded and the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pulsar_spark.testing import EmbeddedBroker
+from tests.integration.brokers import Broker, Embedded, Real
+from tests.support.real_broker import OwnBroker
+
+KINDS = ["embedded", pytest.param("real", marks=pytest.mark.real_broker)]
+
+TUNED_MESSAGE_SIZE = 64 * 1024
+TUNED_ENTRIES_PER_LEDGER = 100
+
+_INTERCEPTORS = "org.apache.pulsar.common.intercept"
+
+
+@pytest.fixture(scope="session")
+def _embedded_broker() -> Iterator[Embedded]:
+    with EmbeddedBroker() as own:
+        yield Embedded(own)
+        assert own.internal_errors == ()
+
+
+@pytest.fixture(scope="session")
+def _tuned_embedded_broker() -> Iterator[Embedded]:
+    with EmbeddedBroker(
+        max_message_size=TUNED_MESSAGE_SIZE,
+        max_entries_per_ledger=TUNED_ENTRIES_PER_LEDGER,
+        expose_entry_metadata=True,
+        keep_alive_interval=2.0,
+    ) as own:
+        yield Embedded(own)
+        assert own.internal_errors == ()
+
+
+@pytest.fixture(scope="session")
+def _tuned_real_broker(request: pytest.FixtureRequest) -> Iterator[Real]:
+    settings = {
+        "maxMessageSize": str(TUNED_MESSAGE_SIZE),
+        "managedLedgerMaxEntriesPerLedger": str(TUNED_ENTRIES_PER_LEDGER),
+        "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+        "brokerEntryMetadataInterceptors": f"{_INTERCEPTORS}.AppendBrokerTimestamp"
+        f"MetadataInterceptor,{_INTERCEPTORS}.AppendIndexMetadataInterceptor",
+        "exposingBrokerEntryMetadataToClientEnabled": "true",
+        "keepAliveIntervalSeconds": "2",
+    }
+    own = OwnBroker(request.getfixturevalue("_distribution"), settings)
+    try:
+        own.start()
+        yield Real(own)
+    finally:
+        own.close()
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def broker(request: pytest.FixtureRequest) -> Broker:
+    """An embedded and a real broker with their usual settings. Tests must not restart it."""
+    if request.param == "real":
+        return Real(request.getfixturevalue("real_broker"))
+    found: Broker = request.getfixturevalue("_embedded_broker")
+    return found
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def tuned_broker(request: pytest.FixtureRequest) -> Broker:
+    """Brokers that may be restarted and paused, with small limits.
+
+    A message has at most TUNED_MESSAGE_SIZE bytes, a ledger TUNED_ENTRIES_PER_LEDGER entries;
+    each entry carries its index and the broker's time; PINGs come every 2 seconds.
+    """
+    name = "_tuned_real_broker" if request.param == "real" else "_tuned_embedded_broker"
+    found: Broker = request.getfixturevalue(name)
+    return found
