@@ -29,11 +29,14 @@ logger = logging.getLogger(__name__)
 class LoneChunk(NamedTuple):
     """A last chunk whose message began before the range, or too long ago to be remembered.
 
-    `time` is when its first chunk was published at the earliest, in ms.
+    `chunks` is the number of all of them, `time` when the first one was published at the
+    earliest, in ms.
     """
 
     ledger_id: int
     entry_id: int
+    uuid: str
+    chunks: int
     time: int
 
 
@@ -97,16 +100,25 @@ class EntryDecoder:
     `limit` bounds, in bytes, what a payload may be decompressed to or joined from chunks.
 
     A message in chunks has the position of its last chunk. What was begun and never ended is
-    no message: its chunks are dropped with a log line.
+    no message: its chunks are dropped with a log line. With `only_uuid` everything is passed by
+    but the chunks of that message.
     """
 
-    def __init__(self, topic: str, start: Position, end: Position | None, limit: int) -> None:
+    def __init__(
+        self,
+        topic: str,
+        start: Position,
+        end: Position | None,
+        limit: int,
+        only_uuid: str | None = None,
+    ) -> None:
         self.topic = topic
         self.position = start
         self.end = end
         self.finished = end is not None and start >= end
         self.messages = 1
         self.limit = limit
+        self._only_uuid = only_uuid
         self.lone_chunk: LoneChunk | None = None
         self._chunks = ChunkAssembler(max_bytes=limit, expiry=None)
 
@@ -151,7 +163,7 @@ class EntryDecoder:
         if count < 1:
             raise CorruptBatch(f"a batch of {count} messages")
         self.messages = count
-        if metadata.HasField("marker_type"):
+        if metadata.HasField("marker_type") or self._only_uuid not in (None, metadata.uuid):
             return None
         if metadata.encryption_keys:
             raise EncryptedMessage(
@@ -210,11 +222,15 @@ class EntryDecoder:
 
 def _lone_chunk(message_id: MessageId, parts: PayloadParts) -> LoneChunk:
     # All chunks carry the time at which the message was published.
-    times = [parts.metadata.publish_time]
+    metadata = parts.metadata
+    times = [metadata.publish_time]
     stamp = parts.broker_entry_metadata
     if stamp is not None and stamp.HasField("broker_timestamp"):
         times.append(stamp.broker_timestamp)
-    return LoneChunk(message_id.ledger_id, message_id.entry_id, min(times))
+    ledger_id, entry_id = message_id.ledger_id, message_id.entry_id
+    return LoneChunk(
+        ledger_id, entry_id, metadata.uuid, metadata.num_chunks_from_msg, min(times)
+    )
 
 
 def _count_leniently(message: MessageReceived) -> int:

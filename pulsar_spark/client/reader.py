@@ -54,6 +54,7 @@ _MAX_RECONNECT_DELAY = 5.0
 _CLOSE_TIMEOUT = 1.0
 _ATTEMPT_TIMEOUT = 15.0
 _MAX_LOOK_BACKS = 100
+_LOOK_BACK_ENTRIES = 100
 # Clocks of producers and brokers may differ by this.
 _LOOK_BACK_MILLISECONDS = 60_000
 
@@ -204,19 +205,30 @@ class EntryReader:
         """
         self._look_backs -= 1
         if self._look_backs >= 0:
+            # Chunks mostly lie close together; if not, the time of the first one tells.
+            before = max(chunk.entry_id - 2 * chunk.chunks - _LOOK_BACK_ENTRIES, 0)
+            entry = self._read_chunks(chunk, Position(chunk.ledger_id, before))
+            if entry is not None:
+                return entry
             time_ms = max(chunk.time - _LOOK_BACK_MILLISECONDS, 0)
             found = Probe(self._pool).first_entry_from_time(self.topic, time_ms)
             start = EARLIEST_POSITION if found is None else found.start
-            end = Position(chunk.ledger_id, chunk.entry_id + 1)
-            options = replace(self._options, memory_budget=self._options.memory_budget // 4 + 1)
-            decoder = EntryDecoder(self.topic, start, end, self._decoder.limit)
-            with EntryReader(
-                self._pool, self.topic, start, end, options, decoder=decoder
-            ) as reader:
-                for entry in reader:
-                    if (entry.ledger_id, entry.entry_id) == chunk[:2]:
-                        return entry
-        logger.warning("%s: chunks before %d:%d are gone", self.topic, *chunk[:2])
+            entry = self._read_chunks(chunk, start)
+            if entry is not None:
+                return entry
+        logger.warning(
+            "%s: a message in chunks that ends at %d:%d is not whole", self.topic, *chunk[:2]
+        )
+        return None
+
+    def _read_chunks(self, chunk: LoneChunk, start: Position) -> ReceivedEntry | None:
+        end = Position(chunk.ledger_id, chunk.entry_id + 1)
+        options = replace(self._options, memory_budget=self._options.memory_budget // 4 + 1)
+        decoder = EntryDecoder(self.topic, start, end, self._decoder.limit, chunk.uuid)
+        with EntryReader(self._pool, self.topic, start, end, options, decoder=decoder) as reader:
+            for entry in reader:
+                if (entry.ledger_id, entry.entry_id) == chunk[:2]:
+                    return entry
         return None
 
     def _progress(self) -> None:
