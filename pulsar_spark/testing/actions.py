@@ -49,6 +49,10 @@ class Target(Protocol):
     def later(self, seconds: float, function: Callable[[], None]) -> None:
         """Call a function after some time, if the connection is still there."""
 
+    @property
+    def output_held(self) -> bool:
+        """Whether frames wait."""
+
     def hold_input(self, seconds: float) -> None:
         """Carry out no command of this connection for some time; they wait in order."""
 
@@ -319,6 +323,9 @@ class Trickle(Action):
 
     def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
         """Send the first piece now and the others later, everything else behind them."""
+        if target.output_held:
+            target.transmit(frame)
+            return
         pieces = [frame[at : at + self.size] for at in range(0, len(frame), self.size)]
         for number, piece in enumerate(pieces):
             target.later(number * self.seconds, partial(target.write, piece))

@@ -363,6 +363,11 @@ class EmbeddedBroker:
         return self._call(lambda server: len(server.sessions))
 
     @property
+    def buffered_bytes(self) -> int:
+        """Bytes that wait in the broker for clients to read them."""
+        return self._call(lambda server: sum(session.buffered for session in server.sessions))
+
+    @property
     def stored_bytes(self) -> int:
         """Bytes of all entries that are kept."""
         return self._call(lambda server: server.topics.usage.stored_bytes)

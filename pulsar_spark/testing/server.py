@@ -51,6 +51,7 @@ class Server:
         self.ports: list[int] = []
         self._listeners: list[asyncio.Server | None] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        loop.set_exception_handler(self._take_note_of_mistake)
         self._sessions_made = 0
         self._producers_named = 0
 
@@ -170,11 +171,20 @@ class Server:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def note(self, text: str, error: Exception | None = None) -> None:
+    def note(self, text: str, error: BaseException | None = None) -> None:
         """Keep a remark on what happened, for whoever looks into a failed test."""
         _log.debug("%s", text, exc_info=error)
         if len(self.notes) < _MAX_KEPT:
             self.notes.append(text)
+
+    def _take_note_of_mistake(
+        self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
+    ) -> None:
+        """Keep an exception that nothing else caught: in a delivery, a timer, a callback."""
+        error = context.get("exception")
+        if isinstance(error, Exception):
+            self.internal_errors.append(error)
+        self.note(str(context.get("message")), error)
 
     async def close(self) -> None:
         """Close listeners and connections, and wait until they are gone."""

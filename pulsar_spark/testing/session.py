@@ -38,6 +38,8 @@ _OWNER_FIELDS: dict[int, str] = {
     for owner in ("topic", "producer_id", "consumer_id")
     if hasattr(getattr(pb.BaseCommand(), name), owner) and not name.endswith("Response")
 }
+# Commands after which their answers are written, so that it shows whether the client reads them.
+_FLUSH_EVERY = 32
 _PONG = encode_command(commands.pong())
 
 
@@ -103,25 +105,33 @@ class Session(Wire):
         self._ping_sent_at = None
         self.flush()
         self.core.receive_data(data)
-        for _ in self.core.data_to_send():
-            self._answer_ping()
+        # All that the core answers by itself are PINGs.
+        pings = len(self.core.data_to_send())
         self._input += self.core.events_received()
         self._drain()
-        if self.backed_up:
-            self.pause(True)
+        for _ in range(pings):
+            self._answer_ping()
 
     def resume_writing(self) -> None:
         """Deliver and read again."""
         super().resume_writing()
         self.pause(not self.server.reading)
+        self._drain()
         for consumer in self.consumers.values():
             consumer.subscription.wake()
 
     # --- commands in ---
 
     def _drain(self) -> None:
-        while self._input and not self._input_holds and self.open:
+        """Carry out what came in, as long as the client reads its answers."""
+        carried_out = 0
+        while self._input and not self._input_holds and self.open and not self.backed_up:
             self._process(self._input.popleft())
+            carried_out += 1
+            if carried_out % _FLUSH_EVERY == 0:
+                self.flush()
+        if self.backed_up:
+            self.pause(True)
         if len(self._input) > MAX_HELD:
             self.disconnect()
 
@@ -145,8 +155,11 @@ class Session(Wire):
         if rule.answer:
             self._answer_actions[_answer_key(command.kind, command.body)] = (seen, rule.action)
             self._carry_out(command)
-        else:
+            return
+        try:
             rule.action.on_command(self, command, seen)
+        except Exception as error:
+            self._report(command, error)
 
     def _carry_out(self, command: Incoming) -> None:
         if not self.open:
@@ -249,6 +262,8 @@ class Session(Wire):
             what.on_frame(self, frame, seen)
 
     def _answer_ping(self) -> None:
+        if self.muted:
+            return
         faults = self.server.faults
         struck = faults.meet(INCOMING, "PING", None, None, self.number)
         struck = faults.meet(OUTGOING, "PONG", None, None, self.number) or struck

@@ -35,7 +35,8 @@ class Wire(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timers: set[asyncio.TimerHandle] = set()
         self._reading_paused = False
-        self._held_output: deque[bytes] | None = None
+        self._held_output: deque[bytes] = deque()
+        self._output_holds = 0
 
     # --- asyncio ---
 
@@ -56,7 +57,7 @@ class Wire(asyncio.Protocol):
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
-        self._held_output = None
+        self._held_output.clear()
 
     def eof_received(self) -> bool:
         """Close too: a client that sends no more is gone."""
@@ -76,14 +77,14 @@ class Wire(asyncio.Protocol):
         """Write frames, behind those that are held back; large parts are not copied."""
         if not self.open or self.muted or self._transport is None:
             return
-        if self._held_output is None:
-            self._transport.writelines(buffers)
-        else:
+        if self._output_holds:
             self.transmit(b"".join(buffers))
+        else:
+            self._transport.writelines(buffers)
 
     def transmit(self, data: Buffer) -> None:
         """Write bytes, behind those that are held back."""
-        if self._held_output is None:
+        if not self._output_holds:
             self.write(data)
         elif len(self._held_output) < MAX_HELD:
             self._held_output.append(bytes(data))
@@ -97,14 +98,18 @@ class Wire(asyncio.Protocol):
 
     def hold_output(self, seconds: float) -> None:
         """Let frames wait, in order."""
-        if self._held_output is None:
-            self._held_output = deque()
+        self._output_holds += 1
         self.later(seconds, self._release_output)
 
     def _release_output(self) -> None:
-        held, self._held_output = self._held_output or deque(), None
-        for data in held:
-            self.write(data)
+        self._output_holds -= 1
+        while self._held_output and not self._output_holds:
+            self.write(self._held_output.popleft())
+
+    @property
+    def output_held(self) -> bool:
+        """Whether frames wait."""
+        return self._output_holds > 0
 
     # --- reading ---
 
@@ -119,11 +124,14 @@ class Wire(asyncio.Protocol):
             self._transport.resume_reading()
 
     @property
+    def buffered(self) -> int:
+        """Bytes that wait for the client to read."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
     def backed_up(self) -> bool:
         """Whether so much waits to be written that nothing more is to be read."""
-        return self._transport is not None and (
-            self._transport.get_write_buffer_size() > WRITE_LIMIT
-        )
+        return self.buffered > WRITE_LIMIT
 
     # --- closing ---
 

@@ -29,11 +29,17 @@ TIMEOUT = 10.0
 
 @dataclass(frozen=True)
 class Received:
-    """A frame from the broker: its type's name, its body, and for MESSAGE the entry."""
+    """A frame from the broker: its type's name, its body, and what a MESSAGE carries."""
 
     name: str
     body: Any
-    entry: PayloadParts | None = None
+    raw: memoryview | None = None
+
+    @property
+    def entry(self) -> PayloadParts:
+        """What a MESSAGE carries, its checksum not looked at."""
+        assert self.raw is not None
+        return parse_payload(self.raw, verify=False)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -43,7 +49,6 @@ class Received:
     @property
     def payload(self) -> bytes:
         """The payload of a MESSAGE."""
-        assert self.entry is not None
         return bytes(self.entry.payload)
 
 
@@ -51,8 +56,15 @@ class WireClient:
     """One connection; every wait ends after `TIMEOUT` seconds by an AssertionError."""
 
     def __init__(
-        self, port: int, *, handshake: bool = True, version: int = 21, **connect: Any
+        self,
+        port: int,
+        *,
+        handshake: bool = True,
+        version: int = 21,
+        answer_pings: bool = True,
+        **connect: Any,
     ) -> None:
+        self._answer_pings = answer_pings
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._decoder = FrameDecoder(64 * 1024 * 1024)
@@ -69,6 +81,15 @@ class WireClient:
     def send_bytes(self, data: bytes) -> None:
         """Send bytes as they are."""
         self._socket.sendall(data)
+
+    def send_within(self, data: bytes, seconds: float) -> None:
+        """Send bytes; raises TimeoutError if the broker does not take them in time."""
+        self._socket.settimeout(seconds)
+        self._socket.sendall(data)
+
+    def shutdown(self) -> None:
+        """Send no more."""
+        self._socket.shutdown(socket.SHUT_WR)
 
     def send(self, command: pb.BaseCommand | str, **fields: Any) -> None:
         """Send a command, given whole or by its name and fields."""
@@ -168,6 +189,11 @@ class WireClient:
 
     # --- in ---
 
+    @property
+    def unread(self) -> list[Received]:
+        """Frames that came and were not asked for yet."""
+        return self._unread
+
     def expect(self, *names: str, timeout: float = TIMEOUT) -> Received:
         """Return the next frame of one of these types; others stay unread."""
         return self._next(lambda received: received.name in names, f"{names}", timeout)
@@ -184,8 +210,9 @@ class WireClient:
         """Return the next deliveries to a consumer."""
         return [
             self._next(
-                lambda received: received.name == "MESSAGE"
-                and received.body.consumer_id == consumer_id,
+                lambda received: (
+                    received.name == "MESSAGE" and received.body.consumer_id == consumer_id
+                ),
                 f"{count} messages for consumer {consumer_id}",
                 TIMEOUT,
             )
@@ -239,10 +266,10 @@ class WireClient:
         while (frame := self._decoder.next_frame()) is not None:
             kind = frame.command.type
             name = pb.BaseCommand.Type.Name(kind)
-            if name == "PING":
+            if name == "PING" and self._answer_pings:
                 self.send("PONG")
-            entry = None if frame.payload is None else parse_payload(frame.payload, verify=False)
-            self._unread.append(Received(name, getattr(frame.command, BODY_FIELDS[kind]), entry))
+            body = getattr(frame.command, BODY_FIELDS[kind])
+            self._unread.append(Received(name, body, frame.payload))
         return True
 
     def close(self) -> None:

@@ -1,0 +1,96 @@
+"""Schemas get versions, and refuse what does not fit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.testing.refusals import Refusal
+from pulsar_spark.testing.schemas import SchemaHistory, is_stored, type_name
+
+
+def avro(*fields: object, name: str = "R", kind: Any = pb.Schema.Avro) -> pb.Schema:
+    definition = {"type": "record", "name": name, "fields": list(fields)}
+    return pb.Schema(name="", type=kind, schema_data=json.dumps(definition).encode())
+
+
+A = {"name": "a", "type": "int"}
+B = {"name": "b", "type": "int"}
+B_OPTIONAL = {"name": "b", "type": ["null", "int"], "default": None}
+STRING = pb.Schema(name="s", type=pb.Schema.String, schema_data=b"")
+
+
+def version(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def test_versions_count_from_zero_and_known_schemas_keep_theirs() -> None:
+    history = SchemaHistory()
+    assert history.get(None) is None
+    assert history.add(avro(A)) == version(0)
+    assert history.add(avro(A, B_OPTIONAL)) == version(1)
+    assert history.add(avro(A)) == version(0)
+    latest = history.get(None)
+    assert latest is not None
+    assert latest[1] == version(1)
+    oldest = history.get(version(0))
+    assert oldest is not None
+    assert oldest[0] == avro(A)
+    assert history.get(version(2)) is None
+    assert len(history) == 2
+
+
+def test_a_record_may_be_renamed() -> None:
+    history = SchemaHistory()
+    history.add(avro(A, name="v1"))
+    assert history.add(avro(A, B_OPTIONAL, name="v2")) == version(1)
+
+
+@pytest.mark.parametrize(
+    "new,why",
+    [
+        (STRING, "exists schema type AVRO, new schema type STRING"),
+        (avro(A, kind=pb.Schema.Json), "new schema type JSON"),
+        (avro(A, B), "the new field 'b' has no default"),
+        (avro({"name": "a", "type": "string"}), "changed its type"),
+        (avro(), "the removed field 'a' has no default"),
+        (pb.Schema(name="", type=pb.Schema.Avro, schema_data=b"{"), "Invalid schema definition"),
+        (pb.Schema(name="", type=pb.Schema.Avro, schema_data=b'"int"'), "the types differ"),
+        (
+            pb.Schema(name="", type=pb.Schema.Avro, schema_data=b"[" * 100_000),
+            "Invalid schema definition|nested too deeply",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(new: pb.Schema, why: str) -> None:
+    history = SchemaHistory()
+    history.add(avro(A))
+    with pytest.raises(Refusal, match=why) as caught:
+        history.add(new)
+    assert caught.value.code == pb.IncompatibleSchema
+    with pytest.raises(Refusal):
+        history.check_reader(new)
+
+
+def test_readers_need_a_schema_to_read() -> None:
+    history = SchemaHistory()
+    with pytest.raises(Refusal, match="active topic"):
+        history.check_reader(STRING)
+    history.add(STRING)
+    history.check_reader(STRING)
+
+
+def test_types_have_the_brokers_names() -> None:
+    assert type_name(pb.Schema.KeyValue) == "KEY_VALUE"
+    assert type_name(pb.Schema.Int32) == "INT32"
+    assert type_name(pb.Schema.Bool) == "BOOLEAN"
+    assert type_name(pb.Schema.LocalDateTime) == "LOCAL_DATE_TIME"
+    assert type_name(pb.Schema.ProtobufNative) == "PROTOBUF_NATIVE"
+
+
+def test_a_schema_that_stands_for_the_topics_own_is_not_stored() -> None:
+    assert not is_stored(pb.Schema(name="", type=pb.Schema.AutoConsume, schema_data=b""))
+    assert is_stored(STRING)
