@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pyspark
+from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -33,13 +34,25 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def filters_are_pushed() -> bool:
-    """Return whether Spark will offer filters to the reader that is being made.
+    """Return whether the reader that is being made is to take filters.
 
     Spark refuses readers that define `pushFilters` while spark.sql.python.filterPushdown.enabled
     is off. The configuration cannot be seen from a Python worker, but while it is on, and there
     are filters, another worker module runs.
     """
+    if not keeps_scans_apart():
+        return False
     if _PUSHDOWN_WORKER in sys.modules:
         return True
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name == _PUSHDOWN_WORKER
+
+
+def keeps_scans_apart() -> bool:
+    """Return whether filters that one scan pushed down stay with that scan.
+
+    In the versions of Spark that came before limits could be pushed down too, what one scan
+    pushed down holds for all scans of the same data frame, also for those without a filter:
+    taking a filter there would change their results.
+    """
+    return hasattr(DataSourceReader, "pushLimit")

@@ -47,12 +47,12 @@ class ReadOptions:
     min_partitions: int | None
 
 
-def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Return the options of a batch read.
+def parse_read_options(options: Mapping[str, str], scope: Scope = Scope.READ) -> ReadOptions:
+    """Return the options of a batch read, or of any read with the scope READS.
 
     Raises OptionError, InvalidOffset or UnsupportedFeature that names the option.
     """
-    values = resolve(options, Scope.READ)
+    values = resolve(options, scope)
     topics, pattern = _topics(values, options)
     if values["valueFormat"] not in ("auto", "raw"):
         raise OptionError(
@@ -72,8 +72,8 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         ),
         topics=topics,
         pattern=pattern,
-        starting=_starting(values),
-        ending=_ending(values),
+        starting=_starting(values, scope),
+        ending=_ending(values, scope),
         publish_time_tolerance=round(values["publishTimeTolerance"] * 1000),
         raw=values["valueFormat"] == "raw",
         mode=values["mode"],
@@ -173,8 +173,8 @@ def _paths(options: Mapping[str, str]) -> list[str]:
     return names
 
 
-def _starting(values: Values) -> OffsetSpec:
-    refused = (BoundKind.LATEST,)
+def _starting(values: Values, scope: Scope) -> OffsetSpec:
+    refused = (BoundKind.LATEST,) if scope is Scope.READ else ()
     offsets, times = values["startingOffsets"], values["startingTime"]
     _exclude("startingOffsets", offsets, "startingTime", times)
     if times is not None:
@@ -182,8 +182,8 @@ def _starting(values: Values) -> OffsetSpec:
     return parse_offsets("startingOffsets", offsets or "earliest", EARLIEST_BOUND, refused=refused)
 
 
-def _ending(values: Values) -> OffsetSpec:
-    refused = (BoundKind.EARLIEST,)
+def _ending(values: Values, scope: Scope) -> OffsetSpec:
+    refused = (BoundKind.EARLIEST,) if scope is Scope.READ else ()
     offsets, times = values["endingOffsets"], values["endingTime"]
     _exclude("endingOffsets", offsets, "endingTime", times)
     if times is not None:

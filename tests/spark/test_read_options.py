@@ -12,6 +12,7 @@ from pulsar_spark.client.options import AuthOptions
 from pulsar_spark.errors import InvalidOffset, InvalidTopicName, OptionError, UnsupportedFeature
 from pulsar_spark.protocol.message_id import MessageId
 from pulsar_spark.spark.offsets import EARLIEST_BOUND, LATEST_BOUND, Bound, BoundKind
+from pulsar_spark.spark.option_table import Scope
 from pulsar_spark.spark.read_options import ReadOptions, parse_read_options
 
 SECRET = "canary-7b1f"
@@ -175,6 +176,11 @@ def test_starts_and_ends_are_offsets_or_times() -> None:
 def test_a_batch_has_a_start_before_its_end(given: dict[str, str]) -> None:
     with pytest.raises(InvalidOffset):
         parse(**given)
+
+
+def test_what_only_streams_may_ask_for_passes_where_the_kind_of_read_is_not_known() -> None:
+    given = {**URL, "topic": "t", "startingOffsets": "latest", "maxBytesPerTrigger": "1m"}
+    assert parse_read_options(given, Scope.READS).starting.default == LATEST_BOUND
 
 
 @pytest.mark.fault(98)

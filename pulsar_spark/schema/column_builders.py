@@ -1,0 +1,347 @@
+"""One Arrow column per function: from the runs of a record batch.
+
+What is the same for a whole entry is built once per entry and spread over its rows. What
+differs by message is computed over the entry's buffers; only small runs, metadata that few
+messages have, and values that need it go through Python objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_spark.protocol.batches import UnpackedBatch, message_key
+from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.schema import column_names as names
+from pulsar_spark.schema.runs import Runs
+
+if TYPE_CHECKING:
+    from pulsar_spark.client.entries import ReceivedEntry
+
+# Below this number of rows Python's lists are faster than a round through Arrow.
+_SMALL = 48
+_CACHED_INDEXES = 10_000
+_MAX_LONG = 2**63 - 1
+_MAX_MILLIS = _MAX_LONG // 1000
+
+_EVEN = pa.array(range(0, 2 * _CACHED_INDEXES, 2), pa.int32())
+_BYTES = pa.binary()
+
+
+class _Pieces:
+    """A column in the making: values and whole arrays, in order."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self._kind = kind
+        self._arrays: list[pa.Array] = []
+        self._pending: list[Any] = []
+
+    def values(self, values: Sequence[Any]) -> None:
+        self._pending.extend(values)
+
+    def array(self, array: pa.Array) -> None:
+        self._flush()
+        self._arrays.append(array)
+
+    def _flush(self) -> None:
+        if self._pending:
+            self._arrays.append(pa.array(self._pending, self._kind))
+            self._pending = []
+
+    def finish(self) -> pa.Array:
+        self._flush()
+        if len(self._arrays) == 1:
+            return self._arrays[0]
+        if not self._arrays:
+            return pa.array([], self._kind)
+        return pa.concat_arrays(self._arrays)
+
+
+# --- values -------------------------------------------------------------------------------
+
+
+def values(runs: Runs) -> pa.Array:
+    """Return the payloads as a binary array; null values are null."""
+    pieces = _Pieces(_BYTES)
+    for run in runs.runs:
+        batch = run.batch
+        if batch is None:
+            entry = run.entry
+            pieces.values([None if entry.metadata.null_value else entry.payload])
+        elif len(run.rows) < _SMALL:
+            pieces.values(_few_values(batch, run.rows))
+        else:
+            pieces.array(_taken_values(batch, run.rows))
+    return pieces.finish()
+
+
+def _few_values(batch: UnpackedBatch, rows: Sequence[int]) -> list[Any]:
+    body, edges, nulls = batch.body, batch.edges, batch.nulls
+    return [None if row in nulls else body[edges[2 * row] : edges[2 * row + 1]] for row in rows]
+
+
+def _taken_values(batch: UnpackedBatch, rows: Sequence[int]) -> pa.Array:
+    # Taken as offsets, the edges cut the body into payloads (even) and what lies between.
+    slots = 2 * batch.count - 1
+    parts = pa.Array.from_buffers(
+        _BYTES, slots, [None, pa.py_buffer(batch.edges), pa.py_buffer(batch.body)]
+    )
+    if not batch.nulls and isinstance(rows, range) and rows.stop <= _CACHED_INDEXES:
+        return parts.take(_EVEN.slice(rows.start, len(rows)))
+    nulls = frozenset(batch.nulls)
+    return parts.take(pa.array([None if row in nulls else 2 * row for row in rows], pa.int32()))
+
+
+# --- ids ----------------------------------------------------------------------------------
+
+
+def message_ids(runs: Runs) -> pa.Array:
+    """Return the serialized id of each message: what differs in a batch is its last part."""
+    pieces = _Pieces(_BYTES)
+    nothing = pa.scalar(b"", _BYTES)
+    for run in runs.runs:
+        batch = run.batch
+        if batch is None or len(run.rows) < _SMALL:
+            pieces.values([run.message_id(row, runs.partition).serialize() for row in run.rows])
+            continue
+        entry = run.entry
+        prefix = MessageId(entry.ledger_id, entry.entry_id, runs.partition).serialize()
+        pieces.array(
+            pc.binary_join_element_wise(
+                pa.scalar(prefix, _BYTES), _id_tails(batch.count, run.rows), nothing
+            )
+        )
+    return pieces.finish()
+
+
+def _id_tails(batch_size: int, rows: Sequence[int]) -> pa.Array:
+    if batch_size > _CACHED_INDEXES:
+        return _make_tails(batch_size, rows)
+    tails = _cached_tails(batch_size)
+    if isinstance(rows, range):
+        return tails.slice(rows.start, len(rows))
+    return tails.take(pa.array(rows, pa.int32()))
+
+
+def _make_tails(batch_size: int, rows: Sequence[int]) -> pa.Array:
+    # The fields of an id are serialized in the order of their numbers, and batch_index and
+    # batch_size have the highest ones but for chunks, which are never in a batch.
+    without = len(MessageId(0, 0).serialize())
+    return pa.array(
+        [MessageId(0, 0, -1, row, batch_size).serialize()[without:] for row in rows], _BYTES
+    )
+
+
+@lru_cache(8)
+def _cached_tails(batch_size: int) -> pa.Array:
+    return _make_tails(batch_size, range(batch_size))
+
+
+def batch_indexes(runs: Runs) -> pa.Array:
+    """Return the index of each message in its batch, -1 outside of one."""
+    pieces = _Pieces(pa.int32())
+    for run in runs.runs:
+        pieces.values((-1,) if run.batch is None else run.rows)
+    return pieces.finish()
+
+
+def indexes(runs: Runs) -> pa.Array:
+    """Return the index that the broker counts messages by, null where it sends none."""
+    pieces = _Pieces(pa.int64())
+    for run in runs.runs:
+        metadata = run.entry.broker_entry_metadata
+        if metadata is None or not metadata.HasField("index"):
+            pieces.values([None] * len(run.rows))
+            continue
+        # It is that of the entry's last message.
+        count = 1 if run.batch is None else run.batch.count
+        first = metadata.index - (count - 1)
+        pieces.values([first + row for row in run.rows])
+    return pieces.finish()
+
+
+# --- per message --------------------------------------------------------------------------
+
+
+def keys(runs: Runs) -> pa.Array:
+    """Return the keys as bytes, null where a message has none."""
+    pieces = _Pieces(_BYTES)
+    for run in runs.runs:
+        if run.batch is None:
+            pieces.values([message_key(run.entry.metadata)])
+            continue
+        found = run.batch.keys
+        if found is None:
+            pieces.values([None] * len(run.rows))
+        elif len(run.rows) == len(found):
+            pieces.values(found)
+        else:
+            pieces.values([found[row] for row in run.rows])
+    return pieces.finish()
+
+
+def event_times(runs: Runs) -> pa.Array:
+    """Return the event times in microseconds, null where none is set."""
+    kind = pa.timestamp("us", tz="UTC")
+    return _from_metadata(runs, kind, lambda metadata: _event_micros(metadata.event_time))
+
+
+def _event_micros(millis: int) -> int | None:
+    return millis * 1000 if 0 < millis <= _MAX_MILLIS else None
+
+
+def ordering_keys(runs: Runs) -> pa.Array:
+    """Return the ordering keys, null where a message has none."""
+    return _from_metadata(
+        runs,
+        _BYTES,
+        lambda metadata: metadata.ordering_key if metadata.HasField("ordering_key") else None,
+    )
+
+
+def _from_metadata(runs: Runs, kind: pa.DataType, read: Callable[[Any], Any]) -> pa.Array:
+    """Build a column of something that few messages have."""
+    if not any(run.batch is None or run.batch.extras for run in runs.runs):
+        return pa.nulls(runs.count, kind)
+    pieces = _Pieces(kind)
+    for run in runs.runs:
+        if run.batch is None:
+            pieces.values([read(run.entry.metadata)])
+        elif extras := run.batch.extras:
+            pieces.values([read(extras[row]) if row in extras else None for row in run.rows])
+        else:
+            pieces.values([None] * len(run.rows))
+    return pieces.finish()
+
+
+def properties(runs: Runs) -> pa.Array:
+    """Return the properties as maps; of a repeated key the last value counts."""
+    offsets = [0]
+    all_keys: list[str] = []
+    all_values: list[str] = []
+    for run in runs.runs:
+        extras = None if run.batch is None else run.batch.extras
+        if extras is not None and not extras:
+            offsets.extend([len(all_keys)] * len(run.rows))
+            continue
+        for row in run.rows:
+            metadata = run.entry.metadata if extras is None else extras.get(row)
+            if metadata is not None and metadata.properties:
+                found = {_text(item.key): _text(item.value) for item in metadata.properties}
+                all_keys.extend(found)
+                all_values.extend(found.values())
+            offsets.append(len(all_keys))
+    return pa.MapArray.from_arrays(
+        pa.array(offsets, pa.int32()),
+        pa.array(all_keys, pa.string()),
+        pa.array(all_values, pa.string()),
+    )
+
+
+def _text(text: str | bytes) -> str:
+    # Protobuf hands out bytes where a string field is not UTF-8.
+    return text if isinstance(text, str) else text.decode("utf-8", "replace")
+
+
+def sequence_ids(runs: Runs) -> pa.Array:
+    """Return the sequence ids; where a batch has only its own, its messages count on from it."""
+    pieces = _Pieces(pa.int64())
+    for run in runs.runs:
+        first = run.entry.metadata.sequence_id
+        if run.batch is None:
+            pieces.values([_signed(first)])
+            continue
+        metadata = run.batch.metadata()
+        pieces.values(
+            [
+                _signed(
+                    metadata[row].sequence_id
+                    if metadata[row].HasField("sequence_id")
+                    else first + row
+                )
+                for row in run.rows
+            ]
+        )
+    return pieces.finish()
+
+
+def sizes(runs: Runs) -> pa.Array:
+    """Return the sizes of the payloads in bytes."""
+    pieces = _Pieces(pa.int32())
+    for run in runs.runs:
+        if run.batch is None:
+            pieces.values([len(run.entry.payload)])
+        else:
+            edges = run.batch.edges
+            pieces.values([edges[2 * row + 1] - edges[2 * row] for row in run.rows])
+    return pieces.finish()
+
+
+# --- per entry ----------------------------------------------------------------------------
+
+
+def topics(runs: Runs) -> pa.Array:
+    """Return the topic partition's full name."""
+    return pa.repeat(pa.scalar(runs.topic, pa.string()), runs.count)
+
+
+def partitions(runs: Runs) -> pa.Array:
+    """Return the number of the partition, -1 on a topic without."""
+    return pa.repeat(pa.scalar(runs.partition, pa.int32()), runs.count)
+
+
+def _per_entry(
+    kind: pa.DataType, read: Callable[[ReceivedEntry], Any]
+) -> Callable[[Runs], pa.Array]:
+    def build(runs: Runs) -> pa.Array:
+        return runs.spread(pa.array([read(run.entry) for run in runs.runs], kind))
+
+    return build
+
+
+def _signed(number: int) -> int:
+    # Java keeps the wire's unsigned numbers as signed ones.
+    return number - 2**64 if number > _MAX_LONG else number
+
+
+def _publish_micros(entry: ReceivedEntry) -> int:
+    return min(entry.metadata.publish_time, _MAX_MILLIS) * 1000
+
+
+def _schema_version(entry: ReceivedEntry) -> bytes | None:
+    return entry.metadata.schema_version or None
+
+
+def _replicated_from(entry: ReceivedEntry) -> str | None:
+    metadata = entry.metadata
+    return _text(metadata.replicated_from) if metadata.HasField("replicated_from") else None
+
+
+BUILDERS: dict[str, Callable[[Runs], pa.Array]] = {
+    names.KEY: keys,
+    names.TOPIC: topics,
+    names.MESSAGE_ID: message_ids,
+    names.PUBLISH_TIME: _per_entry(pa.timestamp("us", tz="UTC"), _publish_micros),
+    names.EVENT_TIME: event_times,
+    names.PROPERTIES: properties,
+    names.PARTITION: partitions,
+    names.LEDGER_ID: _per_entry(pa.int64(), lambda entry: entry.ledger_id),
+    names.ENTRY_ID: _per_entry(pa.int64(), lambda entry: entry.entry_id),
+    names.BATCH_INDEX: batch_indexes,
+    names.PRODUCER_NAME: _per_entry(pa.string(), lambda entry: _text(entry.metadata.producer_name)),
+    names.SEQUENCE_ID: sequence_ids,
+    names.ORDERING_KEY: ordering_keys,
+    names.SCHEMA_VERSION: _per_entry(_BYTES, _schema_version),
+    names.REDELIVERY_COUNT: _per_entry(pa.int32(), lambda entry: entry.redelivery_count),
+    names.SIZE: sizes,
+    names.INDEX: indexes,
+    names.REPLICATED_FROM: _per_entry(pa.string(), _replicated_from),
+}
+"""Builder of each column but the value's, by the column's name."""
+
+NEED_METADATA = frozenset({names.KEY, names.EVENT_TIME, names.PROPERTIES, names.ORDERING_KEY})
+"""Columns that need the metadata of the messages in a batch, not only where they lie."""

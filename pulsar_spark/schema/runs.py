@@ -1,0 +1,177 @@
+"""What a record batch is built from: runs of messages, each from one entry.
+
+An entry holds one message or a batch of them. A run is the part of an entry that goes into one
+record batch: its messages by their indexes in the entry, without those that compaction removed
+or that a filter does not take.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from pulsar_spark.errors import InvalidMessageId, PulsarError
+from pulsar_spark.protocol.batches import UnpackedBatch, message_key, unpack_batch
+from pulsar_spark.protocol.message_id import MessageId
+
+if TYPE_CHECKING:
+    from pulsar_spark.client.entries import ReceivedEntry
+
+
+class Run:
+    """Messages `rows` of `entry`; `batch` is None where the entry is a single message."""
+
+    __slots__ = ("batch", "entry", "rows")
+
+    def __init__(
+        self, entry: ReceivedEntry, batch: UnpackedBatch | None, rows: Sequence[int]
+    ) -> None:
+        self.entry = entry
+        self.batch = batch
+        self.rows = rows
+
+    def message_id(self, row: int, partition: int) -> MessageId:
+        """Return the id of a message of the run."""
+        entry = self.entry
+        if self.batch is None:
+            return MessageId(
+                entry.ledger_id, entry.entry_id, partition, first_chunk=entry.first_chunk
+            )
+        return MessageId(entry.ledger_id, entry.entry_id, partition, row, self.batch.count)
+
+
+class Runs:
+    """The runs of one record batch, in the order of the topic."""
+
+    def __init__(self, topic: str, partition: int, runs: Sequence[Run]) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.runs = runs
+        self.count = sum(len(run.rows) for run in runs)
+
+    @cached_property
+    def index(self) -> pa.Array | None:
+        """The run's number for each row, None where every run has one row."""
+        if self.count == len(self.runs):
+            return None
+        numbers = array("i")
+        for number, run in enumerate(self.runs):
+            numbers.extend(repeat(number, len(run.rows)))
+        return pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(numbers)])
+
+    def spread(self, per_run: pa.Array) -> pa.Array:
+        """Return the column whose value is the same for all rows of a run."""
+        return per_run if self.index is None else per_run.take(self.index)
+
+    def locate(self, row: int) -> MessageId:
+        """Return the id of the message in a row of the record batch."""
+        for run in self.runs:
+            if row < len(run.rows):
+                return run.message_id(run.rows[row], self.partition)
+            row -= len(run.rows)
+        raise IndexError("the record batch has fewer rows")
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """Which messages to take; plain data. None sets no condition.
+
+    `published_from` and `published_before` are milliseconds, the latter excluded. `keys` and
+    `message_ids` are the values that the columns __key and __messageId may have. `has_key` asks
+    for messages with or without a key.
+    """
+
+    published_from: int | None = None
+    published_before: int | None = None
+    keys: frozenset[bytes] | None = None
+    has_key: bool | None = None
+    message_ids: frozenset[bytes] | None = None
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether messages must be looked at, not only their entries."""
+        return self.keys is not None or self.has_key is not None
+
+    def entries(self) -> frozenset[tuple[int, int]] | None:
+        """Return ledger and entry of the wanted messages, None where all can have some."""
+        if self.message_ids is None:
+            return None
+        found: set[tuple[int, int]] = set()
+        for data in self.message_ids:
+            # Bytes that are no id are equal to none.
+            with contextlib.suppress(InvalidMessageId):
+                message_id = MessageId.deserialize(data)
+                found.add((message_id.ledger_id, message_id.entry_id))
+        return frozenset(found)
+
+    def takes_entry(self, publish_time: int) -> bool:
+        """Whether an entry that was published then, in milliseconds, can have rows."""
+        if self.published_from is not None and publish_time < self.published_from:
+            return False
+        return self.published_before is None or publish_time < self.published_before
+
+    def select(self, run: Run, partition: int) -> Run:
+        """Return the run with the messages that are taken."""
+        rows: Sequence[int] = run.rows
+        if self.needs_keys:
+            if run.batch is None:
+                found: list[bytes | None] = [message_key(run.entry.metadata)]
+            else:
+                found = run.batch.keys or [None] * run.batch.count
+            rows = [row for row in rows if self._takes_key(found[row])]
+        if self.message_ids is not None:
+            rows = [
+                row
+                for row in rows
+                if run.message_id(row, partition).serialize() in self.message_ids
+            ]
+        return run if rows is run.rows else Run(run.entry, run.batch, rows)
+
+    def _takes_key(self, key: bytes | None) -> bool:
+        if self.has_key is not None and (key is not None) != self.has_key:
+            return False
+        return self.keys is None or key in self.keys
+
+
+def split_entry(
+    entry: ReceivedEntry, *, with_metadata: bool, max_rows: int, max_bytes: int
+) -> Iterator[tuple[Run, int]]:
+    """Yield the wanted messages of an entry in runs, each with its size in bytes.
+
+    A run has at most `max_rows` messages and, unless it is a single one, `max_bytes`. Raises
+    CorruptBatch with the entry's topic and id.
+    """
+    if not entry.is_batch:
+        yield Run(entry, None, (0,)), len(entry.payload)
+        return
+    try:
+        batch = unpack_batch(
+            entry.payload, entry.metadata.num_messages_in_batch, with_metadata=with_metadata
+        )
+    except PulsarError as error:
+        raise error.with_context(
+            topic=entry.topic,
+            message_id=MessageId(entry.ledger_id, entry.entry_id, entry.partition),
+        ) from None
+    edges = batch.edges
+    low, end = max(entry.first_index, 0), min(entry.stop_index, batch.count)
+    while low < end:
+        begin = edges[2 * low - 1] if low else 0
+        # The first message is taken in any case, the others as far as they fit.
+        fitting = bisect_right(edges, begin + max_bytes) // 2
+        high = min(max(fitting, low + 1), low + max_rows, end)
+        rows: Sequence[int] = range(low, high)
+        if batch.compacted:
+            gone = set(batch.compacted)
+            rows = [row for row in rows if row not in gone]
+        if rows:
+            yield Run(entry, batch, rows), edges[2 * high - 1] - begin
+        low = high

@@ -1,0 +1,41 @@
+"""What one Spark task reads: plain data, without credentials."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import InputPartition
+
+from pulsar_spark.protocol.message_id import Position
+from pulsar_spark.schema.runs import RowFilter
+
+
+class PulsarInputPartition(InputPartition):
+    """Positions [start, end) of one topic partition, of which the filter takes messages.
+
+    `text` says that values are UTF-8 text rather than bytes.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        start: Position,
+        end: Position,
+        row_filter: RowFilter | None = None,
+        *,
+        text: bool = False,
+    ) -> None:
+        self.topic = topic
+        # Tuples of numbers rather than Positions: what is logged and pickled stays readable.
+        self.start = tuple(start)
+        self.end = tuple(end)
+        self.row_filter = row_filter or RowFilter()
+        self.text = text
+
+    @property
+    def range(self) -> tuple[Position, Position]:
+        """The start and the end."""
+        return Position(*self.start), Position(*self.end)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PulsarInputPartition) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]

@@ -1,0 +1,271 @@
+"""Topics and bounds → the ranges that tasks read, fixed once for a batch.
+
+Whatever is asked of brokers is asked for all topic partitions at once. Nothing is created, and
+nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from pulsar_spark.client.cluster import Cluster
+from pulsar_spark.client.probe import FoundEntry, Probe
+from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
+from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageId, Position
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.schema.registry import latest_schemas
+from pulsar_spark.schema.runs import RowFilter
+from pulsar_spark.spark.filters import PushedFilters
+from pulsar_spark.spark.offsets import Bound, BoundKind, end_position, start_position
+from pulsar_spark.spark.partitions import PulsarInputPartition
+from pulsar_spark.spark.range_splitter import Question, split_ranges
+from pulsar_spark.spark.read_options import ReadOptions
+from pulsar_spark.spark.value_types import ValueType, value_type
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Topics = Mapping[str, Sequence[str]]
+"""Full names of topics → full names of their partitions that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    topic: str
+    start: Position
+    end: Position
+    row_filter: RowFilter
+
+
+class Planner:
+    """Plans one read with the connections of a cluster, which it does not close."""
+
+    def __init__(self, cluster: Cluster, options: ReadOptions) -> None:
+        self._options = options
+        self._lookup = cluster.lookup
+        self._probe = Probe(cluster.pool)
+
+    # --- topics -------------------------------------------------------------------------------
+
+    def topics(self) -> Topics:
+        """Return the topics to read with their partitions.
+
+        Raises TopicNotFound for a topic that does not exist, and where no topic matches.
+        """
+        names: Sequence[str] = self._options.topics
+        pattern = self._options.pattern
+        if pattern is not None:
+            names = pattern.select(self._lookup.topics_of_namespace(pattern.namespace))
+            if not names:
+                raise TopicNotFound(
+                    f"no topic of the namespace {pattern.namespace} matches topicsPattern",
+                    "Check the pattern; system topics and non-persistent ones never match.",
+                )
+        counts = _all(self._lookup.partitions_many(names))
+        # A partition that is named beside its topic is read once.
+        seen: set[str] = set()
+        topics: dict[str, list[str]] = {}
+        for name in sorted(names, key=lambda name: -counts[name]):
+            topic = TopicName.parse(name)
+            partitions = [str(topic.partition(i)) for i in range(counts[name])] or [name]
+            if fresh := [partition for partition in partitions if partition not in seen]:
+                topics[name] = fresh
+                seen.update(fresh)
+        return topics
+
+    def value_type(self, topics: Topics) -> ValueType:
+        """Return the type of the values; raises OptionError where schemas exclude each other."""
+        if self._options.raw:
+            return ValueType()
+        owners = list(dict.fromkeys(str(TopicName.parse(name).partitioned) for name in topics))
+        schemas: Mapping[str, SchemaInfo | None] = _all(latest_schemas(self._lookup, owners))
+        return value_type(schemas, allow_different=self._options.allow_different_schemas)
+
+    # --- ranges -------------------------------------------------------------------------------
+
+    def partitions(
+        self, topics: Topics, kind: ValueType, pushed: PushedFilters | None = None
+    ) -> list[PulsarInputPartition]:
+        """Return what each task reads; nothing for topic partitions without anything to read.
+
+        Raises InvalidOffset for bounds that do not fit the topics, DataLossError for a message
+        id that is gone, unless failOnDataLoss is off.
+        """
+        ranges = self._ranges(topics, pushed or PushedFilters())
+        pieces = split_ranges(
+            [(found.topic, found.start, found.end) for found in ranges],
+            self._options.partitions_per_topic_partition,
+            self._options.min_partitions or 1,
+            self._ask,
+        )
+        return [
+            PulsarInputPartition(found.topic, start, end, found.row_filter, text=kind.text)
+            for found, parts in zip(ranges, pieces, strict=True)
+            for start, end in parts
+        ]
+
+    def _ranges(self, topics: Topics, pushed: PushedFilters) -> list[_Range]:
+        now = int(time.time() * 1000)
+        starts = self._options.starting.bounds(topics, now)
+        ends = self._options.ending.bounds(topics, now)
+        starts = {topic: bound for topic, bound in starts.items() if pushed.takes_partition(topic)}
+        ends = {topic: ends[topic] for topic in starts}
+        last_ids = self._last_ids(list(starts))
+        first = self._first_positions(starts, ends)
+        tolerance = self._options.publish_time_tolerance
+        from_start = self._times(starts, -tolerance)
+        from_end = self._times(ends, tolerance)
+        ranges: list[_Range] = []
+        for topic, last_id in last_ids.items():
+            last_end = end_position(last_id)
+            start, end = starts[topic], ends[topic]
+            if start.kind is BoundKind.ID:
+                self._check_start(topic, start, first[topic], last_end)
+            if end.kind is BoundKind.ID:
+                self._check_end(topic, end, first[topic], last_end)
+            found = _Range(
+                topic,
+                _start(start, from_start.get(topic), last_end),
+                _end(end, from_end.get(topic), last_end),
+                _narrowed(pushed.row_filter, start, end),
+            )
+            if found.start < found.end:
+                ranges.append(found)
+        return ranges
+
+    def _last_ids(self, partitions: Sequence[str]) -> dict[str, MessageId]:
+        results = self._lookup.last_message_ids(partitions)
+        for topic, result in results.items():
+            # Partitions are made lazily and removed when idle: such a one is empty.
+            if isinstance(result, TopicNotFound) and TopicName.parse(topic).partition_index >= 0:
+                results[topic] = EARLIEST
+        return _all(results)
+
+    def _times(self, bounds: Mapping[str, Bound], shift: int) -> dict[str, FoundEntry | None]:
+        questions = [
+            (topic, max(bound.millis + shift, 0))
+            for topic, bound in bounds.items()
+            if bound.kind is BoundKind.TIME
+        ]
+        return self._answers(questions, self._probe.first_entries_from_time(questions))
+
+    def _ask(self, questions: Sequence[Question]) -> list[Position | None]:
+        answers = self._probe.first_entries_at(questions)
+        return [
+            None if answer is None else Position(answer.start.ledger_id, answer.start.entry_id)
+            for answer in _each(answers)
+        ]
+
+    # --- data loss ----------------------------------------------------------------------------
+
+    def _first_positions(
+        self, starts: Mapping[str, Bound], ends: Mapping[str, Bound]
+    ) -> dict[str, FoundEntry | None]:
+        """Return the first entry that is kept, for partitions with a given id."""
+        if self._options.reader.read_compacted:
+            # What compaction removed is not lost.
+            return dict.fromkeys(starts)
+        questions = [
+            (topic, EARLIEST_POSITION)
+            for topic in starts
+            if BoundKind.ID in (starts[topic].kind, ends[topic].kind)
+        ]
+        return self._answers(questions, self._probe.first_entries_at(questions))
+
+    def _answers(
+        self,
+        questions: Sequence[tuple[str, object]],
+        results: Sequence[FoundEntry | PulsarError | None],
+    ) -> dict[str, FoundEntry | None]:
+        answers: dict[str, FoundEntry | None] = {}
+        for (topic, _), result in zip(questions, results, strict=True):
+            missing = (
+                isinstance(result, TopicNotFound) and TopicName.parse(topic).partition_index >= 0
+            )
+            (answers[topic],) = _each([None if missing else result])
+        return answers
+
+    def _check_start(
+        self, topic: str, bound: Bound, first: FoundEntry | None, last_end: Position
+    ) -> None:
+        assert bound.message_id is not None
+        start = start_position(bound.message_id)
+        if first is not None and start < Position(first.start.ledger_id, first.start.entry_id):
+            self._lost(
+                topic, bound.message_id, f"its first message that is kept is at {first.start}"
+            )
+        elif start > max(last_end, Position(last_end.ledger_id, last_end.entry_id + 1)):
+            self._lost(topic, bound.message_id, f"it ends at {last_end}")
+
+    def _check_end(
+        self, topic: str, bound: Bound, first: FoundEntry | None, last_end: Position
+    ) -> None:
+        assert bound.message_id is not None
+        end = end_position(bound.message_id)
+        if first is not None and end <= Position(first.start.ledger_id, first.start.entry_id):
+            self._lost(
+                topic, bound.message_id, f"its first message that is kept is at {first.start}"
+            )
+        elif end > max(last_end, Position(last_end.ledger_id, last_end.entry_id + 1)):
+            logger.warning(
+                "%s: endingOffsets is %s, but the topic ends at %s: it is read up to there",
+                topic,
+                bound.message_id,
+                last_end,
+            )
+
+    def _lost(self, topic: str, message_id: MessageId, what: str) -> None:
+        error = DataLossError(
+            f"the message that was asked for is not on the topic: {what}",
+            "It was deleted by retention, time to live or with the topic. Give another offset, "
+            "or set failOnDataLoss=false to read what is there.",
+            topic=topic,
+            message_id=message_id,
+        )
+        if self._options.fail_on_data_loss:
+            raise error
+        logger.warning("%s", error)
+
+
+def _start(bound: Bound, found: FoundEntry | None, last_end: Position) -> Position:
+    if bound.kind is BoundKind.EARLIEST:
+        return EARLIEST_POSITION
+    if bound.kind is BoundKind.ID and bound.message_id is not None:
+        return start_position(bound.message_id)
+    return last_end if found is None else found.start
+
+
+def _end(bound: Bound, found: FoundEntry | None, last_end: Position) -> Position:
+    if bound.kind is BoundKind.ID and bound.message_id is not None:
+        return min(end_position(bound.message_id), last_end)
+    # What came after the planning began is not read, wherever a later search ended.
+    return last_end if found is None else min(found.start, last_end)
+
+
+def _narrowed(row_filter: RowFilter, start: Bound, end: Bound) -> RowFilter:
+    low, high = row_filter.published_from, row_filter.published_before
+    if start.kind is BoundKind.TIME:
+        low = start.millis if low is None else max(low, start.millis)
+    if end.kind is BoundKind.TIME:
+        high = end.millis if high is None else min(high, end.millis)
+    return replace(row_filter, published_from=low, published_before=high)
+
+
+def _all(results: Mapping[str, T | PulsarError]) -> dict[str, T]:
+    return dict(zip(results, _each(results.values()), strict=True))
+
+
+def _each(results: Iterable[T | PulsarError]) -> list[T]:
+    """Return the results; raises the first error among them."""
+    found: list[T] = []
+    for result in results:
+        if isinstance(result, PulsarError):
+            raise result
+        found.append(result)
+    return found

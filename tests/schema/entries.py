@@ -1,0 +1,81 @@
+"""Entries for tests, encoded message by message with protobuf itself."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+from pulsar_spark.client.entries import ReceivedEntry
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.message_id import MessageId
+
+TOPIC = "persistent://public/default/t-partition-3"
+PARTITION = 3
+
+
+def message(payload: bytes | None = b"", **fields: Any) -> tuple[pb.SingleMessageMetadata, bytes]:
+    """Return one message of a batch; a payload of None is a null value."""
+    properties = fields.pop("properties", ())
+    metadata = pb.SingleMessageMetadata(payload_size=len(payload or b""), **fields)
+    for key, value in properties:
+        metadata.properties.add(key=key, value=value)
+    if payload is None:
+        metadata.null_value = True
+    return metadata, payload or b""
+
+
+def body(messages: Sequence[tuple[pb.SingleMessageMetadata, bytes]]) -> bytes:
+    """Return the body of a batch."""
+    parts: list[bytes] = []
+    for metadata, payload in messages:
+        encoded = metadata.SerializeToString()
+        parts += [struct.pack(">I", len(encoded)), encoded, payload]
+    return b"".join(parts)
+
+
+def batch(
+    messages: Sequence[tuple[pb.SingleMessageMetadata, bytes]],
+    *,
+    entry_id: int = 0,
+    wanted: range | None = None,
+    **fields: Any,
+) -> ReceivedEntry:
+    """Return an entry with a batch."""
+    fields.setdefault("num_messages_in_batch", len(messages))
+    return _entry(body(messages), entry_id, wanted or range(len(messages)), True, fields)
+
+
+def single(payload: bytes | None, *, entry_id: int = 0, **fields: Any) -> ReceivedEntry:
+    """Return an entry with one message that is not in a batch."""
+    if payload is None:
+        fields["null_value"] = True
+    return _entry(payload or b"", entry_id, range(1), False, fields)
+
+
+def _entry(
+    payload: bytes, entry_id: int, wanted: range, is_batch: bool, fields: dict[str, Any]
+) -> ReceivedEntry:
+    index = fields.pop("index", None)
+    redelivery_count = fields.pop("redelivery_count", 0)
+    first_chunk = fields.pop("first_chunk", None)
+    properties = fields.pop("properties", ())
+    fields.setdefault("producer_name", "p")
+    fields.setdefault("sequence_id", 100)
+    fields.setdefault("publish_time", 1_700_000_000_123)
+    metadata = pb.MessageMetadata(**fields)
+    for key, value in properties:
+        metadata.properties.add(key=key, value=value)
+    parts = SimpleNamespace(
+        metadata=metadata,
+        broker_entry_metadata=None if index is None else pb.BrokerEntryMetadata(index=index),
+    )
+    command = pb.CommandMessage(
+        consumer_id=0,
+        message_id=MessageId(7, entry_id, PARTITION).to_pb(),
+        redelivery_count=redelivery_count,
+    )
+    entry = ReceivedEntry(TOPIC, command, cast(Any, parts), payload, wanted, is_batch, len(payload))
+    entry.first_chunk = first_chunk
+    return entry

@@ -1,0 +1,213 @@
+"""The reader that Spark plans with and sends to its tasks."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import datasource as spark
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from pulsar_spark.errors import CorruptMessage, OptionError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.spark.batch_reader import PulsarBatchReader, PushdownBatchReader, infer_schema
+from pulsar_spark.spark.read_options import parse_read_options
+from pulsar_spark.testing import EmbeddedBroker
+from tests.spark.topics import NOW, full, read, reader, set_schema, store, store_many, values
+
+STRING = SchemaInfo(pb.Schema.String, "String")
+VALUE = StructType().add("value", BinaryType())
+
+
+def infer(broker: EmbeddedBroker, **options: str) -> StructType:
+    return infer_schema(parse_read_options({"service.url": broker.service_url, **options}))
+
+
+def test_the_schema_follows_the_topics_schema(broker: EmbeddedBroker) -> None:
+    broker.create_topic("bytes")
+    broker.create_topic("text")
+    set_schema(broker, "text", STRING)
+    assert infer(broker, topic="bytes")["value"].dataType == BinaryType()
+    assert infer(broker, topic="text")["value"].dataType == StringType()
+    assert infer(broker, topic="text", valueFormat="raw")["value"].dataType == BinaryType()
+    assert len(infer(broker, topic="bytes").fields) == 7
+    assert len(infer(broker, topic="bytes", includeMetadata="true").fields) == 19
+
+
+def test_every_column_says_what_was_stored(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t", 2)
+    first = store(broker, "t-partition-1", [b"a", None], partition_key="of the first")
+    store(
+        broker,
+        "t-partition-1",
+        [b"b"],
+        batched=False,
+        partition_key="k",
+        event_time=NOW - 5,
+        properties=[pb.KeyValue(key="p", value="q")],
+        ordering_key=b"o",
+    )
+    rows = read(broker, {"topic": "t", "includeMetadata": "true"})
+    published = datetime.fromtimestamp(NOW / 1000, timezone.utc)
+    assert rows[0] == {
+        "value": b"a",
+        "__key": None,
+        "__topic": full("t-partition-1"),
+        "__messageId": MessageId(first.ledger_id, first.entry_id, 1, 0, 2).serialize(),
+        "__publishTime": published,
+        "__eventTime": None,
+        "__messageProperties": [],
+        "__partition": 1,
+        "__ledgerId": first.ledger_id,
+        "__entryId": first.entry_id,
+        "__batchIndex": 0,
+        "__producerName": "test",
+        "__sequenceId": 0,
+        "__orderingKey": None,
+        "__schemaVersion": None,
+        "__redeliveryCount": 0,
+        "__size": 1,
+        "__index": None,
+        "__replicatedFrom": None,
+    }
+    assert rows[1]["value"] is None
+    assert rows[1]["__batchIndex"] == 1
+    assert rows[2]["__key"] == b"k"
+    assert rows[2]["__messageId"] == MessageId(first.ledger_id, first.entry_id + 1, 1).serialize()
+    assert rows[2]["__eventTime"] == datetime.fromtimestamp((NOW - 5) / 1000, timezone.utc)
+    assert rows[2]["__messageProperties"] == [("p", "q")]
+    assert rows[2]["__orderingKey"] == b"o"
+    assert rows[2]["__batchIndex"] == -1
+
+
+def test_a_projection_is_read_in_its_own_order(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    store(broker, "t", [b"a", b"b"])
+    schema = StructType().add("__batchIndex", IntegerType()).add("__entryId", LongType())
+    rows = read(broker, {"topic": "t"}, schema)
+    assert [list(row.items()) for row in rows] == [
+        [("__batchIndex", 0), ("__entryId", 0)],
+        [("__batchIndex", 1), ("__entryId", 0)],
+    ]
+
+
+def test_a_schema_that_fits_no_topic_is_told_without_asking_any_broker() -> None:
+    options = parse_read_options({"service.url": "pulsar://127.0.0.1:1", "topic": "t"})
+    with pytest.raises(OptionError, match="colour"):
+        PulsarBatchReader(options, StructType().add("colour", StringType()))
+    with pytest.raises(OptionError, match="'value' is timestamp"):
+        PulsarBatchReader(options, StructType().add("value", TimestampType()))
+
+
+def test_a_schema_that_does_not_fit_these_topics_is_told_when_planning(
+    broker: EmbeddedBroker,
+) -> None:
+    broker.create_topic("t")
+    store(broker, "t", [b"x"])
+    text = reader(broker, {"topic": "t"}, StructType().add("value", StringType()))
+    with pytest.raises(OptionError, match="'value' is string, not binary"):
+        text.partitions()
+    set_schema(broker, "t", STRING)
+    with pytest.raises(OptionError, match="'value' is binary, not string"):
+        reader(broker, {"topic": "t"}, VALUE).partitions()
+    assert values(broker, {"topic": "t"}) == ["x"]
+    assert read(broker, {"topic": "t", "valueFormat": "raw"}, VALUE) == [{"value": b"x"}]
+
+
+@pytest.mark.fault(95)
+def test_text_that_is_none_follows_the_mode(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    store(broker, "t", [b"a", b"\xff", None, b"b"])
+    set_schema(broker, "t", STRING)
+    with pytest.raises(CorruptMessage, match="not UTF-8"):
+        values(broker, {"topic": "t"})
+    assert values(broker, {"topic": "t", "mode": "DROPMALFORMED"}) == ["a", None, "b"]
+    assert values(broker, {"topic": "t", "mode": "permissive"}) == ["a", None, None, "b"]
+    schema = StructType().add("value", StringType()).add("bad", BinaryType())
+    options = {"topic": "t", "mode": "PERMISSIVE", "columnNameOfCorruptRecord": "bad"}
+    assert [row["bad"] for row in read(broker, options, schema)] == [None, b"\xff", None, None]
+
+
+def test_values_of_other_schemas_are_bytes_with_a_warning(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    store(broker, "t", [b"\x02"])
+    set_schema(broker, "t", SchemaInfo(pb.Schema.Int8, "INT8"))
+    assert values(broker, {"topic": "t"}) == [b"\x02"]
+    assert "INT8" in caplog.text
+    caplog.clear()
+    assert values(broker, {"topic": "t", "valueFormat": "raw"}) == [b"\x02"]
+    assert caplog.text == ""
+
+
+def test_a_topic_without_anything_to_read_has_no_partitions_and_no_rows(
+    broker: EmbeddedBroker,
+) -> None:
+    broker.create_topic("t")
+    empty = reader(broker, {"topic": "t"})
+    assert empty.partitions() == []
+    # Where there are none Spark makes one.
+    assert list(empty.read(spark.InputPartition(None))) == []
+
+
+@pytest.mark.fault(98)
+@pytest.mark.parametrize("pickler", [pickle, cloudpickle])
+def test_a_reader_that_was_pickled_reads_the_same(broker: EmbeddedBroker, pickler: Any) -> None:
+    broker.create_topic("t")
+    payloads = store_many(broker, "t", 100)
+    source = reader(broker, {"topic": "t"})
+    parts = source.partitions()
+    copy, copied_parts = pickler.loads(pickler.dumps((source, parts)))
+    rows = [row for part in copied_parts for batch in copy.read(part) for row in batch.to_pylist()]
+    assert [row["value"] for row in rows] == payloads
+
+
+def pushdown(broker: EmbeddedBroker) -> PushdownBatchReader:
+    options = parse_read_options({"service.url": broker.service_url, "topic": "t"})
+    return PushdownBatchReader(options, infer_schema(options))
+
+
+def test_filters_that_are_taken_leave_exactly_their_rows(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t", 3)
+    for partition in range(3):
+        for number in range(5):
+            store(
+                broker,
+                f"t-partition-{partition}",
+                [b"%d%d" % (partition, number)],
+                publish_time=NOW + number,
+                batched=False,
+                partition_key=f"k{number % 2}",
+            )
+    source = pushdown(broker)
+    moment = datetime.fromtimestamp((NOW + 1) / 1000, timezone.utc)
+    left = spark.StringStartsWith(("value",), "x")
+    given = [
+        spark.GreaterThan(("__publishTime",), moment),
+        spark.In(("__topic",), (full("t-partition-0"), full("t-partition-2"))),
+        spark.EqualTo(("__key",), b"k0"),
+        left,
+    ]
+    assert list(source.pushFilters(given)) == [left]
+    parts = source.partitions()
+    assert len(parts) == 2
+    rows = [row for part in parts for batch in source.read(part) for row in batch.to_pylist()]
+    assert sorted(row["value"] for row in rows) == [b"02", b"04", b"22", b"24"]
+
+
+def test_only_the_reader_for_pushdown_takes_filters() -> None:
+    assert PulsarBatchReader.pushFilters is spark.DataSourceReader.pushFilters
+    assert PushdownBatchReader.pushFilters is not spark.DataSourceReader.pushFilters

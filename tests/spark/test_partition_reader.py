@@ -1,0 +1,124 @@
+"""One task's read."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pulsar_spark.client.options import ClientOptions
+from pulsar_spark.errors import ChecksumMismatch, TopicNotFound
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.schema.record_batches import Projection
+from pulsar_spark.spark.partition_reader import read_partition
+from pulsar_spark.spark.partitions import PulsarInputPartition
+from pulsar_spark.spark.read_options import ReadOptions, parse_read_options
+from pulsar_spark.testing import EmbeddedBroker
+from tests.spark.topics import full, rows_of, store, store_many
+
+SCHEMA = pa.schema([("value", pa.binary())])
+VALUE = Projection(("value",))
+
+
+def options(broker: EmbeddedBroker, **more: str) -> ReadOptions:
+    return parse_read_options({"service.url": broker.service_url, "topic": "t", **more})
+
+
+def whole(broker: EmbeddedBroker) -> PulsarInputPartition:
+    last = broker.stats(full("t")).last
+    assert last is not None
+    end = Position(last.ledger_id, last.entry_id + 1)
+    return PulsarInputPartition(full("t"), EARLIEST_POSITION, end)
+
+
+def wait_until_unused(broker: EmbeddedBroker) -> None:
+    deadline = time.monotonic() + 5
+    while broker.connections or broker.subscriptions(full("t")):
+        assert time.monotonic() < deadline, "the broker still has a connection or subscription"
+        time.sleep(0.01)
+
+
+def test_all_rows_of_the_range_come_in_order(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    payloads = store_many(broker, "t", 1000)
+    batches = list(read_partition(options(broker), whole(broker), SCHEMA, VALUE))
+    assert [row["value"] for row in rows_of(batches)] == payloads
+    assert all(batch.schema == SCHEMA for batch in batches)
+    wait_until_unused(broker)
+
+
+def test_nothing_is_connected_before_the_first_batch_is_asked_for(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    store(broker, "t", [b"x"])
+    rows = read_partition(options(broker), whole(broker), SCHEMA, VALUE)
+    assert broker.connections == 0
+    assert len(list(rows)) == 1
+
+
+@pytest.mark.fault(68)
+def test_a_read_that_is_given_up_leaves_neither_connection_nor_subscription(
+    broker: EmbeddedBroker,
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 30_000, batch_size=1000)
+    rows = read_partition(options(broker), whole(broker), SCHEMA, VALUE)
+    assert next(rows).num_rows == 10_000
+    assert broker.connections > 0
+    rows.close()  # type: ignore[attr-defined]
+    wait_until_unused(broker)
+
+
+@pytest.mark.fault(33)
+def test_a_damaged_message_fails_the_task_with_its_id(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 30)
+    broker.faults.corrupt("MESSAGE", times=None, after=1)
+    with pytest.raises(ChecksumMismatch) as caught:
+        list(read_partition(options(broker), whole(broker), SCHEMA, VALUE))
+    assert caught.value.topic == full("t")
+    assert caught.value.message_id is not None
+    wait_until_unused(broker)
+
+
+@pytest.mark.fault(54)
+def test_a_topic_that_is_gone_fails_the_task(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    store(broker, "t", [b"x"])
+    part = whole(broker)
+    broker.delete_topic("t")
+    with pytest.raises(TopicNotFound):
+        list(read_partition(options(broker), part, SCHEMA, VALUE))
+    assert broker.topics() == []
+
+
+@pytest.mark.fault(8, 26)
+@pytest.mark.parametrize("trouble", ["disconnect", "unload", "restart"])
+def test_rows_are_exact_whatever_happens_to_the_connection(
+    broker: EmbeddedBroker, trouble: str
+) -> None:
+    broker.create_topic("t")
+    payloads = store_many(broker, "t", 20_000, batch_size=100)
+    actions: dict[str, Any] = {
+        "disconnect": lambda: broker.faults.disconnect(reset=True),
+        "unload": lambda: broker.unload("t"),
+        "restart": broker.restart,
+    }
+    found: list[bytes] = []
+    tight = options(broker, **{"pulsar.reader.receiverQueueSize": "500"})
+    for number, batch in enumerate(read_partition(tight, whole(broker), SCHEMA, VALUE)):
+        found += batch.column(0).to_pylist()
+        if number == 0:
+            actions[trouble]()
+    assert found == payloads
+
+
+def test_the_client_options_reach_the_connection(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    store(broker, "t", [b"x"])
+    assert options(broker).client == ClientOptions(broker.service_url)
+    list(read_partition(options(broker, subscriptionPrefix="mine"), whole(broker), SCHEMA, VALUE))
+    names = [seen.body.subscription for seen in broker.faults.log("SUBSCRIBE")]
+    assert names
+    assert all(name.startswith("mine-") for name in names)
