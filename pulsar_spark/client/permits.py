@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pulsar_spark.client.options import ReaderOptions
 
-ENTRY_OVERHEAD = 1024
+ENTRY_OVERHEAD = 1536
 """Bytes that an undecoded entry costs besides those of its payload."""
 
 # Half of the memory is asked for: entries vary, and brokers may send some more than they may.

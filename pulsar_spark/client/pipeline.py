@@ -162,7 +162,10 @@ class _Run(Generic[T]):
         while self._by_age and self._by_age[0].deadline.at <= now:
             task = self._by_age.popleft()
             if task.index in self._tasks:
-                error = OperationTimeout(f"no result within {self._timeout:g} s")
+                error = OperationTimeout(
+                    f"no answer came within {self._timeout:g} s",
+                    "Check that the broker is reachable, or raise the operation timeout.",
+                )
                 self._throw(task, error)
 
     def _step(self, task: _Task[T], future: Future[Any] | None) -> None:

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -29,11 +30,13 @@ from pulsar_spark.client.pipeline import Job, is_retryable, run
 from pulsar_spark.client.probe import Probe
 from pulsar_spark.client.temporary_consumer import unique_name
 from pulsar_spark.errors import (
+    BrokerError,
     ClosedError,
     ConsumerBusy,
     OperationTimeout,
     PulsarError,
     RemoteProtocolError,
+    UnsupportedFeature,
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -44,6 +47,7 @@ from pulsar_spark.protocol.message_id import (
     MessageId,
     Position,
 )
+from pulsar_spark.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +68,8 @@ class EntryReader:
 
     Without an end it goes on for ever; LATEST_POSITION as start is what is published after the
     first call of `next_entry`, before which nothing is connected. To be used by one thread, and
-    closed at the end: it is a context manager.
+    closed at the end: it is a context manager. Raises UnsupportedFeature for a non-persistent
+    topic.
     """
 
     def __init__(
@@ -77,6 +82,11 @@ class EntryReader:
         *,
         decoder: EntryDecoder | None = None,
     ) -> None:
+        if not TopicName.parse(topic).is_persistent:
+            raise UnsupportedFeature(
+                "a non-persistent topic keeps nothing that could be read from a position",
+                topic=topic,
+            )
         self.topic = topic
         self._pool = pool
         self._lookup = Lookup(pool)
@@ -160,7 +170,7 @@ class EntryReader:
             self._error = ClosedError("the reader is closed", topic=self.topic)
         answer = self._drop_consumer(close=True)
         if answer is not None:
-            with contextlib.suppress(PulsarError, TimeoutError):
+            with contextlib.suppress(FutureTimeout):
                 answer.exception(_CLOSE_TIMEOUT)
 
     # --- receiving ----------------------------------------------------------------------------
@@ -344,9 +354,12 @@ class EntryReader:
             self._decoder.limit = max(self._decoder.limit, connection.max_message_size)
             permits = self._permits.begin(connection.max_message_size)
             connection.send(commands.flow(consumer_id, permits))
-        except BaseException:
-            # The broker may still carry out what it has not answered.
-            _close_consumer(connection, consumer_id)
+        except BaseException as error:
+            if isinstance(error, BrokerError):
+                connection.remove_consumer(consumer_id)
+            else:
+                # The broker may still carry out what it has not answered.
+                _close_consumer(connection, consumer_id)
             raise
         self._connection, self._consumer_id, self._delivery = connection, consumer_id, delivery
         self._asked = False
@@ -374,6 +387,8 @@ class EntryReader:
         if ended.error is not None and not is_retryable(ended.error):
             self._error = ended.error.with_context(topic=self.topic)
             raise self._error
+        # Many readers may have lost the same broker at this moment.
+        self._attempts = 1
         if connection is None:
             return
         if ended.overrun:

@@ -129,7 +129,7 @@ def test_a_job_is_told_when_its_time_is_up_and_can_tidy_up() -> None:
             tidied.append(deadline.expired())
 
     started = time.monotonic()
-    with pytest.raises(OperationTimeout, match=r"no result within 0\.05 s"):
+    with pytest.raises(OperationTimeout, match=r"no answer came within 0\.05 s"):
         run(job, 0.05)
     assert 0.04 < time.monotonic() - started < 1
     assert tidied == [True]

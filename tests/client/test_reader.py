@@ -18,6 +18,7 @@ from pulsar_spark.errors import (
     EncryptedMessage,
     OperationTimeout,
     TopicNotFound,
+    UnsupportedFeature,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import (
@@ -346,6 +347,13 @@ def test_compacted_reading_is_asked_for() -> None:
         with reading(broker, TOPIC, read_compacted=True) as reader:
             reader.next_entry(1)
             assert broker.faults.log("SUBSCRIBE")[0].body.read_compacted
+
+
+def test_a_topic_that_keeps_nothing_cannot_be_read() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        topic = "non-persistent://public/default/t"
+        with pytest.raises(UnsupportedFeature, match="keeps nothing"):
+            EntryReader(pool, topic, EARLIEST_POSITION)
 
 
 def test_a_reader_connects_only_when_it_is_read() -> None:

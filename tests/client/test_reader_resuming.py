@@ -135,7 +135,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_an_error() -> None:
 def test_random_troubles_of_all_kinds_lose_and_repeat_nothing() -> None:
     rng = random.Random(11)
     with EmbeddedBroker(brokers=2) as broker:
-        messages = fill(broker, TOPIC, 300)
+        messages = fill(broker, TOPIC, 200)
         actions: list[Callable[[], object]] = [
             lambda: broker.faults.disconnect(reset=rng.random() < 0.5),
             lambda: broker.unload(TOPIC),
@@ -405,7 +405,7 @@ def test_a_reset_after_every_byte_of_what_the_broker_says_is_survived() -> None:
     files = len(os.listdir("/proc/self/fd"))
     with ScriptedBroker(script) as broker:
         options = broker.options(operation_timeout=10)
-        for allowed in range(0, 420, 3):
+        for allowed in range(0, 420, 5):
             script.allowed = allowed
             with (
                 ConnectionPool(options) as pool,
@@ -456,3 +456,34 @@ def test_readers_leave_neither_threads_nor_files_behind() -> None:
         wait_until(lambda: broker.connections == 0)
         wait_until(lambda: threading.active_count() <= threads)
         wait_until(lambda: len(os.listdir("/proc/self/fd")) <= files)
+
+
+@pytest.mark.fault(10)
+def test_many_readers_that_lose_their_broker_come_back_without_a_storm() -> None:
+    count = 100
+    with EmbeddedBroker() as broker:
+        topics = [broker.create_topic(f"t-{number}") for number in range(count)]
+        with ConnectionPool(quick(broker, operation_timeout=30)) as pool:
+            readers = [EntryReader(pool, topic, EARLIEST_POSITION) for topic in topics]
+            for reader in readers:
+                assert reader.next_entry(0) is None
+            broker.faults.forget()
+            broker.restart(0.5)
+            expected = [add_plain(broker, topic, b"x") for topic in topics]
+            found: list[list[Message]] = [[] for _ in topics]
+
+            def read(number: int) -> None:
+                entry = readers[number].next_entry(20)
+                assert entry is not None
+                found[number] = unpack(entry)
+
+            threads = [threading.Thread(target=read, args=(number,)) for number in range(count)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert found == [[message] for message in expected]
+            assert broker.faults.seen("LOOKUP") <= 3 * count
+            assert broker.faults.seen("CONNECT") <= 5
+            for reader in readers:
+                reader.close()
