@@ -70,8 +70,7 @@ def alternate(
 def best_reader(bench: Bench, workload: Workload, topic: str) -> str:
     """The fastest of the official client's ways to read this topic."""
     times = {
-        name: contenders.official(bench, name, workload, topic).seconds
-        for name in official.READERS
+        name: contenders.official(bench, name, workload, topic).seconds for name in official.READERS
     }
     return min(times, key=lambda name: times[name])
 
@@ -85,9 +84,7 @@ def read_contenders(bench: Bench, workload: Workload, topic: str) -> dict[str, C
         "pulsar_spark, all columns": lambda: contenders.spark_read(
             bench, workload, topic, ALL_COLUMNS
         ),
-        "trivial Arrow source, value": lambda: contenders.trivial_read(
-            bench, workload, VALUE_ONLY
-        ),
+        "trivial Arrow source, value": lambda: contenders.trivial_read(bench, workload, VALUE_ONLY),
         "trivial Arrow source, all columns": lambda: contenders.trivial_read(
             bench, workload, ALL_COLUMNS
         ),

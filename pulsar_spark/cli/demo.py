@@ -105,10 +105,7 @@ def _demonstrate(spark: SparkSession, service_url: str, topic: str, rows: int) -
     """)
     started = time.monotonic()
     messages = (
-        spark.read.format("pulsar")
-        .option("service.url", service_url)
-        .option("topic", topic)
-        .load()
+        spark.read.format("pulsar").option("service.url", service_url).option("topic", topic).load()
     )
     columns = [F.col("__key").cast("string"), F.col("value").cast("string"), "__publishTime"]
     messages.select(*columns, "__topic").show(5, truncate=False)
