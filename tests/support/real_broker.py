@@ -82,6 +82,8 @@ _CONF = {
     "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
     "diskUsageThreshold": "0.99",
     "diskUsageWarnThreshold": "0.99",
+    # As in Pulsar's own configuration: what the broker takes, the bookie has to take in its frame.
+    "nettyMaxFrameSizeBytes": "5253120",
     "allowLoopback": "true",
     "listeningInterface": "lo" if sys.platform == "linux" else "lo0",
     # Despite its name this makes the bookie take the port it is given.
