@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from pulsar_spark.errors import OptionError, RemoteProtocolError, UnsupportedFeature
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
 DEFAULT_PORT = 6650
 DEFAULT_TLS_PORT = 6651
@@ -83,6 +84,27 @@ def parse_broker_url(text: str) -> ServiceUrl:
     if url is None or len(url.hosts) != 1:
         raise RemoteProtocolError("the broker named an address that is not a Pulsar URL")
     return url
+
+
+def assigned_broker(
+    command: pb.CommandCloseConsumer | pb.CommandCloseProducer, old: BrokerAddress, tls: bool
+) -> BrokerAddress | None:
+    """Return the broker that the broker at `old` names when it closes a consumer or producer.
+
+    None, so that a lookup decides, if it names none or one of another scheme than the service
+    URL's (`tls`): TLS is never left for a plain connection.
+    """
+    text = command.assignedBrokerServiceUrlTls if tls else command.assignedBrokerServiceUrl
+    if not text:
+        return None
+    try:
+        url = parse_broker_url(text)
+    except RemoteProtocolError:
+        return None
+    if url.tls != tls:
+        return None
+    host = url.hosts[0]
+    return BrokerAddress(host, old.physical if old.proxied else host)
 
 
 def split_host_port(address: str) -> tuple[str, int]:

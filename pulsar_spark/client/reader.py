@@ -17,7 +17,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from pulsar_spark.client.addresses import BrokerAddress, parse_broker_url
+from pulsar_spark.client.addresses import BrokerAddress, assigned_broker
 from pulsar_spark.client.backoff import Backoff, Deadline
 from pulsar_spark.client.connection import ClientConnection
 from pulsar_spark.client.connection_pool import ConnectionPool
@@ -35,11 +35,9 @@ from pulsar_spark.errors import (
     ConsumerBusy,
     OperationTimeout,
     PulsarError,
-    RemoteProtocolError,
     UnsupportedFeature,
 )
 from pulsar_spark.protocol import commands
-from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import MessageReceived
 from pulsar_spark.protocol.message_id import (
     EARLIEST_POSITION,
@@ -100,7 +98,7 @@ class EntryReader:
         self._delivery: Delivery | None = None
         # Where the broker said that the topic went, to be tried once without a lookup.
         self._moved_to: BrokerAddress | None = None
-        self._attempts = 0
+        self._retry_at = 0.0
         self._backoff = Backoff(maximum=_MAX_RECONNECT_DELAY)
         # Seconds spent waiting, here and not in the caller's code, since the last progress:
         # without a consumer, and with one that delivered nothing.
@@ -304,23 +302,20 @@ class EntryReader:
 
     def _subscribe(self, deadline: Deadline) -> bool:
         """Make one attempt to subscribe; return false if the deadline leaves no time for it."""
-        delay = self._backoff.next() if self._attempts and self._moved_to is None else 0.0
-        if delay > deadline.remaining():
-            time.sleep(deadline.remaining())
-            return False
-        if delay:
-            time.sleep(delay)
         started = time.monotonic()
-        self._attempts += 1
+        delay, left = max(self._retry_at - started, 0.0), deadline.remaining()
+        time.sleep(min(delay, left))
+        if delay > left:
+            self._down += time.monotonic() - started
+            return False
         try:
             # With several service hosts, each may take the connection timeout.
             timeout = max(_ATTEMPT_TIMEOUT, self._pool.options.operation_timeout)
             run(self._subscribe_job, timeout)
         except PulsarError as error:
-            self._down += delay + time.monotonic() - started
+            self._down += time.monotonic() - started
+            self._retry_at = time.monotonic() + self._backoff.next()
             self._on_refused(error.with_context(topic=self.topic))
-        else:
-            self._attempts = 0
         return True
 
     def _on_refused(self, error: PulsarError) -> None:
@@ -387,33 +382,17 @@ class EntryReader:
         if ended.error is not None and not is_retryable(ended.error):
             self._error = ended.error.with_context(topic=self.topic)
             raise self._error
-        # Many readers may have lost the same broker at this moment.
-        self._attempts = 1
         if connection is None:
             return
         if ended.overrun:
             logger.info("%s: more came than there is memory for, subscribing anew", self.topic)
             self._moved_to = connection.address
         elif ended.moved_to is not None:
-            self._moved_to = self._assigned_broker(ended.moved_to, connection.address)
-
-    def _assigned_broker(
-        self, command: pb.CommandCloseConsumer, current: BrokerAddress
-    ) -> BrokerAddress | None:
-        """Return the broker that a CLOSE_CONSUMER names, None if it is to be looked up."""
-        tls = self._pool.service_url.tls
-        field = "assignedBrokerServiceUrlTls" if tls else "assignedBrokerServiceUrl"
-        if not command.HasField(field):
-            return None
-        try:
-            url = parse_broker_url(getattr(command, field))
-        except RemoteProtocolError:
-            return None
-        # Never from TLS to plain, whatever the broker says.
-        if url.tls != tls:
-            return None
-        host = url.hosts[0]
-        return BrokerAddress(host, current.physical if current.proxied else host)
+            tls = self._pool.service_url.tls
+            self._moved_to = assigned_broker(ended.moved_to, connection.address, tls)
+        if self._moved_to is None:
+            # Many readers may have lost the same broker at this moment.
+            self._retry_at = time.monotonic() + self._backoff.next()
 
     def _drop_consumer(self, *, close: bool) -> Future[Any] | None:
         delivery, self._delivery = self._delivery, None

@@ -5,11 +5,13 @@ import pytest
 from pulsar_spark.client.addresses import (
     BrokerAddress,
     ServiceUrl,
+    assigned_broker,
     parse_broker_url,
     parse_service_url,
     split_host_port,
 )
 from pulsar_spark.errors import OptionError, RemoteProtocolError, UnsupportedFeature
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
 
 @pytest.mark.parametrize(
@@ -91,3 +93,32 @@ def test_hosts_are_split_from_ports() -> None:
 def test_a_broker_behind_a_proxy_is_told_by_its_addresses() -> None:
     assert not BrokerAddress("h:1", "h:1").proxied
     assert BrokerAddress("h:1", "proxy:1").proxied
+
+
+@pytest.mark.fault(15)
+@pytest.mark.parametrize(
+    "plain, secure, tls, expected",
+    [
+        ("pulsar://b:1", None, False, "b:1"),
+        ("pulsar://b:1", "pulsar+ssl://b:2", True, "b:2"),
+        (None, "pulsar+ssl://b:2", False, None),
+        ("pulsar://b:1", None, True, None),
+        ("pulsar://b:1", "pulsar://b:1", True, None),
+        ("pulsar+ssl://b:2", None, False, None),
+        ("nonsense", None, False, None),
+        (None, None, False, None),
+    ],
+)
+def test_an_assigned_broker_is_taken_only_with_the_scheme_of_the_service_url(
+    plain: str | None, secure: str | None, tls: bool, expected: str | None
+) -> None:
+    command = pb.CommandCloseConsumer(
+        consumer_id=1,
+        request_id=1,
+        assignedBrokerServiceUrl=plain,
+        assignedBrokerServiceUrlTls=secure,
+    )
+    direct = assigned_broker(command, BrokerAddress("a:1", "a:1"), tls)
+    assert direct == (None if expected is None else BrokerAddress(expected, expected))
+    proxied = assigned_broker(command, BrokerAddress("a:1", "proxy:1"), tls)
+    assert proxied == (None if expected is None else BrokerAddress(expected, "proxy:1"))

@@ -120,6 +120,24 @@ def test_a_broker_that_stays_away_is_an_error_after_the_poll_timeout() -> None:
             assert caught.value.topic == TOPIC
 
 
+def test_short_waits_do_not_keep_a_reader_from_coming_back() -> None:
+    with EmbeddedBroker() as broker:
+        messages = fill(broker, TOPIC, 5)
+        with reading(broker, TOPIC) as reader:
+            assert reader.next_entry(5) is not None
+            broker.faults.refuse()
+            broker.faults.disconnect()
+            end = time.monotonic() + 1.5
+            while time.monotonic() < end:
+                reader.next_entry(0.05)
+            broker.faults.accept()
+            found = 0
+            end = time.monotonic() + 10
+            while found < 5 and time.monotonic() < end:
+                found += reader.next_entry(0.05) is not None
+            assert reader.position >= Position(*messages[-1][:2])
+
+
 def test_a_topic_that_is_deleted_meanwhile_is_an_error() -> None:
     with EmbeddedBroker(auto_create=False) as broker:
         messages = fill(broker, TOPIC, 20)
