@@ -1,0 +1,78 @@
+"""The writer of a batch: checks on the driver, writes in tasks.
+
+Delivery is at least once: a task that is run again writes its rows again, and rows of tasks
+that succeeded stay when others fail.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pulsar_spark.client.cluster import Cluster
+from pulsar_spark.errors import OptionError
+from pulsar_spark.spark.task_writer import PulsarCommitMessage, topic_schema, write_task
+from pulsar_spark.spark.write_columns import plan_columns
+from pulsar_spark.spark.write_options import WriteOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+
+class PulsarBatchWriter(DataSourceArrowWriter):
+    """Writes a data frame. What is pickled to the tasks is plain data."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError(
+                "mode overwrite cannot be had: messages of a topic are not replaced",
+                'Write with mode("append").',
+            )
+        self._options = options
+        self._columns = plan_columns(
+            schema,
+            topic_given=options.topic is not None,
+            value_format=options.value_format,
+        )
+
+    def check(self) -> None:
+        """Ask the broker, before any task runs, whether the values fit the topic's schema.
+
+        Topics that rows name are asked about by the tasks that meet them.
+        """
+        if self._options.topic is not None:
+            with Cluster(self._options.client) as cluster:
+                topic_schema(cluster, self._options, self._columns, self._options.topic)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PulsarCommitMessage:
+        """Write the rows of a task."""
+        return write_task(self._options, self._columns, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Log what was written, on the driver."""
+        written = _tasks(messages)
+        logger.info(
+            "%d messages written by %d tasks", sum(task.messages for task in written), len(written)
+        )
+        if failed := sum(task.failed for task in written):
+            logger.warning("%d messages could not be written (deliveryGuarantee none)", failed)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Log that the job has failed: what its tasks have written stays."""
+        written = _tasks(messages)
+        logger.warning(
+            "the write failed; %d messages of %d tasks that ended well stay on their topics, and "
+            "will be there twice if it is run again",
+            sum(task.acknowledged for task in written),
+            len(written),
+        )
+
+
+def _tasks(messages: Sequence[WriterCommitMessage | None]) -> list[PulsarCommitMessage]:
+    return [message for message in messages if isinstance(message, PulsarCommitMessage)]

@@ -1,0 +1,59 @@
+"""The data source "pulsar": the door through which Spark comes in."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from pulsar_spark.errors import UnsupportedFeature
+from pulsar_spark.spark.batch_reader import PulsarBatchReader, PushdownBatchReader, infer_schema
+from pulsar_spark.spark.batch_writer import PulsarBatchWriter
+from pulsar_spark.spark.compat import filters_are_pushed
+from pulsar_spark.spark.option_table import Scope
+from pulsar_spark.spark.read_options import parse_read_options
+from pulsar_spark.spark.write_options import parse_write_options
+
+
+class PulsarDataSource(DataSource):
+    """Reads and writes Pulsar topics; see docs/options.md for its options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format(…)`."""
+        return "pulsar"
+
+    def schema(self) -> StructType:
+        """Return the schema that the topics' schemas and the options give; asks the brokers."""
+        # Spark asks before it says whether a batch or a stream is read.
+        return infer_schema(parse_read_options(self.options, Scope.READS))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch with the columns of `schema`."""
+        kind = PushdownBatchReader if filters_are_pushed() else PulsarBatchReader
+        return kind(parse_read_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch with the columns of `schema`."""
+        writer = PulsarBatchWriter(parse_write_options(self.options), schema, overwrite=overwrite)
+        writer.check()
+        return writer
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Say that streams cannot be read yet."""
+        _no_streams("readStream", "Read a batch with spark.read.")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Say that streams cannot be written yet."""
+        _no_streams("writeStream", "Write a batch with df.write, as in foreachBatch.")
+
+
+def _no_streams(what: str, remedy: str) -> NoReturn:
+    raise UnsupportedFeature(f"{what} is not supported by this version", remedy)

@@ -1,0 +1,176 @@
+"""One task: record batches → messages on topics, all of them acknowledged at its end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from pulsar_spark.client.cluster import Cluster
+from pulsar_spark.client.message_columns import MessageColumns
+from pulsar_spark.client.options import ProducerOptions
+from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.errors import PulsarError
+from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.schema.registry import latest_schemas
+from pulsar_spark.spark.outgoing_rows import RowConverter
+from pulsar_spark.spark.value_types import schema_to_write
+from pulsar_spark.spark.write_columns import WriteColumns
+from pulsar_spark.spark.write_options import WriteOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pulsar_spark.protocol.schema_info import SchemaInfo
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PulsarCommitMessage(WriterCommitMessage):
+    """What a task has written; plain data.
+
+    `messages` are those that were handed to producers, `acknowledged` those whose receipts
+    came, `failed` those that could not be written (deliveryGuarantee none only). `last_ids`
+    is the last acknowledged id of each topic partition, as text.
+    """
+
+    messages: int
+    acknowledged: int
+    failed: int
+    last_ids: tuple[tuple[str, str], ...]
+
+
+class TaskWriter:
+    """Writes the rows of one task; a writer of its own for each topic that rows name."""
+
+    def __init__(self, cluster: Cluster, options: WriteOptions, columns: WriteColumns) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._columns = columns
+        self._producer = replace(
+            options.producer, producer_name=_task_name(options.producer.producer_name)
+        )
+        self._rows = RowConverter(columns, options.topic, keys_as_bytes=options.keys_as_bytes)
+        self._writers: dict[str, TopicWriter] = {}
+        self._failed = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write the rows of a record batch; blocks while too much is not acknowledged.
+
+        Raises InvalidRow and MessageTooLarge with the row, and what the broker refuses with.
+        """
+        for found in self._rows.convert(batch):
+            try:
+                self._writer(found.topic).write(found.columns)
+            except PulsarError as error:
+                if self._options.wait_for_receipts:
+                    raise
+                self._count_failures(found.columns, error)
+
+    def finish(self) -> PulsarCommitMessage:
+        """Return when every message is acknowledged, or only handed over if that is not asked."""
+        if self._options.wait_for_receipts:
+            for writer in self._writers.values():
+                writer.flush()
+            # All are acknowledged: what goes wrong from here on is no loss.
+            self._leave()
+        else:
+            for writer in self._writers.values():
+                try:
+                    writer.flush_batches()
+                except PulsarError as error:
+                    logger.warning("messages were lost (deliveryGuarantee none): %s", error)
+            self.abort()
+        return self._commit_message()
+
+    def abort(self) -> None:
+        """Leave the brokers without waiting for receipts."""
+        for writer in self._writers.values():
+            writer.abort()
+
+    def _leave(self) -> None:
+        for writer in self._writers.values():
+            try:
+                writer.close()
+            except PulsarError as error:
+                logger.info("%s: a producer was not closed: %s", writer.topic, error)
+
+    def _commit_message(self) -> PulsarCommitMessage:
+        counts = [writer.counts for writer in self._writers.values()]
+        last_ids = {
+            topic: str(message_id)
+            for writer in self._writers.values()
+            for topic, message_id in writer.last_message_ids.items()
+        }
+        return PulsarCommitMessage(
+            messages=self._rows.rows,
+            acknowledged=sum(count.acknowledged for count in counts),
+            failed=self._failed,
+            last_ids=tuple(sorted(last_ids.items())),
+        )
+
+    def _writer(self, topic: str) -> TopicWriter:
+        writer = self._writers.get(topic)
+        if writer is None:
+            schema = topic_schema(self._cluster, self._options, self._columns, topic)
+            options: ProducerOptions = replace(self._producer, schema=schema)
+            writer = self._writers[topic] = TopicWriter(self._cluster, topic, options)
+        return writer
+
+    def _count_failures(self, columns: MessageColumns, error: PulsarError) -> None:
+        if not self._failed:
+            logger.warning("messages were lost (deliveryGuarantee none): %s", error)
+        self._failed += len(columns)
+
+
+def topic_schema(
+    cluster: Cluster, options: WriteOptions, columns: WriteColumns, topic: str
+) -> SchemaInfo | None:
+    """Return the schema to register on a topic, None for none; asks the broker.
+
+    Raises InvalidRow or UnsupportedFeature for values that do not fit the topic's schema.
+    """
+    if options.value_format == "raw":
+        return None
+    owner = str(TopicName.parse(topic).partitioned)
+    current = latest_schemas(cluster.lookup, [owner])[owner]
+    if isinstance(current, PulsarError):
+        raise current
+    return schema_to_write(owner, current, text=columns.text, value_format=options.value_format)
+
+
+def write_task(
+    options: WriteOptions, columns: WriteColumns, batches: Iterable[pa.RecordBatch]
+) -> PulsarCommitMessage:
+    """Write all rows of a task and return what was written.
+
+    Connections are made for the first row and closed in any case.
+    """
+    with Cluster(options.client) as cluster:
+        writer = TaskWriter(cluster, options, columns)
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    writer.write(batch)
+            return writer.finish()
+        except BaseException:
+            writer.abort()
+            raise
+
+
+def _task_name(name: str | None) -> str | None:
+    """Return the producers' name in this task: no two may have the same at a time.
+
+    The first task's first attempt takes the name as it is.
+    """
+    context = TaskContext.get()
+    if name is None or context is None:
+        return name
+    if context.attemptNumber():
+        return f"{name}-{context.partitionId()}-{context.attemptNumber()}"
+    return f"{name}-{context.partitionId()}" if context.partitionId() else name
