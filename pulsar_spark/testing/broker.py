@@ -50,7 +50,9 @@ class EmbeddedBroker:
     with that many partitions, False for none. namespaces: those that exist, or None for all.
     brokers: with 2 or more, topics are spread over that many ports; a broker that does not own a
     topic redirects to the owner. expose_entry_metadata: broker timestamp and index with each
-    entry. precise_flow: permits count by the average messages per entry, instead of one per entry.
+    entry. batch_index_ack: acknowledgements inside a batch count, as they do not on a broker with
+    default settings. precise_flow: permits buy entries by the average messages per entry, instead
+    of one per permit.
     Times in seconds, sizes in bytes. Raises OptionError for values out of range.
     """
 
@@ -65,7 +67,7 @@ class EmbeddedBroker:
         max_entries_per_ledger: int = 50_000,
         memory_limit: int = 2 * 1024**3,
         expose_entry_metadata: bool = False,
-        batch_index_ack: bool = True,
+        batch_index_ack: bool = False,
         deduplication: bool = False,
         precise_flow: bool = False,
         max_unacked_messages: int = 50_000,

@@ -18,6 +18,11 @@ _AVERAGE_WEIGHT = 0.9
 Range = tuple[int, int]
 
 
+def ranges_of(body: pb.CommandSubscribe) -> list[Range]:
+    """The hash slots that a Key_Shared consumer wants to serve alone, both ends included."""
+    return [(one.start, one.end) for one in body.keySharedMeta.hashRanges]
+
+
 class Consumer:
     """A connected consumer: its permits, and on shared subscriptions what it has not acked.
 
@@ -51,7 +56,7 @@ class Consumer:
         self.name = name
         self.priority = body.priority_level
         self.epoch: int | None = body.consumer_epoch if body.HasField("consumer_epoch") else None
-        self.ranges: list[Range] = [(r.start, r.end) for r in body.keySharedMeta.hashRanges]
+        self.ranges = ranges_of(body)
         self.permits = 0
         self.unacked = 0
         self.delivered_messages = 0

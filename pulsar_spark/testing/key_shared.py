@@ -12,7 +12,7 @@ from pulsar_spark.errors import RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import parse_payload
 from pulsar_spark.protocol.hashing import sticky_slot
-from pulsar_spark.testing.consumers import Consumer, Range
+from pulsar_spark.testing.consumers import Consumer, Range, ranges_of
 from pulsar_spark.testing.cursor import Cursor
 from pulsar_spark.testing.entry_log import Entry, Place
 from pulsar_spark.testing.refusals import Refusal
@@ -40,11 +40,21 @@ class KeySharedSubscription(SharedSubscription):
         self._holders: dict[int, Counter[Consumer]] = {}
         self._slots: dict[Place, int] = {}
 
+    def contender(self, body: pb.CommandSubscribe) -> Consumer | None:
+        """Who serves a slot that the new consumer wants to serve alone."""
+        return super().contender(body) or self._in_conflict(ranges_of(body))
+
+    def _in_conflict(self, ranges: list[Range]) -> Consumer | None:
+        for other in self.consumers:
+            if any(_overlap(mine, its) for mine in ranges for its in other.ranges):
+                return other
+        return None
+
     def add(self, consumer: Consumer) -> None:
         """Connect a consumer; raises Refusal if its ranges overlap those of another."""
-        for other in self.consumers:
-            if any(_overlap(mine, its) for mine in consumer.ranges for its in other.ranges):
-                raise Refusal(pb.ConsumerAssignError, f"Range conflict with consumer {other.name}")
+        other = self._in_conflict(consumer.ranges)
+        if other is not None:
+            raise Refusal(pb.ConsumerAssignError, f"Range conflict with consumer {other.name}")
         super().add(consumer)
         self._by_slot.clear()
 

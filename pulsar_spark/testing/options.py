@@ -27,7 +27,7 @@ class BrokerOptions:
     max_entries_per_ledger: int = 50_000
     memory_limit: int = 2 * 1024**3
     expose_entry_metadata: bool = False
-    batch_index_ack: bool = True
+    batch_index_ack: bool = False
     deduplication: bool = False
     precise_flow: bool = False
     max_unacked_messages: int = 50_000

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing.consumers import Consumer
 from pulsar_spark.testing.cursor import Cursor
 from pulsar_spark.testing.entry_log import Entry, Place
@@ -33,9 +34,9 @@ class SharedSubscription(Subscription):
         self._delayed: list[tuple[int, Place]] = []
         self._turn = 0
 
-    def contender(self, consumer_kind: int) -> Consumer | None:
+    def contender(self, body: pb.CommandSubscribe) -> Consumer | None:
         """Nobody has to leave for another consumer of the same kind."""
-        if self.consumers and consumer_kind != self.kind:
+        if self.consumers and body.subType != self.kind:
             return self.consumers[0]
         return None
 

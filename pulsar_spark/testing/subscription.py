@@ -66,8 +66,8 @@ class Subscription:
         """React to the loss of a consumer."""
         raise NotImplementedError
 
-    def contender(self, consumer_kind: int) -> Consumer | None:
-        """The consumer that a new one of this kind would have to displace."""
+    def contender(self, body: pb.CommandSubscribe) -> Consumer | None:
+        """The consumer that a new one would have to displace."""
         raise NotImplementedError
 
     # --- delivery ---
@@ -151,9 +151,9 @@ class SingleSubscription(Subscription):
         # A Failover consumer that takes over waits for the failover delay first.
         self._activated = False
 
-    def contender(self, consumer_kind: int) -> Consumer | None:
+    def contender(self, body: pb.CommandSubscribe) -> Consumer | None:
         """The connected consumer, unless both it and the new one take turns."""
-        if self.consumers and pb.CommandSubscribe.Exclusive in (self.kind, consumer_kind):
+        if self.consumers and pb.CommandSubscribe.Exclusive in (self.kind, body.subType):
             return self.consumers[0]
         return None
 

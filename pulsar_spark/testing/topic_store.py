@@ -122,8 +122,7 @@ class TopicStore:
             self._add(name)
             return
         self.partitioned[text] = partitions
-        for index in range(partitions):
-            self._add(name.partition(index))
+        self._add_missing(name, range(partitions))
 
     def add_partitions(self, name: TopicName, partitions: int) -> None:
         """Let a partitioned topic have more partitions; raises Refusal for fewer."""
@@ -133,7 +132,10 @@ class TopicStore:
         if partitions < known:
             raise Refusal(pb.NotAllowedError, f"{name} has {known} partitions already")
         self.partitioned[str(name)] = partitions
-        for index in range(known, partitions):
+        self._add_missing(name, range(known, partitions))
+
+    def _add_missing(self, name: TopicName, partitions: range) -> None:
+        for index in partitions:
             if str(name.partition(index)) not in self.topics:
                 self._add(name.partition(index))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing import EmbeddedBroker
 from tests.testing.wire_client import WireClient
@@ -45,8 +47,10 @@ def test_permits_fall_by_the_messages_delivered(broker: EmbeddedBroker, client: 
 
 
 def test_bits_that_are_acknowledged_cost_nothing(
-    broker: EmbeddedBroker, client: WireClient
+    start_broker: Callable[..., EmbeddedBroker], dial: Callable[..., WireClient]
 ) -> None:
+    broker = start_broker(batch_index_ack=True)
+    client = dial(broker)
     client.produce("t")
     client.publish(batch=8)
     client.subscribe("t", permits=10)

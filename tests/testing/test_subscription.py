@@ -121,7 +121,11 @@ def test_redelivery_goes_back_to_what_is_not_acknowledged(client: WireClient) ->
     assert not any(message.body.redelivery_count for message in again)
 
 
-def test_a_partly_acknowledged_batch_comes_again_with_its_bits(client: WireClient) -> None:
+@pytest.mark.parametrize("counts,bits", [(True, [0b101]), (False, [])])
+def test_a_partly_acknowledged_batch_comes_again_with_its_bits_or_whole(
+    start_broker: Start, dial: Dial, counts: bool, bits: list[int]
+) -> None:
+    client = dial(start_broker(batch_index_ack=counts))
     client.produce("t")
     client.publish(batch_of(3), batch=3)
     client.subscribe("t")
@@ -130,7 +134,7 @@ def test_a_partly_acknowledged_batch_comes_again_with_its_bits(client: WireClien
     client.ack(message)
     client.request("CLOSE_CONSUMER", consumer_id=0)
     client.subscribe("t", permits=1)
-    assert list(client.messages(1)[0].body.ack_set) == [0b101]
+    assert list(client.messages(1)[0].body.ack_set) == bits
 
 
 def test_failover_consumers_take_turns(client: WireClient) -> None:

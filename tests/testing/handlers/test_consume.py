@@ -102,7 +102,8 @@ def test_a_seek_wins_over_all_start_positions(
     client.silence(0.02)
 
 
-def test_a_seek_into_a_batch_leaves_the_rest_of_it(client: WireClient) -> None:
+def test_a_seek_into_a_batch_leaves_the_rest_of_it(start_broker: Start, dial: Dial) -> None:
+    client = dial(start_broker(batch_index_ack=True))
     client.produce("t")
     place = client.publish(batch=4).place
     client.subscribe("t")
