@@ -62,7 +62,11 @@ class OutgoingEntry:
 
 @dataclass(slots=True)
 class SendLimits:
-    """What an entry is held against when it is encoded, fixed while a producer is open."""
+    """What an entry is held against when it is encoded, fixed while a producer is open.
+
+    With `chunking` a message goes in chunks if it has more than `chunk_size` bytes (0: no such
+    bound), or more than the broker takes.
+    """
 
     producer_name: str
     producer_id: int
@@ -94,7 +98,9 @@ def encode_entry(
         metadata.uncompressed_size = len(body)
     encoded = _serialize(metadata, limits)
     size = len(encoded) + len(payload)
-    if size <= limits.max_message_size:
+    can_chunk = limits.chunking and entry.num_messages is None
+    wants_chunks = can_chunk and 0 < limits.chunk_size < len(payload)
+    if size <= limits.max_message_size and not wants_chunks:
         command = _send_command(entry, first_sequence_id, highest, limits)
         return [
             PendingSend(
@@ -106,7 +112,7 @@ def encode_entry(
                 callback=entry.callback,
             )
         ]
-    if not limits.chunking or entry.num_messages is not None:
+    if not can_chunk:
         raise _too_large(size, len(encoded), limits, entry)
     return list(_chunks(entry, metadata, payload, limits))
 

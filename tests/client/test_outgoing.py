@@ -247,6 +247,11 @@ def test_chunks_can_be_asked_to_be_smaller() -> None:
     sends = encode_entry(message(bytes(2000)), 7, limits(chunking=True, chunk_size=100))
     assert {len(send.payload) for send in sends} == {100}
     assert len(sends) == 20
+    # Also where the broker would take the whole message, as the Java client does.
+    assert len(encode_entry(message(bytes(300)), 7, limits(chunking=True, chunk_size=100))) == 3
+    for size, few in ((100, limits(chunking=True, chunk_size=100)), (300, limits(chunk_size=100))):
+        (whole,) = encode_entry(message(bytes(size)), 7, few)
+        assert whole.chunk is None
 
 
 def test_a_message_in_chunks_is_compressed_as_a_whole() -> None:
