@@ -48,6 +48,10 @@ class Content(NamedTuple):
             event_time=self.event_time,
         )
 
+    def seen_officially(self) -> Content:
+        """Return it as `official_content` gives it."""
+        return self._replace(key=self.key or None, ordering_key=self.ordering_key or None)
+
     def arguments(self) -> dict[str, Any]:
         """Return all but the payload as the official producer's arguments."""
         return {
@@ -70,19 +74,26 @@ class Row(NamedTuple):
     received: ReceivedEntry
 
 
-def random_contents(seed: int, count: int, *, richness: float = 0.7) -> list[Content]:
-    """Return messages of all kinds; a part of 1 - `richness` has a payload only."""
+def random_contents(seed: int, count: int, *, empty_keys: bool = False) -> list[Content]:
+    """Return messages of all kinds; with empty keys only if asked for.
+
+    The official client takes an empty key for none.
+    """
     rng = random.Random(seed)
+
+    def key() -> str | None:
+        found = rng.choice(TEXTS)
+        return found if found or empty_keys else None
+
     return [
         Content(
             None if rng.random() < 0.02 else random_payload(rng),
-            # The official client takes an empty key for none.
-            rng.choice(TEXTS) or None,
-            rng.choice(TEXTS) or None,
+            key(),
+            key(),
             _random_properties(rng),
             rng.choice((0, 1, 1_600_000_000_123, 2**62)),
         )
-        if rng.random() < richness
+        if rng.random() < 0.7
         else Content(random_payload(rng))
         for _ in range(count)
     ]
