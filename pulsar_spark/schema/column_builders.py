@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _SMALL = 48
 _CACHED_INDEXES = 10_000
 _MAX_LONG = 2**63 - 1
-_MAX_MILLIS = _MAX_LONG // 1000
+# The last millisecond of the year 9999: neither Spark's SQL nor Python has later times.
+_LAST_MILLIS = 253_402_300_799_999
 
 _EVEN = pa.array(range(0, 2 * _CACHED_INDEXES, 2), pa.int32())
 _BYTES = pa.binary()
@@ -191,7 +192,7 @@ def event_times(runs: Runs) -> pa.Array:
 
 
 def _event_micros(millis: int) -> int | None:
-    return millis * 1000 if 0 < millis <= _MAX_MILLIS else None
+    return millis * 1000 if 0 < millis <= _LAST_MILLIS else None
 
 
 def ordering_keys(runs: Runs) -> pa.Array:
@@ -309,7 +310,7 @@ def _signed(number: int) -> int:
 
 
 def _publish_micros(entry: ReceivedEntry) -> int:
-    return min(entry.metadata.publish_time, _MAX_MILLIS) * 1000
+    return min(entry.metadata.publish_time, _LAST_MILLIS) * 1000
 
 
 def _schema_version(entry: ReceivedEntry) -> bytes | None:

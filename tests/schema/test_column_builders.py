@@ -126,15 +126,17 @@ def test_event_times_are_null_unless_they_are_set_and_possible() -> None:
     assert column(names.EVENT_TIME, entry) == [utc(1500), None, None]
     assert column(names.EVENT_TIME, batch([message()] * 2)) == [None, None]
     assert column(names.EVENT_TIME, single(b"", event_time=1500), single(b"")) == [utc(1500), None]
-    assert column(names.EVENT_TIME, single(b"", event_time=2**64 - 5)) == [None]
+    last = 253_402_300_799_999
+    assert column(names.EVENT_TIME, single(b"", event_time=last))[0].year == 9999
+    for impossible in (last + 1, 2**63 + 5, 2**64 - 5):
+        assert column(names.EVENT_TIME, single(b"", event_time=impossible)) == [None]
 
 
 @pytest.mark.fault(94)
 def test_publish_times_stand_for_all_messages_of_an_entry() -> None:
     entries = [batch([message()] * 2, publish_time=1500), single(b"", publish_time=0)]
     assert column(names.PUBLISH_TIME, *entries) == [utc(1500), utc(1500), utc(0)]
-    array = BUILDERS[names.PUBLISH_TIME](runs_of(single(b"", publish_time=2**64 - 1)))
-    assert array.cast(pa.int64()).to_pylist() == [(2**63 - 1) // 1000 * 1000]
+    assert column(names.PUBLISH_TIME, single(b"", publish_time=2**64 - 1))[0].year == 9999
 
 
 @pytest.mark.fault(95)
