@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -129,6 +130,8 @@ class EmbeddedBroker:
 
     def stop(self) -> None:
         """Close all connections and end the broker's thread; what it stored is gone."""
+        if self._on_thread():
+            raise LocalProtocolError("stop() waits: it cannot be called on the broker's thread")
         loop, thread, server = self._loop, self._thread, self._server
         if loop is None or thread is None or server is None or self._stopped.is_set():
             return
@@ -205,7 +208,7 @@ class EmbeddedBroker:
     def _result(future: Future[T]) -> T:
         try:
             return future.result(_CALL_TIMEOUT)
-        except TimeoutError:
+        except FutureTimeoutError:
             raise OperationTimeout("the embedded broker does not answer") from None
 
     # --- addresses and records ---

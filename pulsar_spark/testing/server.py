@@ -171,6 +171,11 @@ class Server:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def mistake(self, error: Exception) -> None:
+        """Keep a mistake of the embedded broker itself."""
+        if len(self.internal_errors) < _MAX_KEPT:
+            self.internal_errors.append(error)
+
     def note(self, text: str, error: BaseException | None = None) -> None:
         """Keep a remark on what happened, for whoever looks into a failed test."""
         _log.debug("%s", text, exc_info=error)
@@ -183,7 +188,7 @@ class Server:
         """Keep an exception that nothing else caught: in a delivery, a timer, a callback."""
         error = context.get("exception")
         if isinstance(error, Exception):
-            self.internal_errors.append(error)
+            self.mistake(error)
         self.note(str(context.get("message")), error)
 
     async def close(self) -> None:

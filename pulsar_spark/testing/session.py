@@ -22,7 +22,7 @@ from pulsar_spark.testing.handlers.answers import refusal
 from pulsar_spark.testing.handlers.table import HANDLERS
 from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.topic_store import topic_name
-from pulsar_spark.testing.wire import MAX_HELD, Wire
+from pulsar_spark.testing.wire import Wire
 
 if TYPE_CHECKING:
     from pulsar_spark.testing.consumers import Consumer
@@ -40,6 +40,8 @@ _OWNER_FIELDS: dict[int, str] = {
 }
 # Commands after which their answers are written, so that it shows whether the client reads them.
 _FLUSH_EVERY = 32
+# Commands that wait, because of a fault or of unread answers, before no more are read.
+_MAX_WAITING = 64
 _PONG = encode_command(commands.pong())
 
 
@@ -115,7 +117,6 @@ class Session(Wire):
     def resume_writing(self) -> None:
         """Deliver and read again."""
         super().resume_writing()
-        self.pause(not self.server.reading)
         self._drain()
         for consumer in self.consumers.values():
             consumer.subscription.wake()
@@ -130,10 +131,7 @@ class Session(Wire):
             carried_out += 1
             if carried_out % _FLUSH_EVERY == 0:
                 self.flush()
-        if self.backed_up:
-            self.pause(True)
-        if len(self._input) > MAX_HELD:
-            self.disconnect()
+        self.set_reading(self.server.reading)
 
     def _process(self, event: Event) -> None:
         if isinstance(event, SendReceived):
@@ -187,7 +185,7 @@ class Session(Wire):
 
     def _report(self, command: Incoming, error: Exception) -> None:
         """A mistake of the embedded broker itself: keep it for the test, tell the client."""
-        self.server.internal_errors.append(error)
+        self.server.mistake(error)
         self.server.note(f"{NAMES[command.kind]} failed", error)
         self.refuse(command.kind, command.body, pb.UnknownError, f"{type(error).__name__}: {error}")
 
@@ -375,7 +373,7 @@ class Session(Wire):
 
     def set_reading(self, reading: bool) -> None:
         """Read from the socket, or leave what the client sends in it."""
-        self.pause(not reading or self.backed_up)
+        self.pause(not reading or self.backed_up or len(self._input) > _MAX_WAITING)
 
 
 def _answer_key(kind: int, body: Any) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
 from collections import deque
@@ -10,14 +11,12 @@ from collections.abc import Callable
 
 from pulsar_spark.protocol.frames import Buffer
 
-_NO_LINGER = struct.pack("ii", 1, 0)
+_NO_LINGER = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
 
 # Delivery stops at the first mark and goes on below a quarter of it. At the second no more
 # commands are read: their answers would pile up without a bound.
 WRITE_HIGH_WATER = 4 * 1024 * 1024
 WRITE_LIMIT = 32 * 1024 * 1024
-# Frames held back by a fault, beyond which the connection is closed.
-MAX_HELD = 100_000
 _CLOSE_TIMEOUT = 2.0
 
 
@@ -36,6 +35,7 @@ class Wire(asyncio.Protocol):
         self._timers: set[asyncio.TimerHandle] = set()
         self._reading_paused = False
         self._held_output: deque[bytes] = deque()
+        self._held_bytes = 0
         self._output_holds = 0
 
     # --- asyncio ---
@@ -58,6 +58,7 @@ class Wire(asyncio.Protocol):
             timer.cancel()
         self._timers.clear()
         self._held_output.clear()
+        self._held_bytes = 0
 
     def eof_received(self) -> bool:
         """Close too: a client that sends no more is gone."""
@@ -74,24 +75,21 @@ class Wire(asyncio.Protocol):
     # --- writing ---
 
     def write_all(self, buffers: list[Buffer]) -> None:
-        """Write frames, behind those that are held back; large parts are not copied."""
-        if not self.open or self.muted or self._transport is None:
-            return
-        if self._output_holds:
-            self.transmit(b"".join(buffers))
-        else:
-            self._transport.writelines(buffers)
+        """Write frames, behind those that are held back."""
+        # Not by writelines: some versions of asyncio do not call pause_writing after it.
+        self.transmit(b"".join(buffers))
 
-    def transmit(self, data: Buffer) -> None:
+    def transmit(self, data: bytes) -> None:
         """Write bytes, behind those that are held back."""
         if not self._output_holds:
             self.write(data)
-        elif len(self._held_output) < MAX_HELD:
-            self._held_output.append(bytes(data))
+        elif self._held_bytes < WRITE_LIMIT:
+            self._held_output.append(data)
+            self._held_bytes += len(data)
         else:
             self.disconnect()
 
-    def write(self, data: Buffer) -> None:
+    def write(self, data: bytes) -> None:
         """Write bytes now."""
         if self.open and not self.muted and self._transport is not None:
             self._transport.write(data)
@@ -104,7 +102,9 @@ class Wire(asyncio.Protocol):
     def _release_output(self) -> None:
         self._output_holds -= 1
         while self._held_output and not self._output_holds:
-            self.write(self._held_output.popleft())
+            data = self._held_output.popleft()
+            self._held_bytes -= len(data)
+            self.write(data)
 
     @property
     def output_held(self) -> bool:
@@ -125,8 +125,10 @@ class Wire(asyncio.Protocol):
 
     @property
     def buffered(self) -> int:
-        """Bytes that wait for the client to read."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        """Bytes that wait for the client to read, or are held back."""
+        if self._transport is None:
+            return 0
+        return self._transport.get_write_buffer_size() + self._held_bytes
 
     @property
     def backed_up(self) -> bool:
