@@ -132,6 +132,12 @@ class MessageTooLarge(PulsarError):
     """A message does not fit the broker's maximum message size."""
 
 
+class ProducerQueueFull(PulsarError):
+    """A producer holds as many unacknowledged messages as it may, and is not to wait."""
+
+    retryable = True
+
+
 # --- bytes and commands -------------------------------------------------------------------
 
 

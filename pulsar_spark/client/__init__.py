@@ -1,1 +1,77 @@
-"""The client layer: sockets, threads and retries around the protocol core."""
+"""The client layer: sockets, threads and retries around the protocol core.
+
+For users: `PulsarClient` and what its methods take and give, named as in the official Python
+client. They are loaded when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pulsar_spark.client.authentication import (
+        Authentication,
+        AuthenticationBasic,
+        AuthenticationToken,
+    )
+    from pulsar_spark.client.client import PulsarClient
+    from pulsar_spark.client.enums import (
+        BatchingType,
+        CompressionType,
+        ConsumerType,
+        InitialPosition,
+        PartitionsRoutingMode,
+        ProducerAccessMode,
+        Result,
+    )
+    from pulsar_spark.client.message import Message, MessageId
+    from pulsar_spark.client.pulsar_producer import PulsarProducer
+    from pulsar_spark.client.pulsar_reader import PulsarReader
+    from pulsar_spark.client.schemas import BytesSchema, StringSchema
+
+_HOMES = {
+    "Authentication": "authentication",
+    "AuthenticationBasic": "authentication",
+    "AuthenticationToken": "authentication",
+    "BatchingType": "enums",
+    "BytesSchema": "schemas",
+    "CompressionType": "enums",
+    "ConsumerType": "enums",
+    "InitialPosition": "enums",
+    "Message": "message",
+    "MessageId": "message",
+    "PartitionsRoutingMode": "enums",
+    "ProducerAccessMode": "enums",
+    "PulsarClient": "client",
+    "PulsarProducer": "pulsar_producer",
+    "PulsarReader": "pulsar_reader",
+    "Result": "enums",
+    "StringSchema": "schemas",
+}
+
+__all__ = [
+    "Authentication",
+    "AuthenticationBasic",
+    "AuthenticationToken",
+    "BatchingType",
+    "BytesSchema",
+    "CompressionType",
+    "ConsumerType",
+    "InitialPosition",
+    "Message",
+    "MessageId",
+    "PartitionsRoutingMode",
+    "ProducerAccessMode",
+    "PulsarClient",
+    "PulsarProducer",
+    "PulsarReader",
+    "Result",
+    "StringSchema",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

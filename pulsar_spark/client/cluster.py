@@ -18,6 +18,7 @@ from pulsar_spark.client.options import ClientOptions
 from pulsar_spark.client.pending import MemoryBudget
 from pulsar_spark.client.pipeline import Job, retrying, run
 from pulsar_spark.client.scheduler import Scheduler
+from pulsar_spark.client.topic_creation import attach_once
 from pulsar_spark.errors import ClosedError, PulsarError, RemoteProtocolError, TopicNotFound
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -122,6 +123,21 @@ class Cluster:
             return run(lambda deadline: retrying(attempt, deadline), self.options.operation_timeout)
         except TopicNotFound:
             return 0
+        except PulsarError as error:
+            raise error.with_context(topic=topic) from error.__cause__
+
+    def create_if_missing(self, topic: str) -> None:
+        """Have a topic without partitions created if it is missing and the broker allows it.
+
+        Raises TopicNotFound if it does not, and what else it refuses with.
+        """
+        timeout = self.options.operation_timeout
+
+        def attempt(deadline: Deadline) -> Job[None]:
+            return attach_once(self.lookup, topic, deadline)
+
+        try:
+            run(lambda deadline: retrying(attempt, deadline), timeout)
         except PulsarError as error:
             raise error.with_context(topic=topic) from error.__cause__
 

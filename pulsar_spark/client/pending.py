@@ -81,8 +81,6 @@ class PendingQueue:
         self.bytes = 0
         self.appended = 0
         """Sends that were ever appended."""
-        self.completed = 0
-        """Sends that were ever taken out."""
 
     def __len__(self) -> int:
         return len(self._sends)
@@ -120,7 +118,6 @@ class PendingQueue:
         send = self._sends.popleft()
         self.messages -= send.num_messages
         self.bytes -= send.size
-        self.completed += 1
         return send
 
     def clear(self) -> list[PendingSend]:

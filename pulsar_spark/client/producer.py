@@ -442,13 +442,13 @@ class Producer:
     def _complete(
         self, send: PendingSend, error: PulsarError | None, message_id: MessageId | None
     ) -> None:
-        self._window.release(send)
-        if send.callback is None:
-            return
         try:
-            send.callback(error, message_id)
+            if send.callback is not None:
+                send.callback(error, message_id)
         except Exception:
             logger.exception("the callback of a send to %s failed", self.topic)
+        finally:
+            self._window.settle(send)
 
     # --- checks -------------------------------------------------------------------------------
 

@@ -15,6 +15,9 @@ from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
 NO_TIMEOUT = 86_400.0
 """Seconds that stand for a send timeout of 0, which sets no limit of its own."""
 
+# What the end leaves undone is told to callbacks, which may take so many seconds.
+_LAST_CALLBACKS = 2.0
+
 
 class SendWindow:
     """Holds pending sends until their receipts come, their time is up, or `end` is called.
@@ -48,6 +51,8 @@ class SendWindow:
         self.changed = threading.Condition()
         # The following are guarded by `changed`.
         self.pending = PendingQueue()
+        self.settled = 0
+        """Sends that were taken out, and whose callbacks have returned."""
         self.acknowledged = 0
         self.sent_messages = 0
         self.sent_bytes = 0
@@ -106,7 +111,7 @@ class SendWindow:
             self._sweep = self._look_again(self.timeout)
 
     def wait_until_acknowledged(self, deadline: Deadline) -> None:
-        """Return when all that was appended before is acknowledged.
+        """Return when all that was appended before is acknowledged, and callbacks have run.
 
         Raises what ended the window, or OperationTimeout at the deadline.
         """
@@ -114,8 +119,10 @@ class SendWindow:
             target = self.pending.appended
         while True:
             with self.changed:
-                self.check()
-                if self.pending.completed >= target:
+                if self._end is not None:
+                    self.changed.wait_for(lambda: self.settled >= target, _LAST_CALLBACKS)
+                    self.check()
+                if self.settled >= target:
                     return
                 if self._wait(deadline):
                     continue
@@ -134,11 +141,17 @@ class SendWindow:
     # --- the end of one send, and of all ------------------------------------------------------
 
     def pop(self) -> PendingSend:
-        """Take out the oldest send, which is acknowledged. `changed` is held."""
+        """Take out the oldest send, which is acknowledged; `settle` follows. `changed` is held."""
         send = self.pending.pop()
         self.acknowledged += send.num_messages
-        self.changed.notify_all()
         return send
+
+    def settle(self, send: PendingSend) -> None:
+        """Give back the room of a send that was taken out, after its callback has returned."""
+        self._budget.release(send.size)
+        with self.changed:
+            self.settled += 1
+            self.changed.notify_all()
 
     def end(self, error: PulsarError) -> list[PendingSend] | None:
         """Let everyone who waits or comes have `error`; return the sends that were under way.

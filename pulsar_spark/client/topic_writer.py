@@ -116,11 +116,15 @@ class TopicWriter:
 
     # --- writing ------------------------------------------------------------------------------
 
-    def open(self, timeout: float | None = None) -> TopicWriter:
-        """Open the producers of all partitions now; raises what `Producer.open` raises."""
+    def open(self, timeout: float | None = None, *, first_only: bool = False) -> TopicWriter:
+        """Open the producers of all partitions now, or only the one whose turn it is.
+
+        Raises what `Producer.open` raises.
+        """
         self._check_usable()
         deadline = Deadline(timeout or self._cluster.options.operation_timeout)
-        for partition in range(max(self.partitions, 1)):
+        first = self._router.current
+        for partition in (first,) if first_only else range(max(self.partitions, 1)):
             self._batcher(partition)
         self._for_all(lambda batcher: batcher.producer.open(deadline.remaining() or None))
         return self
@@ -148,18 +152,37 @@ class TopicWriter:
         callback: MessageCallback | None = None,
         solo: Solo | None = None,
         partition: int | None = None,
+        *,
+        at_once: bool = False,
     ) -> None:
-        """Write one message, to `partition` if it is given.
+        """Write one message, to `partition` if it is given, and its batch `at_once` if asked.
 
         With a callback errors of the message go there, otherwise they are raised.
         """
         self._check_usable()
         if partition is None:
-            partition = self._route(message)
+            partition = self.route(message)
         batcher = self._batcher(partition)
         batcher.add(message, callback, solo)
-        if self._timed and batcher.count:
+        if at_once:
+            batcher.flush()
+        elif self._timed and batcher.count:
             self._start_timer(partition, batcher)
+
+    def unacknowledged(self, partition: int) -> int:
+        """Return how many messages of a partition wait for their batch or for a receipt."""
+        batcher = self._batcher(partition)
+        return batcher.count + batcher.producer.pending_messages
+
+    def route(self, message: MessageFields) -> int:
+        """Return the partition for a message; for one without a key it is the next one's turn."""
+        if self.partitions <= 1:
+            return 0
+        with self._lock:
+            if message.key is None:
+                return self._router.next_unkeyed()
+            # A key in base64 is hashed as that text.
+            return self._router.partition_of(message.key)
 
     def flush_batches(self) -> None:
         """Send the batches that are being filled, without waiting for receipts."""
@@ -261,20 +284,11 @@ class TopicWriter:
     def _write_rows(self, columns: MessageColumns, start: int, stop: int) -> None:
         for row, (message, solo) in enumerate(columns.rows(start, stop), start):
             try:
-                self._batcher(self._route(message)).add(message, None, solo)
+                self._batcher(self.route(message)).add(message, None, solo)
             except (MessageTooLarge, InvalidRow) as error:
                 raise _at_row(error, columns, row) from None
 
     # --- partitions ---------------------------------------------------------------------------
-
-    def _route(self, message: MessageFields) -> int:
-        if self.partitions <= 1:
-            return 0
-        with self._lock:
-            if message.key is None:
-                return self._router.next_unkeyed()
-            # A key in base64 is hashed as that text.
-            return self._router.partition_of(message.key)
 
     def _batcher(self, partition: int) -> Batcher:
         batcher = self._batchers.get(partition)

@@ -1,0 +1,59 @@
+"""Credentials for `PulsarClient`, made as for the official Python client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from pulsar_spark.client.options import AuthOptions
+from pulsar_spark.errors import OptionError, UnsupportedFeature
+
+
+class Authentication:
+    """How a client logs in. Its `repr` shows no secret."""
+
+    def __init__(self, options: AuthOptions) -> None:
+        self.options = options
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.options!r})"
+
+
+class AuthenticationToken(Authentication):
+    """Log in by a token; functions that give tokens are not supported yet."""
+
+    def __init__(self, token: str | Callable[[], str]) -> None:
+        if callable(token):
+            raise UnsupportedFeature(
+                "a function that gives tokens is not supported yet", "Give the token itself."
+            )
+        if not isinstance(token, str):
+            raise OptionError("a token is text")
+        super().__init__(AuthOptions(method="token", token=token))
+
+
+class AuthenticationBasic(Authentication):
+    """Log in by user name and password, or by JSON with these two."""
+
+    def __init__(
+        self,
+        username: str | None = None,
+        password: str | None = None,
+        method: str = "basic",
+        auth_params_string: str | None = None,
+    ) -> None:
+        if auth_params_string is not None:
+            try:
+                given = json.loads(auth_params_string)
+                username, password = given["username"], given["password"]
+                method = given.get("method", method)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                # Its text is left out: it holds a password.
+                raise OptionError(
+                    "auth_params_string is not JSON with username and password"
+                ) from None
+        if not isinstance(username, str) or not isinstance(password, str):
+            raise OptionError("username and password are text")
+        if method != "basic":
+            raise UnsupportedFeature("other method names than basic are not supported yet")
+        super().__init__(AuthOptions(method="basic", username=username, password=password))

@@ -1,0 +1,175 @@
+"""Choices of `PulsarClient`, named and numbered as in the official Python client."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from pulsar_spark.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    BrokerChecksumError,
+    BrokerInvalidTopicName,
+    ClosedError,
+    ConnectError,
+    ConnectionLost,
+    ConsumerBusy,
+    IncompatibleSchema,
+    InvalidTopicName,
+    MessageTooLarge,
+    MetadataError,
+    NotAllowed,
+    OperationTimeout,
+    OptionError,
+    PersistenceError,
+    ProducerBusy,
+    ProducerFenced,
+    ProducerQueueFull,
+    PulsarError,
+    QuotaExceeded,
+    QuotaExceededHold,
+    ServiceNotReady,
+    SubscriptionNotFound,
+    TooManyRequests,
+    TopicNotFound,
+    TopicTerminated,
+    UnsupportedFeature,
+)
+
+
+class CompressionType(IntEnum):
+    """How payloads are compressed."""
+
+    NONE = 0
+    LZ4 = 1
+    ZLib = 2
+    ZSTD = 3
+    SNAPPY = 4
+
+
+class ConsumerType(IntEnum):
+    """How the consumers of a subscription share its messages."""
+
+    Exclusive = 0
+    Shared = 1
+    Failover = 2
+    KeyShared = 3
+
+
+class InitialPosition(IntEnum):
+    """Where a new subscription begins."""
+
+    Latest = 0
+    Earliest = 1
+
+
+class PartitionsRoutingMode(IntEnum):
+    """Where messages without a key go."""
+
+    UseSinglePartition = 0
+    RoundRobinDistribution = 1
+    CustomPartition = 2
+
+
+class BatchingType(IntEnum):
+    """What shares a batch: any messages, or those of one key."""
+
+    Default = 0
+    KeyBased = 1
+
+
+class ProducerAccessMode(IntEnum):
+    """Whether other producers may write to the topic."""
+
+    Shared = 0
+    Exclusive = 1
+    WaitForExclusive = 2
+    ExclusiveWithFencing = 3
+
+
+class Result(IntEnum):
+    """What the callback of `send_async` is told."""
+
+    Ok = 0
+    UnknownError = 1
+    InvalidConfiguration = 2
+    Timeout = 3
+    LookupError = 4
+    ConnectError = 5
+    ReadError = 6
+    AuthenticationError = 7
+    AuthorizationError = 8
+    ErrorGettingAuthenticationData = 9
+    BrokerMetadataError = 10
+    BrokerPersistenceError = 11
+    ChecksumError = 12
+    ConsumerBusy = 13
+    NotConnected = 14
+    AlreadyClosed = 15
+    InvalidMessage = 16
+    ConsumerNotInitialized = 17
+    ProducerNotInitialized = 18
+    ProducerBusy = 19
+    TooManyLookupRequestException = 20
+    InvalidTopicName = 21
+    InvalidUrl = 22
+    ServiceUnitNotReady = 23
+    OperationNotSupported = 24
+    ProducerBlockedQuotaExceededError = 25
+    ProducerBlockedQuotaExceededException = 26
+    ProducerQueueIsFull = 27
+    MessageTooBig = 28
+    TopicNotFound = 29
+    SubscriptionNotFound = 30
+    ConsumerNotFound = 31
+    UnsupportedVersionError = 32
+    TopicTerminated = 33
+    CryptoError = 34
+    IncompatibleSchema = 35
+    ConsumerAssignError = 36
+    CumulativeAcknowledgementNotAllowedError = 37
+    TransactionCoordinatorNotFoundError = 38
+    InvalidTxnStatusError = 39
+    NotAllowedError = 40
+    TransactionConflict = 41
+    TransactionNotFound = 42
+    ProducerFenced = 43
+    MemoryBufferIsFull = 44
+    Interrupted = 45
+
+
+_RESULTS: dict[type[PulsarError], Result] = {
+    OperationTimeout: Result.Timeout,
+    ConnectError: Result.ConnectError,
+    ConnectionLost: Result.NotConnected,
+    AuthenticationError: Result.AuthenticationError,
+    AuthorizationError: Result.AuthorizationError,
+    MetadataError: Result.BrokerMetadataError,
+    PersistenceError: Result.BrokerPersistenceError,
+    BrokerChecksumError: Result.ChecksumError,
+    ConsumerBusy: Result.ConsumerBusy,
+    ClosedError: Result.AlreadyClosed,
+    ProducerBusy: Result.ProducerBusy,
+    TooManyRequests: Result.TooManyLookupRequestException,
+    InvalidTopicName: Result.InvalidTopicName,
+    BrokerInvalidTopicName: Result.InvalidTopicName,
+    ServiceNotReady: Result.ServiceUnitNotReady,
+    UnsupportedFeature: Result.OperationNotSupported,
+    QuotaExceededHold: Result.ProducerBlockedQuotaExceededError,
+    QuotaExceeded: Result.ProducerBlockedQuotaExceededException,
+    ProducerQueueFull: Result.ProducerQueueIsFull,
+    MessageTooLarge: Result.MessageTooBig,
+    TopicNotFound: Result.TopicNotFound,
+    SubscriptionNotFound: Result.SubscriptionNotFound,
+    TopicTerminated: Result.TopicTerminated,
+    IncompatibleSchema: Result.IncompatibleSchema,
+    NotAllowed: Result.NotAllowedError,
+    ProducerFenced: Result.ProducerFenced,
+    OptionError: Result.InvalidConfiguration,
+}
+
+
+def result_of(error: PulsarError | None) -> Result:
+    """Return what the official client calls an error, Ok for none."""
+    if error is None:
+        return Result.Ok
+    return _RESULTS.get(type(error), Result.UnknownError)

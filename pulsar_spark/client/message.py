@@ -1,0 +1,176 @@
+"""Messages and their ids as users of `PulsarClient` see them: the official client's accessors."""
+
+from __future__ import annotations
+
+from functools import total_ordering
+from typing import Any, ClassVar
+
+from pulsar_spark.client.schemas import Schema
+from pulsar_spark.protocol import message_id as wire
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+
+AnyMetadata = pb.MessageMetadata | pb.SingleMessageMetadata
+
+
+@total_ordering
+class MessageId:
+    """Where a message is stored. Ids of one topic partition compare in its order.
+
+    `earliest` and `latest` stand for the ends of a topic.
+    """
+
+    __slots__ = ("_id", "_topic")
+
+    earliest: ClassVar[MessageId]
+    latest: ClassVar[MessageId]
+
+    def __init__(
+        self, partition: int = -1, ledger_id: int = -1, entry_id: int = -1, batch_index: int = -1
+    ) -> None:
+        self._id = wire.MessageId(ledger_id, entry_id, partition, batch_index)
+        self._topic: str | None = None
+
+    @classmethod
+    def wrap(cls, message_id: wire.MessageId) -> MessageId:
+        """Return the id for one of the protocol's."""
+        made = cls()
+        made._id = message_id
+        return made
+
+    def unwrap(self) -> wire.MessageId:
+        """Return the protocol's id."""
+        return self._id
+
+    def ledger_id(self) -> int:
+        """The ledger in which the message is stored."""
+        return self._id.ledger_id
+
+    def entry_id(self) -> int:
+        """The entry of that ledger."""
+        return self._id.entry_id
+
+    def batch_index(self) -> int:
+        """The index inside a batch, -1 outside of one."""
+        return self._id.batch_index
+
+    def partition(self) -> int:
+        """The partition of the topic, -1 where it has none."""
+        return self._id.partition
+
+    def serialize(self) -> bytes:
+        """Return bytes from which `deserialize` of any Pulsar client makes the id again."""
+        return self._id.serialize()
+
+    @staticmethod
+    def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
+        """Return the id that `serialize` gave; raises InvalidMessageId for other bytes."""
+        made = MessageId.wrap(wire.MessageId.deserialize(message_id_bytes))
+        made._topic = topic
+        return made
+
+    def _key(self) -> tuple[int, int, int, int]:
+        found = self._id
+        return found.ledger_id, found.entry_id, found.batch_index, found.partition
+
+    def __eq__(self, other: object) -> bool:
+        return self._key() == other._key() if isinstance(other, MessageId) else NotImplemented
+
+    def __lt__(self, other: MessageId) -> bool:
+        return self._key() < other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __str__(self) -> str:
+        found = self._id
+        return f"({found.ledger_id},{found.entry_id},{found.partition},{found.batch_index})"
+
+    __repr__ = __str__
+
+
+MessageId.earliest = MessageId.wrap(wire.EARLIEST)
+MessageId.latest = MessageId.wrap(wire.LATEST)
+
+
+class Message:
+    """A message that was received. Missing keys are empty, missing times 0."""
+
+    __slots__ = ("_entry", "_id", "_own", "_payload", "_redelivery_count", "_schema", "_topic")
+
+    def __init__(
+        self,
+        topic: str,
+        message_id: wire.MessageId,
+        payload: bytes,
+        entry: pb.MessageMetadata,
+        own: pb.SingleMessageMetadata | None,
+        schema: Schema,
+        redelivery_count: int = 0,
+    ) -> None:
+        self._topic = topic
+        self._id = message_id
+        self._payload = payload
+        self._entry = entry
+        # What a batch says once for all of its messages stays in `entry`.
+        self._own: AnyMetadata = entry if own is None else own
+        self._schema = schema
+        self._redelivery_count = redelivery_count
+
+    def data(self) -> bytes:
+        """The payload, empty for a null value."""
+        return self._payload
+
+    def value(self) -> Any:
+        """The payload as the schema decodes it."""
+        return self._schema.decode(self._payload)
+
+    def has_null_value(self) -> bool:
+        """Whether the value is null: a tombstone on a compacted topic."""
+        return self._own.null_value
+
+    def properties(self) -> dict[str, str]:
+        """The properties; of a name that comes twice, the last value."""
+        return {pair.key: pair.value for pair in self._own.properties}
+
+    def partition_key(self) -> str:
+        """The key: of one that is bytes, the base64 text."""
+        return self._own.partition_key
+
+    def ordering_key(self) -> str:
+        """The ordering key as text; bytes that are not UTF-8 become lone surrogates."""
+        return self._own.ordering_key.decode("utf-8", "surrogateescape")
+
+    def publish_timestamp(self) -> int:
+        """When the producer sent it, in milliseconds since the epoch."""
+        return self._entry.publish_time
+
+    def event_timestamp(self) -> int:
+        """When it happened, in milliseconds since the epoch."""
+        return self._own.event_time
+
+    def message_id(self) -> MessageId:
+        """Where it is stored."""
+        return MessageId.wrap(self._id)
+
+    def topic_name(self) -> str:
+        """The full name of the topic, or of the partition."""
+        return self._topic
+
+    def redelivery_count(self) -> int:
+        """How often it was delivered before."""
+        return self._redelivery_count
+
+    def schema_version(self) -> str:
+        """The version of the schema with which it was written: a character for each byte."""
+        return self._entry.schema_version.decode("latin-1")
+
+    def producer_name(self) -> str:
+        """The name of the producer."""
+        return self._entry.producer_name
+
+    def encryption_context(self) -> None:
+        """None: what is encrypted is not received."""
+        return
+
+    def __repr__(self) -> str:
+        return f"Message({self._topic!r}, {self._id}, {len(self._payload)} bytes)"

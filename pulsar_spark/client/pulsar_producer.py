@@ -1,0 +1,306 @@
+"""The producer that `PulsarClient.create_producer` gives: the official client's methods."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+from pulsar_spark.client.backoff import Deadline
+from pulsar_spark.client.batching import Solo
+from pulsar_spark.client.callbacks import CallbackThread
+from pulsar_spark.client.enums import Result, result_of
+from pulsar_spark.client.message import Message, MessageId
+from pulsar_spark.client.message_columns import pairs
+from pulsar_spark.client.schemas import Schema
+from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.errors import OperationTimeout, OptionError, ProducerQueueFull, PulsarError
+from pulsar_spark.protocol import message_id as wire
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import MessageFields
+
+SendCallback = Callable[[Result, MessageId], object]
+"""What `send_async` takes: it is told the result and the message's id."""
+
+MessageRouter = Callable[[Message, int], int]
+"""Chooses a partition for a message, given the number of partitions."""
+
+# What brokers take for "to no other cluster".
+_LOCAL_ONLY = ("__local__",)
+_GRACE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class SendingRules:
+    """How a producer treats its callers, besides the options of its writer."""
+
+    send_timeout: float
+    max_pending_messages: int
+    block_if_queue_full: bool
+    router: MessageRouter | None = None
+
+
+class PulsarProducer:
+    """Publishes messages to a topic. Made by `PulsarClient.create_producer`.
+
+    Thread-safe. Undelivered messages are errors that stay: after one, `send`, `flush` and
+    `close` raise it, and `send_async` gives it to every callback.
+    """
+
+    def __init__(
+        self,
+        writer: TopicWriter,
+        callbacks: CallbackThread,
+        schema: Schema,
+        rules: SendingRules,
+        on_close: Callable[[PulsarProducer], None],
+    ) -> None:
+        self._writer = writer
+        self._callbacks = callbacks
+        self._schema = schema
+        self._rules = rules
+        self._on_close = on_close
+
+    def __enter__(self) -> PulsarProducer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort()
+
+    def topic(self) -> str:
+        """The full name of the topic."""
+        return self._writer.topic
+
+    def producer_name(self) -> str:
+        """The name that was given, or that the broker gave; of the first partition if several."""
+        names = (producer.name for producer in self._writer.producers)
+        return next(names, "")
+
+    def last_sequence_id(self) -> int:
+        """The highest sequence id that is acknowledged, -1 if none ever was."""
+        producers = self._writer.producers
+        return max((producer.last_sequence_id for producer in producers), default=-1)
+
+    def is_connected(self) -> bool:
+        """Whether all partitions that were opened are connected at this moment."""
+        producers = self._writer.producers
+        return bool(producers) and all(producer.is_connected for producer in producers)
+
+    def send(
+        self,
+        content: Any,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> MessageId:
+        """Publish a message, None for a null value, and return its id when it is stored.
+
+        Times are milliseconds since the epoch. Raises MessageTooLarge, InvalidRow,
+        OperationTimeout without a receipt in time, ProducerQueueFull, and what brokers refuse
+        with. What is in the batch by then is sent along.
+        """
+        message = self._message(
+            content, properties, partition_key, ordering_key, sequence_id, event_timestamp
+        )
+        solo = _solo(replication_clusters, disable_replication, deliver_at, deliver_after)
+        partition = self._route(message)
+        if (full := self._queue_full(partition)) is not None:
+            raise full
+        stored: Future[MessageId] = Future()
+
+        def complete(error: PulsarError | None, message_id: wire.MessageId | None) -> None:
+            if error is not None:
+                stored.set_exception(error.with_context())
+            else:
+                stored.set_result(_wrap(message_id))
+
+        self._writer.send(message, complete, solo, partition, at_once=True)
+        try:
+            return stored.result(self._rules.send_timeout + _GRACE)
+        except FutureTimeout as error:
+            if isinstance(error, PulsarError):
+                raise
+            raise OperationTimeout(
+                f"a message had no receipt within {self._rules.send_timeout:g} s",
+                topic=self._writer.topic,
+            ) from None
+
+    def send_async(
+        self,
+        content: Any,
+        callback: SendCallback | None,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> None:
+        """Publish a message and let `callback` know: ``callback(Result.Ok, message_id)``.
+
+        Callbacks run on a thread of the client, in order. If the queue is full, the call waits
+        where the producer was made with `block_if_queue_full`, otherwise the callback is told
+        ProducerQueueIsFull. Raises InvalidRow and OptionError for what cannot be a message.
+        """
+        message = self._message(
+            content, properties, partition_key, ordering_key, sequence_id, event_timestamp
+        )
+        solo = _solo(replication_clusters, disable_replication, deliver_at, deliver_after)
+
+        def complete(error: PulsarError | None, message_id: wire.MessageId | None) -> None:
+            if callback is not None:
+                self._callbacks.run(lambda: callback(result_of(error), _wrap(message_id)))
+
+        try:
+            partition = self._route(message)
+            if (full := self._queue_full(partition)) is not None:
+                complete(full, None)
+                return
+            self._writer.send(message, complete, solo, partition)
+        except OptionError:
+            raise
+        except PulsarError as error:
+            complete(error, None)
+
+    def flush(self) -> None:
+        """Return when all messages are stored and their callbacks have run.
+
+        Raises the error of any that could not be delivered.
+        """
+        try:
+            self._writer.flush()
+        finally:
+            self._callbacks.drain(Deadline(self._rules.send_timeout + _GRACE))
+
+    def close(self) -> None:
+        """Flush, and leave the topic. Raises as `flush`; the resources are given back anyway."""
+        self._on_close(self)
+        try:
+            self._writer.close()
+        finally:
+            self._callbacks.drain(Deadline(self._rules.send_timeout + _GRACE))
+
+    def abort(self) -> None:
+        """Leave the topic without waiting for what is not stored."""
+        self._on_close(self)
+        self._writer.abort()
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def _message(
+        self,
+        content: Any,
+        properties: dict[str, str] | None,
+        partition_key: str | None,
+        ordering_key: str | None,
+        sequence_id: int | None,
+        event_timestamp: int | None,
+    ) -> MessageFields:
+        payload = None if content is None else self._schema.encode(content)
+        message = MessageFields(payload)
+        # An empty text is no key, and 0 no time, as with the official client.
+        if partition_key:
+            _check(str, partition_key, "partition_key")
+            message.key = partition_key
+        if ordering_key:
+            _check(str, ordering_key, "ordering_key")
+            message.ordering_key = ordering_key.encode("utf-8", "surrogateescape")
+        if properties:
+            _check(dict, properties, "properties")
+            message.properties = pairs(properties)
+        if sequence_id is not None:
+            _check(int, sequence_id, "sequence_id")
+            message.sequence_id = sequence_id
+        if event_timestamp:
+            _check(int, event_timestamp, "event_timestamp")
+            message.event_time = event_timestamp
+        return message
+
+    def _route(self, message: MessageFields) -> int:
+        router = self._rules.router
+        partitions = self._writer.partitions
+        if router is None or partitions <= 1:
+            return self._writer.route(message)
+        partition = int(router(self._as_received(message), partitions))
+        if not 0 <= partition < partitions:
+            raise OptionError(
+                f"message_router chose partition {partition} of {partitions}",
+                topic=self._writer.topic,
+            )
+        return partition
+
+    def _as_received(self, message: MessageFields) -> Message:
+        own = pb.SingleMessageMetadata(payload_size=len(message.payload or b""))
+        own.null_value = message.payload is None
+        if message.key is not None:
+            own.partition_key = message.key
+        if message.ordering_key is not None:
+            own.ordering_key = message.ordering_key
+        own.event_time = message.event_time
+        for name, value in message.properties:
+            own.properties.add(key=name, value=value)
+        entry = pb.MessageMetadata(producer_name=self.producer_name())
+        nowhere = wire.MessageId(-1, -1)
+        topic = self._writer.topic
+        return Message(topic, nowhere, message.payload or b"", entry, own, self._schema)
+
+    def _queue_full(self, partition: int) -> ProducerQueueFull | None:
+        most = self._rules.max_pending_messages
+        if self._rules.block_if_queue_full or not most:
+            return None
+        waiting = self._writer.unacknowledged(partition)
+        if waiting < most:
+            return None
+        return ProducerQueueFull(
+            f"{waiting} messages are not acknowledged, which is the limit",
+            "Raise max_pending_messages, or set block_if_queue_full.",
+            topic=self._writer.topic,
+        )
+
+
+def _solo(
+    replication_clusters: list[str] | None,
+    disable_replication: bool,
+    deliver_at: int | None,
+    deliver_after: timedelta | None,
+) -> Solo | None:
+    if deliver_after is not None:
+        _check(timedelta, deliver_after, "deliver_after")
+        deliver_at = int((time.time() + deliver_after.total_seconds()) * 1000)
+    replicate_to = _LOCAL_ONLY if disable_replication else tuple(replication_clusters or ())
+    if not deliver_at and not replicate_to:
+        return None
+    return Solo(deliver_at=deliver_at or 0, replicate_to=replicate_to)
+
+
+def _wrap(message_id: wire.MessageId | None) -> MessageId:
+    return MessageId() if message_id is None else MessageId.wrap(message_id)
+
+
+def _check(kind: type, value: Any, name: str) -> None:
+    if not isinstance(value, kind):
+        raise OptionError(
+            f"{name} is a value of the type {type(value).__name__}, it must be {kind.__name__}"
+        )

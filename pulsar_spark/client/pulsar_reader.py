@@ -1,0 +1,324 @@
+"""The reader that `PulsarClient.create_reader` gives: the official client's methods."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+
+from pulsar_spark.client.backoff import Deadline
+from pulsar_spark.client.cluster import Cluster
+from pulsar_spark.client.entries import ReceivedEntry
+from pulsar_spark.client.message import Message, MessageId
+from pulsar_spark.client.options import ReaderOptions
+from pulsar_spark.client.probe import Probe
+from pulsar_spark.client.reader import EntryReader
+from pulsar_spark.client.schemas import Schema
+from pulsar_spark.errors import ClosedError, OperationTimeout, OptionError, PulsarError
+from pulsar_spark.protocol import message_id as wire
+from pulsar_spark.protocol.batches import unpack_batch
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.protocol.topic_name import TopicName
+
+logger = logging.getLogger(__name__)
+
+# How long one wait is: between two, it is seen whether the reader was closed.
+_SLICE = 0.5
+_QUEUED_MESSAGES = 1000
+
+ReaderListener = Callable[["PulsarReader", Message], object]
+
+
+class PartitionSource:
+    """The messages of one topic partition, from a position on. For one thread."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        start: Position,
+        schema: Schema,
+        options: ReaderOptions,
+    ) -> None:
+        self.topic = topic
+        self._schema = schema
+        self._partition = TopicName.parse(topic).partition_index
+        self._ready: deque[Message] = deque()
+        self._reader = EntryReader(cluster.pool, topic, start, None, options)
+
+    def next(self, timeout: float) -> Message | None:
+        """Return the next message, None if there was none within `timeout` seconds."""
+        while not self._ready:
+            entry = self._reader.next_entry(timeout)
+            if entry is None:
+                return None
+            self._ready.extend(self._messages(entry))
+        return self._ready.popleft()
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._reader.close()
+
+    def _messages(self, entry: ReceivedEntry) -> list[Message]:
+        found = wire.MessageId(
+            entry.ledger_id, entry.entry_id, self._partition, first_chunk=entry.first_chunk
+        )
+        if not entry.is_batch:
+            payload = bytes(entry.payload)
+            return [self._message(entry, found, payload)]
+        count = entry.metadata.num_messages_in_batch
+        batch = unpack_batch(entry.payload, count, with_metadata=False)
+        metadata = batch.metadata()
+        gone = set(batch.compacted)
+        return [
+            Message(
+                self.topic,
+                wire.MessageId(found.ledger_id, found.entry_id, self._partition, index, count),
+                bytes(batch.payload(index)),
+                entry.metadata,
+                metadata[index],
+                self._schema,
+                entry.redelivery_count,
+            )
+            for index in range(entry.first_index, min(entry.stop_index, count))
+            if index not in gone
+        ]
+
+    def _message(self, entry: ReceivedEntry, found: wire.MessageId, payload: bytes) -> Message:
+        return Message(
+            self.topic, found, payload, entry.metadata, None, self._schema, entry.redelivery_count
+        )
+
+
+class _Merged:
+    """The messages of several partitions, each fetched by a thread of its own."""
+
+    def __init__(self, sources: list[PartitionSource]) -> None:
+        self._stopped = threading.Event()
+        self._queue: queue.Queue[Message] = queue.Queue(maxsize=_QUEUED_MESSAGES)
+        self._error: PulsarError | None = None
+        self._threads = [
+            threading.Thread(
+                target=self._pump, args=(source,), name=f"pulsar-reader-{source.topic}", daemon=True
+            )
+            for source in sources
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def next(self, timeout: float) -> Message | None:
+        """As `PartitionSource.next`; an error of one partition is raised at once, and stays."""
+        if self._error is not None:
+            raise self._error.with_context()
+        try:
+            return self._queue.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def close(self) -> None:
+        """Stop all threads, which leave their brokers."""
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(2 * _SLICE + 1.0)
+
+    def _pump(self, source: PartitionSource) -> None:
+        try:
+            while not self._stopped.is_set():
+                message = source.next(_SLICE)
+                if message is not None:
+                    self._put(message)
+        except PulsarError as error:
+            self._error = error
+        finally:
+            source.close()
+
+    def _put(self, message: Message) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._queue.put(message, timeout=_SLICE)
+                return
+            except queue.Full:
+                continue
+
+
+class PulsarReader:
+    """Reads a topic, or all partitions of one, from a position on. Made by `create_reader`.
+
+    Messages of one partition come in order. For one thread at a time; `close` may be called by
+    another one, and ends a `read_next` that waits.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        partitions: list[str],
+        start: MessageId,
+        schema: Schema,
+        options: ReaderOptions,
+        *,
+        inclusive: bool,
+        on_close: Callable[[PulsarReader], None],
+    ) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._partitions = partitions
+        self._schema = schema
+        self._options = options
+        self._inclusive = inclusive
+        self._on_close = on_close
+        self._closed = False
+        self._listener: threading.Thread | None = None
+        # Where each partition's next message is; behind the last one that was given out.
+        self._positions = self._resolve(start)
+        self._source = self._open()
+
+    def __enter__(self) -> PulsarReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def topic(self) -> str:
+        """The full name of the topic."""
+        return self._topic
+
+    def is_connected(self) -> bool:
+        """Whether the reader is open; it connects again by itself when it has to."""
+        return not self._closed and not self._cluster.closed
+
+    def read_next(self, timeout_millis: int | None = None) -> Message:
+        """Return the next message; waits for it, at most `timeout_millis`.
+
+        Raises OperationTimeout if there was none, CorruptMessage for one that cannot be read,
+        ClosedError after `close`, and what brokers refuse with.
+        """
+        seconds = None if timeout_millis is None else timeout_millis / 1000
+        deadline = Deadline(seconds)
+        while True:
+            if self._closed:
+                raise ClosedError("the reader is closed", topic=self._topic)
+            message = self._source.next(min(deadline.remaining(), _SLICE))
+            if message is not None:
+                found = message.message_id().unwrap()
+                self._positions[message.topic_name()] = Position.after(found)
+                return message
+            if deadline.expired():
+                raise OperationTimeout(
+                    f"there was no message within {timeout_millis} ms", topic=self._topic
+                )
+
+    def has_message_available(self) -> bool:
+        """Whether the topic has a message now that `read_next` has not given out yet."""
+        if self._closed:
+            raise ClosedError("the reader is closed", topic=self._topic)
+        for topic, last in self._last_ids().items():
+            if Position.after(last) > self._positions[topic]:
+                return True
+        return False
+
+    def seek(self, messageid: MessageId | int) -> None:
+        """Go on behind a message, or at a publish time in milliseconds since the epoch.
+
+        The message itself comes too if the reader was made with `start_message_id_inclusive`.
+        The broker finds a time as if times were ordered.
+        """
+        if self._closed:
+            raise ClosedError("the reader is closed", topic=self._topic)
+        if isinstance(messageid, MessageId):
+            positions = self._resolve(messageid)
+        elif isinstance(messageid, int):
+            positions = self._at_time(messageid)
+        else:
+            raise OptionError("seek takes a MessageId or a time in milliseconds")
+        self._source.close()
+        self._positions = positions
+        self._source = self._open()
+
+    def close(self) -> None:
+        """Stop reading. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._on_close(self)
+        self._source.close()
+        if self._listener not in (None, threading.current_thread()):
+            assert self._listener is not None
+            self._listener.join(2 * _SLICE + 1.0)
+
+    def listen(self, listener: ReaderListener) -> None:
+        """Give every message to `listener`, on a thread of the reader, until it is closed."""
+        name = f"pulsar-listener-{self._topic}"
+        self._listener = threading.Thread(target=self._listen, args=(listener,), name=name)
+        self._listener.daemon = True
+        self._listener.start()
+
+    def _listen(self, listener: ReaderListener) -> None:
+        while not self._closed:
+            try:
+                message = self.read_next(int(_SLICE * 1000))
+            except OperationTimeout:
+                continue
+            except ClosedError:
+                return
+            except PulsarError:
+                logger.exception("reading %s for a listener has ended", self._topic)
+                return
+            try:
+                listener(self, message)
+            except Exception:
+                logger.exception("the listener of %s failed", self._topic)
+
+    # --- positions ----------------------------------------------------------------------------
+
+    def _open(self) -> PartitionSource | _Merged:
+        sources = [
+            PartitionSource(self._cluster, topic, position, self._schema, self._options)
+            for topic, position in self._positions.items()
+        ]
+        return sources[0] if len(sources) == 1 else _Merged(sources)
+
+    def _resolve(self, message_id: MessageId) -> dict[str, Position]:
+        wanted = message_id.unwrap()
+        if message_id == MessageId.latest:
+            # What is last now is fixed here, so that nothing is missed that comes from now on.
+            last_ids = self._last_ids()
+            step = Position.before if self._inclusive else Position.after
+            return {topic: step(last) for topic, last in last_ids.items()}
+        if message_id == MessageId.earliest:
+            return dict.fromkeys(self._partitions, EARLIEST_POSITION)
+        if len(self._partitions) > 1 and wanted.partition >= 0:
+            raise OptionError(
+                "a message id names one partition, and the topic has several",
+                "Make a reader of that partition, or begin at earliest, latest or a time.",
+                topic=self._topic,
+            )
+        position = Position.before(wanted) if self._inclusive else Position.after(wanted)
+        return dict.fromkeys(self._partitions, position)
+
+    def _at_time(self, time: int) -> dict[str, Position]:
+        questions = [(topic, time) for topic in self._partitions]
+        answers = Probe(self._cluster.pool).first_entries_from_time(questions)
+        ends = self._last_ids() if None in answers else {}
+        positions: dict[str, Position] = {}
+        for topic, answer in zip(self._partitions, answers, strict=True):
+            if isinstance(answer, PulsarError):
+                raise answer
+            positions[topic] = Position.after(ends[topic]) if answer is None else answer.start
+        return positions
+
+    def _last_ids(self) -> dict[str, wire.MessageId]:
+        found: dict[str, wire.MessageId] = {}
+        for topic, answer in self._cluster.lookup.last_message_ids(self._partitions).items():
+            if isinstance(answer, PulsarError):
+                raise answer
+            found[topic] = answer
+        return found

@@ -1,0 +1,175 @@
+"""`PulsarClient`: what it makes, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import pulsar_spark.client as package
+from pulsar_spark.client import (
+    AuthenticationToken,
+    BatchingType,
+    MessageId,
+    PulsarClient,
+    Result,
+    StringSchema,
+)
+from pulsar_spark.errors import (
+    AuthorizationError,
+    ClosedError,
+    InvalidTopicName,
+    OptionError,
+    TopicNotFound,
+    UnsupportedFeature,
+)
+from pulsar_spark.testing import EmbeddedBroker
+
+
+def test_the_package_gives_what_users_need_by_name() -> None:
+    for name in package.__all__:
+        assert getattr(package, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = package.Nothing
+
+
+def test_nothing_is_connected_or_started_by_making_one() -> None:
+    before = threading.active_count()
+    with PulsarClient("pulsar://127.0.0.1:1"):
+        assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"service_url": "nonsense"},
+        {"service_url": "pulsar://h", "operation_timeout_seconds": 0},
+        {"service_url": "pulsar://h", "connection_timeout_ms": -1},
+        {"service_url": "pulsar://h", "authentication": "token:abc"},
+    ],
+)
+def test_options_are_checked_at_once(arguments: dict[str, object]) -> None:
+    with pytest.raises(OptionError) as raised:
+        PulsarClient(**arguments)  # type: ignore[arg-type]
+    assert "abc" not in str(raised.value)
+
+
+def test_what_is_not_built_yet_says_so() -> None:
+    with PulsarClient("pulsar://127.0.0.1:1") as client:
+        for call in (
+            lambda: client.subscribe("t", "s"),
+            lambda: client.create_table_view("t"),
+            client.new_transaction,
+            lambda: client.create_producer("t", encryption_key="k"),
+            lambda: client.create_producer("t", batching_type=BatchingType.KeyBased),
+            lambda: client.create_producer("t", schema=object()),
+            lambda: client.create_reader("t", MessageId.earliest, crypto_key_reader=object()),
+        ):
+            with pytest.raises(UnsupportedFeature, match="not supported yet"):
+                call()
+        with pytest.raises(OptionError):
+            client.create_producer("t", batching_enabled=True, chunking_enabled=True)
+        with pytest.raises(OptionError):
+            client.create_reader("t", "earliest")  # type: ignore[arg-type]
+        with pytest.raises(InvalidTopicName):
+            client.get_topic_partitions("a/b")
+
+
+def test_where_topics_are_not_created_both_ends_say_so() -> None:
+    with EmbeddedBroker(auto_create=False) as broker, PulsarClient(broker.service_url) as client:
+        with pytest.raises(TopicNotFound):
+            client.create_producer("t")
+        with pytest.raises(TopicNotFound):
+            client.create_reader("t", MessageId.earliest)
+
+
+def test_topics_are_created_as_the_broker_wants_them() -> None:
+    with EmbeddedBroker(auto_create=3) as broker, PulsarClient(broker.service_url) as client:
+        producer = client.create_producer("t")
+        assert len({producer.send(b"%d" % n).partition() for n in range(6)}) == 3
+        assert len(client.get_topic_partitions("t")) == 3
+
+
+def test_a_refusal_leaves_no_producer_behind() -> None:
+    with EmbeddedBroker() as broker, PulsarClient(broker.service_url) as client:
+        topic = broker.create_topic("refused", partitions=4)
+        name = f"{topic}-partition-2"
+        broker.faults.error(
+            "PRODUCER", "AuthorizationError", when=lambda seen: seen.body.topic == name
+        )
+        with pytest.raises(AuthorizationError):
+            client.create_producer("refused")
+        client.create_producer("refused", "taken").close()
+
+
+def test_lazy_producers_open_when_they_are_needed() -> None:
+    with EmbeddedBroker() as broker, PulsarClient(broker.service_url) as client:
+        broker.create_topic("lazy", partitions=5)
+        producer = client.create_producer("lazy", lazy_start_partitioned_producers=True)
+        assert broker.faults.seen("PRODUCER") == 1
+        for number in range(5):
+            producer.send(b"%d" % number)
+        assert broker.faults.seen("PRODUCER") == 5
+
+
+def test_close_delivers_what_waits_and_ends_everything() -> None:
+    with EmbeddedBroker() as broker:
+        before = threading.active_count()
+        client = PulsarClient(broker.service_url)
+        results: list[Result] = []
+        producer = client.create_producer(
+            "t", batching_enabled=True, batching_max_publish_delay_ms=60_000
+        )
+        reader = client.create_reader("t", MessageId.earliest)
+        producer.send_async(b"x", lambda result, _: results.append(result))
+        client.close()
+        client.close()
+        assert results == [Result.Ok]
+        with pytest.raises(ClosedError):
+            producer.send(b"x")
+        with pytest.raises(ClosedError):
+            reader.read_next()
+        with pytest.raises(ClosedError):
+            client.create_producer("t")
+        assert threading.active_count() == before
+
+
+def test_an_error_in_the_callers_code_is_what_is_raised() -> None:
+    results: list[Result] = []
+
+    def run() -> None:
+        with EmbeddedBroker() as broker, PulsarClient(broker.service_url) as client:
+            producer = client.create_producer("t")
+            broker.faults.drop("SEND_RECEIPT")
+            producer.send_async(b"x", lambda result, _: results.append(result))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run()
+    assert results == [Result.AlreadyClosed]
+
+
+def test_undelivered_messages_are_logged_when_the_client_is_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with EmbeddedBroker() as broker:
+        client = PulsarClient(broker.service_url)
+        producer = client.create_producer("t", send_timeout_millis=100)
+        with broker.faults.drop("SEND_RECEIPT"):
+            producer.send_async(b"x", None)
+            client.close()
+    assert "undelivered" in caplog.text
+
+
+@pytest.mark.fault(96)
+def test_a_token_is_not_shown() -> None:
+    client = PulsarClient("pulsar://h", AuthenticationToken("secret"))
+    assert "secret" not in repr(vars(client))
+
+
+def test_text_is_written_with_its_schema() -> None:
+    with EmbeddedBroker() as broker, PulsarClient(broker.service_url) as client:
+        producer = client.create_producer("t", schema=StringSchema())
+        producer.send("größer")
+        reader = client.create_reader("t", MessageId.earliest, schema=StringSchema())
+        assert reader.read_next(5000).value() == "größer"

@@ -1,0 +1,43 @@
+"""Results: every error of a send has the name that the official client gives it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsar_spark import errors
+from pulsar_spark.client.enums import Result, result_of
+
+
+def test_no_error_is_ok() -> None:
+    assert result_of(None) is Result.Ok
+
+
+@pytest.mark.parametrize(
+    "error,result",
+    [
+        (errors.OperationTimeout("late"), Result.Timeout),
+        (errors.MessageTooLarge("big"), Result.MessageTooBig),
+        (errors.ProducerQueueFull("full"), Result.ProducerQueueIsFull),
+        (errors.ClosedError("closed"), Result.AlreadyClosed),
+        (errors.TopicTerminated("over"), Result.TopicTerminated),
+        (errors.ProducerFenced("fenced"), Result.ProducerFenced),
+        (errors.NotAllowed("no"), Result.NotAllowedError),
+        (errors.BrokerChecksumError("sum"), Result.ChecksumError),
+        (errors.InvalidRow("odd"), Result.UnknownError),
+    ],
+)
+def test_an_error_has_its_result(error: errors.PulsarError, result: Result) -> None:
+    assert result_of(error) is result
+
+
+def test_broker_errors_of_a_send_have_results_of_their_own() -> None:
+    # What only consumers, transactions and old brokers are told has none.
+    without = {"UnknownServerError", "UnsupportedVersion", "ConsumerNotFound"}
+    without |= {"ConsumerAssignError", "TransactionCoordinatorNotFound", "InvalidTxnStatus"}
+    without |= {"TransactionConflict", "TransactionNotFound"}
+    unknown = {
+        kind.__name__
+        for kind in errors.BrokerError.__subclasses__()
+        if result_of(kind("no")) is Result.UnknownError
+    }
+    assert unknown == without

@@ -1,0 +1,77 @@
+"""Messages and ids as users see them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsar_spark.client.message import Message, MessageId
+from pulsar_spark.client.schemas import StringSchema
+from pulsar_spark.errors import InvalidMessageId
+from pulsar_spark.protocol import message_id as wire
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+
+ENTRY = pb.MessageMetadata(
+    producer_name="p", sequence_id=1, publish_time=123, partition_key="entry", event_time=9
+)
+WHERE = wire.MessageId(1, 2, 3)
+
+
+def message(own: pb.SingleMessageMetadata | None = None, payload: bytes = b"x") -> Message:
+    return Message("t-partition-3", WHERE, payload, ENTRY, own, StringSchema(), 4)
+
+
+def test_a_single_message_takes_all_from_its_entry() -> None:
+    found = message()
+    assert (found.data(), found.value()) == (b"x", "x")
+    assert (found.partition_key(), found.event_timestamp()) == ("entry", 9)
+    assert (found.publish_timestamp(), found.producer_name()) == (123, "p")
+    assert (found.topic_name(), found.redelivery_count()) == ("t-partition-3", 4)
+    assert found.message_id() == MessageId(3, 1, 2)
+    assert found.schema_version() == ""
+    assert "t-partition-3" in repr(found)
+
+
+def test_a_message_of_a_batch_takes_nothing_of_its_own_from_the_entry() -> None:
+    own = pb.SingleMessageMetadata(payload_size=1, ordering_key=b"\xff", null_value=True)
+    own.properties.add(key="a", value="1")
+    own.properties.add(key="a", value="2")
+    found = message(own)
+    assert (found.partition_key(), found.event_timestamp()) == ("", 0)
+    assert found.properties() == {"a": "2"}
+    assert found.ordering_key().encode("utf-8", "surrogateescape") == b"\xff"
+    assert found.has_null_value()
+    assert (found.publish_timestamp(), found.producer_name()) == (123, "p")
+
+
+def test_a_schema_version_has_a_character_for_each_byte() -> None:
+    entry = pb.MessageMetadata(
+        producer_name="p", sequence_id=1, publish_time=1, schema_version=bytes(7) + b"\x80"
+    )
+    found = Message("t", WHERE, b"", entry, None, StringSchema())
+    assert found.schema_version().encode("latin-1") == bytes(7) + b"\x80"
+
+
+def test_ids_are_ordered_equal_and_keys_of_dicts() -> None:
+    ids = [
+        MessageId.earliest,
+        MessageId(0, 1, 1),
+        MessageId(0, 1, 2, 0),
+        MessageId(0, 1, 2, 1),
+        MessageId(0, 2, 0),
+        MessageId.latest,
+    ]
+    assert sorted([ids[3], ids[5], ids[0], ids[4], ids[2], ids[1]]) == ids
+    assert ids[0] < ids[1] <= ids[1] < ids[2]
+    assert ids[5] > ids[4] >= ids[4]
+    assert len({MessageId(0, 1, 1), MessageId(0, 1, 1)}) == 1
+    assert MessageId(0, 1, 1) != "1:1"
+
+
+def test_ids_survive_bytes() -> None:
+    found = MessageId(3, 1, 2, 4)
+    assert MessageId.deserialize(found.serialize(), topic="t") == found
+    assert (found.ledger_id(), found.entry_id(), found.partition()) == (1, 2, 3)
+    assert found.batch_index() == 4
+    assert str(found) == repr(found) == "(1,2,3,4)"
+    with pytest.raises(InvalidMessageId):
+        MessageId.deserialize(b"\xff")

@@ -1,0 +1,249 @@
+"""Producers of `PulsarClient`: what callers are told, and on which thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pulsar_spark.client import MessageId, PulsarClient, Result
+from pulsar_spark.errors import (
+    ClosedError,
+    InvalidRow,
+    MessageTooLarge,
+    NotAllowed,
+    OperationTimeout,
+    OptionError,
+    ProducerQueueFull,
+)
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from tests.client.producing import NO_ID, TopicScript, refuse
+from tests.client.scripted_broker import ScriptedBroker
+
+
+class Told:
+    """What callbacks were told, and where they ran."""
+
+    def __init__(self) -> None:
+        self.results: list[Result] = []
+        self.ids: list[MessageId] = []
+        self.threads: set[str] = set()
+
+    def __call__(self, result: Result, message_id: MessageId) -> None:
+        self.results.append(result)
+        self.ids.append(message_id)
+        self.threads.add(threading.current_thread().name)
+
+
+@pytest.fixture
+def script() -> TopicScript:
+    return TopicScript()
+
+
+@pytest.fixture
+def client(script: TopicScript) -> Iterator[PulsarClient]:
+    with ScriptedBroker(script) as broker, PulsarClient(f"pulsar://{broker.address}") as made:
+        yield made
+
+
+def test_a_message_is_sent_at_once_with_what_its_batch_holds(
+    script: TopicScript, client: PulsarClient
+) -> None:
+    producer = client.create_producer(
+        "t", batching_enabled=True, batching_max_publish_delay_ms=60_000
+    )
+    told = Told()
+    producer.send_async(b"1", told)
+    assert str(producer.send(b"2")) == "(7,0,-1,1)"
+    producer.flush()
+    assert [str(found) for found in told.ids] == ["(7,0,-1,0)"]
+
+
+def test_callbacks_run_on_a_thread_of_the_client_and_before_flush_returns(
+    client: PulsarClient,
+) -> None:
+    producer = client.create_producer("t", batching_enabled=True, block_if_queue_full=True)
+    told = Told()
+    for _ in range(2000):
+        producer.send_async(b"x", told)
+    producer.flush()
+    assert told.results == [Result.Ok] * 2000
+    assert told.ids == sorted(told.ids)
+    assert told.threads == {"pulsar-spark-callbacks"}
+
+
+def test_a_callback_may_send_and_wait(client: PulsarClient) -> None:
+    producer = client.create_producer("t")
+    stored: list[MessageId] = []
+    done = threading.Event()
+
+    def again(result: Result, message_id: MessageId) -> None:
+        stored.append(producer.send(b"from a callback"))
+        producer.flush()
+        done.set()
+
+    producer.send_async(b"first", again)
+    assert done.wait(10)
+    assert str(stored[0]) == "(7,1,-1,-1)"
+
+
+def test_no_callback_is_needed(script: TopicScript, client: PulsarClient) -> None:
+    producer = client.create_producer("t")
+    producer.send_async(b"x", None)
+    producer.flush()
+    assert len(script.sends) == 1
+
+
+@pytest.mark.fault(89)
+def test_an_error_reaches_callbacks_flush_and_the_next_send(
+    script: TopicScript, client: PulsarClient
+) -> None:
+    refuse(script, pb.NotAllowedError, sequence_id=1)
+    producer = client.create_producer("t")
+    told = Told()
+    for _ in range(3):
+        producer.send_async(b"x", told)
+    with pytest.raises(NotAllowed):
+        producer.flush()
+    with pytest.raises(NotAllowed):
+        producer.send(b"x")
+    producer.send_async(b"x", told)
+    with pytest.raises(NotAllowed):
+        producer.close()
+    assert told.results[0] is Result.Ok
+    assert set(told.results[1:]) == {Result.NotAllowedError}
+    assert len(told.results) == 4
+
+
+@pytest.mark.fault(7)
+def test_send_without_a_receipt_ends_at_its_timeout(
+    script: TopicScript, client: PulsarClient
+) -> None:
+    script.on_send = lambda session, sent: True
+    producer = client.create_producer("t", send_timeout_millis=200)
+    with pytest.raises(OperationTimeout, match="not acknowledged"):
+        producer.send(b"x")
+
+
+def test_a_full_queue_is_told_or_waited_for(script: TopicScript, client: PulsarClient) -> None:
+    script.on_send = lambda session, sent: True
+    producer = client.create_producer("t", max_pending_messages=2)
+    told = Told()
+    for _ in range(3):
+        producer.send_async(b"x", told)
+    with pytest.raises(ProducerQueueFull, match="block_if_queue_full"):
+        producer.send(b"x")
+    producer.abort()
+    script.on_send = None
+    with client.create_producer("t", max_pending_messages=2, block_if_queue_full=True) as blocking:
+        for _ in range(20):
+            blocking.send_async(b"x", told)
+    assert sorted(told.results) == [Result.Ok] * 20 + [Result.AlreadyClosed] * 2 + [
+        Result.ProducerQueueIsFull
+    ]
+
+
+@pytest.mark.fault(86)
+def test_a_message_that_is_too_large_is_told_and_the_rest_goes_on(
+    script: TopicScript, client: PulsarClient
+) -> None:
+    script.max_message_size = 1000
+    producer = client.create_producer("t", batching_enabled=True)
+    told = Told()
+    for content in (b"1", bytes(2000), b"2"):
+        producer.send_async(content, told)
+    producer.flush()
+    assert sorted(told.results) == [Result.Ok, Result.Ok, Result.MessageTooBig]
+    with pytest.raises(MessageTooLarge):
+        producer.send(bytes(2000))
+
+
+def test_duplicates_have_the_id_of_none(script: TopicScript, client: PulsarClient) -> None:
+    def on_send(session: Any, sent: Any) -> bool:
+        script.acknowledge(session, sent, duplicate=True)
+        return True
+
+    script.on_send = on_send
+    assert client.create_producer("t").send(b"x") == MessageId()
+    assert NO_ID == 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"partition_key": 5},
+        {"ordering_key": 5},
+        {"properties": [("a", "b")]},
+        {"sequence_id": "1"},
+        {"event_timestamp": "now"},
+        {"deliver_after": 5},
+    ],
+)
+def test_arguments_of_a_wrong_type_are_refused_at_once(
+    client: PulsarClient, arguments: dict[str, Any]
+) -> None:
+    producer = client.create_producer("t")
+    with pytest.raises(OptionError, match=next(iter(arguments))):
+        producer.send(b"x", **arguments)
+    with pytest.raises(OptionError):
+        producer.send_async(b"x", Told(), **arguments)
+
+
+def test_values_must_fit_the_schema(client: PulsarClient) -> None:
+    producer = client.create_producer("t")
+    with pytest.raises(InvalidRow):
+        producer.send("text")
+    with pytest.raises(InvalidRow):
+        producer.send_async("text", Told())
+
+
+def test_a_message_that_utf8_cannot_express_is_refused(client: PulsarClient) -> None:
+    producer = client.create_producer("t")
+    told = Told()
+    with pytest.raises(InvalidRow):
+        producer.send(b"x", partition_key="\ud800")
+    producer.send_async(b"x", told, properties={"a": "\ud800"})
+    producer.flush()
+    assert told.results == [Result.UnknownError]
+
+
+def test_a_router_must_choose_a_partition_that_is_there() -> None:
+    script = TopicScript(partitions=2)
+    with ScriptedBroker(script) as broker, PulsarClient(f"pulsar://{broker.address}") as client:
+        producer = client.create_producer("t", message_router=lambda message, partitions: 2)
+        with pytest.raises(OptionError, match="partition 2 of 2"):
+            producer.send(b"x", partition_key="k", ordering_key="o", properties={"a": "b"})
+
+
+def test_after_close_nothing_is_sent(script: TopicScript, client: PulsarClient) -> None:
+    producer = client.create_producer("t")
+    producer.send(b"x")
+    producer.close()
+    producer.close()
+    told = Told()
+    with pytest.raises(ClosedError):
+        producer.send(b"x")
+    producer.send_async(b"x", told)
+    with pytest.raises(ClosedError):
+        producer.flush()
+    assert not producer.is_connected()
+    assert len(script.sends) == 1
+
+
+def test_an_error_in_the_callers_code_leaves_without_waiting(
+    script: TopicScript, client: PulsarClient
+) -> None:
+    script.on_send = lambda session, sent: True
+    told = Told()
+
+    def write() -> None:
+        with client.create_producer("t") as producer:
+            producer.send_async(b"x", told)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write()
+    client.close()
+    assert told.results == [Result.AlreadyClosed]

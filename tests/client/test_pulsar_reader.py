@@ -1,0 +1,185 @@
+"""Readers of `PulsarClient`: positions, several partitions as one, and ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pulsar_spark.client import Message, MessageId, PulsarClient, PulsarReader
+from pulsar_spark.errors import ClosedError, CorruptMessage, OperationTimeout, OptionError
+from pulsar_spark.testing import EmbeddedBroker
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as made:
+        yield made
+
+
+@pytest.fixture
+def client(broker: EmbeddedBroker) -> Iterator[PulsarClient]:
+    with PulsarClient(broker.service_url) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, broker: EmbeddedBroker) -> str:
+    return broker.create_topic(f"t-{abs(hash(request.node.nodeid))}")
+
+
+def write(client: PulsarClient, topic: str, values: list[bytes]) -> list[MessageId]:
+    with client.create_producer(topic) as producer:
+        return [producer.send(value) for value in values]
+
+
+def rest(reader: PulsarReader) -> list[bytes]:
+    found: list[bytes] = []
+    while reader.has_message_available():
+        found.append(reader.read_next(5000).data())
+    return found
+
+
+def test_reading_leaves_nothing_at_the_broker(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    write(client, topic, [b"1", b"2"])
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        assert rest(reader) == [b"1", b"2"]
+        assert reader.is_connected()
+    assert not reader.is_connected()
+    deadline = time.monotonic() + 5
+    while broker.subscriptions(topic) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not broker.subscriptions(topic)
+
+
+def test_latest_with_its_message_begins_at_the_last_one(client: PulsarClient, topic: str) -> None:
+    write(client, topic, [b"1", b"2"])
+    latest = MessageId.latest
+    with client.create_reader(topic, latest, start_message_id_inclusive=True) as reader:
+        assert rest(reader) == [b"2"]
+
+
+def test_an_empty_topic_has_nothing_and_then_has(client: PulsarClient, topic: str) -> None:
+    readers = [
+        client.create_reader(topic, start) for start in (MessageId.earliest, MessageId.latest)
+    ]
+    for reader in readers:
+        assert not reader.has_message_available()
+    write(client, topic, [b"1"])
+    for reader in readers:
+        assert rest(reader) == [b"1"]
+
+
+def test_seek_to_a_time_finds_what_was_published_from_then_on(
+    client: PulsarClient, topic: str
+) -> None:
+    write(client, topic, [b"1", b"2"])
+    time.sleep(0.02)
+    between = int(time.time() * 1000)
+    time.sleep(0.02)
+    write(client, topic, [b"3"])
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        reader.seek(between)
+        assert rest(reader) == [b"3"]
+        reader.seek(int(time.time() * 1000) + 60_000)
+        assert rest(reader) == []
+        reader.seek(0)
+        assert rest(reader) == [b"1", b"2", b"3"]
+        with pytest.raises(OptionError):
+            reader.seek("now")  # type: ignore[arg-type]
+
+
+def test_partitions_are_read_as_one_topic(broker: EmbeddedBroker, client: PulsarClient) -> None:
+    topic = broker.create_topic("partitioned-read", partitions=4)
+    values = [b"%d" % number for number in range(200)]
+    write(client, topic, values)
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        found = [reader.read_next(5000) for _ in values]
+        assert not reader.has_message_available()
+        assert sorted(message.data() for message in found) == sorted(values)
+        for partition in range(4):
+            own = [m for m in found if m.message_id().partition() == partition]
+            assert [m.message_id() for m in own] == sorted(m.message_id() for m in own)
+        reader.seek(MessageId.earliest)
+        assert len([reader.read_next(5000) for _ in values]) == 200
+        with pytest.raises(OptionError, match="several"):
+            reader.seek(found[0].message_id())
+        with pytest.raises(OperationTimeout):
+            reader.read_next(50)
+
+
+@pytest.mark.fault(32)
+@pytest.mark.parametrize("partitions", [0, 3])
+def test_what_cannot_be_read_is_an_error_that_stays(
+    broker: EmbeddedBroker, client: PulsarClient, partitions: int
+) -> None:
+    topic = broker.create_topic(f"corrupt-{partitions}", partitions)
+    write(client, topic, [b"1", b"2", b"3"])
+    with broker.faults.corrupt("MESSAGE"):
+        reader = client.create_reader(topic, MessageId.earliest)
+        for _ in range(2):
+            with pytest.raises(CorruptMessage):
+                any(reader.read_next(5000).data() == b"" for _ in range(4))
+    reader.close()
+
+
+def test_close_ends_a_read_that_waits(client: PulsarClient, topic: str) -> None:
+    reader = client.create_reader(topic, MessageId.earliest)
+    threading.Timer(0.1, reader.close).start()
+    began = time.monotonic()
+    with pytest.raises(ClosedError):
+        reader.read_next()
+    assert time.monotonic() - began < 5
+    reader.close()
+    with pytest.raises(ClosedError):
+        reader.has_message_available()
+    with pytest.raises(ClosedError):
+        reader.seek(MessageId.earliest)
+
+
+def test_a_listener_that_fails_gets_the_next_message(
+    client: PulsarClient, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    found: list[bytes] = []
+    done = threading.Event()
+
+    def listen(reader: PulsarReader, message: Message) -> None:
+        found.append(message.data())
+        if len(found) == 2:
+            done.set()
+        raise RuntimeError("its own fault")
+
+    reader = client.create_reader(topic, MessageId.earliest, reader_listener=listen)
+    write(client, topic, [b"1", b"2"])
+    assert done.wait(10)
+    reader.close()
+    assert found == [b"1", b"2"]
+    assert "listener" in caplog.text
+
+
+def test_a_listener_may_close_its_reader(client: PulsarClient, topic: str) -> None:
+    write(client, topic, [b"1", b"2"])
+    done = threading.Event()
+
+    def listen(reader: PulsarReader, message: Message) -> None:
+        reader.close()
+        done.set()
+
+    client.create_reader(topic, MessageId.earliest, reader_listener=listen)
+    assert done.wait(10)
+
+
+@pytest.mark.fault(62)
+def test_a_position_inside_a_batch_is_exact(client: PulsarClient, topic: str) -> None:
+    told: list[MessageId] = []
+    with client.create_producer(topic, batching_enabled=True) as producer:
+        for number in range(10):
+            producer.send_async(b"%d" % number, lambda result, found: told.append(found))
+        producer.flush()
+    for index in (0, 4, 9):
+        with client.create_reader(topic, told[index]) as reader:
+            assert rest(reader) == [b"%d" % number for number in range(index + 1, 10)]
