@@ -228,9 +228,7 @@ def _lone_chunk(message_id: MessageId, parts: PayloadParts) -> LoneChunk:
     if stamp is not None and stamp.HasField("broker_timestamp"):
         times.append(stamp.broker_timestamp)
     ledger_id, entry_id = message_id.ledger_id, message_id.entry_id
-    return LoneChunk(
-        ledger_id, entry_id, metadata.uuid, metadata.num_chunks_from_msg, min(times)
-    )
+    return LoneChunk(ledger_id, entry_id, metadata.uuid, metadata.num_chunks_from_msg, min(times))
 
 
 def _count_leniently(message: MessageReceived) -> int:

@@ -94,9 +94,7 @@ class Lookup:
             "Check the advertised addresses of the brokers.",
         )
 
-    def _lookup_command(
-        self, topic: str, authoritative: bool
-    ) -> Callable[[int], pb.BaseCommand]:
+    def _lookup_command(self, topic: str, authoritative: bool) -> Callable[[int], pb.BaseCommand]:
         listener = self.pool.options.listener_name
         return lambda request_id: commands.lookup(
             topic, request_id, authoritative=authoritative, advertised_listener_name=listener

@@ -97,17 +97,13 @@ class Probe:
     def _from_time(self, topic: str, time: int) -> JobFactory[FoundEntry | None]:
         return _retried(lambda deadline: self._from_time_job(topic, time, deadline))
 
-    def _at_job(
-        self, topic: str, position: Position, deadline: Deadline
-    ) -> Job[FoundEntry | None]:
+    def _at_job(self, topic: str, position: Position, deadline: Deadline) -> Job[FoundEntry | None]:
         connection = yield from self._lookup.connection_job(topic, deadline)
         with TemporaryConsumer(connection, topic) as consumer:
             yield consumer.subscribe(position, deadline)
             return (yield from _first_entry(consumer, position, deadline))
 
-    def _from_time_job(
-        self, topic: str, time: int, deadline: Deadline
-    ) -> Job[FoundEntry | None]:
+    def _from_time_job(self, topic: str, time: int, deadline: Deadline) -> Job[FoundEntry | None]:
         connection = yield from self._lookup.connection_job(topic, deadline)
         name = unique_name("pulsar-spark-time")
         found: FoundEntry | None = None
@@ -155,7 +151,8 @@ def _first_entry(
             return None
         message: MessageReceived = yield consumer.next_entry(permits)
         found = _describe(message, position)
-        if found.stop > position:
+        # A position can have an index that the entry, batched or not, does not reach.
+        if found.stop > position and found.start.batch_index < found.messages:
             return found
         # The position lies behind the last message of that entry: on to the next one.
         permits = found.messages

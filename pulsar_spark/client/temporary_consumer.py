@@ -35,9 +35,7 @@ class TemporaryConsumer:
     The methods return futures, to be yielded by jobs. It is a ConsumerHandler.
     """
 
-    def __init__(
-        self, connection: ClientConnection, topic: str, name: str | None = None
-    ) -> None:
+    def __init__(self, connection: ClientConnection, topic: str, name: str | None = None) -> None:
         self.name = name or unique_name("pulsar-spark-probe")
         self._connection = connection
         self._topic = topic

@@ -211,9 +211,7 @@ class ScriptedBroker:
             session.send(commands.connected("scripted", feature_flags=flags))
         elif kind == T.LOOKUP:
             connect = pb.CommandLookupTopicResponse.Connect
-            session.send(
-                commands.lookup_response(request_id, connect, broker_service_url=url)
-            )
+            session.send(commands.lookup_response(request_id, connect, broker_service_url=url))
         elif kind == T.PARTITIONED_METADATA:
             session.send(commands.partitioned_metadata_response(request_id, partitions=0))
         elif kind == T.GET_LAST_MESSAGE_ID:

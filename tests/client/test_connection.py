@@ -389,9 +389,7 @@ def test_a_peer_that_speaks_something_else_is_named(first_bytes: bytes, cause: s
         struct.pack(">I", size) + bytes(20)
         for size in (0, 3, 5 * 1024 * 1024 + 10 * 1024 + 1, 2**31 - 1, 2**31, 2**32 - 1)
     ]
-    + [
-        struct.pack(">II", 12, size) + bytes(8) for size in (0, 9, 2**31)
-    ]
+    + [struct.pack(">II", 12, size) + bytes(8) for size in (0, 9, 2**31)]
     + [struct.pack(">II", 15, 11) + b"\xff" * 11],
 )
 def test_hostile_frames_end_the_connection_with_our_own_error(data: bytes) -> None:

@@ -55,9 +55,7 @@ def test_each_handler_gets_what_is_meant_for_it() -> None:
     producer_id = table.add_producer(producer, None)
     assert len({consumer_id, other_id, producer_id}) == 3
     table.on_message(entry(consumer_id))
-    table.on_command(
-        T.ACTIVE_CONSUMER_CHANGE, pb.CommandActiveConsumerChange(consumer_id=other_id)
-    )
+    table.on_command(T.ACTIVE_CONSUMER_CHANGE, pb.CommandActiveConsumerChange(consumer_id=other_id))
     receipt = pb.CommandSendReceipt(producer_id=producer_id, sequence_id=1)
     table.on_command(T.SEND_RECEIPT, receipt)
     error = pb.CommandSendError(
@@ -80,9 +78,7 @@ def test_who_is_closed_hears_nothing_more() -> None:
         T.CLOSE_PRODUCER, pb.CommandCloseProducer(producer_id=producer_id, request_id=0)
     )
     table.on_message(entry(consumer_id))
-    table.on_command(
-        T.SEND_RECEIPT, pb.CommandSendReceipt(producer_id=producer_id, sequence_id=1)
-    )
+    table.on_command(T.SEND_RECEIPT, pb.CommandSendReceipt(producer_id=producer_id, sequence_id=1))
     assert consumer.names == producer.names == ["close"]
     assert table.take_all() == []
 

@@ -47,6 +47,16 @@ def test_the_first_entry_at_or_after_a_position_is_found_over_gaps_and_ledgers()
         assert broker.internal_errors == ()
 
 
+@pytest.mark.fault(62)
+def test_an_index_that_a_plain_message_does_not_have_means_the_next_entry() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        first, second = (add_plain(broker, TOPIC, payload) for payload in (b"1", b"2"))
+        found = Probe(pool).first_entry_at(TOPIC, Position(first.ledger_id, first.entry_id, 1))
+        assert found is not None
+        assert found.start == Position(second.ledger_id, second.entry_id)
+
+
 @pytest.mark.fault(63)
 def test_past_the_end_and_on_an_empty_topic_there_is_nothing_and_no_wait() -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:

@@ -63,9 +63,7 @@ def test_the_number_of_open_requests_is_bounded(monkeypatch: pytest.MonkeyPatch)
     [
         (pb.CommandError(request_id=1, error=pb.TopicNotFound, message="no t"), TopicNotFound),
         (
-            pb.CommandLookupTopicResponse(
-                request_id=1, error=pb.ServiceNotReady, message="no t"
-            ),
+            pb.CommandLookupTopicResponse(request_id=1, error=pb.ServiceNotReady, message="no t"),
             ServiceNotReady,
         ),
         (
