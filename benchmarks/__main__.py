@@ -41,6 +41,7 @@ def session() -> SparkSession:
         SparkSession.builder.master(f"local[{os.cpu_count()}]")
         .appName("pulsar-spark benchmarks")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "2g")
         .config("spark.sql.shuffle.partitions", "1")
         .getOrCreate()
