@@ -141,10 +141,11 @@ def _first_entry(
 ) -> Job[FoundEntry | None]:
     """Return a job for the first entry of a subscription that reaches beyond `position`."""
     permits = 1
+    passed = position
     while True:
         answer: pb.CommandGetLastMessageIdResponse = yield consumer.last_message_id(deadline)
         end = Position.after(MessageId.from_pb(answer.last_message_id))
-        done = position
+        done = passed
         if answer.HasField("consumer_mark_delete_position"):
             done = max(done, _behind(answer.consumer_mark_delete_position))
         if end <= done:
@@ -155,6 +156,7 @@ def _first_entry(
         if found.stop > position and found.start.batch_index < found.messages:
             return found
         # The position lies behind the last message of that entry: on to the next one.
+        passed = max(passed, _behind(message.command.message_id))
         permits = found.messages
 
 

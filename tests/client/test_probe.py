@@ -57,6 +57,17 @@ def test_an_index_that_a_plain_message_does_not_have_means_the_next_entry() -> N
         assert found.start == Position(second.ledger_id, second.entry_id)
 
 
+def test_an_index_that_a_message_outside_a_batch_does_not_have_is_passed() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        plain, other = (add_plain(broker, TOPIC, payload) for payload in (b"1", b"2"))
+        probe = Probe(pool)
+        found = probe.first_entry_at(TOPIC, Position(plain.ledger_id, plain.entry_id, 1))
+        assert found is not None
+        assert found.start == Position(other.ledger_id, other.entry_id)
+        assert probe.first_entry_at(TOPIC, Position(other.ledger_id, other.entry_id, 1)) is None
+
+
 @pytest.mark.fault(63)
 def test_past_the_end_and_on_an_empty_topic_there_is_nothing_and_no_wait() -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
