@@ -178,6 +178,8 @@ def rows_of(entry: ReceivedEntry) -> Iterator[Row]:
     batch = unpack_batch(entry.payload, count, with_metadata=True)
     payloads, metadata = batch.payloads(), batch.metadata()
     for index in range(entry.first_index, entry.stop_index):
+        if index in batch.compacted:
+            continue
         yield _row(entry, index, bytes(payloads[index]), metadata[index])
 
 
