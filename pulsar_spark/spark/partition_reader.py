@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pulsar_spark.client.cluster import Cluster
+from pulsar_spark.client.entries import ReceivedEntry
+from pulsar_spark.client.probe import Probe
 from pulsar_spark.client.reader import EntryReader
+from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.record_batches import Projection, RecordBatchBuilder
 from pulsar_spark.spark.partitions import PulsarInputPartition
@@ -14,6 +19,8 @@ from pulsar_spark.spark.read_options import ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 
 def read_partition(
@@ -25,16 +32,63 @@ def read_partition(
     """Yield the rows of a partition.
 
     Connections are made when the first batch is asked for, and closed when the iterator ends,
-    fails or is closed. Raises what the reader and the builder of record batches raise.
+    fails or is closed. Raises what the reader and the builder of record batches raise. With
+    failOnDataLoss, raises TopicNotFound for a topic that is gone and DataLossError for a start
+    that was deleted since the read was planned; without, logs them and goes on.
     """
-    start, end = partition.range
     builder = RecordBatchBuilder(
         schema, projection, partition.topic, TopicName.parse(partition.topic).partition_index
     )
-    with (
-        Cluster(options.client) as cluster,
-        EntryReader(cluster.pool, partition.topic, start, end, options.reader) as reader,
-    ):
-        for entry in reader:
+    with Cluster(options.client) as cluster:
+        for entry in _entries(cluster, options, partition):
             yield from builder.add(entry)
         yield from builder.flush()
+
+
+def _entries(
+    cluster: Cluster, options: ReadOptions, partition: PulsarInputPartition
+) -> Iterator[ReceivedEntry]:
+    start, end = partition.range
+    first: Position | None = None
+    with EntryReader(cluster.pool, partition.topic, start, end, options.reader) as reader:
+        try:
+            for entry in reader:
+                if first is None:
+                    first = Position(entry.ledger_id, entry.entry_id)
+                    _check_start(cluster, options, partition, first)
+                yield entry
+            if first is None:
+                _check_start(cluster, options, partition, end)
+        except TopicNotFound as error:
+            _lost(options, error)
+
+
+def _check_start(
+    cluster: Cluster, options: ReadOptions, partition: PulsarInputPartition, found: Position
+) -> None:
+    """Look whether messages from the planned start on were deleted, if others were found there.
+
+    A gap alone is no loss: ids are also taken by what no reader sees. It is one if nothing is
+    kept any more of where the range began.
+    """
+    start = partition.range[0]
+    if start == EARLIEST_POSITION or found[:2] <= start[:2] or options.reader.read_compacted:
+        return
+    kept = Probe(cluster.pool).first_entry_at(partition.topic, EARLIEST_POSITION)
+    if kept is not None and kept.start[:2] <= start[:2]:
+        return
+    _lost(
+        options,
+        DataLossError(
+            f"messages were deleted between planning and reading: the range begins at {start}, "
+            f"the first message that is kept is at {'none' if kept is None else kept.start}",
+            "Raise the topic's retention, or set failOnDataLoss=false to read what is there.",
+            topic=partition.topic,
+        ),
+    )
+
+
+def _lost(options: ReadOptions, error: PulsarError) -> None:
+    if options.fail_on_data_loss:
+        raise error
+    logger.warning("data was lost: %s", error)

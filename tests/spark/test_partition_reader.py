@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.client.options import ClientOptions
-from pulsar_spark.errors import ChecksumMismatch, TopicNotFound
+from pulsar_spark.errors import ChecksumMismatch, DataLossError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.schema.record_batches import Projection
 from pulsar_spark.spark.partition_reader import read_partition
@@ -83,14 +84,54 @@ def test_a_damaged_message_fails_the_task_with_its_id(broker: EmbeddedBroker) ->
 
 
 @pytest.mark.fault(54)
-def test_a_topic_that_is_gone_fails_the_task(broker: EmbeddedBroker) -> None:
+def test_a_topic_that_is_gone_fails_the_task_unless_that_is_allowed(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     broker.create_topic("t")
     store(broker, "t", [b"x"])
     part = whole(broker)
     broker.delete_topic("t")
     with pytest.raises(TopicNotFound):
         list(read_partition(options(broker), part, SCHEMA, VALUE))
+    with caplog.at_level(logging.WARNING):
+        going_on = options(broker, failOnDataLoss="false")
+        assert list(read_partition(going_on, part, SCHEMA, VALUE)) == []
+    assert "data was lost" in caplog.text
     assert broker.topics() == []
+
+
+@pytest.mark.fault(58)
+def test_a_start_that_is_deleted_before_the_task_runs_is_data_loss(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    ids = [store(broker, "t", [b"%d" % number]) for number in range(6)]
+    part = whole(broker)
+    part.start = (ids[1].ledger_id, ids[1].entry_id, 0)
+    broker.trim("t", Position(ids[3].ledger_id, ids[3].entry_id))
+    with pytest.raises(DataLossError) as caught:
+        list(read_partition(options(broker), part, SCHEMA, VALUE))
+    assert caught.value.topic == full("t")
+    with caplog.at_level(logging.WARNING):
+        going_on = options(broker, failOnDataLoss="false")
+        batches = list(read_partition(going_on, part, SCHEMA, VALUE))
+    assert [row["value"] for row in rows_of(batches)] == [b"3", b"4", b"5"]
+    assert "data was lost" in caplog.text
+    broker.trim("t")
+    with pytest.raises(DataLossError, match="none"):
+        list(read_partition(options(broker), part, SCHEMA, VALUE))
+
+
+@pytest.mark.fault(61)
+def test_a_gap_at_the_start_is_no_data_loss(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    before = store(broker, "t", [b"before"])
+    broker.skip_entries("t", 3)
+    store(broker, "t", [b"behind"])
+    part = whole(broker)
+    part.start = (before.ledger_id, before.entry_id + 1, 0)
+    batches = list(read_partition(options(broker), part, SCHEMA, VALUE))
+    assert [row["value"] for row in rows_of(batches)] == [b"behind"]
 
 
 @pytest.mark.fault(8, 26)
