@@ -8,7 +8,7 @@ messages have, and values that need it go through Python objects.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -29,7 +29,6 @@ _MAX_LONG = 2**63 - 1
 # The last millisecond of the year 9999: neither Spark's SQL nor Python has later times.
 _LAST_MILLIS = 253_402_300_799_999
 
-_EVEN = pa.array(range(0, 2 * _CACHED_INDEXES, 2), pa.int32())
 _BYTES = pa.binary()
 
 
@@ -92,9 +91,15 @@ def _taken_values(batch: UnpackedBatch, rows: Sequence[int]) -> pa.Array:
         _BYTES, slots, [None, pa.py_buffer(batch.edges), pa.py_buffer(batch.body)]
     )
     if not batch.nulls and isinstance(rows, range) and rows.stop <= _CACHED_INDEXES:
-        return parts.take(_EVEN.slice(rows.start, len(rows)))
+        return parts.take(_even_numbers().slice(rows.start, len(rows)))
     nulls = frozenset(batch.nulls)
     return parts.take(pa.array([None if row in nulls else 2 * row for row in rows], pa.int32()))
+
+
+@cache
+def _even_numbers() -> pa.Array:
+    # Not at import: the first array that pyarrow makes imports pandas, which takes a second.
+    return pa.array(range(0, 2 * _CACHED_INDEXES, 2), pa.int32())
 
 
 # --- ids ----------------------------------------------------------------------------------
