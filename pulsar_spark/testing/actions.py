@@ -19,7 +19,7 @@ from pulsar_spark.protocol.frames import MAGIC_BROKER_ENTRY_METADATA, MAGIC_CHEC
 from pulsar_spark.testing.refusals import server_error
 
 if TYPE_CHECKING:
-    from pulsar_spark.testing.faults import Seen
+    from pulsar_spark.testing.rules import Seen
 
 _U16 = Struct(">H")
 _U32 = Struct(">I")

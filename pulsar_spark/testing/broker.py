@@ -10,28 +10,13 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
 from typing import Any, TypeVar
 
-from pulsar_spark.errors import (
-    ClosedError,
-    LocalProtocolError,
-    OperationTimeout,
-    TopicNotFound,
-    from_server_error,
-)
+from pulsar_spark.errors import ClosedError, LocalProtocolError, OperationTimeout
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import DEFAULT_MAX_MESSAGE_SIZE, parse_payload
-from pulsar_spark.protocol.message_id import MessageId, Position
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.frames import DEFAULT_MAX_MESSAGE_SIZE
 from pulsar_spark.testing.faults import Faults
 from pulsar_spark.testing.options import BrokerOptions
-from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.server import Server
-from pulsar_spark.testing.topic import Topic
-from pulsar_spark.testing.views import (
-    SubscriptionView,
-    TopicView,
-    subscription_view,
-    topic_view,
-)
+from pulsar_spark.testing.topic_control import TopicControl, translated
 
 T = TypeVar("T")
 
@@ -40,7 +25,7 @@ _CALL_TIMEOUT = 60.0
 _WAIT_STEP = 0.2
 
 
-class EmbeddedBroker:
+class EmbeddedBroker(TopicControl):
     """An in-memory broker that speaks Pulsar's binary protocol on 127.0.0.1.
 
     Used as a context manager, or by `start` and `stop`. Any Pulsar client can talk to it. All
@@ -187,12 +172,12 @@ class EmbeddedBroker:
         """Run a function on the broker's thread and return what it returns."""
         loop, server = self._parts()
         if self._on_thread():
-            return _translated(function, server)
+            return translated(function, server)
         result: Future[T] = Future()
 
         def run() -> None:
             try:
-                result.set_result(_translated(function, server))
+                result.set_result(translated(function, server))
             except BaseException as error:
                 result.set_exception(error)
 
@@ -246,122 +231,6 @@ class EmbeddedBroker:
         """Remarks, such as why connections were closed."""
         return tuple(self._server.notes) if self._server is not None else ()
 
-    # --- topics ---
-
-    def create_topic(self, name: str, partitions: int = 0, *, ledger_id: int | None = None) -> str:
-        """Create a topic, plain or with partitions; returns its full name.
-
-        `ledger_id` is that of its first ledger. Raises NotAllowed if it exists.
-        """
-        parsed = TopicName.parse(name)
-        self._call(lambda server: server.topics.create(parsed, partitions, ledger_id))
-        return str(parsed)
-
-    def add_partitions(self, name: str, partitions: int) -> None:
-        """Let a partitioned topic have `partitions` partitions in all."""
-        parsed = TopicName.parse(name)
-        self._call(lambda server: server.topics.add_partitions(parsed, partitions))
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic with its partitions, subscriptions and schemas; clients are sent away."""
-
-        def delete(server: Server) -> None:
-            topics = self._topics_of(server, name)
-            for topic in topics:
-                topic.close_producers()
-                topic.close_consumers()
-            server.topics.delete(TopicName.parse(name))
-
-        self._call(delete)
-
-    def terminate_topic(self, name: str) -> None:
-        """Take no more messages on a topic; consumers learn that it ends."""
-        self._for_each(name, lambda topic: topic.terminate())
-
-    def unload(self, name: str, assigned_broker_url: str | None = None) -> None:
-        """Send a topic's clients away; they may come again at once. It goes on in a new ledger."""
-
-        def unload(topic: Topic) -> None:
-            topic.close_producers(assigned_broker_url)
-            topic.close_consumers(assigned_broker_url)
-            topic.roll()
-
-        self._for_each(name, unload)
-
-    def move(self, name: str, broker: int, *, assign: bool = True) -> None:
-        """Let another of the brokers serve a topic; with `assign` its clients are told which."""
-
-        def move(server: Server) -> None:
-            url = server.service_url(broker) if assign else None
-            for topic in self._topics_of(server, name):
-                server.topics.move(topic.name, broker)
-                topic.close_producers(url)
-                topic.close_consumers(url)
-
-        self._call(move)
-
-    def roll_ledger(self, name: str) -> None:
-        """Close a topic's ledger: the next entry has id 0 in a new one."""
-        self._for_each(name, lambda topic: topic.roll())
-
-    def skip_entries(self, name: str, count: int = 1) -> None:
-        """Use up entry ids without messages, as transaction markers do."""
-        self._for_each(name, lambda topic: topic.log.skip(count))
-
-    def trim(self, name: str, before: MessageId | Position | None = None) -> None:
-        """Drop a topic's entries before a position (all for None), as retention does."""
-
-        def trim(topic: Topic) -> None:
-            topic.trim(topic.log.end_place() if start is None else (start[0], start[1]))
-
-        start = Position.before(before) if isinstance(before, MessageId) else before
-        self._for_each(name, trim)
-
-    def collect_inactive(self) -> list[str]:
-        """Delete the topics that have neither producers nor subscriptions; returns their names."""
-
-        def collect(server: Server) -> list[str]:
-            gone = [name for name, topic in server.topics.topics.items() if topic.is_inactive]
-            for name in gone:
-                server.topics.delete(TopicName.parse(name))
-            return gone
-
-        return self._call(collect)
-
-    def append(self, name: str, entry: bytes, *, messages: int | None = None) -> MessageId:
-        """Store an entry without a producer: what follows the command of a SEND, as it is.
-
-        The topic, or partition, has to exist. Raises CorruptMessage or RemoteProtocolError for
-        damaged bytes, unless `messages` says as how many messages they are to count.
-        """
-        if messages is None:
-            metadata = parse_payload(memoryview(entry)).metadata
-        else:
-            metadata = pb.MessageMetadata(num_messages_in_batch=messages)
-
-        def append(topic: Topic) -> MessageId:
-            ledger_id, entry_id = topic.append(entry, metadata)
-            return MessageId(ledger_id, entry_id, topic.partition)
-
-        return self._call(lambda server: append(self._one(server, name)))
-
-    def topics(self) -> list[str]:
-        """The full names of all topics, partitions each by itself."""
-        return self._call(lambda server: sorted(server.topics.topics))
-
-    def stats(self, name: str) -> TopicView:
-        """What is stored in a plain topic or one partition, and who is connected to it."""
-        return self._call(lambda server: topic_view(self._one(server, name)))
-
-    def subscriptions(self, name: str) -> dict[str, SubscriptionView]:
-        """The subscriptions of a plain topic or one partition, by name."""
-        return self._call(
-            lambda server: {
-                found.name: subscription_view(found)
-                for found in self._one(server, name).subscriptions.values()
-            }
-        )
-
     @property
     def connections(self) -> int:
         """How many connections are open."""
@@ -397,30 +266,6 @@ class EmbeddedBroker:
             topic.forget_connections()
         await server.listen()
 
-    # --- finding topics ---
-
-    def _for_each(self, name: str, function: Callable[[Topic], object]) -> None:
-        def run(server: Server) -> None:
-            for topic in self._topics_of(server, name):
-                function(topic)
-
-        self._call(run)
-
-    @staticmethod
-    def _topics_of(server: Server, name: str) -> list[Topic]:
-        found = server.topics.parts(TopicName.parse(name))
-        if not found:
-            raise TopicNotFound("the embedded broker has no such topic", topic=name)
-        return found
-
-    def _one(self, server: Server, name: str) -> Topic:
-        found = self._topics_of(server, name)
-        if len(found) != 1 or found[0].name != str(TopicName.parse(name)):
-            raise TopicNotFound(
-                "this is a partitioned topic", "Name one partition of it.", topic=name
-            )
-        return found[0]
-
 
 class _Host:
     """The broker's part in faults, from any thread."""
@@ -434,16 +279,15 @@ class _Host:
     def close_clients(
         self, topic: str, *, producers: bool, consumers: bool, assigned_broker_url: str | None
     ) -> int:
-        def close(server: Server) -> int:
-            count = 0
-            for found in server.topics.parts(TopicName.parse(topic)):
-                if producers:
-                    count += found.close_producers(assigned_broker_url)
-                if consumers:
-                    count += found.close_consumers(assigned_broker_url)
-            return count
+        return self._broker.close_clients(
+            topic,
+            producers=producers,
+            consumers=consumers,
+            assigned_broker_url=assigned_broker_url,
+        )
 
-        return self._broker._call(close)
+    def migrate(self, topic: str, url: str | None, url_tls: str | None) -> int:
+        return self._broker.migrate(topic, url, url_tls)
 
     def disconnect_all(self, *, reset: bool) -> int:
         return self._broker._call(lambda server: server.disconnect_all(reset=reset))
@@ -457,11 +301,3 @@ class _Host:
 
     def inject(self, data: bytes | pb.BaseCommand, connection: int | None) -> int:
         return self._broker._call(lambda server: server.inject(data, connection))
-
-
-def _translated(function: Callable[[Server], T], server: Server) -> T:
-    """Call a function; a refusal becomes the error that a client would get."""
-    try:
-        return function(server)
-    except Refusal as refusal:
-        raise from_server_error(refusal.code, refusal.message) from None

@@ -12,108 +12,29 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Protocol
 
-from pulsar_spark.errors import InvalidTopicName, OptionError
+from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing import actions
 from pulsar_spark.testing.actions import Action
+from pulsar_spark.testing.rules import (
+    COMMANDS,
+    CONNECTION,
+    FROM_BROKER,
+    INCOMING,
+    OUTGOING,
+    Rule,
+    Seen,
+    is_of,
+)
 from pulsar_spark.testing.topic_store import topic_name
-
-CONNECTION = "CONNECTION"
-COMMANDS = (CONNECTION, *pb.BaseCommand.Type.keys())
 
 # What is remembered of each type of command, and how many different counts there can be.
 LOG_LENGTH = 1000
 _MAX_COUNTS = 100_000
 # Deliveries are counted only: remembering each would cost more than sending it.
 _NOT_LOGGED = frozenset(("MESSAGE", "SEND_RECEIPT"))
-
-INCOMING = "in"
-OUTGOING = "out"
-_BOTH_WAYS = frozenset(("CLOSE_PRODUCER", "CLOSE_CONSUMER"))
-_FROM_BROKER = frozenset(
-    name
-    for name in COMMANDS
-    if name.endswith(("_RESPONSE", "_SUCCESS", "_RECEIPT", "_UPDATE")) and name != "AUTH_RESPONSE"
-) | {"CONNECTED", "SUCCESS", "ERROR", "SEND_ERROR", "MESSAGE", "PONG", "AUTH_CHALLENGE"} | {
-    "REACHED_END_OF_TOPIC", "ACTIVE_CONSUMER_CHANGE", "TOPIC_MIGRATED"
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One command that passed: when (time.monotonic), on which connection, which way, what.
-
-    `body` is the command's own protobuf message; it is not to be changed.
-    """
-
-    at: float
-    connection: int
-    direction: str
-    command: str
-    topic: str | None
-    body: Any
-
-
-class Rule:
-    """A fault that is set: `hits` counts how often it struck. As a context manager it ends."""
-
-    def __init__(
-        self,
-        command: str,
-        action: Action,
-        *,
-        times: int | None,
-        after: int,
-        topic: str | None,
-        when: Callable[[Seen], bool] | None,
-        answer: bool,
-        direction: str,
-        remove: Callable[[Rule], None],
-    ) -> None:
-        self.command = command
-        self.action = action
-        self.times = times
-        self.after = after
-        self.topic = topic
-        self.when = when
-        self.answer = answer
-        self.direction = direction
-        self.hits = 0
-        self._passed = 0
-        self._remove = remove
-
-    def strikes(self, seen: Seen) -> bool:
-        """Whether the rule applies to a command; counts it."""
-        if self.direction != seen.direction or (self.times is not None and self.hits >= self.times):
-            return False
-        if self.topic is not None and not _is_of(seen.topic, self.topic):
-            return False
-        if self.when is not None and not self.when(seen):
-            return False
-        self._passed += 1
-        if self._passed <= self.after:
-            return False
-        self.hits += 1
-        return True
-
-    def remove(self) -> None:
-        """Let the rule strike no more."""
-        self._remove(self)
-
-    def __enter__(self) -> Rule:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        self.remove()
 
 
 class FaultHost(Protocol):
@@ -126,6 +47,9 @@ class FaultHost(Protocol):
         self, topic: str, *, producers: bool, consumers: bool, assigned_broker_url: str | None
     ) -> int:
         """Send producers or consumers away."""
+
+    def migrate(self, topic: str, url: str | None, url_tls: str | None) -> int:
+        """Tell clients that a topic lives in another cluster."""
 
     def disconnect_all(self, *, reset: bool) -> int:
         """Close all connections."""
@@ -182,7 +106,7 @@ class Faults:
         if isinstance(action, str):
             action = _named_action(action)
         if direction is None:
-            direction = OUTGOING if command in _FROM_BROKER else INCOMING
+            direction = OUTGOING if command in FROM_BROKER else INCOMING
         is_request = direction == INCOMING and command not in ("SEND", CONNECTION)
         rule = Rule(
             command,
@@ -288,6 +212,10 @@ class Faults:
             topic, producers=False, consumers=True, assigned_broker_url=assigned_broker_url
         )
 
+    def migrate(self, topic: str, url: str | None, url_tls: str | None = None) -> int:
+        """Tell a topic's clients that it lives in another cluster; returns how many."""
+        return self._host.migrate(topic, url, url_tls)
+
     def disconnect(self, *, reset: bool = False) -> int:
         """Close all connections, in order or by TCP reset; returns how many there were."""
         return self._host.disconnect_all(reset=reset)
@@ -323,7 +251,7 @@ class Faults:
                 for (way, name, of), count in self._counts.items()
                 if name == command
                 and direction in (None, way)
-                and (wanted is None or _is_of(of, wanted))
+                and (wanted is None or is_of(of, wanted))
             )
 
     def log(self, command: str, topic: str | None = None) -> list[Seen]:
@@ -336,7 +264,7 @@ class Faults:
             return [
                 seen
                 for seen in self._log.get(command, ())
-                if wanted is None or _is_of(seen.topic, wanted)
+                if wanted is None or is_of(seen.topic, wanted)
             ]
 
     def forget(self) -> None:
@@ -371,17 +299,6 @@ class Faults:
             rules: Iterable[Rule] = self._rules.get(command, ())
             rule = next((rule for rule in rules if rule.strikes(seen)), None)
         return None if rule is None else (seen, rule)
-
-
-def _is_of(topic: str | None, wanted: str) -> bool:
-    if topic is None:
-        return False
-    if topic == wanted:
-        return True
-    try:
-        return str(topic_name(topic).partitioned) == wanted
-    except InvalidTopicName:
-        return False
 
 
 _NAMED: dict[str, type[Action]] = {

@@ -17,10 +17,10 @@ from pulsar_spark.protocol.frames import BODY_FIELDS, encode_command
 from pulsar_spark.protocol.states import Role, State
 from pulsar_spark.testing.actions import Action, Incoming
 from pulsar_spark.testing.entry_log import Entry
-from pulsar_spark.testing.faults import INCOMING, OUTGOING, Seen
 from pulsar_spark.testing.handlers.answers import refusal
 from pulsar_spark.testing.handlers.table import HANDLERS
 from pulsar_spark.testing.refusals import Refusal
+from pulsar_spark.testing.rules import INCOMING, OUTGOING, Seen
 from pulsar_spark.testing.topic_store import topic_name
 from pulsar_spark.testing.wire import Wire
 

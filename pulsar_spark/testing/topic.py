@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import Buffer
 from pulsar_spark.protocol.message_id import EARLIEST, LATEST
@@ -222,6 +223,23 @@ class Topic:
             consumer.session.close_consumer(consumer, assigned_broker_url)
             self.release(consumer)
         return len(gone)
+
+    def migrate(self, url: str | None, url_tls: str | None) -> int:
+        """Tell all clients that the topic lives in another cluster; returns how many."""
+        clients = [
+            (producer.session, producer.producer_id, pb.CommandTopicMigrated.Producer)
+            for producer in [*self.producers.by_name.values(), *self.producers.waiting]
+        ] + [
+            (consumer.session, consumer.consumer_id, pb.CommandTopicMigrated.Consumer)
+            for subscription in self.subscriptions.values()
+            for consumer in subscription.consumers
+        ]
+        for session, number, kind in clients:
+            command = commands.topic_migrated(
+                number, kind, broker_service_url=url, broker_service_url_tls=url_tls
+            )
+            session.send(command, self.name)
+        return len(clients)
 
     def forget_connections(self) -> None:
         """Begin as after a restart: nobody is connected, and non-durable readers are gone."""

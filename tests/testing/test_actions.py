@@ -11,7 +11,7 @@ from pulsar_spark.errors import ChecksumMismatch, OptionError, RemoteProtocolErr
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import FrameDecoder, parse_payload
 from pulsar_spark.testing import EmbeddedBroker, actions
-from pulsar_spark.testing.faults import Seen
+from pulsar_spark.testing.rules import Seen
 from tests.testing.wire_client import WireClient, names
 
 Dial = Callable[..., WireClient]

@@ -15,15 +15,8 @@ import pytest
 from pulsar_spark.errors import (
     ClosedError,
     ConnectError,
-    CorruptMessage,
-    InvalidTopicName,
     LocalProtocolError,
-    NotAllowed,
-    TopicNotFound,
 )
-from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import encode_payload_command
-from pulsar_spark.protocol.message_id import MessageId, Position
 from pulsar_spark.testing import EmbeddedBroker
 from tests.testing.wire_client import WireClient
 
@@ -122,90 +115,6 @@ def test_waiting_ends_when_the_broker_stops() -> None:
     assert broker.wait()
 
 
-def test_topics_have_full_names(broker: EmbeddedBroker) -> None:
-    assert broker.create_topic("t") == "persistent://public/default/t"
-    assert broker.create_topic("a/b/p", partitions=2) == "persistent://a/b/p"
-    assert broker.topics() == [
-        "persistent://a/b/p-partition-0",
-        "persistent://a/b/p-partition-1",
-        "persistent://public/default/t",
-    ]
-
-
-def test_wrong_names_are_errors(broker: EmbeddedBroker) -> None:
-    broker.create_topic("p", partitions=2)
-    with pytest.raises(NotAllowed):
-        broker.create_topic("p")
-    with pytest.raises(InvalidTopicName):
-        broker.create_topic("a/b")
-    with pytest.raises(TopicNotFound):
-        broker.unload("missing")
-    with pytest.raises(TopicNotFound, match="one partition"):
-        broker.stats("p")
-    with pytest.raises(NotAllowed):
-        broker.add_partitions("p", 1)
-
-
-def test_partitions_are_added(broker: EmbeddedBroker, client: WireClient) -> None:
-    broker.create_topic("p", partitions=2)
-    broker.add_partitions("p", 4)
-    assert client.request("PARTITIONED_METADATA", topic="p").body.partitions == 4
-
-
-def test_entries_can_be_stored_without_a_producer(
-    broker: EmbeddedBroker, client: WireClient
-) -> None:
-    broker.create_topic("t")
-    metadata = pb.MessageMetadata(
-        producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=3
-    )
-    command = pb.BaseCommand(
-        type=pb.BaseCommand.SEND, send=pb.CommandSend(producer_id=0, sequence_id=0)
-    )
-    head, body = encode_payload_command(command, metadata.SerializeToString(), b"body")
-    entry = bytes(head)[8 + command.ByteSize() :] + bytes(body)
-    first = broker.append("t", entry)
-    assert (first.entry_id, broker.stats("t").messages_in) == (0, 3)
-    damaged = entry[:-1] + b"?"
-    with pytest.raises(CorruptMessage):
-        broker.append("t", damaged)
-    broker.append("t", damaged, messages=3)
-    client.subscribe("t")
-    assert client.payloads(2) == [b"body", b"bod?"]
-
-
-def test_ledgers_roll_when_they_are_full_or_on_demand(start_broker: Start, dial: Dial) -> None:
-    broker = start_broker(max_entries_per_ledger=2)
-    client = dial(broker)
-    client.produce("t")
-    places = [client.publish().place for _ in range(3)]
-    broker.roll_ledger("t")
-    places.append(client.publish().place)
-    assert [entry for _, entry in places] == [0, 1, 0, 0]
-    assert len({ledger for ledger, _ in places}) == 3
-
-
-def test_ledger_ids_can_be_chosen(broker: EmbeddedBroker, client: WireClient) -> None:
-    broker.create_topic("t", ledger_id=500)
-    client.produce("t")
-    assert client.publish().place == (500, 0)
-    broker.delete_topic("t")
-    broker.create_topic("t", ledger_id=3)
-    client.produce("t")
-    assert client.publish().place == (3, 0)
-
-
-@pytest.mark.parametrize("kind", [MessageId, Position])
-def test_trimming_takes_ids_and_positions(
-    broker: EmbeddedBroker, client: WireClient, kind: type[MessageId] | type[Position]
-) -> None:
-    client.produce("t")
-    places = [client.publish().place for _ in range(3)]
-    broker.trim("t", before=kind(*places[1]))
-    assert broker.stats("t").entries == 2
-    assert broker.stats("t").first == MessageId(*places[1])
-
-
 @pytest.mark.fault(11)
 def test_a_restart_keeps_data_and_durable_subscriptions(broker: EmbeddedBroker, dial: Dial) -> None:
     client = dial(broker)
@@ -253,28 +162,6 @@ def test_calls_work_on_the_brokers_own_thread(broker: EmbeddedBroker, client: Wi
     client.request("LOOKUP", topic="t")
     assert problems == [LocalProtocolError]
     assert broker.topics() == ["persistent://public/default/made"]
-
-
-@pytest.mark.fault(15)
-def test_topics_move_between_brokers(start_broker: Start) -> None:
-    broker = start_broker(brokers=2)
-    assert len(set(broker.service_urls)) == 2
-    broker.create_topic("t")
-    broker.move("t", 1, assign=False)
-    first, second = (WireClient(int(url.rpartition(":")[2])) for url in broker.service_urls)
-    redirect = first.request("LOOKUP", topic="t").body
-    assert redirect.response == pb.CommandLookupTopicResponse.Redirect
-    assert redirect.brokerServiceUrl == broker.service_urls[1]
-    assert first.produce("t").body.error == pb.ServiceNotReady
-    found = second.request("LOOKUP", topic="t").body
-    assert found.response == pb.CommandLookupTopicResponse.Connect
-    assert not found.proxy_through_service_url
-    second.produce("t")
-    broker.move("t", 0)
-    closed = second.expect("CLOSE_PRODUCER").body
-    assert closed.assignedBrokerServiceUrl == broker.service_urls[0]
-    for client in (first, second):
-        client.close()
 
 
 @pytest.mark.slow

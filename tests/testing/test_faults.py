@@ -15,68 +15,11 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.testing import EmbeddedBroker, actions
-from pulsar_spark.testing.faults import COMMANDS, LOG_LENGTH
+from pulsar_spark.testing.faults import LOG_LENGTH
+from pulsar_spark.testing.rules import COMMANDS
 from tests.testing.wire_client import WireClient
 
 Dial = Callable[..., WireClient]
-
-
-def refused(client: WireClient, topic: str = "t") -> bool:
-    failed = pb.CommandLookupTopicResponse.Failed
-    return bool(client.request("LOOKUP", topic=topic).body.response == failed)
-
-
-def test_a_rule_strikes_once_unless_told_otherwise(
-    broker: EmbeddedBroker, client: WireClient
-) -> None:
-    rule = broker.faults.error("LOOKUP", "ServiceNotReady")
-    assert [refused(client) for _ in range(3)] == [True, False, False]
-    assert rule.hits == 1
-
-
-def test_times_and_after(broker: EmbeddedBroker, client: WireClient) -> None:
-    broker.faults.error("LOOKUP", "ServiceNotReady", times=2, after=1)
-    assert [refused(client) for _ in range(5)] == [False, True, True, False, False]
-
-
-def test_a_rule_without_end_is_removed(broker: EmbeddedBroker, client: WireClient) -> None:
-    with broker.faults.error("LOOKUP", "ServiceNotReady", times=None) as rule:
-        assert all(refused(client) for _ in range(4))
-    assert not refused(client)
-    assert rule.hits == 4
-    broker.faults.error("LOOKUP", "ServiceNotReady", times=None)
-    broker.faults.clear()
-    assert not refused(client)
-
-
-def test_rules_apply_one_after_the_other(broker: EmbeddedBroker, client: WireClient) -> None:
-    broker.faults.error("LOOKUP", "ServiceNotReady")
-    broker.faults.error("LOOKUP", "TooManyRequests")
-    codes = [client.request("LOOKUP", topic="t").body.error for _ in range(2)]
-    assert codes == [pb.ServiceNotReady, pb.TooManyRequests]
-
-
-def test_a_topic_means_its_partitions_too(broker: EmbeddedBroker, client: WireClient) -> None:
-    broker.create_topic("p", partitions=2)
-    broker.faults.error("LOOKUP", "ServiceNotReady", times=None, topic="p")
-    assert refused(client, "p-partition-1")
-    assert refused(client, "persistent://public/default/p")
-    assert not refused(client, "other")
-    broker.faults.clear()
-    broker.faults.error("LOOKUP", "ServiceNotReady", times=None, topic="p-partition-1")
-    assert not refused(client, "p-partition-0")
-
-
-def test_a_predicate_chooses(broker: EmbeddedBroker, client: WireClient) -> None:
-    client.produce("t")
-    broker.faults.error("SEND", "UnknownError", when=lambda seen: seen.body.sequence_id == 2)
-    answers = [client.publish().name for _ in range(4)]
-    assert answers == ["SEND_RECEIPT", "SEND_RECEIPT", "SEND_ERROR", "SEND_RECEIPT"]
-
-
-def test_a_predicate_can_ask_what_was_seen(broker: EmbeddedBroker, client: WireClient) -> None:
-    broker.faults.error("LOOKUP", "UnknownError", when=lambda _: broker.faults.seen("LOOKUP") == 2)
-    assert [refused(client) for _ in range(3)] == [False, True, False]
 
 
 @pytest.mark.parametrize("action", ["drop", actions.Drop()])
@@ -252,3 +195,20 @@ def test_the_log_is_bounded(broker: EmbeddedBroker, client: WireClient) -> None:
     client.request("CONSUMER_STATS", consumer_id=0)
     assert len(broker.faults.log("FLOW")) == LOG_LENGTH
     assert broker.faults.seen("FLOW") == LOG_LENGTH + 10
+
+
+@pytest.mark.fault(20)
+def test_clients_are_told_of_another_cluster(broker: EmbeddedBroker, client: WireClient) -> None:
+    client.produce("t", 3)
+    client.subscribe("t", consumer_id=4)
+    assert broker.faults.migrate("t", "pulsar://blue:1", "pulsar+ssl://blue:2") == 2
+    kind = pb.CommandTopicMigrated
+    told = [client.expect("TOPIC_MIGRATED").body for _ in range(2)]
+    assert [(each.resource_type, each.resource_id) for each in told] == [
+        (kind.Producer, 3),
+        (kind.Consumer, 4),
+    ]
+    assert {each.brokerServiceUrl for each in told} == {"pulsar://blue:1"}
+    assert {each.brokerServiceUrlTls for each in told} == {"pulsar+ssl://blue:2"}
+    broker.faults.migrate("t", None)
+    assert not client.expect("TOPIC_MIGRATED").body.HasField("brokerServiceUrl")

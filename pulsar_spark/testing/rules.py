@@ -1,0 +1,111 @@
+"""Rules: which command meets which trouble, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from pulsar_spark.errors import InvalidTopicName
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.testing.actions import Action
+from pulsar_spark.testing.topic_store import topic_name
+
+CONNECTION = "CONNECTION"
+COMMANDS = (CONNECTION, *pb.BaseCommand.Type.keys())
+
+INCOMING = "in"
+OUTGOING = "out"
+FROM_BROKER = frozenset(
+    name
+    for name in COMMANDS
+    if name.endswith(("_RESPONSE", "_SUCCESS", "_RECEIPT", "_UPDATE")) and name != "AUTH_RESPONSE"
+) | {"CONNECTED", "SUCCESS", "ERROR", "SEND_ERROR", "MESSAGE", "PONG", "AUTH_CHALLENGE"} | {
+    "REACHED_END_OF_TOPIC", "ACTIVE_CONSUMER_CHANGE", "TOPIC_MIGRATED"
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One command that passed: when (time.monotonic), on which connection, which way, what.
+
+    `body` is the command's own protobuf message; it is not to be changed.
+    """
+
+    at: float
+    connection: int
+    direction: str
+    command: str
+    topic: str | None
+    body: Any
+
+
+class Rule:
+    """A fault that is set: `hits` counts how often it struck. As a context manager it ends."""
+
+    def __init__(
+        self,
+        command: str,
+        action: Action,
+        *,
+        times: int | None,
+        after: int,
+        topic: str | None,
+        when: Callable[[Seen], bool] | None,
+        answer: bool,
+        direction: str,
+        remove: Callable[[Rule], None],
+    ) -> None:
+        self.command = command
+        self.action = action
+        self.times = times
+        self.after = after
+        self.topic = topic
+        self.when = when
+        self.answer = answer
+        self.direction = direction
+        self.hits = 0
+        self._passed = 0
+        self._remove = remove
+
+    def strikes(self, seen: Seen) -> bool:
+        """Whether the rule applies to a command; counts it."""
+        if self.direction != seen.direction or (self.times is not None and self.hits >= self.times):
+            return False
+        if self.topic is not None and not is_of(seen.topic, self.topic):
+            return False
+        if self.when is not None and not self.when(seen):
+            return False
+        self._passed += 1
+        if self._passed <= self.after:
+            return False
+        self.hits += 1
+        return True
+
+    def remove(self) -> None:
+        """Let the rule strike no more."""
+        self._remove(self)
+
+    def __enter__(self) -> Rule:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+
+def is_of(topic: str | None, wanted: str) -> bool:
+    """Whether a topic is the one that is wanted, or a partition of it."""
+    if topic is None:
+        return False
+    if topic == wanted:
+        return True
+    try:
+        return str(topic_name(topic).partitioned) == wanted
+    except InvalidTopicName:
+        return False
