@@ -6,7 +6,6 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
-import pyspark
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -16,12 +15,6 @@ if TYPE_CHECKING:
 
 # The module that Spark (4.1 and later) runs to push filters down; it plans such reads itself.
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
-
-
-def spark_version() -> tuple[int, int]:
-    """Return Spark's major and minor version."""
-    major, minor = pyspark.__version__.split(".")[:2]
-    return int(major), int(minor)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -180,6 +180,7 @@ def pushdown(broker: EmbeddedBroker) -> PushdownBatchReader:
     return PushdownBatchReader(options, infer_schema(options))
 
 
+@pytest.mark.skipif(not hasattr(spark, "Filter"), reason="this Spark pushes no filters down")
 def test_filters_that_are_taken_leave_exactly_their_rows(broker: EmbeddedBroker) -> None:
     broker.create_topic("t", 3)
     for partition in range(3):
@@ -209,5 +210,5 @@ def test_filters_that_are_taken_leave_exactly_their_rows(broker: EmbeddedBroker)
 
 
 def test_only_the_reader_for_pushdown_takes_filters() -> None:
-    assert PulsarBatchReader.pushFilters is spark.DataSourceReader.pushFilters
-    assert PushdownBatchReader.pushFilters is not spark.DataSourceReader.pushFilters
+    assert "pushFilters" in vars(PushdownBatchReader)
+    assert "pushFilters" not in vars(PulsarBatchReader)
