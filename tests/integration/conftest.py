@@ -32,6 +32,7 @@ def _tuned_embedded_broker() -> Iterator[Embedded]:
         max_entries_per_ledger=TUNED_ENTRIES_PER_LEDGER,
         expose_entry_metadata=True,
         keep_alive_interval=2.0,
+        deduplication=True,
     ) as own:
         yield Embedded(own)
         assert own.internal_errors == ()
@@ -47,6 +48,8 @@ def _tuned_real_broker(request: pytest.FixtureRequest) -> Iterator[Real]:
         f"MetadataInterceptor,{_INTERCEPTORS}.AppendIndexMetadataInterceptor",
         "exposingBrokerEntryMetadataToClientEnabled": "true",
         "keepAliveIntervalSeconds": "2",
+        "brokerDeduplicationEnabled": "true",
+        "backlogQuotaCheckIntervalInSeconds": "1",
     }
     own = OwnBroker(request.getfixturevalue("_distribution"), settings)
     try:
@@ -70,7 +73,8 @@ def tuned_broker(request: pytest.FixtureRequest) -> Broker:
     """Brokers that may be restarted and paused, with small limits.
 
     A message has at most TUNED_MESSAGE_SIZE bytes, a ledger TUNED_ENTRIES_PER_LEDGER entries;
-    each entry carries its index and the broker's time; PINGs come every 2 seconds.
+    each entry carries its index and the broker's time; PINGs come every 2 seconds; what a
+    producer sends again is dropped.
     """
     name = "_tuned_real_broker" if request.param == "real" else "_tuned_embedded_broker"
     found: Broker = request.getfixturevalue(name)

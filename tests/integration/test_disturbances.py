@@ -1,0 +1,291 @@
+"""Brokers restart, hang and let go of topics: nothing is lost, repeated or out of order.
+
+The brokers of these tests drop what a producer sends again, so that all comes exactly once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from pulsar_spark.client.lookup import Lookup
+from pulsar_spark.client.options import ProducerOptions, ReaderOptions
+from pulsar_spark.client.probe import Probe
+from pulsar_spark.client.reader import EntryReader
+from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION
+from tests.integration.brokers import Broker, wait_until
+from tests.integration.messages import (
+    clustered,
+    connected,
+    end_of,
+    official_read,
+    read_rows,
+    rows_of,
+)
+
+Connect = Callable[..., Any]
+
+BATCH = 20
+# Small enough for a reader to be interrupted with most of the topic still at the broker.
+QUEUE = 200
+
+WAIT = 90.0
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def write_numbered(broker: Broker, topic: str, count: int, pause: float, **options: Any) -> int:
+    """Write numbers in batches, with a pause between them; returns the number of reconnects."""
+    settings = ProducerOptions(batching_max_messages=BATCH, send_timeout=WAIT)
+    with (
+        clustered(broker, **options) as cluster,
+        TopicWriter(cluster, topic, settings, partitions=0) as writer,
+    ):
+        for number in range(count):
+            writer.send(MessageFields(b"%d" % number))
+            if number % BATCH == 0:
+                time.sleep(pause)
+        writer.flush(WAIT)
+        assert writer.counts.acknowledged == count
+        return writer.counts.reconnects
+
+
+def read_slowly(broker: Broker, topic: str, pause: float, **options: Any) -> list[bytes | None]:
+    """Read all that a topic holds, with a pause after each entry."""
+    end = end_of(broker, topic)
+    with connected(broker, **options) as pool:
+        settings = ReaderOptions(receiver_queue_size=QUEUE, auto_scale=False)
+        with EntryReader(pool, topic, EARLIEST_POSITION, end, settings) as reader:
+            found: list[bytes | None] = []
+            for entry in reader:
+                found += [row.content.payload for row in rows_of(entry)]
+                time.sleep(pause)
+            return found
+
+
+def follow(broker: Broker, topic: str, count: int, **options: Any) -> list[bytes | None]:
+    """Read what comes into a topic, until there were `count` messages."""
+    deadline = time.monotonic() + WAIT
+    found: list[bytes | None] = []
+    with (
+        connected(broker, **options) as pool,
+        EntryReader(pool, topic, EARLIEST_POSITION) as reader,
+    ):
+        while len(found) < count:
+            assert time.monotonic() < deadline, f"only {len(found)} of {count} messages came"
+            entry = reader.next_entry(1.0)
+            if entry is not None:
+                found += [row.content.payload for row in rows_of(entry)]
+    return found
+
+
+@contextmanager
+def in_background(*works: Callable[[], Any]) -> Iterator[list[Future[Any]]]:
+    """Run functions on threads; at the end all have to be done."""
+    with ThreadPoolExecutor(len(works)) as threads:
+        futures = [threads.submit(work) for work in works]
+        yield futures
+        for future in futures:
+            future.result(WAIT)
+
+
+@contextmanager
+def traffic(
+    broker: Broker, official_client: Connect, messages: int, pause: float, **options: Any
+) -> Iterator[Callable[[], bool]]:
+    """Read, write and follow topics while the block runs; at the end all must be exact.
+
+    Yields whether reader and writer are still at it.
+    """
+    old, new = broker.create_topic(), broker.create_topic()
+    write_numbered(broker, old, messages, 0)
+    with in_background(
+        lambda: read_slowly(broker, old, pause, **options),
+        lambda: write_numbered(broker, new, messages, pause, **options),
+        lambda: follow(broker, new, messages, **options),
+    ) as (read, written, followed):
+        wait_until(lambda: broker.producers(new) and broker.subscriptions(old), "started")
+        time.sleep(0.3)
+        yield lambda: not read.done() and not written.done()
+    assert read.result() == numbered(messages)
+    assert followed.result() == numbered(messages)
+    assert [row.content.payload for row in read_rows(broker, new)] == numbered(messages)
+    client = official_client(broker.service_url)
+    assert [found.data() for found in official_read(client, new, messages)] == numbered(messages)
+    for topic in (old, new):
+        broker.expect_no_trace(topic)
+
+
+@pytest.mark.fault(11, 12)
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_broker_restarts_while_all_goes_on(
+    tuned_broker: Broker, official_client: Connect, kill: bool
+) -> None:
+    with traffic(tuned_broker, official_client, 6_000, 0.005) as going:
+        assert going()
+        tuned_broker.restart(kill=kill)
+
+
+@pytest.mark.fault(14)
+def test_topics_are_unloaded_all_the_time(tuned_broker: Broker, official_client: Connect) -> None:
+    messages, pause = 20_000, 0.002
+    old, new = tuned_broker.create_topic(), tuned_broker.create_topic()
+    write_numbered(tuned_broker, old, messages, 0)
+    unloads = 0
+    with in_background(
+        lambda: read_slowly(tuned_broker, old, pause),
+        lambda: write_numbered(tuned_broker, new, messages, pause),
+        lambda: follow(tuned_broker, new, messages),
+    ) as (read, written, followed):
+        while not (read.done() and written.done()):
+            time.sleep(0.3)
+            tuned_broker.unload(old)
+            tuned_broker.unload(new)
+            unloads += 1
+    assert unloads >= 5
+    assert read.result() == numbered(messages)
+    assert followed.result() == numbered(messages)
+    assert written.result() >= 1
+    client = official_client(tuned_broker.service_url)
+    assert [found.data() for found in official_read(client, new, messages)] == numbered(messages)
+
+
+@pytest.mark.fault(5)
+def test_a_broker_that_hangs_is_noticed_and_survived(
+    tuned_broker: Broker, official_client: Connect
+) -> None:
+    options = {"keep_alive_interval": 1.0, "connection_timeout": 2.0}
+    with traffic(tuned_broker, official_client, 6_000, 0.005, **options) as going:
+        assert going()
+        tuned_broker.pause()
+        try:
+            time.sleep(3.5)
+        finally:
+            tuned_broker.resume()
+
+
+@pytest.mark.fault(5)
+def test_a_writer_leaves_a_broker_that_hangs(tuned_broker: Broker) -> None:
+    topic = tuned_broker.create_topic()
+    options = {"keep_alive_interval": 0.5, "connection_timeout": 1.0}
+    with clustered(tuned_broker, **options) as cluster, TopicWriter(cluster, topic) as writer:
+        writer.open()
+        (producer,) = writer.producers
+        tuned_broker.pause()
+        try:
+            writer.send(MessageFields(b"into the void"))
+            writer.flush_batches()
+            wait_until(lambda: not producer.is_connected, "noticed", 10)
+        finally:
+            tuned_broker.resume()
+        writer.flush(WAIT)
+        assert writer.counts.reconnects >= 1
+    assert [row.content.payload for row in read_rows(tuned_broker, topic)] == [b"into the void"]
+
+
+@pytest.mark.fault(8, 9)
+def test_callers_that_pause_keep_their_connections(tuned_broker: Broker) -> None:
+    topic = tuned_broker.create_topic()
+    write_numbered(tuned_broker, topic, 5_000, 0)
+    end = end_of(tuned_broker, topic)
+    settings = ReaderOptions(receiver_queue_size=QUEUE, auto_scale=False)
+    with (
+        clustered(tuned_broker, keep_alive_interval=1.0) as cluster,
+        EntryReader(cluster.pool, topic, EARLIEST_POSITION, end, settings) as reader,
+        TopicWriter(cluster, topic) as writer,
+    ):
+        found = [reader.next_entry() for _ in range(3)]
+        writer.send(MessageFields(b"before"))
+        writer.flush()
+        connection = Lookup(cluster.pool).connection(topic)
+        before = tuned_broker.subscriptions(topic)
+        # The broker asks every two seconds and does not wait much longer for an answer.
+        time.sleep(5.0)
+        assert tuned_broker.subscriptions(topic) == before
+        found += reader
+        writer.send(MessageFields(b"after"))
+        writer.flush()
+        assert writer.counts.reconnects == 0
+        assert Lookup(cluster.pool).connection(topic) is connection
+        rows = [row for entry in found if entry is not None for row in rows_of(entry)]
+        assert [row.content.payload for row in rows] == numbered(5_000)
+
+
+@pytest.mark.fault(10)
+def test_many_readers_and_writers_come_back_after_a_restart(tuned_broker: Broker) -> None:
+    partitions, rounds = 24, 3
+    topic = tuned_broker.create_topic(partitions=partitions)
+    names = tuned_broker.partitions_of(topic, partitions)
+    keys = [f"k{number}" for number in range(200)]
+    with (
+        clustered(tuned_broker) as cluster,
+        TopicWriter(cluster, topic, ProducerOptions(send_timeout=WAIT)) as writer,
+    ):
+        writer.open()
+        readers = [EntryReader(cluster.pool, name, EARLIEST_POSITION) for name in names]
+        got: list[list[bytes | None]] = [[] for _ in names]
+
+        def drain(timeout: float) -> int:
+            for reader, own in zip(readers, got, strict=True):
+                while (entry := reader.next_entry(timeout)) is not None:
+                    own += [row.content.payload for row in rows_of(entry)]
+            return sum(map(len, got))
+
+        sent = 0
+        for round_ in range(rounds):
+            for key in keys:
+                writer.send(MessageFields(b"%d" % sent, key))
+                sent += 1
+            writer.flush(WAIT)
+            wait_until(lambda sent=sent: drain(0.01) == sent, "all is read", WAIT)  # type: ignore[misc]
+            if round_ == 0:
+                tuned_broker.restart()
+        for reader in readers:
+            reader.close()
+    # Each partition is in the order of its writer.
+    for own in got:
+        assert [int(found or b"") for found in own] == sorted(int(found or b"") for found in own)
+    assert sorted(itertools.chain(*got), key=repr) == sorted(numbered(sent), key=repr)
+
+
+@pytest.mark.fault(11, 14)
+def test_questions_are_answered_through_unloads_and_a_restart(tuned_broker: Broker) -> None:
+    topic = tuned_broker.create_topic()
+    write_numbered(tuned_broker, topic, 200, 0)
+    rows = read_rows(tuned_broker, topic)
+    asked = 0
+
+    def ask() -> None:
+        nonlocal asked
+        with connected(tuned_broker) as pool:
+            lookup, probe = Lookup(pool), Probe(pool)
+            for _ in range(60):
+                assert lookup.last_message_id(topic) == rows[-1].message_id
+                found = probe.first_entry_at(topic, EARLIEST_POSITION)
+                assert found is not None
+                assert found.start[:2] == (rows[0].message_id.ledger_id, 0)
+                by_time = probe.first_entry_from_time(topic, 1)
+                assert by_time is not None
+                assert by_time.start == found.start
+                asked += 1
+                time.sleep(0.02)
+
+    with in_background(ask) as (answers,):
+        wait_until(lambda: asked > 2, "asked")
+        for _ in range(3):
+            tuned_broker.unload(topic)
+            time.sleep(0.2)
+        tuned_broker.restart()
+        answers.result(WAIT)
+    assert asked == 60
+    tuned_broker.expect_no_trace(topic)
