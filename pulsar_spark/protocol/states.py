@@ -15,7 +15,7 @@ Pulsar binary protocol, sections "Connection establishment", "Producer" and "Con
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import IntEnum, auto
 
 from pulsar_spark.errors import LocalProtocolError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -24,7 +24,7 @@ from pulsar_spark.protocol.frames import BODY_FIELDS
 _T = pb.BaseCommand
 
 
-class Role(Enum):
+class Role(IntEnum):
     """The two ends of a connection."""
 
     CLIENT = auto()
@@ -36,7 +36,7 @@ class Role(Enum):
         return Role.BROKER if self is Role.CLIENT else Role.CLIENT
 
 
-class State(Enum):
+class State(IntEnum):
     """States of connections, producers and consumers; `STALE` is the verdict "drop it"."""
 
     START = auto()
@@ -185,6 +185,8 @@ CONSUMER: Table = {
     _S.OPEN: {
         **{(_C, number): _S.OPEN for number in _CONSUMER_CALLS},
         **{(_B, number): _S.OPEN for number in _DELIVERIES},
+        # The same id again: brokers answer it as if it were the first time.
+        (_C, _T.SUBSCRIBE): _S.OPENING,
         (_C, _T.SEEK): _S.SEEKING,
         (_C, _T.UNSUBSCRIBE): _S.CLOSING,
         (_C, _T.CLOSE_CONSUMER): _S.CLOSING,
@@ -307,9 +309,11 @@ class Conversation:
         return True
 
     def _open_request(self, sender: Role, request_id: int, kind: int, owner: int) -> None:
+        error = LocalProtocolError if sender is self._role else RemoteProtocolError
         if len(self._requests) >= MAX_OPEN_REQUESTS:
-            error = LocalProtocolError if sender is self._role else RemoteProtocolError
             raise error(f"more than {MAX_OPEN_REQUESTS} requests are without an answer")
+        if request_id in self._requests:
+            raise error(f"request id {request_id} is used again before its answer")
         self._requests[request_id] = (kind, owner)
 
     def _step(

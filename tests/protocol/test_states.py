@@ -188,6 +188,15 @@ def test_unanswered_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
         conversation.apply(C, commands.subscribe("t", "s", 10, 10))
 
 
+def test_a_request_id_is_not_used_again_before_its_answer() -> None:
+    again = commands.subscribe("t", "s", 2, 20)
+    with pytest.raises(LocalProtocolError, match="used again"):
+        play(ready(), CONSUMER_OPEN[0], (C, again))
+    with pytest.raises(RemoteProtocolError, match="used again"):
+        play(ready(B), CONSUMER_OPEN[0], (C, again))
+    assert all(play(ready(), *CONSUMER_OPEN, (C, again)))
+
+
 @pytest.mark.fault(42)
 def test_random_commands_give_only_verdicts_or_protocol_errors() -> None:
     """20,000 conversations of random order: the machine is total."""
