@@ -18,6 +18,8 @@ MessageCallback = Callable[[PulsarError | None, MessageId | None], None]
 
 # About what a message needs in a batch besides payload, key and properties.
 _OVERHEAD = 16
+# Messages without a batch that are written to the connection together.
+_SINGLES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +93,10 @@ class Batcher:
         """Add a column of messages that have a payload and maybe a string key (in UTF-8).
 
         Goes on from index `start` until the batch is full and sent, or the column ends, and
-        returns the index of the next message.
+        returns the index of the next message. Without batching, some messages are sent.
         """
+        if not self._batching:
+            return self._send_singles(payloads, keys, start)
         with self._lock:
             if self._mixed or (self._count and (keys is None) != (self._keys is None)):
                 self.flush()
@@ -195,6 +199,26 @@ class Batcher:
             self._send_uniform(payloads[:half], None if keys is None else keys[:half])
             self._send_uniform(payloads[half:], None if keys is None else keys[half:])
 
+    def _send_singles(
+        self, payloads: Sequence[bytes], keys: Sequence[bytes] | None, start: int
+    ) -> int:
+        """Send messages one by one, but written together; return the index of the next one."""
+        stop, size = start, 0
+        while stop < len(payloads) and stop - start < _SINGLES and size < self._max_bytes:
+            size += len(payloads[stop])
+            stop += 1
+        part = payloads[start:stop]
+        if keys is None:
+            entries = [OutgoingEntry(payload) for payload in part]
+        else:
+            entries = [
+                OutgoingEntry(payload, partition_key=key.decode())
+                for payload, key in zip(part, keys[start:stop], strict=True)
+            ]
+        with self._lock:
+            self.producer.send_many(entries)
+        return stop
+
     def _send_mixed(
         self, messages: list[MessageFields], callbacks: list[MessageCallback | None]
     ) -> None:
@@ -222,9 +246,8 @@ class Batcher:
     def _send_single(
         self, message: MessageFields, callback: MessageCallback | None, solo: Solo | None
     ) -> None:
-        payload = message.payload or b""
         entry = OutgoingEntry(
-            lambda _: payload,
+            message.payload or b"",
             partition_key=message.key,
             key_is_base64=message.key_is_base64,
             null_key=message.null_key,

@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, cast
@@ -210,14 +210,24 @@ class ClientConnection:
 
         Returns when the socket has taken everything, so a slow broker holds its senders back.
         """
+        return self.send_payloads([(command, metadata, payload)], timeout)
+
+    def send_payloads(
+        self,
+        entries: Iterable[tuple[pb.BaseCommand, bytes, Buffer]],
+        timeout: float | None = None,
+    ) -> bool:
+        """As `send_payload`, for several entries, which are written together and in order.
+
+        Returns False if any of them became pointless.
+        """
         self._check_process()
         with self._mutex:
             self._check_open()
-            if not self._core.send_payload(command, metadata, payload):
-                return False
+            sent = [self._core.send_payload(*entry) for entry in entries]
             self._writer.put(self._core.data_to_send())
         self._flush(timeout)
-        return True
+        return all(sent)
 
     # --- handlers -----------------------------------------------------------------------------
 

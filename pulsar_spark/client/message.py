@@ -129,8 +129,11 @@ class Message:
         return self._own.null_value
 
     def properties(self) -> dict[str, str]:
-        """The properties; of a name that comes twice, the last value."""
-        return {pair.key: pair.value for pair in self._own.properties}
+        """The properties; of a name that comes twice, the first value."""
+        found: dict[str, str] = {}
+        for pair in self._own.properties:
+            found.setdefault(pair.key, pair.value)
+        return found
 
     def partition_key(self) -> str:
         """The key: of one that is bytes, the base64 text."""

@@ -31,14 +31,14 @@ _CHUNK_FIELDS = 3 * (2 + 5) + 2 + 3
 class OutgoingEntry:
     """One entry to be: a batch of messages, or a single message.
 
-    `encode` gives the uncompressed body for the sequence id of the first message; it is called
-    once, when that id is known. `num_messages` is None for a message that is not in a batch.
+    `body` is uncompressed; if it holds sequence ids, it is a function of the first one, which is
+    called once, when that is known. `num_messages` is None for a message that is not in a batch.
     `sequence_ids` are the lowest and the highest if the caller chooses them itself. Of a batch
     the key fields are those of its first message; `event_time`, `properties`, `deliver_at`
     (ms since the epoch) and `null_value` are for a single message only.
     """
 
-    encode: Callable[[int], Buffer]
+    body: Buffer | Callable[[int], Buffer]
     num_messages: int | None = None
     sequence_ids: tuple[int, int] | None = None
     partition_key: str | None = None
@@ -89,7 +89,7 @@ def encode_entry(
     highest = first_sequence_id + entry.count - 1
     if entry.sequence_ids is not None:
         highest = entry.sequence_ids[1]
-    body = entry.encode(first_sequence_id)
+    body = entry.body(first_sequence_id) if callable(entry.body) else entry.body
     metadata = _metadata(entry, first_sequence_id, highest, limits)
     payload: Buffer = body
     if limits.compression != pb.NONE and len(body):

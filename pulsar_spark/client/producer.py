@@ -19,7 +19,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,6 +50,7 @@ from pulsar_spark.protocol.topic_name import TopicName
 logger = logging.getLogger(__name__)
 
 _ABORT_SECONDS = 1.0
+_RESEND_GROUP = 16
 
 # A refusal of a message that sending it again cannot change.
 _FATAL_SEND_ERRORS = (TopicTerminated, NotAllowed, ProducerFenced)
@@ -197,6 +198,13 @@ class Producer:
         or InvalidRow for an entry that cannot be sent, the final error of the producer, and
         OperationTimeout.
         """
+        self.send_many((entry,))
+
+    def send_many(self, entries: Iterable[OutgoingEntry]) -> None:
+        """Send entries in order, as `send` does, but written to the connection together.
+
+        If one raises, those before it are on their way.
+        """
         self._check_process()
         # One sender at a time: sequence ids follow the order in which entries are sent.
         if not self._order.acquire(timeout=self._window.timeout):
@@ -206,11 +214,17 @@ class Producer:
         try:
             limits = self._limits or self._open_limits()
             self._window.check()
-            first = self._next_sequence_id
-            if entry.sequence_ids is not None:
-                first = entry.sequence_ids[0]
-            for send in encode_entry(entry, first, limits):
-                self._submit(send)
+            upcoming = self._next_sequence_id
+            group: list[PendingSend] = []
+            try:
+                for entry in entries:
+                    first = upcoming if entry.sequence_ids is None else entry.sequence_ids[0]
+                    for send in encode_entry(entry, first, limits):
+                        self._make_room(send, group)
+                        group.append(send)
+                        upcoming = max(upcoming, send.highest_sequence_id + 1)
+            finally:
+                self._submit(group)
         finally:
             self._order.release()
 
@@ -250,7 +264,11 @@ class Producer:
         assert self._limits is not None
         return self._limits
 
-    def _submit(self, send: PendingSend) -> None:
+    def _make_room(self, send: PendingSend, group: list[PendingSend]) -> None:
+        if self._window.try_reserve(send, group):
+            return
+        # What is waited for may be the group itself.
+        self._submit(group)
         try:
             self._window.reserve(send)
         except OperationTimeout as error:
@@ -258,27 +276,32 @@ class Producer:
                 # Some chunks are out; a message that ends in the middle cannot be repaired.
                 self._fail(error)
             raise
+
+    def _submit(self, group: list[PendingSend]) -> None:
+        """Take sends for which there is room, and write them if there is a connection."""
+        sends = group.copy()
+        group.clear()
         with self._wire:
             with self._window.changed:
                 if self._window.ended:
-                    self._window.release(send)
+                    for send in sends:
+                        self._window.release(send)
                     self._window.check()
-                self._window.append(send)
-                self._next_sequence_id = max(self._next_sequence_id, send.highest_sequence_id + 1)
+                for send in sends:
+                    self._window.append(send)
+                    following = send.highest_sequence_id + 1
+                    self._next_sequence_id = max(self._next_sequence_id, following)
                 registration = self._registration
-            if registration is not None:
-                self._write(registration, send)
+            if registration is not None and sends:
+                self._write(registration, sends)
 
-    def _write(self, registration: Registration, send: PendingSend) -> bool:
+    def _write(self, registration: Registration, sends: Sequence[PendingSend]) -> None:
         """Write to the connection; what fails stays pending and is sent again. `_wire` is held."""
+        entries = [(send.command, send.metadata, send.payload) for send in sends]
         try:
-            registration.connection.send_payload(
-                send.command, send.metadata, send.payload, timeout=self._window.timeout
-            )
+            registration.connection.send_payloads(entries, timeout=self._window.timeout)
         except PulsarError as error:
             self.on_lost(registration, error)
-            return False
-        return True
 
     # --- for the registrar --------------------------------------------------------------------
 
@@ -326,8 +349,9 @@ class Producer:
                 )
                 self._fail(error)
                 return
-            if not self._write(registration, send):
-                return
+        for start in range(0, len(pending), _RESEND_GROUP):
+            if self._registration is registration:
+                self._write(registration, pending[start : start + _RESEND_GROUP])
 
     def _begin_sequence(self, last_sequence_id: int) -> None:
         initial = self._options.initial_sequence_id

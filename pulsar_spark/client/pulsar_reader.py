@@ -172,6 +172,8 @@ class PulsarReader:
         self._on_close = on_close
         self._closed = False
         self._listener: threading.Thread | None = None
+        # What was the last message of each partition when it was last asked for.
+        self._ends: dict[str, wire.MessageId] = {}
         # Where each partition's next message is; behind the last one that was given out.
         self._positions = self._resolve(start)
         self._source = self._open()
@@ -220,10 +222,10 @@ class PulsarReader:
         """Whether the topic has a message now that `read_next` has not given out yet."""
         if self._closed:
             raise ClosedError("the reader is closed", topic=self._topic)
-        for topic, last in self._last_ids().items():
-            if Position.after(last) > self._positions[topic]:
-                return True
-        return False
+        if not self._is_behind():
+            # What was last before has been read: only the broker knows of more.
+            self._ends = self._last_ids()
+        return self._is_behind()
 
     def seek(self, messageid: MessageId | int) -> None:
         """Go on behind a message, or at a publish time in milliseconds since the epoch.
@@ -241,6 +243,7 @@ class PulsarReader:
             raise OptionError("seek takes a MessageId or a time in milliseconds")
         self._source.close()
         self._positions = positions
+        self._ends = {}
         self._source = self._open()
 
     def close(self) -> None:
@@ -278,6 +281,10 @@ class PulsarReader:
                 logger.exception("the listener of %s failed", self._topic)
 
     # --- positions ----------------------------------------------------------------------------
+
+    def _is_behind(self) -> bool:
+        ends = self._ends
+        return any(Position.after(ends[topic]) > self._positions[topic] for topic in ends)
 
     def _open(self) -> PartitionSource | _Merged:
         sources = [

@@ -76,6 +76,11 @@ class PartitionRouter:
         self._cache: dict[Key, int] = {}
 
     @property
+    def spreads(self) -> bool:
+        """Whether messages without a key go to all partitions."""
+        return not self._fixed
+
+    @property
     def current(self) -> int:
         """The partition whose turn it is for messages without a key."""
         return self._current

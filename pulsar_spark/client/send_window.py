@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pulsar_spark.client.backoff import Deadline
@@ -91,6 +91,18 @@ class SendWindow:
         if not self._budget.reserve(send.size, deadline.at, lambda: self.ended):
             self.check()
             raise self._no_room()
+
+    def try_reserve(self, send: PendingSend, group: Sequence[PendingSend]) -> bool:
+        """As `reserve`, without waiting: False if there is no room.
+
+        `group` are sends that have room already and are not appended yet.
+        """
+        self.check()
+        if self._max_messages and (group or len(self.pending)):
+            messages = self.pending.messages + sum(before.num_messages for before in group)
+            if messages + send.num_messages > self._max_messages:
+                return False
+        return self._budget.reserve(send.size, 0.0, lambda: True)
 
     def _has_room(self, send: PendingSend) -> bool:
         if not self._max_messages or not len(self.pending):

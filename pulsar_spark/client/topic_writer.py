@@ -30,6 +30,8 @@ T = TypeVar("T")
 _MIN_BATCH_BYTES = 4096
 # Rows that are written one by one where a column has a gap, before columns are tried again.
 _ROWS_AROUND_A_GAP = 1000
+# Messages that one partition is dealt before the next one's turn, where each has one in turn.
+_DEALT = 64
 
 
 class TopicWriter:
@@ -230,6 +232,9 @@ class TopicWriter:
 
     def _write_unkeyed(self, columns: MessageColumns) -> None:
         payloads: Sequence[bytes] = columns.payloads  # type: ignore[assignment]
+        if not self._options.batching_enabled and self.partitions > 1:
+            self._deal(columns, payloads)
+            return
         index = 0
         while index < len(payloads):
             batcher = self._batcher(self._router.current)
@@ -245,6 +250,20 @@ class TopicWriter:
             if not batcher.count:
                 with self._lock:
                     self._router.advance()
+
+    def _deal(self, columns: MessageColumns, payloads: Sequence[bytes]) -> None:
+        """Give each partition in turn one message, as without batching, but many at a time."""
+        if None in payloads:
+            self._write_rows(columns, 0, len(columns))
+            return
+        step = self.partitions if self._router.spreads else 1
+        for start in range(0, len(payloads), _DEALT * step):
+            stop = min(start + _DEALT * step, len(payloads))
+            for first in range(start, min(start + step, stop)):
+                rows = range(first, stop, step)
+                with self._lock:
+                    partition = self._router.next_unkeyed()
+                self._extend(columns, rows, payloads[first:stop:step], None, partition)
 
     def _write_keyed(self, columns: MessageColumns, keys: list[bytes]) -> None:
         payloads: Sequence[bytes] = columns.payloads  # type: ignore[assignment]
@@ -269,7 +288,7 @@ class TopicWriter:
         columns: MessageColumns,
         rows: Sequence[int],
         payloads: Sequence[bytes],
-        keys: Sequence[bytes],
+        keys: Sequence[bytes] | None,
         partition: int,
     ) -> None:
         batcher = self._batcher(partition)

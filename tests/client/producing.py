@@ -157,7 +157,7 @@ class Results:
 
 def single(payload: bytes, results: Results | None = None, **fields: Any) -> OutgoingEntry:
     """Return a message by itself."""
-    return OutgoingEntry(lambda _: payload, callback=results, **fields)
+    return OutgoingEntry(payload, callback=results, **fields)
 
 
 def batch(count: int, results: Results | None = None, **fields: Any) -> OutgoingEntry:

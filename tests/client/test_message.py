@@ -37,7 +37,7 @@ def test_a_message_of_a_batch_takes_nothing_of_its_own_from_the_entry() -> None:
     own.properties.add(key="a", value="2")
     found = message(own)
     assert (found.partition_key(), found.event_timestamp()) == ("", 0)
-    assert found.properties() == {"a": "2"}
+    assert found.properties() == {"a": "1"}
     assert found.ordering_key().encode("utf-8", "surrogateescape") == b"\xff"
     assert found.has_null_value()
     assert (found.publish_timestamp(), found.producer_name()) == (123, "p")

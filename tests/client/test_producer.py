@@ -11,12 +11,14 @@ from pulsar_spark.client.outgoing import OutgoingEntry
 from pulsar_spark.client.producer import Producer
 from pulsar_spark.errors import (
     ClosedError,
+    MessageTooLarge,
     OperationTimeout,
     PulsarError,
 )
 from pulsar_spark.protocol.message_id import MessageId
 from tests.client.producing import (
     Results,
+    TopicScript,
     batch,
     make,
     single,
@@ -96,6 +98,42 @@ def test_nothing_is_connected_before_it_is_needed() -> None:
 
 
 # --- threads, ends --------------------------------------------------------------------------
+
+
+def test_entries_that_are_sent_together_are_one_after_the_other() -> None:
+    with topic() as (script, cluster, _):
+        results = Results()
+        producer = make(cluster)
+        chosen = single(b"chosen", results, sequence_ids=(50, 50))
+        producer.send_many([single(b"1", results), batch(3, results), chosen, batch(2, results)])
+        producer.send_many([])
+        producer.close()
+        assert script.sequence_ids == [0, 1, 50, 51]
+        assert script.sends[3].payload == b"body 51"
+        assert [found.entry_id for found in results.ids if found] == [0, 1, 2, 3]
+
+
+def test_what_comes_before_an_entry_that_cannot_be_sent_is_sent() -> None:
+    script = TopicScript(max_message_size=500)
+    with topic(script) as (_, cluster, _):
+        producer = make(cluster)
+        with pytest.raises(MessageTooLarge):
+            producer.send_many([single(b"1"), single(bytes(1000)), single(b"2")])
+        producer.send(single(b"3"))
+        producer.close()
+        assert [sent.payload for sent in script.sends] == [b"1", b"3"]
+        assert script.sequence_ids == [0, 1]
+        assert cluster.budget.used == 0
+
+
+@pytest.mark.parametrize("most,memory_limit", [(5, 64_000), (0, 500)])
+def test_more_entries_than_the_window_holds_go_through_it(most: int, memory_limit: int) -> None:
+    with topic(memory_limit=memory_limit) as (script, cluster, _):
+        producer = make(cluster, max_pending_messages=most)
+        producer.send_many([single(bytes(50)) for _ in range(40)])
+        producer.close()
+        assert script.sequence_ids == list(range(40))
+        assert cluster.budget.used == 0
 
 
 def test_many_threads_can_send_and_ids_stay_in_order() -> None:

@@ -74,6 +74,32 @@ def test_messages_without_a_key_go_batch_by_batch_to_all_partitions() -> None:
         assert sorted(by_partition(script)) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("count", [1, 3, 10, 500, 1000])
+@pytest.mark.parametrize("gap", [False, True])
+def test_without_batching_each_partition_has_one_message_in_turn(count: int, gap: bool) -> None:
+    payloads: list[bytes | None] = [b"%d" % number for number in range(count)]
+    if gap:
+        payloads[count // 2] = None
+    with topic(TopicScript(partitions=3)) as (script, cluster, _):
+        with TopicWriter(cluster, "t", options(batching_enabled=False)) as writer:
+            first = writer._router.current
+            writer.write(MessageColumns(payloads))
+        expected: dict[int, list[bytes]] = {}
+        for number, payload in enumerate(payloads):
+            expected.setdefault((first + number) % 3, []).append(payload or b"")
+        assert by_partition(script) == expected
+        assert not any(sent.metadata.HasField("num_messages_in_batch") for sent in script.sends)
+
+
+def test_without_batching_a_single_partition_gets_all_in_order() -> None:
+    chosen = options(batching_enabled=False, routing_mode="SinglePartition")
+    payloads = [b"%d" % number for number in range(300)]
+    with topic(TopicScript(partitions=3)) as (script, cluster, _):
+        with TopicWriter(cluster, "t", chosen) as writer:
+            writer.write(MessageColumns(payloads))
+        assert list(by_partition(script).values()) == [payloads]
+
+
 def test_single_partition_mode_writes_to_one() -> None:
     with topic(TopicScript(partitions=3)) as (script, cluster, _):
         single = options(batching_max_messages=10, routing_mode="SinglePartition")
