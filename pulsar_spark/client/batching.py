@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,10 +18,30 @@ from pulsar_spark.protocol.message_id import MessageId
 MessageCallback = Callable[[PulsarError | None, MessageId | None], None]
 """Called once per message: with an error, or with its id."""
 
+logger = logging.getLogger(__name__)
+
 # About what a message needs in a batch besides payload, key and properties.
 _OVERHEAD = 16
 # Messages without a batch that are written to the connection together.
 _SINGLES = 64
+
+
+class DeferredCallback:
+    """A MessageCallback that runs elsewhere: `run` takes a function and calls it there.
+
+    The messages of an entry are told in one go.
+    """
+
+    __slots__ = ("callback", "run")
+
+    def __init__(
+        self, callback: MessageCallback, run: Callable[[Callable[[], object]], object]
+    ) -> None:
+        self.callback = callback
+        self.run = run
+
+    def __call__(self, error: PulsarError | None, message_id: MessageId | None) -> None:
+        self.run(lambda: self.callback(error, message_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +249,7 @@ class Batcher:
             self._send_single(first, callbacks[0] if callbacks else None, None)
             return
         entry = OutgoingEntry(
-            lambda sequence_id: encode_batch(messages, sequence_id).payload,
+            lambda sequence_id: _encode(messages, sequence_id),
             num_messages=len(messages),
             partition_key=first.key,
             key_is_base64=first.key_is_base64,
@@ -283,17 +305,59 @@ def message_size(message: MessageFields) -> int:
     return size + _OVERHEAD
 
 
+def _encode(messages: list[MessageFields], sequence_id: int) -> bytes:
+    """Return the body of a batch, by the fast way where its messages allow that."""
+    plain = all(map(_is_plain, messages))
+    keys = [message.key for message in messages if message.key is not None]
+    if plain and len(keys) in (0, len(messages)):
+        payloads = [message.payload or b"" for message in messages]
+        with contextlib.suppress(UnicodeEncodeError):
+            encoded = [key.encode() for key in keys] if keys else None
+            return encode_uniform_batch(payloads, sequence_id, encoded)
+    return encode_batch(messages, sequence_id).payload
+
+
+def _is_plain(message: MessageFields) -> bool:
+    return (
+        message.payload is not None
+        and not message.key_is_base64
+        and message.ordering_key is None
+        and not message.properties
+        and not message.event_time
+        and message.sequence_id is None
+        and not message.null_key
+    )
+
+
 def _for_each(callbacks: list[MessageCallback | None], count: int) -> MessageCallback:
+    """Return a callback for an entry that tells each message of it."""
+
+    def tell(
+        chosen: list[tuple[int, MessageCallback]],
+        error: PulsarError | None,
+        entry: MessageId | None,
+    ) -> None:
+        for index, callback in chosen:
+            own = entry
+            if entry is not None and entry.ledger_id >= 0:
+                own = MessageId(entry.ledger_id, entry.entry_id, entry.partition, index, count)
+            try:
+                callback(error, own)
+            except Exception:
+                logger.exception("the callback of a message failed")
+
     def complete(error: PulsarError | None, entry: MessageId | None) -> None:
+        now: list[tuple[int, MessageCallback]] = []
+        later: list[tuple[int, MessageCallback]] = []
+        run = None
         for index, callback in enumerate(callbacks):
-            if callback is None:
-                continue
-            if entry is None or entry.ledger_id < 0:
-                callback(error, entry)
-            else:
-                callback(
-                    None,
-                    MessageId(entry.ledger_id, entry.entry_id, entry.partition, index, count),
-                )
+            if isinstance(callback, DeferredCallback):
+                run = callback.run
+                later.append((index, callback.callback))
+            elif callback is not None:
+                now.append((index, callback))
+        if run is not None:
+            run(lambda: tell(later, error, entry))
+        tell(now, error, entry)
 
     return complete

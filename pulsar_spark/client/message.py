@@ -33,8 +33,9 @@ class MessageId:
     @classmethod
     def wrap(cls, message_id: wire.MessageId) -> MessageId:
         """Return the id for one of the protocol's."""
-        made = cls()
+        made = cls.__new__(cls)
         made._id = message_id
+        made._topic = None
         return made
 
     def unwrap(self) -> wire.MessageId:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from pulsar_spark.client.backoff import Deadline
-from pulsar_spark.client.batching import Solo
+from pulsar_spark.client.batching import DeferredCallback, Solo
 from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.enums import Result, result_of
 from pulsar_spark.client.message import Message, MessageId
@@ -169,10 +169,11 @@ class PulsarProducer:
         )
         solo = _solo(replication_clusters, disable_replication, deliver_at, deliver_after)
 
-        def complete(error: PulsarError | None, message_id: wire.MessageId | None) -> None:
+        def tell(error: PulsarError | None, message_id: wire.MessageId | None) -> None:
             if callback is not None:
-                self._callbacks.run(lambda: callback(result_of(error), _wrap(message_id)))
+                callback(result_of(error), _wrap(message_id))
 
+        complete = DeferredCallback(tell, self._callbacks.run)
         try:
             partition = self._route(message)
             if (full := self._queue_full(partition)) is not None:

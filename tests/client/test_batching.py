@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from pulsar_spark.client.batching import Batcher, Solo
+from pulsar_spark.client.batching import Batcher, DeferredCallback, Solo
 from pulsar_spark.client.options import ProducerOptions
 from pulsar_spark.client.producer import Producer
 from pulsar_spark.errors import ClosedError, MessageTooLarge, PulsarError
@@ -176,6 +176,51 @@ def test_a_callback_behind_a_column_gets_its_own_index() -> None:
         made.add(MessageFields(b"3"), results)
         finish(made)
         assert results.ids == [MessageId(7, 0, batch_index=2, batch_size=3)]
+
+
+def test_a_failing_callback_keeps_no_other_from_being_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(error: PulsarError | None, message_id: MessageId | None) -> None:
+        raise RuntimeError("its own fault")
+
+    with batcher() as (_, made):
+        results = Results()
+        for callback in (results, fail, results):
+            made.add(MessageFields(b""), callback)
+        finish(made)
+        assert [found.batch_index for found in results.ids if found] == [0, 2]
+        assert "the callback of a message failed" in caplog.text
+
+
+def test_deferred_callbacks_of_an_entry_run_elsewhere_in_one_go() -> None:
+    with batcher() as (_, made):
+        results, direct = Results(), Results()
+        later: list[Callable[[], object]] = []
+        for _ in range(3):
+            made.add(MessageFields(b""), DeferredCallback(results, later.append))
+        made.add(MessageFields(b""), direct)
+        made.add(MessageFields(b""), DeferredCallback(results, later.append), Solo(deliver_at=1))
+        finish(made)
+        assert not results.ids
+        assert [found.batch_index for found in direct.ids if found] == [3]
+        assert len(later) == 2
+        for run in later:
+            run()
+        assert [found.batch_index for found in results.ids if found] == [0, 1, 2, -1]
+
+
+@pytest.mark.parametrize("keys", [[None] * 3, ["a", "b", ""], ["a", None, "b"]])
+def test_plain_messages_given_one_by_one_make_the_same_batch(keys: list[str | None]) -> None:
+    with batcher() as (script, made):
+        for key in keys:
+            made.add(MessageFields(b"payload", key))
+        finish(made)
+        found = unpack(script.sends[0])
+        assert [meta.HasField("partition_key") for meta in found] == [k is not None for k in keys]
+        assert [meta.partition_key for meta in found] == [key or "" for key in keys]
+        assert [meta.sequence_id for meta in found] == [0, 1, 2]
+        assert payloads_of(script) == [b"payload"] * 3
 
 
 def test_duplicates_have_no_id_of_their_own() -> None:
