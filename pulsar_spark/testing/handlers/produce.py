@@ -105,7 +105,7 @@ def send(session: Session, command: Incoming) -> None:
         metadata = pb.MessageMetadata(num_messages_in_batch=body.num_messages)
     _check_storable(session, topic, body, len(payload))
     place = NOWHERE
-    if not session.server.options.deduplication or _is_new(topic, owner.name, body):
+    if not session.server.options.deduplication or _is_new(topic, owner.name, body, metadata):
         place = topic.append(_kept(payload), metadata)
     highest = body.highest_sequence_id if body.HasField("highest_sequence_id") else _NONE
     receipt = pb.CommandSendReceipt(
@@ -129,8 +129,11 @@ def _check_storable(session: Session, topic: Topic, body: pb.CommandSend, size: 
         )
 
 
-def _is_new(topic: Topic, name: str, body: pb.CommandSend) -> bool:
+def _is_new(topic: Topic, name: str, body: pb.CommandSend, metadata: pb.MessageMetadata) -> bool:
     """Whether a sequence id goes beyond all that this producer had stored."""
+    if metadata.chunk_id + 1 < metadata.num_chunks_from_msg:
+        # All chunks of a message have its sequence id: only the last one is held against it.
+        return True
     if body.sequence_id <= topic.sequence_ids.get(name, -1):
         return False
     highest = body.highest_sequence_id if body.HasField("highest_sequence_id") else 0

@@ -102,6 +102,18 @@ def test_deduplication_keeps_each_sequence_id_once(start_broker: Start, dial: Di
     assert client.produce("t", 1, producer_name="q").body.last_sequence_id == -1
 
 
+def test_deduplication_lets_all_chunks_of_a_message_pass(start_broker: Start, dial: Dial) -> None:
+    broker = start_broker(deduplication=True)
+    client = dial(broker)
+    client.produce("t", producer_name="p")
+    stored = []
+    for number in (0, 1, 2, 2):
+        receipt = client.publish(sequence_id=7, uuid="u", chunk_id=number, num_chunks_from_msg=3)
+        stored.append(receipt.place != (NONE, NONE))
+    assert stored == [True, True, True, False]
+    assert client.publish(sequence_id=7).place == (NONE, NONE)
+
+
 def test_without_deduplication_everything_is_kept(
     broker: EmbeddedBroker, client: WireClient
 ) -> None:
