@@ -269,7 +269,7 @@ def test_questions_are_answered_through_unloads_and_a_restart(tuned_broker: Brok
         nonlocal asked
         with connected(tuned_broker) as pool:
             lookup, probe = Lookup(pool), Probe(pool)
-            for _ in range(60):
+            for _ in range(40):
                 assert lookup.last_message_id(topic) == rows[-1].message_id
                 found = probe.first_entry_at(topic, EARLIEST_POSITION)
                 assert found is not None
@@ -287,5 +287,5 @@ def test_questions_are_answered_through_unloads_and_a_restart(tuned_broker: Brok
             time.sleep(0.2)
         tuned_broker.restart()
         answers.result(WAIT)
-    assert asked == 60
+    assert asked == 40
     tuned_broker.expect_no_trace(topic)

@@ -1,0 +1,289 @@
+"""What brokers refuse: sizes, names that are taken, fences and quotas."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pulsar_spark.client.lookup import Lookup
+from pulsar_spark.client.options import ProducerOptions
+from pulsar_spark.client.outgoing import OutgoingEntry
+from pulsar_spark.client.producer import Producer
+from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.errors import (
+    MessageTooLarge,
+    OperationTimeout,
+    ProducerBusy,
+    ProducerFenced,
+    QuotaExceeded,
+    QuotaExceededHold,
+)
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import MessageFields
+from tests.integration.brokers import Broker, as_real, rest_path, wait_until
+from tests.integration.conftest import TUNED_MESSAGE_SIZE
+from tests.integration.messages import clustered, official_read, read_entries, read_rows
+
+pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
+
+Connect = Callable[..., Any]
+
+
+@pytest.fixture
+def tuned_client(tuned_broker: Broker, official_client: Connect) -> Any:
+    return official_client(tuned_broker.service_url)
+
+
+def single(payload: bytes, **fields: Any) -> OutgoingEntry:
+    return OutgoingEntry(lambda _: payload, **fields)
+
+
+def metadata_size(broker: Broker, topic: str, fields: MessageFields) -> int:
+    """Return the bytes that a message has besides its payload."""
+    options = ProducerOptions(batching_enabled=False, producer_name="same")
+    with clustered(broker) as cluster, TopicWriter(cluster, topic, options) as writer:
+        writer.send(fields)
+    entry = read_entries(broker, topic)[-1]
+    return len(entry.metadata.SerializeToString())
+
+
+# --- sizes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(86)
+@pytest.mark.parametrize("what", ["payload", "key", "property"])
+def test_the_largest_message_is_sent_and_a_larger_one_refused_before(
+    tuned_broker: Broker, tuned_client: Any, what: str
+) -> None:
+    topic = tuned_broker.create_topic()
+
+    def message(size: int) -> MessageFields:
+        text = "x" * size
+        if what == "payload":
+            return MessageFields(text.encode())
+        if what == "key":
+            return MessageFields(b"x", text)
+        return MessageFields(b"x", properties=[("name", text)])
+
+    # How long the numbers in it are depends on the size: measure near the limit.
+    near = TUNED_MESSAGE_SIZE - 2000
+    total = metadata_size(tuned_broker, topic, message(near)) + len(message(near).payload or b"")
+    largest = near + TUNED_MESSAGE_SIZE - total
+    options = ProducerOptions(batching_enabled=False, producer_name="same")
+    with clustered(tuned_broker) as cluster, TopicWriter(cluster, topic, options) as writer:
+        for size in (largest - 1, largest):
+            writer.send(message(size))
+        with pytest.raises(MessageTooLarge) as caught:
+            writer.send(message(largest + 1))
+        assert f"{TUNED_MESSAGE_SIZE + 1} bytes" in str(caught.value)
+        # It is of no consequence for others.
+        writer.send(MessageFields(b"after"))
+        writer.flush()
+        assert writer.counts.reconnects == 0
+    rows = read_rows(tuned_broker, topic)
+    sizes = [
+        len(row.entry.SerializeToString()) + len(row.content.payload or b"") for row in rows[1:3]
+    ]
+    assert sizes == [TUNED_MESSAGE_SIZE - 1, TUNED_MESSAGE_SIZE]
+    theirs = official_read(tuned_client, topic, 4)
+    assert [m.data() for m in theirs] == [row.content.payload for row in rows]
+
+
+@pytest.mark.fault(86)
+def test_the_largest_message_of_a_broker_as_it_is_installed(broker: Broker) -> None:
+    topic = broker.create_topic()
+    near = 5 * 1024 * 1024 - 2000
+    largest = 5 * 1024 * 1024 - metadata_size(broker, topic, MessageFields(bytes(near)))
+    options = ProducerOptions(batching_enabled=False, producer_name="same")
+    payload = random.Random(1).randbytes(largest)
+    with clustered(broker) as cluster, TopicWriter(cluster, topic, options) as writer:
+        writer.send(MessageFields(payload))
+        writer.flush()
+        with pytest.raises(MessageTooLarge):
+            writer.send(MessageFields(payload + b"x"))
+    assert read_rows(broker, topic)[-1].content.payload == payload
+
+
+@pytest.mark.fault(86)
+def test_batches_grow_up_to_the_limit_and_are_split_above(
+    tuned_broker: Broker, tuned_client: Any
+) -> None:
+    topic = tuned_broker.create_topic()
+    rng = random.Random(2)
+    payloads = [rng.randbytes(rng.choice((10, 1000, 20_000, 40_000))) for _ in range(300)]
+    # Larger than a message may be: the batches have to be cut.
+    options = ProducerOptions(batching_max_bytes=10 * TUNED_MESSAGE_SIZE)
+    with clustered(tuned_broker) as cluster, TopicWriter(cluster, topic, options) as writer:
+        for payload in payloads:
+            writer.send(MessageFields(payload))
+    assert [m.data() for m in official_read(tuned_client, topic, 300)] == payloads
+
+
+@pytest.mark.fault(86)
+@pytest.mark.parametrize("over", [-1, 0, 1])
+def test_chunks_begin_where_a_message_no_longer_fits(
+    tuned_broker: Broker, tuned_client: Any, over: int
+) -> None:
+    topic = tuned_broker.create_topic()
+    near = MessageFields(bytes(TUNED_MESSAGE_SIZE - 2000))
+    size = TUNED_MESSAGE_SIZE - metadata_size(tuned_broker, topic, near) + over
+    payload = random.Random(size).randbytes(size)
+    options = ProducerOptions(batching_enabled=False, chunking_enabled=True, producer_name="same")
+    with clustered(tuned_broker) as cluster, TopicWriter(cluster, topic, options) as writer:
+        writer.send(MessageFields(payload))
+        writer.send(MessageFields(payload * 5))
+    rows = read_rows(tuned_broker, topic)[1:]
+    assert [row.content.payload for row in rows] == [payload, payload * 5]
+    assert (rows[0].received.first_chunk is not None) == (over > 0)
+    assert [m.data() for m in official_read(tuned_client, topic, 3)][1:] == [payload, payload * 5]
+
+
+@pytest.mark.fault(86)
+def test_chunks_of_the_official_client_at_the_limit(
+    tuned_broker: Broker, tuned_client: Any
+) -> None:
+    topic = tuned_broker.create_topic()
+    producer = tuned_client.create_producer(topic, chunking_enabled=True)
+    payloads = [bytes([n]) * (TUNED_MESSAGE_SIZE + n - 150) for n in range(0, 200, 10)]
+    for payload in payloads:
+        producer.send(payload)
+    assert [row.content.payload for row in read_rows(tuned_broker, topic)] == payloads
+
+
+# --- names and fences -----------------------------------------------------------------------
+
+
+@pytest.mark.fault(88)
+def test_a_name_that_is_taken_is_waited_for(broker: Broker, official_client: Connect) -> None:
+    topic = broker.create_topic()
+    holder = official_client(broker.service_url).create_producer(topic, producer_name="taken")
+    options = ProducerOptions(producer_name="taken")
+    with clustered(broker) as cluster:
+        impatient = Producer(cluster, topic, options)
+        with pytest.raises((ProducerBusy, OperationTimeout)) as caught:
+            impatient.open(timeout=1.0)
+        cause = caught.value.__cause__ or caught.value
+        assert isinstance(cause, ProducerBusy)
+        assert "taken" in str(caught.value)
+        patient = Producer(cluster, topic, options)
+        started = time.monotonic()
+        cluster.scheduler.call_later(1.0, holder.close)
+        patient.open(timeout=30.0)
+        assert time.monotonic() - started >= 0.9
+        assert broker.producers(topic) == {"taken"}
+        patient.close()
+
+
+@pytest.mark.fault(88)
+def test_an_exclusive_producer_keeps_others_out(broker: Broker, official_client: Connect) -> None:
+    topic = broker.create_topic()
+    client = official_client(broker.service_url)
+    holder = client.create_producer(topic, access_mode=pulsar.ProducerAccessMode.Exclusive)
+    with clustered(broker) as cluster:
+        for mode in (pb.Shared, pb.Exclusive):
+            late = Producer(cluster, topic, ProducerOptions(access_mode=mode))
+            with pytest.raises((ProducerBusy, ProducerFenced, OperationTimeout)) as caught:
+                late.open(timeout=1.0)
+            cause = caught.value.__cause__ or caught.value
+            assert isinstance(cause, ProducerBusy | ProducerFenced)
+        waiting = Producer(cluster, topic, ProducerOptions(access_mode=pb.WaitForExclusive))
+        cluster.scheduler.call_later(0.5, holder.close)
+        waiting.open(timeout=30.0)
+        waiting.send(single(b"mine now"))
+        waiting.close()
+    assert [row.content.payload for row in read_rows(broker, topic)] == [b"mine now"]
+
+
+@pytest.mark.fault(88)
+def test_a_fenced_producer_fails_for_good(broker: Broker, official_client: Connect) -> None:
+    topic = broker.create_topic()
+    client = official_client(broker.service_url)
+    with clustered(broker) as cluster:
+        ours = Producer(cluster, topic, ProducerOptions(access_mode=pb.ExclusiveWithFencing))
+        ours.open()
+        ours.send(single(b"before"))
+        ours.flush()
+        theirs = client.create_producer(
+            topic, access_mode=pulsar.ProducerAccessMode.ExclusiveWithFencing
+        )
+        theirs.send(b"theirs")
+
+        def fenced() -> bool:
+            try:
+                ours.send(single(b"too late"))
+                ours.flush()
+            except ProducerFenced:
+                return True
+            return False
+
+        wait_until(fenced, "fenced", 10)
+        with pytest.raises(ProducerFenced):
+            ours.send(single(b"never"))
+        # And the other way round.
+        again = Producer(cluster, topic, ProducerOptions(access_mode=pb.ExclusiveWithFencing))
+        again.open()
+        again.send(single(b"ours again"))
+        again.close()
+        with pytest.raises(pulsar.PulsarException):
+            theirs.send(b"not any more")
+    assert [row.content.payload for row in read_rows(broker, topic)] == [
+        b"before",
+        b"theirs",
+        b"ours again",
+    ]
+
+
+# --- quotas ---------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(88)
+@pytest.mark.parametrize("policy", ["producer_exception", "producer_request_hold"])
+def test_a_backlog_quota_is_named(tuned_broker: Broker, tuned_client: Any, policy: str) -> None:
+    real = as_real(tuned_broker)
+    namespace = real.create_namespace()
+    quota = {"limitSize": 5000, "policy": policy}
+    real.own.admin(
+        "POST", f"namespaces/{namespace}/backlogQuota?backlogQuotaType=destination_storage", quota
+    )
+    topic = real.create_topic(real.unique_topic(namespace=namespace))
+    tuned_client.subscribe(topic, "never reads")
+    with clustered(real) as cluster:
+        producer = Producer(cluster, topic, ProducerOptions(send_timeout=20.0)).open()
+        for _ in range(10):
+            producer.send(single(random.randbytes(2000)))
+        producer.flush()
+
+        def trouble() -> str:
+            late = Producer(cluster, topic)
+            try:
+                late.open(timeout=1.0).close()
+            except (QuotaExceeded, QuotaExceededHold, OperationTimeout) as error:
+                return str(error)
+            return ""
+
+        wait_until(lambda: "backlog quota" in trouble(), "over the quota", 15)
+        # Once the backlog is gone, all goes on.
+        real.own.admin("POST", f"{rest_path(topic)}/subscription/never%20reads/skip_all")
+        wait_until(lambda: not trouble(), "within the quota", 20)
+        producer.abort()
+
+
+@pytest.mark.fault(65)
+def test_partitions_that_are_added_are_seen(broker: Broker) -> None:
+    topic = broker.create_topic(
+        broker.unique_topic("grows", broker.create_namespace()), partitions=2
+    )
+    with clustered(broker) as cluster:
+        lookup = Lookup(cluster.pool)
+        assert lookup.partitions(topic) == 2
+        broker.add_partitions(topic, 5)
+        assert lookup.partitions(topic) == 5
+        with TopicWriter(cluster, topic, ProducerOptions(batching_max_messages=1)) as writer:
+            assert writer.partitions == 5
+            for _ in range(10):
+                writer.send(MessageFields(b"x"))
+    assert [len(read_rows(broker, name)) for name in broker.partitions_of(topic, 5)] == [2] * 5
