@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pulsar_spark.client.cluster import Cluster
 from pulsar_spark.errors import OptionError
-from pulsar_spark.spark.task_writer import PulsarCommitMessage, topic_schema, write_task
+from pulsar_spark.spark.task_writer import PulsarCommitMessage, check_topic, sum_up, write_task
 from pulsar_spark.spark.write_columns import plan_columns
 from pulsar_spark.spark.write_options import WriteOptions
 
@@ -46,9 +45,7 @@ class PulsarBatchWriter(DataSourceArrowWriter):
 
         Topics that rows name are asked about by the tasks that meet them.
         """
-        if self._options.topic is not None:
-            with Cluster(self._options.client) as cluster:
-                topic_schema(cluster, self._options, self._columns, self._options.topic)
+        check_topic(self._options, self._columns)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PulsarCommitMessage:
         """Write the rows of a task."""
@@ -56,23 +53,22 @@ class PulsarBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log what was written, on the driver."""
-        written = _tasks(messages)
-        logger.info(
-            "%d messages written by %d tasks", sum(task.messages for task in written), len(written)
-        )
-        if failed := sum(task.failed for task in written):
-            logger.warning("%d messages could not be written (deliveryGuarantee none)", failed)
+        total = sum_up(messages)
+        logger.info("%d messages written by %d tasks", total.messages, _ended_well(messages))
+        if total.failed:
+            logger.warning(
+                "%d messages could not be written (deliveryGuarantee none)", total.failed
+            )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log that the job has failed: what its tasks have written stays."""
-        written = _tasks(messages)
         logger.warning(
             "the write failed; %d messages of %d tasks that ended well stay on their topics, and "
             "will be there twice if it is run again",
-            sum(task.acknowledged for task in written),
-            len(written),
+            sum_up(messages).acknowledged,
+            _ended_well(messages),
         )
 
 
-def _tasks(messages: Sequence[WriterCommitMessage | None]) -> list[PulsarCommitMessage]:
-    return [message for message in messages if isinstance(message, PulsarCommitMessage)]
+def _ended_well(messages: Sequence[WriterCommitMessage | None]) -> int:
+    return sum(message is not None for message in messages)

@@ -6,15 +6,25 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import Row, StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    ArrowStreamWriterBase = datasource.DataSourceStreamArrowWriter
+else:
+    # The base of writers of streams that take record batches, where Spark (4.1) has them.
+    ArrowStreamWriterBase = getattr(
+        datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter
+    )
+
 # The module that Spark (4.1 and later) runs to push filters down; it plans such reads itself.
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+# The module that Spark runs to commit or abort a micro-batch.
+_SINK_WORKER = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -33,12 +43,20 @@ def filters_are_pushed() -> bool:
     is off. The configuration cannot be seen from a Python worker, but while it is on, and there
     are filters, another worker module runs.
     """
-    if not keeps_scans_apart():
-        return False
-    if _PUSHDOWN_WORKER in sys.modules:
+    return keeps_scans_apart() and _runs(_PUSHDOWN_WORKER)
+
+
+def ends_micro_batch() -> bool:
+    """Return whether the writer that is being made is only to commit or abort a micro-batch."""
+    return _runs(_SINK_WORKER)
+
+
+def _runs(worker: str) -> bool:
+    """Return whether this is a process that Spark started to run a worker module."""
+    if worker in sys.modules:
         return True
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name == _PUSHDOWN_WORKER
+    return spec is not None and spec.name == worker
 
 
 def keeps_scans_apart() -> bool:
@@ -49,3 +67,20 @@ def keeps_scans_apart() -> bool:
     taking a filter there would change their results.
     """
     return hasattr(DataSourceReader, "pushLimit")
+
+
+def streams_are_arrow() -> bool:
+    """Return whether Spark hands record batches to the writers of streams, or else rows."""
+    return ArrowStreamWriterBase is not DataSourceStreamWriter
+
+
+def rows_to_arrow(rows: list[Row], schema: StructType) -> list[pa.RecordBatch]:
+    """Return rows, at least one, as record batches of the types that Spark has for `schema`.
+
+    Times without a zone, as in the rows that Spark makes, are of this process's zone.
+    """
+    # Only old versions need it; it is not imported where it might be gone.
+    from pyspark.sql.conversion import LocalDataToArrowConversion
+
+    table = LocalDataToArrowConversion.convert(rows, schema, use_large_var_types=False)
+    return table.to_batches()  # type: ignore[no-any-return]

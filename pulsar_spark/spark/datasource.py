@@ -16,9 +16,10 @@ from pyspark.sql.types import StructType
 from pulsar_spark.errors import UnsupportedFeature
 from pulsar_spark.spark.batch_reader import PulsarBatchReader, PushdownBatchReader, infer_schema
 from pulsar_spark.spark.batch_writer import PulsarBatchWriter
-from pulsar_spark.spark.compat import filters_are_pushed
+from pulsar_spark.spark.compat import ends_micro_batch, filters_are_pushed
 from pulsar_spark.spark.option_table import Scope
 from pulsar_spark.spark.read_options import parse_read_options
+from pulsar_spark.spark.stream_writer import stream_writer
 from pulsar_spark.spark.write_options import parse_write_options
 
 
@@ -51,8 +52,16 @@ class PulsarDataSource(DataSource):
         _no_streams("readStream", "Read a batch with spark.read.")
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Say that streams cannot be written yet."""
-        _no_streams("writeStream", "Write a batch with df.write, as in foreachBatch.")
+        """Return the writer of a micro-batch with the columns of `schema`.
+
+        With `overwrite`, in complete mode, each micro-batch adds the whole result anew: messages
+        of a topic are not replaced.
+        """
+        writer = stream_writer(parse_write_options(self.options, Scope.STREAM_WRITE), schema)
+        # What is written must not fail to be committed because of what was checked before it.
+        if not ends_micro_batch():
+            writer.check()
+        return writer
 
 
 def _no_streams(what: str, remedy: str) -> NoReturn:

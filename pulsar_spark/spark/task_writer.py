@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -142,6 +142,27 @@ def topic_schema(
     if isinstance(current, PulsarError):
         raise current
     return schema_to_write(owner, current, text=columns.text, value_format=options.value_format)
+
+
+def check_topic(options: WriteOptions, columns: WriteColumns) -> None:
+    """Ask the broker whether the values fit the schema of the topic that the options name.
+
+    Raises what `topic_schema` raises. Without such a topic nobody is asked.
+    """
+    if options.topic is not None:
+        with Cluster(options.client) as cluster:
+            topic_schema(cluster, options, columns, options.topic)
+
+
+def sum_up(messages: Sequence[WriterCommitMessage | None]) -> PulsarCommitMessage:
+    """Return what all tasks together have written, without ids; None is a task that failed."""
+    written = [message for message in messages if isinstance(message, PulsarCommitMessage)]
+    return PulsarCommitMessage(
+        messages=sum(task.messages for task in written),
+        acknowledged=sum(task.acknowledged for task in written),
+        failed=sum(task.failed for task in written),
+        last_ids=(),
+    )
 
 
 def write_task(

@@ -15,7 +15,7 @@ from pulsar_spark.spark.read_options import client_options, single_topic
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Everything that writing a batch needs; plain data.
+    """Everything that writing needs; plain data.
 
     `topic` is a full name, or None where rows name theirs. With `wait_for_receipts` False
     (deliveryGuarantee none) failed messages are counted, not raised.
@@ -29,12 +29,12 @@ class WriteOptions:
     wait_for_receipts: bool
 
 
-def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Return the options of a batch write.
+def parse_write_options(options: Mapping[str, str], scope: Scope = Scope.WRITE) -> WriteOptions:
+    """Return the options of a write, of a batch or with `Scope.STREAM_WRITE` of a stream.
 
     Raises OptionError or UnsupportedFeature that names the option.
     """
-    values = resolve(options, Scope.WRITE)
+    values = resolve(options, scope)
     if values["valueFormat"] in ("avro", "json"):
         raise UnsupportedFeature(
             f"valueFormat={values['valueFormat']} is not supported by this version",

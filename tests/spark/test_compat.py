@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import sys
 from types import ModuleType, SimpleNamespace
@@ -9,9 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, StructType, TimestampType
+from pyspark.sql.types import BinaryType, Row, StructType, TimestampType
 
 from pulsar_spark.spark import compat
 
@@ -56,3 +58,28 @@ def test_no_filter_is_taken_where_it_would_hold_for_other_scans_too(
     assert not compat.filters_are_pushed()
     monkeypatch.setattr(DataSourceReader, "pushLimit", lambda self, limit: False, raising=False)
     assert compat.filters_are_pushed()
+
+
+SINK_WORKER = "pyspark.sql.worker.python_streaming_sink_runner"
+
+
+def test_the_worker_that_commits_micro_batches_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, SINK_WORKER, raising=False)
+    assert not compat.ends_micro_batch()
+    assert importlib.util.find_spec(SINK_WORKER) is not None
+    monkeypatch.setitem(sys.modules, SINK_WORKER, ModuleType(SINK_WORKER))
+    assert compat.ends_micro_batch()
+
+
+def test_streams_are_arrow_where_spark_has_such_writers() -> None:
+    known = hasattr(datasource, "DataSourceStreamArrowWriter")
+    assert compat.streams_are_arrow() is known
+    assert issubclass(compat.ArrowStreamWriterBase, datasource.DataSourceStreamWriter)
+
+
+def test_rows_become_record_batches_of_sparks_types() -> None:
+    schema = StructType().add("value", BinaryType()).add("t", TimestampType())
+    row = Row("value", "t")
+    (batch,) = compat.rows_to_arrow([row(bytearray(b"a"), None), row(None, None)], schema)
+    assert batch.schema == compat.arrow_schema(schema)
+    assert batch.to_pydict() == {"value": [b"a", None], "t": [None, None]}

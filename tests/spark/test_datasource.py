@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -203,17 +202,6 @@ def test_streams_say_that_they_are_not_there_yet(
     source = spark.readStream.format("pulsar").option("service.url", broker.service_url)
     query = source.option("startingOffsets", "latest").load("t").writeStream.format("noop").start()
     with pytest.raises(PySparkException, match="readStream is not supported"):
-        query.awaitTermination(60)
-
-
-def test_sinks_of_streams_say_that_they_are_not_there_yet(
-    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
-) -> None:
-    broker.create_topic("t")
-    rate = spark.readStream.format("rate").load().selectExpr("string(value) as value")
-    sink = rate.writeStream.format("pulsar").option("service.url", broker.service_url)
-    query = sink.option("topic", "t").option("checkpointLocation", str(tmp_path)).start()
-    with pytest.raises(PySparkException, match="writeStream is not supported"):
         query.awaitTermination(60)
 
 
