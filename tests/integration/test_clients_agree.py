@@ -195,12 +195,11 @@ def test_large_messages_are_sent_in_chunks(
 
 
 @pytest.mark.fault(86)
-@pytest.mark.parametrize("batching", [False, True])
 def test_a_message_that_is_too_large_is_an_error_and_no_end(
-    module: Any, connect: Connect, tuned_broker: Broker, batching: bool
+    module: Any, connect: Connect, tuned_broker: Broker
 ) -> None:
     client, topic = connect(tuned_broker), tuned_broker.create_topic()
-    producer = client.create_producer(topic, batching_enabled=batching)
+    producer = client.create_producer(topic)
     results: list[Any] = []
     with pytest.raises(Exception, match=r"(?i)too ?big|65536"):
         producer.send(bytes(70_000))

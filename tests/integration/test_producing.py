@@ -170,6 +170,21 @@ def test_a_broker_that_hangs_for_a_while_delays_only(tuned_broker: Broker) -> No
     assert first_seen(read_back(tuned_broker.service_url, topic)) == [b"before", bytes(10_000)]
 
 
+@pytest.mark.fault(9)
+def test_a_writer_that_pauses_stays_connected(tuned_broker: Broker) -> None:
+    topic = tuned_broker.create_topic()
+    with Cluster(ClientOptions(tuned_broker.service_url)) as cluster:
+        writer = TopicWriter(cluster, topic, ProducerOptions())
+        writer.write(MessageColumns([b"before"]))
+        writer.flush()
+        # Longer than the broker waits for the answer to its PING.
+        time.sleep(6.5)
+        writer.write(MessageColumns([b"after"]))
+        writer.close()
+        assert writer.counts.reconnects == 0
+    assert read_back(tuned_broker.service_url, topic) == [b"before", b"after"]
+
+
 @pytest.mark.fault(56)
 def test_a_topic_that_is_terminated_takes_nothing_more(broker: Broker) -> None:
     topic = broker.create_topic()
