@@ -2,7 +2,7 @@
 
 A user names messages and times: a starting id is read, and so is an ending id; times are
 half-open, [start, end). Everything below deals in positions, which lie between messages, and
-reads [start, end) of them. A checkpoint names the position behind the last message read.
+reads [start, end) of them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from pulsar_spark.errors import InvalidMessageId, InvalidOffset, InvalidTopicNam
 from pulsar_spark.protocol.message_id import EARLIEST, LATEST, MessageId, Position
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.spark.option_parsers import duration_millis, iso_millis
-
-CHECKPOINT_VERSION = 1
-"""Version of the JSON that a stream's checkpoint holds."""
 
 _AGE = re.compile(r"-\s*(\d+\s*[A-Za-z]+)")
 _ID = re.compile(r"-?\d+:-?\d+(:-?\d+){0,2}")
@@ -289,48 +286,3 @@ def _wrong(option: str, value: Any, expected: str) -> InvalidOffset:
     shown = repr(value)
     shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
     return InvalidOffset(f"{option} does not understand {shown}", f"Expected {expected}.")
-
-
-def checkpoint_json(positions: Mapping[str, Position]) -> str:
-    """Return the canonical JSON of what has been read: topic partition → position behind it.
-
-    Spark compares offsets as text, so equal positions give equal text.
-    """
-    body = {
-        "positions": {topic: str(position) for topic, position in positions.items()},
-        "version": CHECKPOINT_VERSION,
-    }
-    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
-def parse_checkpoint(text: str) -> dict[str, Position]:
-    """Return the positions that `checkpoint_json` wrote.
-
-    Raises InvalidOffset for damaged text and for a version this package does not know.
-    """
-    try:
-        body = json.loads(text)
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
-        raise InvalidOffset("the checkpoint's offset is not a JSON object", _DAMAGED)
-    version = body.get("version")
-    if version != CHECKPOINT_VERSION:
-        raise InvalidOffset(
-            f"the checkpoint's offset has version {version!r}; "
-            f"this package knows version {CHECKPOINT_VERSION}",
-            "Use the version of pulsar-spark that wrote the checkpoint, or start a new one.",
-        )
-    positions = body.get("positions")
-    if not isinstance(positions, dict):
-        raise InvalidOffset("the checkpoint's offset has no positions", _DAMAGED)
-    parsed: dict[str, Position] = {}
-    for topic, position in positions.items():
-        try:
-            parsed[str(TopicName.parse(topic))] = Position.parse(str(position))
-        except (InvalidTopicName, InvalidMessageId) as error:
-            raise InvalidOffset(f"the checkpoint's offset: {error.what}", _DAMAGED) from error
-    return parsed
-
-
-_DAMAGED = "The checkpoint is damaged: restore it, or start a query with a new one."

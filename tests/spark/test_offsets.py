@@ -17,9 +17,7 @@ from pulsar_spark.spark.offsets import (
     Bound,
     BoundKind,
     OffsetSpec,
-    checkpoint_json,
     end_position,
-    parse_checkpoint,
     parse_offsets,
     parse_times,
     start_position,
@@ -239,43 +237,12 @@ def test_a_given_id_is_read_at_the_start_and_at_the_end(
     assert start < end
 
 
-def test_a_checkpoint_has_one_text_for_equal_positions() -> None:
-    text = checkpoint_json({P1: Position(5, 6, 7), P0: Position(1, 2)})
-    assert text == checkpoint_json({P0: Position(1, 2, 0), P1: Position(5, 6, 7)})
-    assert parse_checkpoint(text) == {P0: Position(1, 2), P1: Position(5, 6, 7)}
-    assert json.loads(text)["version"] == 1
-
-
-@pytest.mark.fault(72)
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "[]",
-        "{}",
-        '{"version":2,"positions":{}}',
-        '{"version":"1","positions":{}}',
-        '{"version":1}',
-        '{"version":1,"positions":[]}',
-        '{"version":1,"positions":{"t":"1:2"}}',
-        '{"version":1,"positions":{"t":"1:-5:0"}}',
-        '{"version":1,"positions":{"t":7}}',
-        '{"version":1,"positions":{"a/b":"1:2:3"}}',
-    ],
-)
-def test_a_damaged_or_foreign_checkpoint_is_an_error(text: str) -> None:
-    with pytest.raises(InvalidOffset, match="checkpoint"):
-        parse_checkpoint(text)
-
-
 @given(st.text(max_size=60))
 def test_nothing_but_our_errors_comes_of_any_text(text: str) -> None:
     for parse in (
         lambda: spec(text),
         lambda: spec({"t": text}),
         lambda: parse_times("startingTime", text, EARLIEST_BOUND),
-        lambda: parse_checkpoint(text),
     ):
         try:
             parse()

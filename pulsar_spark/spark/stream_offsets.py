@@ -1,0 +1,129 @@
+"""The offset of a stream: where its next batch starts on every topic partition.
+
+It is what Spark writes into the checkpoint, as one JSON object. Spark compares offsets as text,
+so equal offsets have one text: keys are sorted, positions have one form, and nothing is in it
+that changes by itself. Later versions of this package must read what earlier ones wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pulsar_spark.errors import InvalidMessageId, InvalidOffset, InvalidTopicName
+from pulsar_spark.protocol.message_id import Position
+from pulsar_spark.protocol.topic_name import TopicName
+
+VERSION = 1
+"""Version of the JSON."""
+
+_DAMAGED = "The checkpoint is damaged: restore it, or start a query with a new one."
+_SHOWN = 100
+_KEYS = frozenset({"version", "subscription", "positions", "starts", "publishedFrom"})
+_REQUIRED = frozenset({"version", "subscription", "positions"})
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """Topic partition → the position behind what was read of it, and the subscription's name.
+
+    `starts` are the positions at which the query began; only its first offset has them, for
+    Spark does not keep where the first batch starts. `published_from` are the times, in
+    milliseconds, before which nothing is read of a partition: where the query starts by time.
+    """
+
+    subscription: str
+    positions: Mapping[str, Position]
+    starts: Mapping[str, Position] = field(default_factory=dict)
+    published_from: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that Spark is to store, with its keys in order."""
+        body: dict[str, Any] = {"positions": _texts(self.positions)}
+        if self.published_from:
+            body["publishedFrom"] = dict(sorted(self.published_from.items()))
+        if self.starts:
+            body["starts"] = _texts(self.starts)
+        body["subscription"] = self.subscription
+        body["version"] = VERSION
+        return body
+
+    @classmethod
+    def from_json(cls, body: object) -> StreamOffset:
+        """Return the offset of what `to_json` gave.
+
+        Raises InvalidOffset for what is damaged, of a later version or not of this package.
+        """
+        if not isinstance(body, dict):
+            raise _damaged("it is not a JSON object")
+        version = body.get("version")
+        if not isinstance(version, int) or isinstance(version, bool):
+            raise InvalidOffset(
+                "the checkpoint's offset has no version: it is not one of this data source",
+                "A checkpoint belongs to one query and one source: give this query a new one.",
+            )
+        if version != VERSION:
+            raise InvalidOffset(
+                f"the checkpoint's offset has version {version}; this package knows version "
+                f"{VERSION}",
+                "Use the version of pulsar-spark that wrote the checkpoint or a later one, or "
+                "start a query with a new checkpoint.",
+            )
+        if not _REQUIRED <= body.keys() <= _KEYS:
+            raise _damaged(f"its keys are {_shown(sorted(map(str, body)))}")
+        name = body["subscription"]
+        if not isinstance(name, str) or not name:
+            raise _damaged(f"subscription is {_shown(name)}")
+        return cls(
+            name,
+            _positions(body["positions"]),
+            _positions(body.get("starts", {})),
+            _times(body.get("publishedFrom", {})),
+        )
+
+
+def _texts(positions: Mapping[str, Position]) -> dict[str, str]:
+    return {topic: str(position) for topic, position in sorted(positions.items())}
+
+
+def _positions(value: object) -> dict[str, Position]:
+    parsed: dict[str, Position] = {}
+    for topic, text in _items(value):
+        if not isinstance(text, str):
+            raise _damaged(f"the position of {topic} is {_shown(text)}")
+        try:
+            position = Position.parse(text)
+        except InvalidMessageId as error:
+            raise _damaged(error.what) from error
+        if (position.ledger_id < 0 or position.entry_id < 0) and position != (-1, -1, 0):
+            raise _damaged(f"the position of {topic} is {text}")
+        parsed[topic] = position
+    return parsed
+
+
+def _times(value: object) -> dict[str, int]:
+    parsed: dict[str, int] = {}
+    for topic, millis in _items(value):
+        if not isinstance(millis, int) or isinstance(millis, bool) or millis < 0:
+            raise _damaged(f"the time of {topic} is {_shown(millis)}")
+        parsed[topic] = millis
+    return parsed
+
+
+def _items(value: object) -> list[tuple[str, object]]:
+    if not isinstance(value, dict):
+        raise _damaged(f"{_shown(value)} is not an object of topics")
+    try:
+        return [(str(TopicName.parse(topic)), item) for topic, item in value.items()]
+    except InvalidTopicName as error:
+        raise _damaged(error.what) from error
+
+
+def _damaged(what: str) -> InvalidOffset:
+    return InvalidOffset(f"the checkpoint's offset cannot be understood: {what}", _DAMAGED)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
