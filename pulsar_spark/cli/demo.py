@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,8 @@ def _service(service_url: str | None, topic: str) -> Iterator[str]:
 def _session() -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
+    # Spark's own, about the version of a package that this does not use.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     _say("Starting Spark (some seconds) ...")
     # Spark's workers must run the interpreter, and find the packages, of this process.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -107,8 +110,11 @@ def _demonstrate(spark: SparkSession, service_url: str, topic: str, rows: int) -
     messages = (
         spark.read.format("pulsar").option("service.url", service_url).option("topic", topic).load()
     )
-    columns = [F.col("__key").cast("string"), F.col("value").cast("string"), "__publishTime"]
-    messages.select(*columns, "__topic").show(5, truncate=False)
+    key, value = F.col("__key").cast("string"), F.col("value").cast("string")
+    # In order, so that Spark reads everything: a task that is cut short is a traceback in its log.
+    messages.select(key, value, "__publishTime", "__topic").orderBy("__publishTime", "value").show(
+        5, truncate=False
+    )
     counts = messages.groupBy("__topic").agg(
         F.count("*").alias("messages"), F.countDistinct("__key").alias("keys")
     )
