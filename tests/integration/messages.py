@@ -189,10 +189,12 @@ def _row(
     payload: bytes,
     fields: pb.MessageMetadata | pb.SingleMessageMetadata,
 ) -> Row:
+    # The official client gives it as text: what is none comes as lone surrogates.
+    ordering_key = fields.ordering_key.decode("utf-8", "surrogateescape")
     content = Content(
         None if fields.null_value else payload,
         fields.partition_key if fields.HasField("partition_key") else None,
-        fields.ordering_key.decode() if fields.HasField("ordering_key") else None,
+        ordering_key if fields.HasField("ordering_key") else None,
         tuple(sorted((pair.key, pair.value) for pair in fields.properties)),
         fields.event_time,
     )
