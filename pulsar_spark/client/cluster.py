@@ -9,7 +9,7 @@ import weakref
 from types import TracebackType
 from typing import Protocol
 
-from pulsar_spark.client.addresses import BrokerAddress, parse_broker_url
+from pulsar_spark.client.addresses import BrokerAddress, assigned_broker
 from pulsar_spark.client.backoff import Deadline
 from pulsar_spark.client.connection import ClientConnection
 from pulsar_spark.client.connection_pool import ConnectionPool
@@ -19,7 +19,7 @@ from pulsar_spark.client.pending import MemoryBudget
 from pulsar_spark.client.pipeline import Job, retrying, run
 from pulsar_spark.client.scheduler import Scheduler
 from pulsar_spark.client.topic_creation import attach_once
-from pulsar_spark.errors import ClosedError, PulsarError, RemoteProtocolError, TopicNotFound
+from pulsar_spark.errors import ClosedError, PulsarError, TopicNotFound
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.topic_name import TopicName
@@ -144,21 +144,8 @@ class Cluster:
     def assigned_broker(
         self, command: pb.CommandCloseProducer | pb.CommandCloseConsumer, old: BrokerAddress
     ) -> BrokerAddress | None:
-        """Return the broker that a broker at `old` names when it closes a producer or consumer.
+        """Return the broker that one at `old` names when it closes a producer or consumer.
 
-        None if it names none, or only one that the service URL's scheme does not reach: a
-        lookup decides then. TLS is never left for a plain connection.
+        None where a lookup has to decide; see `addresses.assigned_broker`.
         """
-        tls = self.pool.service_url.tls
-        text = command.assignedBrokerServiceUrlTls if tls else command.assignedBrokerServiceUrl
-        if not text:
-            return None
-        try:
-            url = parse_broker_url(text)
-        except RemoteProtocolError as error:
-            logger.warning("a broker's assignment of a topic is ignored: %s", error)
-            return None
-        if url.tls != tls:
-            return None
-        host = url.hosts[0]
-        return BrokerAddress(host, old.physical if old.proxied else host)
+        return assigned_broker(command, old, self.pool.service_url.tls)
