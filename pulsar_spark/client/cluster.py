@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import weakref
@@ -23,8 +22,6 @@ from pulsar_spark.errors import ClosedError, PulsarError, TopicNotFound
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.topic_name import TopicName
-
-logger = logging.getLogger(__name__)
 
 
 class Member(Protocol):

@@ -35,7 +35,8 @@ NAMES: dict[int, str] = {number: name for name, number in pb.BaseCommand.Type.it
 _OWNER_FIELDS: dict[int, str] = {
     number: owner
     for number, name in BODY_FIELDS.items()
-    for owner in ("topic", "producer_id", "consumer_id")
+    # The last one that a command has: PRODUCER and SUBSCRIBE come before what they open exists.
+    for owner in ("consumer_id", "producer_id", "topic")
     if hasattr(getattr(pb.BaseCommand(), name), owner) and not name.endswith("Response")
 }
 # Commands after which their answers are written, so that it shows whether the client reads them.

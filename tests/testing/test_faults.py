@@ -212,3 +212,19 @@ def test_clients_are_told_of_another_cluster(broker: EmbeddedBroker, client: Wir
     assert {each.brokerServiceUrlTls for each in told} == {"pulsar+ssl://blue:2"}
     broker.faults.migrate("t", None)
     assert not client.expect("TOPIC_MIGRATED").body.HasField("brokerServiceUrl")
+
+
+@pytest.mark.parametrize(
+    "command,fields",
+    [
+        ("PRODUCER", {"producer_id": 1}),
+        ("SUBSCRIBE", {"consumer_id": 1, "subscription": "s", "subType": 0}),
+    ],
+)
+def test_what_opens_a_producer_or_consumer_is_about_the_topic_that_it_names(
+    broker: EmbeddedBroker, client: WireClient, command: str, fields: dict[str, object]
+) -> None:
+    broker.faults.drop(command, topic="t")
+    client.ask(command, topic="t", **fields)
+    client.silence(0.05)
+    assert broker.faults.seen(command, "persistent://public/default/t") == 1
