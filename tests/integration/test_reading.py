@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pulsar_spark.errors import EncryptedMessage
 from pulsar_spark.protocol.message_id import MessageId, Position
 from tests.integration.brokers import Broker
 from tests.integration.messages import (
@@ -26,6 +28,8 @@ from tests.integration.messages import (
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
 Connect = Callable[..., Any]
+
+KEYS = Path(__file__).resolve().parent.parent / "data" / "golden" / "keys"
 
 OFFICIAL_CODECS = {
     name: getattr(pulsar.CompressionType, name.replace("ZLIB", "ZLib")) for name in CODECS
@@ -243,3 +247,49 @@ def test_reading_leaves_no_trace(broker: Broker, client: Any) -> None:
     for _ in range(3):
         assert len(read_rows(broker, topic)) == 20
         broker.expect_no_trace(topic)
+
+
+@pytest.mark.fault(40)
+@pytest.mark.parametrize("batching", [True, False])
+def test_an_encrypted_message_is_an_error_with_its_id(
+    broker: Broker, client: Any, batching: bool
+) -> None:
+    topic = broker.create_topic()
+    plain = producer_of(client, topic)
+    plain.send(b"readable")
+    key = str(KEYS / "golden-a.public.pem")
+    secret = producer_of(
+        client,
+        topic,
+        batching_enabled=batching,
+        encryption_key="golden-a",
+        crypto_key_reader=pulsar.CryptoKeyReader(key, key),
+    )
+    sent = secret.send(b"secret")
+    with pytest.raises(EncryptedMessage) as caught:
+        read_rows(broker, topic)
+    assert caught.value.message_id == f"{sent.ledger_id()}:{sent.entry_id()}"
+    assert caught.value.topic == topic
+    before = Position(sent.ledger_id(), sent.entry_id())
+    assert [row.content.payload for row in read_rows(broker, topic, end=before)] == [b"readable"]
+
+
+@pytest.mark.fault(64)
+def test_each_message_has_the_version_of_its_schema(broker: Broker, client: Any) -> None:
+    topic = broker.create_topic()
+
+    number = {"name": "number", "type": "int"}
+    text = {"name": "text", "type": "string", "default": ""}
+    for fields in ([number], [number, text], [number]):
+        record = {"type": "record", "name": "r", "fields": fields}
+        schema = pulsar.schema.AvroSchema(None, schema_definition=record)
+        producer = producer_of(client, topic, schema=schema)
+        producer.send_async({"number": 1, "text": "one"}, None)
+        producer.send({"number": 2, "text": "two"})
+        producer.close()
+    rows = read_rows(broker, topic)
+    versions = [row.entry.schema_version for row in rows]
+    assert versions == [
+        message.schema_version().encode() for message in official_read(client, topic, 6)
+    ]
+    assert len(set(versions)) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import random
 import time
 from collections.abc import Callable
@@ -16,10 +17,12 @@ from pulsar_spark.client.options import ProducerOptions
 from pulsar_spark.client.outgoing import OutgoingEntry
 from pulsar_spark.client.producer import Producer
 from pulsar_spark.client.topic_writer import TopicWriter
-from pulsar_spark.errors import PulsarError
+from pulsar_spark.errors import IncompatibleSchema, PulsarError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.hashing import java_string_hash, murmur3_32
 from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from tests.integration.brokers import Broker, as_real
 from tests.integration.messages import (
     CODECS,
@@ -385,3 +388,27 @@ def test_a_producer_of_one_partition_tells_where_it_stands(broker: Broker, clien
     assert last is not None
     assert parts(last) == place(messages[-1].message_id())
     broker.expect_no_trace(name)
+
+
+@pytest.mark.fault(64)
+def test_a_schema_is_registered_and_one_that_does_not_fit_refused(
+    broker: Broker, client: Any
+) -> None:
+    topic = broker.create_topic()
+    text = SchemaInfo(pb.Schema.String, "String", b"", {})
+    record = b'{"type":"record","name":"r","fields":[{"name":"n","type":"int"}]}'
+    with clustered(broker) as cluster:
+        with TopicWriter(cluster, topic, ProducerOptions(schema=text)) as writer:
+            writer.send(MessageFields("käse".encode()))
+        wrong = ProducerOptions(schema=SchemaInfo(pb.Schema.Avro, "r", record, {}))
+        with pytest.raises(IncompatibleSchema):
+            TopicWriter(cluster, topic, wrong).open()
+    consumer = client.create_reader(
+        topic, pulsar.MessageId.earliest, schema=pulsar.schema.StringSchema()
+    )
+    message = consumer.read_next(10_000)
+    assert message.value() == "käse"
+    (row,) = read_rows(broker, topic)
+    assert row.entry.schema_version == bytes(8)
+    with pytest.raises(pulsar.PulsarException):
+        client.create_producer(topic, schema=pulsar.schema.AvroSchema(None, json.loads(record)))
