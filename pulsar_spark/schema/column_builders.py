@@ -7,14 +7,17 @@ messages have, and values that need it go through Python objects.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_spark.protocol.batches import UnpackedBatch, message_key
+from pulsar_spark.protocol.frames import Buffer
 from pulsar_spark.protocol.message_id import MessageId
 from pulsar_spark.schema import column_names as names
 from pulsar_spark.schema.runs import Runs
@@ -35,8 +38,11 @@ _BYTES = pa.binary()
 class _Pieces:
     """A column in the making: values and whole arrays, in order."""
 
-    def __init__(self, kind: pa.DataType) -> None:
+    def __init__(
+        self, kind: pa.DataType, make: Callable[[Sequence[Any], pa.DataType], pa.Array] = pa.array
+    ) -> None:
         self._kind = kind
+        self._make = make
         self._arrays: list[pa.Array] = []
         self._pending: list[Any] = []
 
@@ -49,7 +55,7 @@ class _Pieces:
 
     def _flush(self) -> None:
         if self._pending:
-            self._arrays.append(pa.array(self._pending, self._kind))
+            self._arrays.append(self._make(self._pending, self._kind))
             self._pending = []
 
     def finish(self) -> pa.Array:
@@ -66,7 +72,7 @@ class _Pieces:
 
 def values(runs: Runs) -> pa.Array:
     """Return the payloads as a binary array; null values are null."""
-    pieces = _Pieces(_BYTES)
+    pieces = _Pieces(_BYTES, _joined)
     for run in runs.runs:
         batch = run.batch
         if batch is None:
@@ -77,6 +83,21 @@ def values(runs: Runs) -> pa.Array:
         else:
             pieces.array(_taken_values(batch, run.rows))
     return pieces.finish()
+
+
+def _joined(payloads: Sequence[Buffer | None], kind: pa.DataType) -> pa.Array:
+    """Return payloads as one array, in one copy.
+
+    Arrow's own conversion never lets go of memory views that it is given.
+    """
+    offsets = array("i", accumulate((len(part or b"") for part in payloads), initial=0))
+    present = [part for part in payloads if part is not None]
+    validity: pa.Buffer | None = None
+    if len(present) < len(payloads):
+        # Booleans have the layout of validity bits.
+        validity = pa.array([part is not None for part in payloads]).buffers()[1]
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(b"".join(present))]
+    return pa.Array.from_buffers(kind, len(payloads), buffers)
 
 
 def _few_values(batch: UnpackedBatch, rows: Sequence[int]) -> list[Any]:

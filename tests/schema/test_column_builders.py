@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from datetime import datetime, timezone
 from typing import Any
 
@@ -74,6 +75,26 @@ def test_part_of_a_large_batch_with_nulls_and_removed_messages() -> None:
     assert column(names.MESSAGE_ID, entry) == [
         MessageId(7, 0, 3, index, MANY).serialize() for index, _ in expected
     ]
+
+
+@pytest.mark.fault(91)
+def test_the_memory_of_payloads_is_let_go() -> None:
+    few = bytearray(batch([message(bytes(5000))] * 3).payload)
+    many = bytearray(batch([message(bytes(5000))] * MANY).payload)
+    alone = bytearray(5000)
+    entries = [
+        single(memoryview(alone)),  # type: ignore[arg-type]
+        batch([message(bytes(5000))] * 3),
+        batch([message(bytes(5000))] * MANY),
+    ]
+    entries[1].payload, entries[2].payload = memoryview(few), memoryview(many)
+    found = values(runs_of(*entries))
+    assert len(found) == MANY + 4
+    del found, entries
+    gc.collect()
+    for memory in (alone, few, many):
+        # A view that somebody still holds would not allow this.
+        memory.clear()
 
 
 @pytest.mark.fault(92)
