@@ -7,19 +7,17 @@ messages have, and values that need it go through Python objects.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_spark.protocol.batches import UnpackedBatch, message_key
-from pulsar_spark.protocol.frames import Buffer
 from pulsar_spark.protocol.message_id import MessageId
 from pulsar_spark.schema import column_names as names
+from pulsar_spark.schema.arrow_arrays import binaries, integers, make, repeated, strings
 from pulsar_spark.schema.runs import Runs
 
 if TYPE_CHECKING:
@@ -38,11 +36,8 @@ _BYTES = pa.binary()
 class _Pieces:
     """A column in the making: values and whole arrays, in order."""
 
-    def __init__(
-        self, kind: pa.DataType, make: Callable[[Sequence[Any], pa.DataType], pa.Array] = pa.array
-    ) -> None:
+    def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
-        self._make = make
         self._arrays: list[pa.Array] = []
         self._pending: list[Any] = []
 
@@ -55,7 +50,7 @@ class _Pieces:
 
     def _flush(self) -> None:
         if self._pending:
-            self._arrays.append(self._make(self._pending, self._kind))
+            self._arrays.append(make(self._pending, self._kind))
             self._pending = []
 
     def finish(self) -> pa.Array:
@@ -63,7 +58,7 @@ class _Pieces:
         if len(self._arrays) == 1:
             return self._arrays[0]
         if not self._arrays:
-            return pa.array([], self._kind)
+            return make([], self._kind)
         return pa.concat_arrays(self._arrays)
 
 
@@ -72,7 +67,7 @@ class _Pieces:
 
 def values(runs: Runs) -> pa.Array:
     """Return the payloads as a binary array; null values are null."""
-    pieces = _Pieces(_BYTES, _joined)
+    pieces = _Pieces(_BYTES)
     for run in runs.runs:
         batch = run.batch
         if batch is None:
@@ -83,21 +78,6 @@ def values(runs: Runs) -> pa.Array:
         else:
             pieces.array(_taken_values(batch, run.rows))
     return pieces.finish()
-
-
-def _joined(payloads: Sequence[Buffer | None], kind: pa.DataType) -> pa.Array:
-    """Return payloads as one array, in one copy.
-
-    Arrow's own conversion never lets go of memory views that it is given.
-    """
-    offsets = array("i", accumulate((len(part or b"") for part in payloads), initial=0))
-    present = [part for part in payloads if part is not None]
-    validity: pa.Buffer | None = None
-    if len(present) < len(payloads):
-        # Booleans have the layout of validity bits.
-        validity = pa.array([part is not None for part in payloads]).buffers()[1]
-    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(b"".join(present))]
-    return pa.Array.from_buffers(kind, len(payloads), buffers)
 
 
 def _few_values(batch: UnpackedBatch, rows: Sequence[int]) -> list[Any]:
@@ -114,13 +94,12 @@ def _taken_values(batch: UnpackedBatch, rows: Sequence[int]) -> pa.Array:
     if not batch.nulls and isinstance(rows, range) and rows.stop <= _CACHED_INDEXES:
         return parts.take(_even_numbers().slice(rows.start, len(rows)))
     nulls = frozenset(batch.nulls)
-    return parts.take(pa.array([None if row in nulls else 2 * row for row in rows], pa.int32()))
+    return parts.take(integers([None if row in nulls else 2 * row for row in rows], pa.int32()))
 
 
 @cache
 def _even_numbers() -> pa.Array:
-    # Not at import: the first array that pyarrow makes imports pandas, which takes a second.
-    return pa.array(range(0, 2 * _CACHED_INDEXES, 2), pa.int32())
+    return integers(range(0, 2 * _CACHED_INDEXES, 2), pa.int32())
 
 
 # --- ids ----------------------------------------------------------------------------------
@@ -129,7 +108,7 @@ def _even_numbers() -> pa.Array:
 def message_ids(runs: Runs) -> pa.Array:
     """Return the serialized id of each message: what differs in a batch is its last part."""
     pieces = _Pieces(_BYTES)
-    nothing = pa.scalar(b"", _BYTES)
+    nothing = binaries([b""])[0]
     for run in runs.runs:
         batch = run.batch
         if batch is None or len(run.rows) < _SMALL:
@@ -139,7 +118,7 @@ def message_ids(runs: Runs) -> pa.Array:
         prefix = MessageId(entry.ledger_id, entry.entry_id, runs.partition).serialize()
         pieces.array(
             pc.binary_join_element_wise(
-                pa.scalar(prefix, _BYTES), _id_tails(batch.count, run.rows), nothing
+                binaries([prefix])[0], _id_tails(batch.count, run.rows), nothing
             )
         )
     return pieces.finish()
@@ -151,16 +130,14 @@ def _id_tails(batch_size: int, rows: Sequence[int]) -> pa.Array:
     tails = _cached_tails(batch_size)
     if isinstance(rows, range):
         return tails.slice(rows.start, len(rows))
-    return tails.take(pa.array(rows, pa.int32()))
+    return tails.take(integers(rows, pa.int32()))
 
 
 def _make_tails(batch_size: int, rows: Sequence[int]) -> pa.Array:
     # The fields of an id are serialized in the order of their numbers, and batch_index and
     # batch_size have the highest ones but for chunks, which are never in a batch.
     without = len(MessageId(0, 0).serialize())
-    return pa.array(
-        [MessageId(0, 0, -1, row, batch_size).serialize()[without:] for row in rows], _BYTES
-    )
+    return binaries([MessageId(0, 0, -1, row, batch_size).serialize()[without:] for row in rows])
 
 
 @lru_cache(8)
@@ -263,9 +240,9 @@ def properties(runs: Runs) -> pa.Array:
                 all_values.extend(found.values())
             offsets.append(len(all_keys))
     return pa.MapArray.from_arrays(
-        pa.array(offsets, pa.int32()),
-        pa.array(all_keys, pa.string()),
-        pa.array(all_values, pa.string()),
+        integers(offsets, pa.int32()),
+        strings(all_keys),
+        strings(all_values),
     )
 
 
@@ -313,19 +290,19 @@ def sizes(runs: Runs) -> pa.Array:
 
 def topics(runs: Runs) -> pa.Array:
     """Return the topic partition's full name."""
-    return pa.repeat(pa.scalar(runs.topic, pa.string()), runs.count)
+    return repeated(runs.topic, pa.string(), runs.count)
 
 
 def partitions(runs: Runs) -> pa.Array:
     """Return the number of the partition, -1 on a topic without."""
-    return pa.repeat(pa.scalar(runs.partition, pa.int32()), runs.count)
+    return repeated(runs.partition, pa.int32(), runs.count)
 
 
 def _per_entry(
     kind: pa.DataType, read: Callable[[ReceivedEntry], Any]
 ) -> Callable[[Runs], pa.Array]:
     def build(runs: Runs) -> pa.Array:
-        return runs.spread(pa.array([read(run.entry) for run in runs.runs], kind))
+        return runs.spread(make([read(run.entry) for run in runs.runs], kind))
 
     return build
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pulsar_spark.errors import CorruptMessage
+from pulsar_spark.schema.arrow_arrays import binaries, booleans, strings
 from pulsar_spark.schema.column_builders import BUILDERS, NEED_METADATA, values
 from pulsar_spark.schema.column_names import VALUE
 from pulsar_spark.schema.runs import RowFilter, Run, Runs, split_entry
@@ -149,7 +150,7 @@ class RecordBatchBuilder:
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         if bad and self._mode == DROPMALFORMED:
             dropped = frozenset(bad)
-            batch = batch.filter(pa.array([row not in dropped for row in range(runs.count)]))
+            batch = batch.filter(booleans([row not in dropped for row in range(runs.count)]))
             logger.warning(
                 "%s: %d values are not UTF-8; their rows are dropped", self._topic, len(bad)
             )
@@ -201,7 +202,7 @@ def _decode_text(raw: pa.Array) -> tuple[pa.Array, Sequence[int]]:
         except UnicodeDecodeError:
             texts.append(None)
             bad.append(row)
-    return pa.array(texts, pa.string()), bad
+    return strings(texts), bad
 
 
 def _corrupt_records(raw: Any, bad: Sequence[int], kind: pa.DataType) -> pa.Array:
@@ -210,4 +211,4 @@ def _corrupt_records(raw: Any, bad: Sequence[int], kind: pa.DataType) -> pa.Arra
     for row in bad:
         value = raw[row].as_py()
         records[row] = value.decode("utf-8", "replace") if as_text else value
-    return pa.array(records, kind)
+    return strings(records) if as_text else binaries(records)
