@@ -1,8 +1,9 @@
 """Many small conversations at once, on the caller's thread.
 
 A job is a generator that says what happens one step after the other. It yields a future where it
-needs an answer, and is sent its result or thrown its error; it yields `Pause` to wait. Written
-once, it serves for a single topic and, with hundreds under way at a time, for thousands.
+needs an answer, and is sent its result or thrown its error; `Within` where it does not wait for
+an answer any longer than some seconds; `Pause` to wait for nothing else. Written once, it serves
+for a single topic and, with hundreds under way at a time, for thousands.
 """
 
 from __future__ import annotations
@@ -34,7 +35,14 @@ class Pause(NamedTuple):
     seconds: float
 
 
-Job: TypeAlias = "Generator[Future[Any] | Pause, Any, T]"
+class Within(NamedTuple):
+    """What a job yields to be thrown OperationTimeout if `answer` is not there in some seconds."""
+
+    answer: Future[Any]
+    seconds: float
+
+
+Job: TypeAlias = "Generator[Future[Any] | Pause | Within, Any, T]"
 JobFactory: TypeAlias = "Callable[[Deadline], Job[T]]"
 
 
@@ -90,14 +98,16 @@ def _after(error: PulsarError, attempts: int) -> PulsarError:
 
 
 class _Task(Generic[T]):
-    """A job under way."""
+    """A job under way. `step` counts what it waited for; `limit` is how long it does so now."""
 
-    __slots__ = ("deadline", "index", "job")
+    __slots__ = ("deadline", "index", "job", "limit", "step")
 
     def __init__(self, index: int, job: Job[T], deadline: Deadline) -> None:
         self.index = index
         self.job = job
         self.deadline = deadline
+        self.step = 0
+        self.limit: float | None = None
 
 
 class _Run(Generic[T]):
@@ -110,9 +120,10 @@ class _Run(Generic[T]):
         self._tasks: dict[int, _Task[T]] = {}
         # Tasks in the order of their deadlines, including some that have ended.
         self._by_age: deque[_Task[T]] = deque()
-        self._pausing: list[tuple[float, int]] = []
+        # When to go on with which step of which task.
+        self._pausing: list[tuple[float, int, int]] = []
         # Filled by the threads that complete futures.
-        self._ready: queue.SimpleQueue[tuple[int, Future[Any]]] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[tuple[int, int, Future[Any]]] = queue.SimpleQueue()
 
     def results(self) -> list[T | PulsarError]:
         try:
@@ -147,26 +158,27 @@ class _Run(Generic[T]):
             self._on_time(now)
             return
         try:
-            index, future = self._ready.get(timeout=min(until - now, threading.TIMEOUT_MAX))
+            found = self._ready.get(timeout=min(until - now, threading.TIMEOUT_MAX))
         except queue.Empty:
             return
-        # A task that has timed out meanwhile has no use for its answer.
-        if (task := self._tasks.get(index)) is not None:
+        index, step, future = found
+        # A task that did not wait so long has no use for the answer.
+        if (task := self._waiting(index, step)) is not None:
             self._step(task, future)
+
+    def _waiting(self, index: int, step: int) -> _Task[T] | None:
+        task = self._tasks.get(index)
+        return task if task is not None and task.step == step else None
 
     def _on_time(self, now: float) -> None:
         while self._pausing and self._pausing[0][0] <= now:
-            index = heapq.heappop(self._pausing)[1]
-            if (task := self._tasks.get(index)) is not None:
-                self._step(task, None)
+            _, index, step = heapq.heappop(self._pausing)
+            if (task := self._waiting(index, step)) is not None:
+                self._step(task, None if task.limit is None else _no_answer(task.limit))
         while self._by_age and self._by_age[0].deadline.at <= now:
             task = self._by_age.popleft()
             if task.index in self._tasks:
-                error = OperationTimeout(
-                    f"no answer came within {self._timeout:g} s",
-                    "Check that the broker is reachable, or raise the operation timeout.",
-                )
-                self._throw(task, error)
+                self._throw(task, _timeout(self._timeout))
 
     def _step(self, task: _Task[T], future: Future[Any] | None) -> None:
         try:
@@ -177,20 +189,30 @@ class _Run(Generic[T]):
                     waits = task.job.throw(error)
                 else:
                     waits = task.job.send(future.result())
+                task.step += 1
+                task.limit = None
                 if isinstance(waits, Pause):
-                    heapq.heappush(self._pausing, (time.monotonic() + waits.seconds, task.index))
+                    self._wake(task, waits.seconds)
                     return
+                if isinstance(waits, Within):
+                    task.limit = waits.seconds
+                    waits = waits.answer
                 future = waits
                 if not future.done():
-                    future.add_done_callback(partial(self._on_done, task.index))
+                    if task.limit is not None:
+                        self._wake(task, task.limit)
+                    future.add_done_callback(partial(self._on_done, task.index, task.step))
                     return
         except StopIteration as stop:
             self._end(task, stop.value)
         except PulsarError as error:
             self._end(task, error)
 
-    def _on_done(self, index: int, future: Future[Any]) -> None:
-        self._ready.put((index, future))
+    def _wake(self, task: _Task[T], seconds: float) -> None:
+        heapq.heappush(self._pausing, (time.monotonic() + seconds, task.index, task.step))
+
+    def _on_done(self, index: int, step: int, future: Future[Any]) -> None:
+        self._ready.put((index, step, future))
 
     def _throw(self, task: _Task[T], error: OperationTimeout) -> None:
         try:
@@ -207,3 +229,16 @@ class _Run(Generic[T]):
     def _end(self, task: _Task[T], result: T | PulsarError) -> None:
         del self._tasks[task.index]
         self._results[task.index] = result
+
+
+def _timeout(seconds: float) -> OperationTimeout:
+    return OperationTimeout(
+        f"no answer came within {seconds:g} s",
+        "Check that the broker is reachable, or raise the operation timeout.",
+    )
+
+
+def _no_answer(seconds: float) -> Future[Any]:
+    failed: Future[Any] = Future()
+    failed.set_exception(_timeout(seconds))
+    return failed

@@ -8,19 +8,27 @@ which searches as if the entries were in the order of their times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pulsar_spark.client.backoff import Deadline
 from pulsar_spark.client.connection_pool import ConnectionPool
 from pulsar_spark.client.lookup import Lookup
-from pulsar_spark.client.pipeline import Job, JobFactory, retrying, run_many
+from pulsar_spark.client.pipeline import Job, JobFactory, Within, retrying, run_many
 from pulsar_spark.client.temporary_consumer import TemporaryConsumer, unique_name
-from pulsar_spark.errors import CorruptMessage, PulsarError, RemoteProtocolError
+from pulsar_spark.errors import (
+    ConnectionLost,
+    CorruptMessage,
+    OperationTimeout,
+    PulsarError,
+    RemoteProtocolError,
+)
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import MessageReceived
 from pulsar_spark.protocol.frames import parse_payload
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
+
+_FIRST_PATIENCE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +100,24 @@ class Probe:
         ]
 
     def _at(self, topic: str, position: Position) -> JobFactory[FoundEntry | None]:
-        return _retried(lambda deadline: self._at_job(topic, position, deadline))
+        patience = _patience()
+        return _retried(lambda deadline: self._at_job(topic, position, deadline, next(patience)))
 
     def _from_time(self, topic: str, time: int) -> JobFactory[FoundEntry | None]:
-        return _retried(lambda deadline: self._from_time_job(topic, time, deadline))
+        patience = _patience()
+        return _retried(lambda deadline: self._from_time_job(topic, time, deadline, next(patience)))
 
-    def _at_job(self, topic: str, position: Position, deadline: Deadline) -> Job[FoundEntry | None]:
+    def _at_job(
+        self, topic: str, position: Position, deadline: Deadline, patience: float
+    ) -> Job[FoundEntry | None]:
         connection = yield from self._lookup.connection_job(topic, deadline)
         with TemporaryConsumer(connection, topic) as consumer:
             yield consumer.subscribe(position, deadline)
-            return (yield from _first_entry(consumer, position, deadline))
+            return (yield from _first_entry(consumer, position, deadline, patience))
 
-    def _from_time_job(self, topic: str, time: int, deadline: Deadline) -> Job[FoundEntry | None]:
+    def _from_time_job(
+        self, topic: str, time: int, deadline: Deadline, patience: float
+    ) -> Job[FoundEntry | None]:
         connection = yield from self._lookup.connection_job(topic, deadline)
         name = unique_name("pulsar-spark-time")
         found: FoundEntry | None = None
@@ -115,7 +129,7 @@ class Probe:
             # to, for the next consumer of that name.
             with TemporaryConsumer(connection, topic, name) as consumer:
                 yield consumer.subscribe(EARLIEST_POSITION, deadline)
-                found = yield from _first_entry(consumer, EARLIEST_POSITION, deadline)
+                found = yield from _first_entry(consumer, EARLIEST_POSITION, deadline, patience)
             if found is None or found.time >= time:
                 return found
             # Either the times are not in order, or the topic was unloaded after the search and
@@ -129,6 +143,14 @@ def _retried(
     return lambda deadline: retrying(attempt, deadline)
 
 
+def _patience() -> Iterator[float]:
+    """Yield the seconds to wait for an entry, more with each attempt: some storage is slow."""
+    seconds = _FIRST_PATIENCE
+    while True:
+        yield seconds
+        seconds *= 2
+
+
 def _only(results: list[FoundEntry | PulsarError | None]) -> FoundEntry | None:
     (result,) = results
     if isinstance(result, PulsarError):
@@ -137,9 +159,12 @@ def _only(results: list[FoundEntry | PulsarError | None]) -> FoundEntry | None:
 
 
 def _first_entry(
-    consumer: TemporaryConsumer, position: Position, deadline: Deadline
+    consumer: TemporaryConsumer, position: Position, deadline: Deadline, patience: float
 ) -> Job[FoundEntry | None]:
-    """Return a job for the first entry of a subscription that reaches beyond `position`."""
+    """Return a job for the first entry of a subscription that reaches beyond `position`.
+
+    It raises ConnectionLost if the entry does not come in `patience` seconds.
+    """
     permits = 1
     passed = position
     while True:
@@ -150,7 +175,12 @@ def _first_entry(
             done = max(done, _behind(answer.consumer_mark_delete_position))
         if end <= done:
             return None
-        message: MessageReceived = yield consumer.next_entry(permits)
+        try:
+            message: MessageReceived = yield Within(consumer.next_entry(permits), patience)
+        except OperationTimeout:
+            # A broker that lets go of the topic while a consumer comes can keep that consumer,
+            # and answer it, on what nobody writes to or reads from any more.
+            raise ConnectionLost("the broker keeps back an entry that it has") from None
         found = _describe(message, position)
         # A position can have an index that the entry, batched or not, does not reach.
         if found.stop > position and found.start.batch_index < found.messages:

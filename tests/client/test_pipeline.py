@@ -14,6 +14,7 @@ from pulsar_spark.client.pipeline import (
     Job,
     JobFactory,
     Pause,
+    Within,
     is_retryable,
     retrying,
     run,
@@ -144,6 +145,23 @@ def test_a_job_that_goes_on_after_its_time_is_closed() -> None:
 
     with pytest.raises(OperationTimeout):
         run(job, 0.02)
+
+
+def test_a_job_can_wait_less_long_for_an_answer_and_go_on() -> None:
+    def job(number: int) -> Job[list[object]]:
+        found: list[object] = [(yield Within(later("in time"), 5))]
+        late = later("late", 0.2)
+        try:
+            yield Within(late, 0.05)
+        except OperationTimeout as error:
+            found.append(str(error).partition(" within")[0])
+        # The answer that comes meanwhile is not taken for that of this wait.
+        found.append((yield later("next", 0.3)))
+        yield Pause(0.01)
+        return [*found, (yield Within(late, 0.05))]
+
+    expected = ["in time", "no answer came", "next", "late"]
+    assert run_many(numbered(job, 5), 5) == [expected] * 5
 
 
 def test_an_unexpected_error_closes_the_other_jobs() -> None:

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from pulsar_spark.client import probe as module
 from pulsar_spark.client.connection_pool import ConnectionPool
 from pulsar_spark.client.probe import FoundEntry, Probe
 from pulsar_spark.errors import CorruptMessage, TopicNotFound
@@ -143,6 +144,22 @@ def test_a_lost_connection_or_a_refusal_on_the_way_is_survived() -> None:
 
 
 # --- times ------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(14)
+def test_a_consumer_that_is_given_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FIRST_PATIENCE", 0.2)
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        messages = fill(broker, TOPIC, 3)
+        first = Position(messages[0].ledger_id, messages[0].entry_id)
+        probe = Probe(pool)
+        broker.faults.drop("FLOW")
+        found = probe.first_entry_at(TOPIC, EARLIEST_POSITION)
+        assert found is not None
+        assert found.start == first
+        broker.faults.drop("FLOW")
+        assert probe.first_entry_from_time(TOPIC, 0) == found
+        wait_until(lambda: not broker.subscriptions(TOPIC))
 
 
 def test_the_first_entry_from_a_time_on_is_found() -> None:
