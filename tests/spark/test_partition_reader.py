@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -163,3 +165,17 @@ def test_the_client_options_reach_the_connection(broker: EmbeddedBroker) -> None
     names = [seen.body.subscription for seen in broker.faults.log("SUBSCRIBE")]
     assert names
     assert all(name.startswith("mine-") for name in names)
+
+
+@pytest.mark.fault(75)
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux's /proc")
+def test_many_reads_in_one_process_leave_no_sockets_and_threads(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    payloads = store_many(broker, "t", 100)
+    counts: list[tuple[int, int]] = []
+    for _ in range(30):
+        batches = read_partition(options(broker), whole(broker), SCHEMA, VALUE)
+        assert [row["value"] for row in rows_of(batches)] == payloads
+        wait_until_unused(broker)
+        counts.append((len(list(Path("/proc/self/fd").iterdir())), threading.active_count()))
+    assert counts[-1] <= counts[0]
