@@ -51,7 +51,8 @@ logger = logging.getLogger(__name__)
 
 _FIRST_IDLE = 0.5
 _MAX_IDLE = 5.0
-_FIRST_STALL = 15.0
+_FIRST_STALL = 5.0
+_MAX_STALL = 60.0
 _MAX_RECONNECT_DELAY = 5.0
 _CLOSE_TIMEOUT = 1.0
 _ATTEMPT_TIMEOUT = 15.0
@@ -250,18 +251,16 @@ class EntryReader:
 
     def _patience(self) -> float:
         """Seconds after which something is to be done if nothing comes."""
-        if self._decoder.end is None:
-            return float("inf")
-        until = min(self._next_stall, self._options.poll_timeout)
-        if not self._asked:
-            until = min(until, self._next_question)
+        until = self._next_stall
+        if self._decoder.end is not None:
+            until = min(until, self._options.poll_timeout)
+            if not self._asked:
+                until = min(until, self._next_question)
         return max(until - self._idle, 0.001)
 
     def _on_idle(self, delivery: Delivery) -> None:
         end = self._decoder.end
-        if end is None:
-            return
-        if self._idle >= self._options.poll_timeout:
+        if end is not None and self._idle >= self._options.poll_timeout:
             self._error = OperationTimeout(
                 f"nothing was received for {self._options.poll_timeout:g} s at position "
                 f"{self.position}, the range ends at {end}, the topic's last message is "
@@ -272,11 +271,15 @@ class EntryReader:
             self._drop_consumer(close=True)
             raise self._error
         if self._idle >= self._next_stall:
-            # Permits can be lost on either side: a new consumer makes both agree again.
-            logger.info("%s: nothing came for %.0f s, subscribing anew", self.topic, self._idle)
-            self._next_stall *= 2
+            # Permits can be lost on either side, and a broker that is letting go of the topic while
+            # a consumer comes can forget it: a new consumer makes both agree again.
+            level = logging.DEBUG if end is None else logging.INFO
+            logger.log(
+                level, "%s: nothing came for %.0f s, subscribing anew", self.topic, self._idle
+            )
+            self._next_stall += min(self._next_stall, _MAX_STALL)
             self._drop_consumer(close=True)
-        elif self._idle >= self._next_question and not self._asked:
+        elif end is not None and self._idle >= self._next_question and not self._asked:
             self._next_question = self._idle + min(max(self._idle, _FIRST_IDLE), _MAX_IDLE)
             self._ask_last_id(delivery)
 

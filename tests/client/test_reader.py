@@ -29,6 +29,7 @@ from pulsar_spark.protocol.message_id import (
 from pulsar_spark.testing import EmbeddedBroker
 from tests.client.test_connection import wait_until
 from tests.client.topics import (
+    add_batch,
     add_plain,
     after_last,
     fill,
@@ -336,6 +337,24 @@ def test_lost_permits_are_healed_by_a_new_consumer(monkeypatch: pytest.MonkeyPat
         broker.faults.drop("FLOW")
         assert read_range(broker, TOPIC, EARLIEST_POSITION, after_last(messages)) == messages
         assert broker.faults.seen("SUBSCRIBE") == 2
+
+
+@pytest.mark.fault(14, 23)
+def test_a_reader_without_an_end_is_not_forgotten_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FIRST_STALL", 0.2)
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        with reading(broker, TOPIC) as reader:
+            broker.faults.drop("FLOW")
+            assert reader.next_entry(0.1) is None
+            messages = add_batch(broker, TOPIC, [b"1", b"2"])
+            entry = reader.next_entry(5)
+            assert entry is not None
+            assert unpack(entry) == messages
+            assert broker.faults.seen("SUBSCRIBE") == 2
+            # Quiet topics are asked ever less often.
+            assert reader.next_entry(1.0) is None
+            assert 3 <= broker.faults.seen("SUBSCRIBE") <= 5
 
 
 # --- options ----------------------------------------------------------------------------------
