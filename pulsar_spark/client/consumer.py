@@ -230,7 +230,8 @@ class DurableConsumer:
     def seek_job(self, position: Position, deadline: Deadline) -> Job[None]:
         """Return a job that moves the subscription to `position`, also backwards; one attempt.
 
-        The broker sends the consumer away for it: it attaches again.
+        The broker sends the consumer away for it: it attaches again. What was given to be
+        acknowledged before is forgotten.
         """
         place = yield from self.attach_job(deadline)
         target = MessageId(position.ledger_id, position.entry_id).to_pb()
@@ -239,6 +240,8 @@ class DurableConsumer:
             lambda request_id: commands.seek(place.consumer_id, request_id, message_id=target),
             deadline,
         )
+        with self._lock:
+            self._wanted = None
         self._give_up(place, tell=True)
         yield from self.attach_job(deadline)
 

@@ -38,7 +38,8 @@ def infer_schema(options: ReadOptions) -> StructType:
         return read_schema(BinaryType(), include_metadata=options.include_metadata)
     with Cluster(options.client) as cluster:
         planner = Planner(cluster, options)
-        kind = planner.value_type(planner.topics())
+        topics = planner.find_topics().topics if options.waiting else planner.topics()
+        kind = planner.value_type(topics)
     return read_schema(kind.data_type, include_metadata=options.include_metadata)
 
 

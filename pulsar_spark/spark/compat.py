@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import datasource
@@ -84,3 +85,8 @@ def rows_to_arrow(rows: list[Row], schema: StructType) -> list[pa.RecordBatch]:
 
     table = LocalDataToArrowConversion.convert(rows, schema, use_large_var_types=False)
     return table.to_batches()  # type: ignore[no-any-return]
+
+
+def limits_are_told() -> bool:
+    """Return whether Spark tells a stream's reader where it stands and how much to read (4.2)."""
+    return find_spec("pyspark.sql.streaming.datasource") is not None

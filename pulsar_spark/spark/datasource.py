@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -13,12 +11,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pulsar_spark.errors import UnsupportedFeature
 from pulsar_spark.spark.batch_reader import PulsarBatchReader, PushdownBatchReader, infer_schema
 from pulsar_spark.spark.batch_writer import PulsarBatchWriter
-from pulsar_spark.spark.compat import ends_micro_batch, filters_are_pushed
+from pulsar_spark.spark.compat import ends_micro_batch, filters_are_pushed, limits_are_told
 from pulsar_spark.spark.option_table import Scope
 from pulsar_spark.spark.read_options import parse_read_options
+from pulsar_spark.spark.stream_options import parse_stream_options
+from pulsar_spark.spark.stream_reader import PulsarStreamReader
 from pulsar_spark.spark.stream_writer import stream_writer
 from pulsar_spark.spark.write_options import parse_write_options
 
@@ -48,8 +47,8 @@ class PulsarDataSource(DataSource):
         return writer
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Say that streams cannot be read yet."""
-        _no_streams("readStream", "Read a batch with spark.read.")
+        """Return the reader of a stream with the columns of `schema`."""
+        return stream_reader_class()(parse_stream_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a micro-batch with the columns of `schema`.
@@ -64,5 +63,10 @@ class PulsarDataSource(DataSource):
         return writer
 
 
-def _no_streams(what: str, remedy: str) -> NoReturn:
-    raise UnsupportedFeature(f"{what} is not supported by this version", remedy)
+def stream_reader_class() -> type[PulsarStreamReader]:
+    """Return the reader for what this version of Spark asks of streams."""
+    if not limits_are_told():
+        return PulsarStreamReader
+    from pulsar_spark.spark.admission_reader import AdmissionStreamReader
+
+    return AdmissionStreamReader

@@ -15,7 +15,13 @@ from enum import Enum
 from typing import Any
 
 from pulsar_spark.errors import InvalidMessageId, InvalidOffset, InvalidTopicName
-from pulsar_spark.protocol.message_id import EARLIEST, LATEST, MessageId, Position
+from pulsar_spark.protocol.message_id import (
+    EARLIEST,
+    EARLIEST_POSITION,
+    LATEST,
+    MessageId,
+    Position,
+)
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.spark.option_parsers import duration_millis, iso_millis
 
@@ -128,6 +134,17 @@ def end_position(message_id: MessageId) -> Position:
     An id without a batch index stands for its whole entry.
     """
     return Position.after(message_id)
+
+
+def entry_end(message_id: MessageId) -> Position:
+    """Return the position behind the entry of a topic's last message: the next entry's.
+
+    It is EARLIEST_POSITION for a topic that is empty. A broker names the last message of the
+    last entry, so nothing lies between the two forms of that position.
+    """
+    if message_id.entry_id < 0:
+        return EARLIEST_POSITION
+    return Position(message_id.ledger_id, message_id.entry_id + 1)
 
 
 def parse_offsets(

@@ -223,21 +223,40 @@ OPTIONS: tuple[Option, ...] = (
         "Least number of Spark tasks of a read: topic partitions are split to reach it.",
         Scope.READS,
     ),
-    Option("maxBytesPerTrigger", size, "Most bytes of a micro-batch.", Scope.STREAM_READ),
-    Option("maxMessagesPerTrigger", _COUNT, "Most messages of a micro-batch.", Scope.STREAM_READ),
-    Option("minMessagesPerTrigger", _COUNT, "Least messages of a micro-batch.", Scope.STREAM_READ),
+    Option(
+        "maxBytesPerTrigger",
+        size,
+        "Most bytes of a micro-batch, as they are stored; 0 sets no bound. At least one entry is "
+        "read.",
+        Scope.STREAM_READ,
+    ),
+    Option(
+        "maxMessagesPerTrigger",
+        _COUNT,
+        "Most messages of a micro-batch. Exact where entries hold one message or the broker "
+        "stamps an index; else estimated from entries of the backlog. At least one entry is read.",
+        Scope.STREAM_READ,
+    ),
+    Option(
+        "minMessagesPerTrigger",
+        _COUNT,
+        "Least messages of a micro-batch, which waits for them until `maxTriggerDelay`.",
+        Scope.STREAM_READ,
+    ),
     Option(
         "maxTriggerDelay",
         duration_seconds,
         "How long a stream waits for `minMessagesPerTrigger`.",
         Scope.STREAM_READ,
+        default="15m",
     ),
     Option(
         "subscription",
         text,
-        "Name of a stream's durable subscription.",
+        "Name of a stream's durable subscription, one on each topic partition. Each query needs "
+        "its own.",
         Scope.STREAM_READ,
-        shown_default="generated",
+        shown_default="generated once, kept in the checkpoint",
         aliases=("predefinedSubscription",),
     ),
     Option(
@@ -245,7 +264,7 @@ OPTIONS: tuple[Option, ...] = (
         text,
         "First part of generated subscription names.",
         Scope.READS,
-        shown_default="generated",
+        shown_default="`spark-pulsar`",
     ),
     Option(
         "readCompacted",

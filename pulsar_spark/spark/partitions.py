@@ -11,7 +11,8 @@ from pulsar_spark.schema.runs import RowFilter
 class PulsarInputPartition(InputPartition):
     """Positions [start, end) of one topic partition, of which the filter takes messages.
 
-    `text` says that values are UTF-8 text rather than bytes.
+    `text` says that values are UTF-8 text rather than bytes, `resumed` that another range ended
+    where this one starts.
     """
 
     def __init__(
@@ -22,6 +23,7 @@ class PulsarInputPartition(InputPartition):
         row_filter: RowFilter | None = None,
         *,
         text: bool = False,
+        resumed: bool = False,
     ) -> None:
         self.topic = topic
         # Tuples of numbers rather than Positions: what is logged and pickled stays readable.
@@ -29,6 +31,7 @@ class PulsarInputPartition(InputPartition):
         self.end = tuple(end)
         self.row_filter = row_filter or RowFilter()
         self.text = text
+        self.resumed = resumed
 
     @property
     def range(self) -> tuple[Position, Position]:

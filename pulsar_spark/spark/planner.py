@@ -21,7 +21,14 @@ from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas
 from pulsar_spark.schema.runs import RowFilter
 from pulsar_spark.spark.filters import PushedFilters
-from pulsar_spark.spark.offsets import Bound, BoundKind, end_position, start_position
+from pulsar_spark.spark.offsets import (
+    LATEST_BOUND,
+    Bound,
+    BoundKind,
+    end_position,
+    entry_end,
+    start_position,
+)
 from pulsar_spark.spark.partitions import PulsarInputPartition
 from pulsar_spark.spark.range_splitter import Question, split_ranges
 from pulsar_spark.spark.read_options import ReadOptions
@@ -36,11 +43,33 @@ Topics = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Range:
+class FoundTopics:
+    """The topics that exist, and for the others that were asked for what the broker says."""
+
+    topics: Topics
+    missing: Mapping[str, TopicNotFound]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """What is read of one topic partition: the positions [start, end), of which the filter takes.
+
+    `resumed` says that the range goes on where an earlier one of the same stream ended.
+    """
+
     topic: str
     start: Position
     end: Position
     row_filter: RowFilter
+    resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where reading a topic partition starts; what was published before the time is not read."""
+
+    position: Position
+    published_from: int | None = None
 
 
 class Planner:
@@ -58,26 +87,40 @@ class Planner:
 
         Raises TopicNotFound for a topic that does not exist, and where no topic matches.
         """
+        found = self.find_topics()
+        for error in found.missing.values():
+            raise error
+        if not found.topics and (pattern := self._options.pattern) is not None:
+            raise TopicNotFound(
+                f"no topic of the namespace {pattern.namespace} matches topicsPattern",
+                "Check the pattern; system topics and non-persistent ones never match.",
+            )
+        return found.topics
+
+    def find_topics(self) -> FoundTopics:
+        """Return the topics to read that exist, with their partitions, and those that do not."""
         names: Sequence[str] = self._options.topics
         pattern = self._options.pattern
         if pattern is not None:
             names = pattern.select(self._lookup.topics_of_namespace(pattern.namespace))
-            if not names:
-                raise TopicNotFound(
-                    f"no topic of the namespace {pattern.namespace} matches topicsPattern",
-                    "Check the pattern; system topics and non-persistent ones never match.",
-                )
-        counts = _all(self._lookup.partitions_many(names))
+        results = self._lookup.partitions_many(names)
+        missing = {
+            name: result for name, result in results.items() if isinstance(result, TopicNotFound)
+        }
+        counts = _all({name: result for name, result in results.items() if name not in missing})
+        if pattern is not None:
+            # It was deleted since the topics were listed.
+            missing.clear()
         # A partition that is named beside its topic is read once.
         seen: set[str] = set()
         topics: dict[str, list[str]] = {}
-        for name in sorted(names, key=lambda name: -counts[name]):
+        for name in sorted(counts, key=lambda name: -counts[name]):
             topic = TopicName.parse(name)
             partitions = [str(topic.partition(i)) for i in range(counts[name])] or [name]
             if fresh := [partition for partition in partitions if partition not in seen]:
                 topics[name] = fresh
                 seen.update(fresh)
-        return topics
+        return FoundTopics(topics, missing)
 
     def value_type(self, topics: Topics) -> ValueType:
         """Return the type of the values; raises OptionError where schemas exclude each other."""
@@ -97,7 +140,10 @@ class Planner:
         Raises InvalidOffset for bounds that do not fit the topics, DataLossError for a message
         id that is gone, unless failOnDataLoss is off.
         """
-        ranges = self._ranges(topics, pushed or PushedFilters())
+        return self.tasks(self._ranges(topics, pushed or PushedFilters()), kind)
+
+    def tasks(self, ranges: Sequence[ReadRange], kind: ValueType) -> list[PulsarInputPartition]:
+        """Return what each task reads of ranges, split as the options ask."""
         pieces = split_ranges(
             [(found.topic, found.start, found.end) for found in ranges],
             self._options.partitions_per_topic_partition,
@@ -105,23 +151,51 @@ class Planner:
             self._ask,
         )
         return [
-            PulsarInputPartition(found.topic, start, end, found.row_filter, text=kind.text)
+            PulsarInputPartition(
+                found.topic,
+                start,
+                end,
+                found.row_filter,
+                text=kind.text,
+                resumed=found.resumed and start == found.start,
+            )
             for found, parts in zip(ranges, pieces, strict=True)
             for start, end in parts
         ]
 
-    def _ranges(self, topics: Topics, pushed: PushedFilters) -> list[_Range]:
+    def starts(self, bounds: Mapping[str, Bound]) -> dict[str, Start]:
+        """Return where a stream starts on each topic partition.
+
+        Raises DataLossError for a message id that is gone, unless failOnDataLoss is off.
+        """
+        last_ids = self.last_ids(list(bounds))
+        ends = dict.fromkeys(bounds, LATEST_BOUND)
+        first = self._first_positions(bounds, ends)
+        found = self._times(bounds, -self._options.publish_time_tolerance)
+        starts: dict[str, Start] = {}
+        for topic, bound in bounds.items():
+            last_end = entry_end(last_ids[topic])
+            if bound.kind is BoundKind.ID:
+                self._check_start(topic, bound, first[topic], last_end)
+            if bound.kind is BoundKind.LATEST:
+                starts[topic] = Start(last_end)
+                continue
+            since = bound.millis if bound.kind is BoundKind.TIME else None
+            starts[topic] = Start(_start(bound, found.get(topic), last_end), since)
+        return starts
+
+    def _ranges(self, topics: Topics, pushed: PushedFilters) -> list[ReadRange]:
         now = int(time.time() * 1000)
         starts = self._options.starting.bounds(topics, now)
         ends = self._options.ending.bounds(topics, now)
         starts = {topic: bound for topic, bound in starts.items() if pushed.takes_partition(topic)}
         ends = {topic: ends[topic] for topic in starts}
-        last_ids = self._last_ids(list(starts))
+        last_ids = self.last_ids(list(starts))
         first = self._first_positions(starts, ends)
         tolerance = self._options.publish_time_tolerance
         from_start = self._times(starts, -tolerance)
         from_end = self._times(ends, tolerance)
-        ranges: list[_Range] = []
+        ranges: list[ReadRange] = []
         for topic, last_id in last_ids.items():
             last_end = end_position(last_id)
             start, end = starts[topic], ends[topic]
@@ -129,7 +203,7 @@ class Planner:
                 self._check_start(topic, start, first[topic], last_end)
             if end.kind is BoundKind.ID:
                 self._check_end(topic, end, first[topic], last_end)
-            found = _Range(
+            found = ReadRange(
                 topic,
                 _start(start, from_start.get(topic), last_end),
                 _end(end, from_end.get(topic), last_end),
@@ -139,7 +213,8 @@ class Planner:
                 ranges.append(found)
         return ranges
 
-    def _last_ids(self, partitions: Sequence[str]) -> dict[str, MessageId]:
+    def last_ids(self, partitions: Sequence[str]) -> dict[str, MessageId]:
+        """Return the last message of each topic partition, EARLIEST for those without any."""
         results = self._lookup.last_message_ids(partitions)
         for topic, result in results.items():
             # Partitions are made lazily and removed when idle: such a one is empty.

@@ -25,9 +25,10 @@ from pulsar_spark.spark.topic_patterns import TopicPattern
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Everything that planning and reading a batch need; plain data.
+    """Everything that planning and reading need; plain data.
 
-    Either `topics` (full names) or `pattern` is set. Times are milliseconds.
+    Either `topics` (full names) or `pattern` is set. Times are milliseconds. A stream that is
+    `waiting` begins also while topics do not exist.
     """
 
     client: ClientOptions
@@ -45,14 +46,19 @@ class ReadOptions:
     fail_on_data_loss: bool
     partitions_per_topic_partition: int
     min_partitions: int | None
+    waiting: bool = False
 
 
 def parse_read_options(options: Mapping[str, str], scope: Scope = Scope.READ) -> ReadOptions:
-    """Return the options of a batch read, or of any read with the scope READS.
+    """Return the options of a batch read, of a stream (STREAM_READ) or of any read (READS).
 
     Raises OptionError, InvalidOffset or UnsupportedFeature that names the option.
     """
-    values = resolve(options, scope)
+    return read_options(resolve(options, scope), options, scope)
+
+
+def read_options(values: Values, options: Mapping[str, str], scope: Scope) -> ReadOptions:
+    """Return the options of a read from the `values` that were resolved of `options`."""
     topics, pattern = _topics(values, options)
     if values["valueFormat"] not in ("auto", "raw"):
         raise OptionError(
@@ -83,6 +89,7 @@ def parse_read_options(options: Mapping[str, str], scope: Scope = Scope.READ) ->
         fail_on_data_loss=values["failOnDataLoss"],
         partitions_per_topic_partition=values["partitionsPerTopicPartition"],
         min_partitions=values["minPartitions"],
+        waiting=bool(values.by_key.get("waitingForNonExistedTopic")),
     )
 
 
@@ -175,14 +182,18 @@ def _paths(options: Mapping[str, str]) -> list[str]:
 
 def _starting(values: Values, scope: Scope) -> OffsetSpec:
     refused = (BoundKind.LATEST,) if scope is Scope.READ else ()
+    default = LATEST_BOUND if scope is Scope.STREAM_READ else EARLIEST_BOUND
     offsets, times = values["startingOffsets"], values["startingTime"]
     _exclude("startingOffsets", offsets, "startingTime", times)
     if times is not None:
-        return parse_times("startingTime", times, EARLIEST_BOUND, refused=refused)
-    return parse_offsets("startingOffsets", offsets or "earliest", EARLIEST_BOUND, refused=refused)
+        return parse_times("startingTime", times, default, refused=refused)
+    text = str(default) if offsets is None else offsets
+    return parse_offsets("startingOffsets", text, default, refused=refused)
 
 
 def _ending(values: Values, scope: Scope) -> OffsetSpec:
+    if scope is Scope.STREAM_READ:
+        return OffsetSpec("endingOffsets", LATEST_BOUND)
     refused = (BoundKind.EARLIEST,) if scope is Scope.READ else ()
     offsets, times = values["endingOffsets"], values["endingTime"]
     _exclude("endingOffsets", offsets, "endingTime", times)

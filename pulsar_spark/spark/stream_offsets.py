@@ -35,7 +35,7 @@ class StreamOffset:
 
     subscription: str
     positions: Mapping[str, Position]
-    starts: Mapping[str, Position] = field(default_factory=dict)
+    starts: Mapping[str, Position] | None = None
     published_from: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class StreamOffset:
         body: dict[str, Any] = {"positions": _texts(self.positions)}
         if self.published_from:
             body["publishedFrom"] = dict(sorted(self.published_from.items()))
-        if self.starts:
+        if self.starts is not None:
             body["starts"] = _texts(self.starts)
         body["subscription"] = self.subscription
         body["version"] = VERSION
@@ -78,7 +78,7 @@ class StreamOffset:
         return cls(
             name,
             _positions(body["positions"]),
-            _positions(body.get("starts", {})),
+            _positions(body["starts"]) if "starts" in body else None,
             _times(body.get("publishedFrom", {})),
         )
 

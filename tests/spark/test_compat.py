@@ -83,3 +83,8 @@ def test_rows_become_record_batches_of_sparks_types() -> None:
     (batch,) = compat.rows_to_arrow([row(bytearray(b"a"), None), row(None, None)], schema)
     assert batch.schema == compat.arrow_schema(schema)
     assert batch.to_pydict() == {"value": [b"a", None], "t": [None, None]}
+
+
+def test_limits_are_told_from_spark_4_2_on() -> None:
+    known = inspect.signature(datasource.DataSourceStreamReader.latestOffset).parameters
+    assert compat.limits_are_told() is ("limit" in known)

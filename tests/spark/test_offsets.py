@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -239,11 +240,12 @@ def test_a_given_id_is_read_at_the_start_and_at_the_end(
 
 @given(st.text(max_size=60))
 def test_nothing_but_our_errors_comes_of_any_text(text: str) -> None:
-    for parse in (
+    parsers: tuple[Callable[[], object], ...] = (
         lambda: spec(text),
         lambda: spec({"t": text}),
         lambda: parse_times("startingTime", text, EARLIEST_BOUND),
-    ):
+    )
+    for parse in parsers:
         try:
             parse()
         except InvalidOffset:

@@ -26,7 +26,7 @@ offsets = st.builds(
     StreamOffset,
     st.text(min_size=1),
     by_topic,
-    by_topic,
+    st.none() | by_topic,
     st.dictionaries(st.sampled_from([P0, P1]), st.integers(0, 2**62)),
 )
 documents = st.recursive(

@@ -1,0 +1,53 @@
+"""Whether a stream lost data: judged by where it, its subscription and the topic stand.
+
+A topic has many ledgers, gaps in entry ids are normal, and ledgers that everybody has read are
+deleted. So neither a gap nor a later ledger is a loss. What tells is the stream's own durable
+subscription, which holds what was not read: it moves forward by the stream's acknowledgements
+only. If it stands further on, others moved it, the broker expired messages, or it is not the one
+that the stream had.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+
+
+class Verdict(Enum):
+    """What became of the messages from a stream's position on."""
+
+    KEPT = auto()
+    ROLLED_BACK = auto()
+    """The topic ends before the position: it is another topic of that name."""
+    SKIPPED = auto()
+    """The subscription stands behind messages that the stream has not read."""
+    UNHELD = auto()
+    """The subscription stands behind everything: it was created anew, or emptied by hand."""
+
+
+def judge(
+    position: Position, end: Position, done: Position | None, seen: Position | None = None
+) -> Verdict:
+    """Return what became of the messages from `position` on.
+
+    `end` is the position behind the topic's last entry, EARLIEST_POSITION if it is empty, `done`
+    the one up to which the subscription is acknowledged, `seen` the topic's end at an earlier
+    look. What a subscription has lost is still to be looked for: it may be stored yet.
+    """
+    if position == EARLIEST_POSITION:
+        # Nothing was read yet, so there is nothing that the subscription could be compared with.
+        return Verdict.KEPT
+    entry = Position(*position[:2])
+    if EARLIEST_POSITION != end < entry:
+        return Verdict.ROLLED_BACK
+    if done is None or done <= entry:
+        return Verdict.KEPT
+    unread = end > position
+    known_unread = seen is not None and seen > position
+    if unread and done >= end:
+        return Verdict.UNHELD
+    # At the beginning of a ledger it stands where all earlier ones were read and deleted.
+    if done.entry_id > 0 and unread:
+        return Verdict.SKIPPED
+    return Verdict.SKIPPED if known_unread else Verdict.KEPT

@@ -1,0 +1,266 @@
+"""The driver's part of a stream: which topics, where they end, what a batch reads, what is done.
+
+A durable subscription on each topic partition holds what was not read. It is created before the
+first offset is decided, acknowledged cumulatively with what Spark has committed, and never moved
+back while it exists. Where the stream stands is in Spark's offsets alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pulsar_spark.client.cluster import Cluster
+from pulsar_spark.client.consumer import EARLIEST, LATEST
+from pulsar_spark.client.subscription_set import SubscriptionSet
+from pulsar_spark.errors import PulsarError, TopicNotFound, UnsupportedFeature
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.schema.runs import RowFilter
+from pulsar_spark.spark.offsets import BoundKind, entry_end
+from pulsar_spark.spark.partitions import PulsarInputPartition
+from pulsar_spark.spark.planner import Planner, ReadRange, Topics
+from pulsar_spark.spark.stream_offsets import StreamOffset
+from pulsar_spark.spark.stream_options import Caps, StreamOptions
+from pulsar_spark.spark.stream_topics import Span, StreamTopics
+from pulsar_spark.spark.value_types import ValueType
+
+logger = logging.getLogger(__name__)
+
+
+class StreamSource:
+    """Decides on the offsets of one query, in one process. `close` it at the end.
+
+    Nothing is connected before it is needed.
+    """
+
+    def __init__(self, options: StreamOptions) -> None:
+        self.last: StreamOffset | None = None
+        """The offset that was decided on, or learnt, last."""
+        self._options = options
+        self._cluster: Cluster | None = None
+        self._subscriptions: SubscriptionSet | None = None
+        self._topics: StreamTopics | None = None
+        self._initial: StreamOffset | None = None
+        # Whether the first offset behind the initial one is still to be decided on.
+        self._first = False
+        self._target: Mapping[str, Position] | None = None
+        self._kind: tuple[frozenset[str], ValueType] | None = None
+
+    # --- the first offset ---------------------------------------------------------------------
+
+    def initial(self) -> StreamOffset:
+        """Return where the query starts, decided once, with the subscriptions in place.
+
+        Raises TopicNotFound, unless the stream waits for its topics, DataLossError for a start
+        that is gone, ConsumerBusy, and what else brokers refuse with.
+        """
+        if self._initial is None:
+            self._initial = self._decide_initial()
+            self._first = True
+            self.last = self._initial
+        return self._initial
+
+    def _decide_initial(self) -> StreamOffset:
+        planner = self._planner()
+        waiting = self._options.read.waiting
+        topics = planner.find_topics().topics if waiting else planner.topics()
+        bounds = self._options.read.starting.bounds(topics, int(time.time() * 1000))
+        subscriptions = self._open(self._options.subscription_name())
+        try:
+            for topic, bound in bounds.items():
+                subscriptions.add(topic, LATEST if bound.kind is BoundKind.LATEST else EARLIEST)
+            # Held first, decided then: what comes in between is kept.
+            self._follow().ends(dict.fromkeys(bounds, EARLIEST_POSITION))
+            starts = planner.starts(bounds)
+        except PulsarError:
+            self._abandon(subscriptions)
+            raise
+        positions = {topic: start.position for topic, start in starts.items()}
+        logger.info(
+            "the query starts with %d topic partitions, held by the subscription %s",
+            len(positions),
+            subscriptions.name,
+        )
+        published_from = {
+            topic: start.published_from
+            for topic, start in starts.items()
+            if start.published_from is not None
+        }
+        return StreamOffset(subscriptions.name, positions, published_from=published_from)
+
+    def _abandon(self, subscriptions: SubscriptionSet) -> None:
+        """Leave, and remove subscriptions that nobody would ever find again."""
+        if self._options.subscription is None:
+            for topic, result in subscriptions.unsubscribe().items():
+                if isinstance(result, PulsarError) and not isinstance(result, TopicNotFound):
+                    logger.warning(
+                        "%s: the subscription %s stays behind: %s",
+                        topic,
+                        subscriptions.name,
+                        result,
+                    )
+        subscriptions.close()
+        self._subscriptions = self._topics = None
+
+    def learn(self, offset: StreamOffset) -> None:
+        """Take note of the offset that a restarted query goes on from."""
+        self.last = offset
+        if self._initial is None:
+            # Spark asks for the start of its first batch again if that was not finished.
+            starts = offset.positions if offset.starts is None else offset.starts
+            self._initial = replace(offset, positions=starts, starts=None)
+
+    # --- the next offset ----------------------------------------------------------------------
+
+    def latest(self, start: StreamOffset, caps: Caps) -> StreamOffset:
+        """Return where the next batch ends, `start` itself if there is nothing to read.
+
+        What lies before `start` is acknowledged. Raises DataLossError, unless failOnDataLoss is
+        off, ConsumerBusy, TopicNotFound, and what else brokers refuse with.
+        """
+        name = self._options.subscription or start.subscription
+        if name != start.subscription:
+            logger.warning(
+                "the checkpoint's subscription is %s; from now on it is %s, as the option says. "
+                "Remove the old one: it holds what is not read.",
+                start.subscription,
+                name,
+            )
+        self._open(name)
+        follow = self._follow()
+        follow.refresh(start.positions)
+        spans = follow.spans(start.positions)
+        self.commit(start)
+        if self._target is not None:
+            spans = {topic: _bounded(span, self._target, topic) for topic, span in spans.items()}
+        return self._offset(start, name, self._admit(spans, caps))
+
+    def _admit(self, spans: Mapping[str, Span], caps: Caps) -> Mapping[str, Span]:
+        if caps.bounded or caps.min_messages is not None:
+            raise UnsupportedFeature(
+                "bounds of micro-batches are not supported by this version",
+                "Leave maxMessagesPerTrigger, maxBytesPerTrigger and minMessagesPerTrigger out.",
+            )
+        return spans
+
+    def _offset(self, start: StreamOffset, name: str, spans: Mapping[str, Span]) -> StreamOffset:
+        positions: dict[str, Position] = {}
+        for topic, span in spans.items():
+            if span.start < span.end:
+                positions[topic] = span.end
+            elif topic in start.positions:
+                positions[topic] = start.positions[topic]
+            # A new partition without a message would only make an empty batch.
+        first = self._first and start == self._initial
+        if positions == start.positions and not first:
+            self.last = start
+            return start
+        self._first = False
+        self.last = StreamOffset(
+            name,
+            positions,
+            starts=start.positions if first else None,
+            published_from={
+                topic: millis
+                for topic, millis in start.published_from.items()
+                if topic in positions
+            },
+        )
+        return self.last
+
+    def fix_end(self) -> None:
+        """Let no offset from now on lie behind what the topics hold at this moment."""
+        planner = self._planner()
+        partitions = [name for names in planner.find_topics().topics.values() for name in names]
+        last_ids = planner.last_ids(partitions)
+        self._target = {topic: entry_end(last_id) for topic, last_id in last_ids.items()}
+
+    @property
+    def end_is_fixed(self) -> bool:
+        """Whether `fix_end` was called."""
+        return self._target is not None
+
+    def report(self) -> StreamOffset | None:
+        """Return where the topics ended at the last look, None before the first one."""
+        if self._topics is None or self.last is None:
+            return None
+        return StreamOffset(self.last.subscription, {**self.last.positions, **self._topics.seen})
+
+    # --- a batch ------------------------------------------------------------------------------
+
+    def plan(self, start: StreamOffset, end: StreamOffset) -> list[PulsarInputPartition]:
+        """Return what the tasks of a batch read: exactly what lies between two offsets."""
+        ranges: list[ReadRange] = []
+        for topic, stop in end.positions.items():
+            begin = start.positions.get(topic, EARLIEST_POSITION)
+            if stop < begin:
+                # The topic was made anew meanwhile, and `stop` is a position of the new one.
+                begin = EARLIEST_POSITION
+            if begin < stop:
+                row_filter = RowFilter(published_from=end.published_from.get(topic))
+                resumed = begin != EARLIEST_POSITION
+                ranges.append(ReadRange(topic, begin, stop, row_filter, resumed=resumed))
+        if not ranges:
+            return []
+        return self._planner().tasks(ranges, self.value_type(end))
+
+    def value_type(self, offset: StreamOffset) -> ValueType:
+        """Return the type of the values, asked anew when there are other topics."""
+        names = frozenset(str(TopicName.parse(topic).partitioned) for topic in offset.positions)
+        if self._kind is None or self._kind[0] != names:
+            topics: Topics = {name: [name] for name in sorted(names)}
+            self._kind = names, self._planner().value_type(topics)
+        return self._kind[1]
+
+    def commit(self, offset: StreamOffset) -> None:
+        """Acknowledge what lies before an offset; returns at once.
+
+        A broker that is away is told later.
+        """
+        if self._subscriptions is None:
+            return
+        seen = self._follow().seen
+        for topic, position in offset.positions.items():
+            # Beyond a topic's end lies what was read of another one, that had its name before.
+            if topic in self._subscriptions and position <= seen.get(topic, EARLIEST_POSITION):
+                self._subscriptions.acknowledge(topic, position)
+
+    # --- connections --------------------------------------------------------------------------
+
+    def _planner(self) -> Planner:
+        if self._cluster is None:
+            self._cluster = Cluster(self._options.read.client)
+        return Planner(self._cluster, self._options.read)
+
+    def _open(self, name: str) -> SubscriptionSet:
+        if self._subscriptions is None:
+            planner = self._planner()
+            assert self._cluster is not None
+            reader = self._options.read.reader
+            self._subscriptions = SubscriptionSet(
+                self._cluster, name, reader.poll_timeout, read_compacted=reader.read_compacted
+            )
+            self._topics = StreamTopics(
+                self._cluster, planner, self._subscriptions, self._options.read
+            )
+        return self._subscriptions
+
+    def _follow(self) -> StreamTopics:
+        assert self._topics is not None
+        return self._topics
+
+    def close(self) -> None:
+        """Leave the brokers; subscriptions stay. May be called twice."""
+        if self._subscriptions is not None:
+            self._subscriptions.close()
+            self._subscriptions = self._topics = None
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+
+def _bounded(span: Span, target: Mapping[str, Position], topic: str) -> Span:
+    return Span(span.start, min(span.end, target.get(topic, EARLIEST_POSITION)))

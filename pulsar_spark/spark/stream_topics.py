@@ -1,0 +1,220 @@
+"""The topics of a stream while it runs: new ones, vanished ones, and where each of them ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pulsar_spark.client.cluster import Cluster
+from pulsar_spark.client.consumer import EARLIEST, LATEST, TopicEnd
+from pulsar_spark.client.probe import Probe
+from pulsar_spark.client.subscription_set import SubscriptionSet
+from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.spark.data_loss import Verdict, judge
+from pulsar_spark.spark.offsets import entry_end
+from pulsar_spark.spark.planner import FoundTopics, Planner
+from pulsar_spark.spark.read_options import ReadOptions
+
+logger = logging.getLogger(__name__)
+
+# Each of so many topics is asked for its partitions at every look, more of them once a second.
+_ASKED_EACH_TIME = 100
+_LOOK_SECONDS = 1.0
+
+_GO_ON = "Start a query with a new checkpoint, or set failOnDataLoss=false to go on."
+
+Positions = Mapping[str, Position]
+
+
+class Span(NamedTuple):
+    """What there is to read of a topic partition: from where a stream stands to its end."""
+
+    start: Position
+    end: Position
+
+
+class StreamTopics:
+    """Follows the topics of one stream, with the subscriptions that hold them."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        planner: Planner,
+        subscriptions: SubscriptionSet,
+        options: ReadOptions,
+    ) -> None:
+        self._probe = Probe(cluster.pool)
+        self._planner = planner
+        self._subscriptions = subscriptions
+        self._options = options
+        self._found: FoundTopics | None = None
+        self._look_at = 0.0
+        # Per topic partition: its end at the last look, and how its subscription stood when it
+        # was judged last.
+        self.seen: dict[str, Position] = {}
+        self._judged: dict[str, tuple[Position | None, int]] = {}
+
+    # --- which topics ---------------------------------------------------------------------------
+
+    def refresh(self, positions: Positions) -> None:
+        """Look which topic partitions there are, and hold those that are new.
+
+        Raises TopicNotFound for a topic that is not there, unless the stream waits for topics or
+        does without them.
+        """
+        found = self._look()
+        for name, error in found.missing.items():
+            known = any(str(TopicName.parse(topic).partitioned) == name for topic in positions)
+            if self._options.fail_on_data_loss and not (known or self._options.waiting):
+                raise error
+        partitions = [topic for names in found.topics.values() for topic in names]
+        for topic in partitions:
+            if topic not in self._subscriptions:
+                begun = positions.get(topic, EARLIEST_POSITION) != EARLIEST_POSITION
+                if positions and topic not in positions:
+                    logger.info("%s: is new, and read from its earliest message", topic)
+                # Where it should exist but does not, LATEST shows it: see data_loss.
+                self._subscriptions.add(topic, LATEST if begun else EARLIEST)
+        for topic in set(self._subscriptions.topics).difference(partitions):
+            self._subscriptions.remove(topic)
+
+    def _look(self) -> FoundTopics:
+        now = time.monotonic()
+        if self._found is None or now >= self._look_at:
+            self._found = self._planner.find_topics()
+            many = len(self._found.topics) > _ASKED_EACH_TIME
+            self._look_at = now + _LOOK_SECONDS if many else 0.0
+        return self._found
+
+    # --- where they end -------------------------------------------------------------------------
+
+    def spans(self, positions: Positions) -> dict[str, Span]:
+        """Return what there is to read of each topic partition, from `positions` on.
+
+        Partitions that vanished are not among them. Raises DataLossError, unless failOnDataLoss
+        is off.
+        """
+        for topic in positions:
+            if topic not in self._subscriptions:
+                self._vanished(topic, positions[topic])
+        spans: dict[str, Span] = {}
+        for topic, end in self.ends(positions).items():
+            position = positions.get(topic, EARLIEST_POSITION)
+            spans[topic] = Span(self._start(topic, position, end), entry_end(end.last))
+        return spans
+
+    def ends(self, positions: Positions) -> dict[str, TopicEnd]:
+        """Return where all topic partitions and their subscriptions stand.
+
+        Left out are partitions that the broker does not make, and those that vanished. Raises
+        DataLossError, unless failOnDataLoss is off, and what brokers refuse with.
+        """
+        results = self._subscriptions.ends()
+        unused = [
+            topic
+            for topic, result in results.items()
+            if isinstance(result, TopicNotFound)
+            and TopicName.parse(topic).partition_index >= 0
+            and positions.get(topic, EARLIEST_POSITION) == EARLIEST_POSITION
+        ]
+        results.update(self._subscriptions.create_partitions(unused))
+        ends: dict[str, TopicEnd] = {}
+        for topic, result in results.items():
+            position = positions.get(topic, EARLIEST_POSITION)
+            if isinstance(result, TopicNotFound):
+                if position != EARLIEST_POSITION:
+                    self._vanished(topic, position)
+                continue
+            if isinstance(result, PulsarError):
+                raise result
+            ends[topic] = result
+            if position != EARLIEST_POSITION:
+                self._subscriptions.set_initial(topic, LATEST)
+        return ends
+
+    # --- data loss ----------------------------------------------------------------------------
+
+    def _start(self, topic: str, position: Position, found: TopicEnd) -> Position:
+        """Return where to read from: `position`, if the topic is still the same."""
+        end = entry_end(found.last)
+        seen = self.seen.get(topic)
+        self.seen[topic] = end
+        if self._options.reader.read_compacted:
+            # What compaction removed is not lost.
+            return position
+        verdict = judge(position, end, found.done, seen)
+        if verdict is Verdict.KEPT:
+            self._judged.pop(topic, None)
+        elif verdict is Verdict.ROLLED_BACK:
+            self._lost(
+                topic,
+                f"the offset rolled back: the query has read up to {position}, but the topic ends "
+                f"at {end}. It was deleted and created again; what was not read of the old one "
+                "is gone",
+            )
+            self._move(topic, EARLIEST_POSITION)
+            return EARLIEST_POSITION
+        elif self._judged.get(topic) != (found.done, found.attachment):
+            self._look_closer(topic, position, verdict, found)
+            self._judged[topic] = found.done, found.attachment
+        return position
+
+    def _look_closer(
+        self, topic: str, position: Position, verdict: Verdict, found: TopicEnd
+    ) -> None:
+        """See whether what the subscription does not hold any more is still stored."""
+        name = self._subscriptions.name
+        first = self._probe.first_entry_at(topic, EARLIEST_POSITION)
+        if verdict is Verdict.UNHELD:
+            # It did not exist, or somebody emptied it: from here on it holds what is left.
+            logger.warning(
+                "%s: the subscription %s was removed or emptied by others; it is set to %s, where "
+                "the query stands",
+                topic,
+                name,
+                position,
+            )
+            self._move(topic, position)
+        if first is None or first.start[:2] > position[:2]:
+            upto = "the topic's end" if first is None else str(first.start)
+            self._lost(topic, f"messages from {position} up to {upto} are gone")
+        elif verdict is Verdict.SKIPPED:
+            logger.warning(
+                "%s: the subscription %s was moved to %s by others or by expiry, while the query "
+                "stands at %s: it does not hold what lies between, which is still stored",
+                topic,
+                name,
+                found.done,
+                position,
+            )
+
+    def _move(self, topic: str, position: Position) -> None:
+        (error,) = self._subscriptions.seek({topic: position}).values()
+        if error is not None:
+            logger.warning(
+                "%s: the subscription %s could not be moved to %s: %s",
+                topic,
+                self._subscriptions.name,
+                position,
+                error,
+            )
+
+    def _vanished(self, topic: str, position: Position) -> None:
+        self._subscriptions.remove(topic)
+        self.seen.pop(topic, None)
+        self._judged.pop(topic, None)
+        self._lost(
+            topic,
+            f"the topic partition is gone: what was on it from {position} on, where the query "
+            "stands, cannot be read",
+        )
+
+    def _lost(self, topic: str, what: str) -> None:
+        error = DataLossError(what, _GO_ON, topic=topic)
+        if self._options.fail_on_data_loss:
+            raise error
+        logger.warning("data was lost: %s", error)

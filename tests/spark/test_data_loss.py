@@ -1,0 +1,69 @@
+"""When a stream lost data, and when it only looks so."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.spark.data_loss import Verdict, judge
+
+EMPTY = EARLIEST_POSITION
+
+
+@pytest.mark.parametrize(
+    "position,end,done",
+    [
+        # Nothing read yet, whatever the subscription says.
+        (EMPTY, Position(5, 3), Position(5, 3)),
+        (EMPTY, EMPTY, Position(5, 0)),
+        # All read and acknowledged; nothing new, or new messages in the same or a later ledger.
+        (Position(5, 3), Position(5, 3), Position(5, 3)),
+        (Position(5, 3), Position(5, 9), Position(5, 3)),
+        (Position(5, 3), Position(7, 2), Position(5, 3)),
+        # The acknowledgement is still on its way, or was lost with the broker.
+        (Position(5, 3), Position(5, 3), Position(4, 0)),
+        # The ledger was deleted once it was read, and the subscription went on to the next one.
+        (Position(5, 3), EMPTY, Position(7, 0)),
+        (Position(5, 3), Position(7, 2), Position(7, 0)),
+        # Inside a batch only what lies before its entry is acknowledged.
+        (Position(5, 3, 2), Position(5, 4), Position(5, 3)),
+        # A broker that does not tell.
+        (Position(5, 3), Position(7, 2), None),
+    ],
+)
+def test_gaps_later_ledgers_and_late_acknowledgements_are_no_loss(
+    position: Position, end: Position, done: Position | None
+) -> None:
+    assert judge(position, end, done) is Verdict.KEPT
+    assert judge(position, end, done, seen=position) is Verdict.KEPT
+
+
+@pytest.mark.fault(55)
+def test_a_topic_that_ends_before_the_position_is_another_one() -> None:
+    assert judge(Position(5, 3), Position(2, 9), Position(2, 9)) is Verdict.ROLLED_BACK
+    assert judge(Position(5, 3), Position(5, 2), None) is Verdict.ROLLED_BACK
+
+
+@pytest.mark.fault(58)
+@pytest.mark.parametrize(
+    "end,done,seen",
+    [
+        # Moved within the ledger, or into a later one.
+        (Position(5, 9), Position(5, 6), None),
+        (Position(7, 9), Position(7, 2), None),
+        # It stands at a ledger's beginning, but there was something to read before.
+        (Position(7, 9), Position(7, 0), Position(5, 8)),
+        (EMPTY, Position(7, 0), Position(5, 8)),
+        (EMPTY, Position(5, 8), Position(5, 8)),
+    ],
+)
+def test_a_subscription_that_others_moved_does_not_hold_what_is_unread(
+    end: Position, done: Position, seen: Position | None
+) -> None:
+    assert judge(Position(5, 3), end, done, seen) is Verdict.SKIPPED
+
+
+@pytest.mark.fault(73)
+def test_a_subscription_behind_everything_was_created_anew() -> None:
+    assert judge(Position(5, 3), Position(5, 9), Position(5, 9)) is Verdict.UNHELD
+    assert judge(Position(5, 3), Position(8, 1), Position(8, 1)) is Verdict.UNHELD

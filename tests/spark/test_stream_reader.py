@@ -1,0 +1,204 @@
+"""The reader that Spark talks to."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from pulsar_spark.errors import InvalidOffset, OptionError
+from pulsar_spark.spark.stream_options import parse_stream_options
+from pulsar_spark.spark.stream_reader import PulsarStreamReader
+from pulsar_spark.testing import EmbeddedBroker
+from tests.client.test_connection import wait_until
+from tests.spark.streams import backlogs
+from tests.spark.topics import full, rows_of, store_many
+
+VALUE = StructType([StructField("value", BinaryType())])
+Start = Callable[..., StreamingQuery]
+
+
+class Sink:
+    """A foreachBatch sink that keeps the values of each batch by its id."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[bytes]] = {}
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        self.batches[batch_id] = [bytes(row["value"]) for row in frame.select("value").collect()]
+
+    @property
+    def values(self) -> list[bytes]:
+        return [value for _, batch in sorted(self.batches.items()) for value in batch]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(batch) for _, batch in sorted(self.batches.items())]
+
+
+@pytest.fixture
+def sink() -> Sink:
+    return Sink()
+
+
+@pytest.fixture
+def start(
+    spark: SparkSession, broker: EmbeddedBroker, sink: Sink, tmp_path: Path
+) -> Iterator[Start]:
+    """Start a query on topic t from the earliest message, stopped at the end."""
+    running: list[StreamingQuery] = []
+
+    def start(trigger: dict[str, Any] | None = None, **options: str) -> StreamingQuery:
+        given = {"topic": "t", "startingOffsets": "earliest", **options}
+        stream = spark.readStream.format("pulsar").option("service.url", broker.service_url)
+        writer = stream.options(**given).load().writeStream.foreachBatch(sink)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        running.append(writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start())
+        return running[-1]
+
+    yield start
+    for query in running:
+        query.stop()
+
+
+def plain_reader(broker: EmbeddedBroker, **options: str) -> PulsarStreamReader:
+    given = {"service.url": broker.service_url, "topic": "t", "startingOffsets": "earliest"}
+    return PulsarStreamReader(parse_stream_options({**given, **options}), VALUE)
+
+
+def test_nothing_is_asked_before_an_offset_is() -> None:
+    options = parse_stream_options({"service.url": "pulsar://127.0.0.1:1", "topic": "t"})
+    reader = PulsarStreamReader(options, VALUE)
+    again = pickle.loads(cloudpickle.dumps(reader))  # type: ignore[no-untyped-call]
+    assert again._options == options
+    reader.stop()
+    again.stop()
+
+
+def test_before_spark_4_2_it_goes_on_from_what_it_gave_last(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t", 2)
+    first = store_many(broker, "t-partition-0", 20)
+    reader = plain_reader(broker)
+    end = reader.latestOffset()
+    begin = reader.initialOffset()
+    assert begin["positions"] != end["positions"]
+    batches = [batch for part in reader.partitions(begin, end) for batch in reader.read(part)]
+    assert [row["value"] for row in rows_of(batches)] == first
+    assert reader.latestOffset() == end
+    reader.commit(end)
+    wait_until(lambda: backlogs(broker, "t-partition-0") == [0])
+    reader.stop()
+    # A restarted query tells where it stands by an empty range.
+    new = store_many(broker, "t-partition-1", 10)
+    reader = plain_reader(broker)
+    assert reader.partitions(end, end) == []
+    assert reader.initialOffset()["positions"] == begin["positions"]
+    later = reader.latestOffset()
+    batches = [batch for part in reader.partitions(end, later) for batch in reader.read(part)]
+    assert [row["value"] for row in rows_of(batches)] == new
+    assert later["subscription"] == end["subscription"]
+    reader.stop()
+    assert len(broker.subscriptions("t-partition-0")) == 1
+
+
+@pytest.mark.fault(72)
+def test_a_checkpoint_that_is_not_ours_is_refused(broker: EmbeddedBroker) -> None:
+    with pytest.raises(InvalidOffset, match="not one of this data source"):
+        plain_reader(broker).partitions({"t": {"0": 1}}, {"t": {"0": 2}})
+
+
+def test_a_schema_that_does_not_fit_the_topics_is_refused(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 10)
+    options = parse_stream_options(
+        {"service.url": broker.service_url, "topic": "t", "startingOffsets": "earliest"}
+    )
+    reader = PulsarStreamReader(options, StructType([StructField("value", StringType())]))
+    begin, end = reader.initialOffset(), reader.latestOffset()
+    with pytest.raises(OptionError, match="'value' is string, not binary"):
+        reader.partitions(begin, end)
+    reader.stop()
+
+
+# --- in Spark -----------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(71)
+def test_a_query_reads_on_across_restarts(
+    broker: EmbeddedBroker, start: Start, sink: Sink, tmp_path: Path
+) -> None:
+    broker.create_topic("t", 2)
+    expected = store_many(broker, "t-partition-0", 100) + store_many(broker, "t-partition-1", 50)
+    query = start()
+    query.processAllAvailable()
+    assert sorted(sink.values) == sorted(expected)
+    expected += store_many(broker, "t-partition-1", 20)
+    query.processAllAvailable()
+    # The idle query lets the backlog go to zero.
+    for partition in range(2):
+        wait_until(lambda p=partition: backlogs(broker, f"t-partition-{p}") == [0])  # type: ignore[misc]
+    query.stop()
+    wait_until(lambda: broker.connections == 0)
+    expected += store_many(broker, "t-partition-0", 30)
+    query = start()
+    query.processAllAvailable()
+    assert sorted(sink.values) == sorted(expected)
+    assert len(broker.subscriptions("t-partition-0")) == 1
+    progress = query.lastProgress
+    assert progress is not None
+    assert full("t-partition-1") in str(progress["sources"][0]["endOffset"])
+    offsets = (tmp_path / "checkpoint" / "offsets" / "0").read_text().splitlines()[-1]
+    assert json.loads(offsets)["version"] == 1
+
+
+def test_an_idle_query_runs_no_empty_batches(
+    broker: EmbeddedBroker, start: Start, sink: Sink
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 10)
+    query = start()
+    query.processAllAvailable()
+    asked = broker.faults.seen("GET_LAST_MESSAGE_ID")
+    wait_until(lambda: broker.faults.seen("GET_LAST_MESSAGE_ID") > asked + 20, 20.0)
+    assert sink.sizes == [10]
+
+
+@pytest.mark.fault(74)
+def test_available_now_ends_at_what_was_there_while_data_keeps_coming(
+    broker: EmbeddedBroker, start: Start, sink: Sink
+) -> None:
+    broker.create_topic("t")
+    expected = store_many(broker, "t", 100)
+    broker.faults.call("GET_LAST_MESSAGE_ID", lambda seen: None, times=None)
+    query = start({"availableNow": True})
+    deadline = time.monotonic() + 60
+    while query.isActive:
+        assert time.monotonic() < deadline
+        store_many(broker, "t", 10)
+        time.sleep(0.02)
+    assert sink.values[:100] == expected
+    assert len(sink.values) < broker.stats("t").messages_in
+
+
+def test_a_query_ends_with_a_clear_error(
+    broker: EmbeddedBroker, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 10)
+    caplog.set_level(logging.CRITICAL)
+    query = start()
+    query.processAllAvailable()
+    broker.delete_topic("t")
+    with pytest.raises(StreamingQueryException, match="the topic partition is gone"):
+        query.awaitTermination(60)

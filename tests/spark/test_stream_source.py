@@ -1,0 +1,245 @@
+"""The driver's part of a stream, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pulsar_spark.client import consumer
+from pulsar_spark.errors import ConsumerBusy, DataLossError, TopicNotFound
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.spark.stream_offsets import StreamOffset
+from pulsar_spark.testing import EmbeddedBroker
+from tests.client.test_connection import wait_until
+from tests.spark.streams import NO_CAPS, Make, backlogs, queries
+from tests.spark.topics import NOW, full, store, store_many
+
+
+@pytest.fixture
+def make(broker: EmbeddedBroker) -> Iterator[Make]:
+    with queries(broker) as made:
+        yield made
+
+
+# --- starting -----------------------------------------------------------------------------------
+
+
+def test_a_stream_reads_everything_once_and_acknowledges_it(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t", 2)
+    expected = [store_many(broker, f"t-partition-{n}", 40) for n in range(2)]
+    query = make(startingOffsets="earliest")
+    assert query.batch() == expected[0] + expected[1]
+    assert backlogs(broker, "t-partition-0") == [4]
+    # An idle trigger tells that the batch is committed.
+    assert query.batch() == []
+    wait_until(lambda: backlogs(broker, "t-partition-0") == [0])
+    assert backlogs(broker, "t-partition-1") == [0]
+    more = store_many(broker, "t-partition-1", 10)
+    assert query.batch() == more
+    query.source.commit(query.start())
+    wait_until(lambda: backlogs(broker, "t-partition-1") == [0])
+
+
+def test_an_idle_trigger_gives_the_same_offset(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t", 2)
+    store_many(broker, "t-partition-0", 10)
+    query = make(startingOffsets="earliest")
+    query.batch()
+    first = query.start()
+    assert query.source.latest(first, NO_CAPS) is first
+    assert first.to_json() == query.source.latest(first, NO_CAPS).to_json()
+
+
+def test_latest_is_fixed_when_the_query_first_starts(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t", 2)
+    store_many(broker, "t-partition-0", 10)
+    query = make()
+    initial = query.source.initial()
+    assert initial.positions[full("t-partition-0")] == Position(1, 1)
+    assert initial.positions[full("t-partition-1")] == EARLIEST_POSITION
+    assert query.source.initial() is initial
+    new = store_many(broker, "t-partition-0", 10) + store_many(broker, "t-partition-1", 10)
+    assert query.batch() == new
+
+
+def test_the_subscription_is_there_before_the_first_offset(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 10, batch_size=1)
+    for options, backlog in (
+        ({}, 0),
+        ({"startingOffsets": "earliest"}, 10),
+        ({"startingOffsets": '{"t": "1:4"}'}, 6),
+        ({"startingTime": str(NOW + 8), "publishTimeTolerance": "1ms"}, 3),
+    ):
+        query = make(**options)
+        name = query.source.initial().subscription
+        query.source.latest(query.source.initial(), NO_CAPS)
+        wait_until(lambda n=name, b=backlog: broker.subscriptions("t")[n].backlog == b)  # type: ignore[misc]
+        assert name.startswith("spark-pulsar-")
+
+
+def test_a_start_inside_a_batch_is_exact(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t")
+    payloads = store_many(broker, "t", 20)
+    query = make(startingOffsets='{"t": "1:0:-1:7"}')
+    assert query.batch() == payloads[7:]
+
+
+def test_no_row_before_the_starting_time_is_read_in_any_batch(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    for number, time in enumerate([NOW - 5000, NOW + 1, NOW - 3000, NOW + 2]):
+        store(broker, "t", [b"%d" % number], publish_time=time)
+    query = make(startingTime=str(NOW))
+    assert query.batch() == [b"1", b"3"]
+    store(broker, "t", [b"late"], publish_time=NOW - 1)
+    store(broker, "t", [b"4"], publish_time=NOW + 3)
+    query = query.restarted()
+    assert query.batch() == [b"4"]
+
+
+def test_the_first_batch_starts_where_it_did_after_a_restart(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 10)
+    query = make()
+    start = query.source.initial()
+    new = store_many(broker, "t", 10)
+    end = query.source.latest(start, NO_CAPS)
+    assert end.starts == start.positions
+    store_many(broker, "t", 10)
+    # Spark keeps the end of the first batch only.
+    again = make(offset=StreamOffset.from_json(end.to_json()))
+    assert again.source.initial() == start
+    query.source.close()
+    assert again.read(again.source.initial(), end) == new
+    assert again.source.latest(end, NO_CAPS).starts is None
+
+
+def test_a_start_that_fails_leaves_no_subscription_behind(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 10)
+    with pytest.raises(DataLossError):
+        make(startingOffsets='{"t": "0:4"}').source.initial()
+    wait_until(lambda: broker.subscriptions("t") == {})
+    with pytest.raises(TopicNotFound):
+        make("none").source.initial()
+
+
+# --- restarting ---------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(71)
+def test_a_restart_goes_on_exactly_and_never_moves_the_subscription_back(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    first = store_many(broker, "t", 30)
+    query = make(startingOffsets="earliest", subscription="mine")
+    assert query.batch() == first
+    query.batch()
+    wait_until(lambda: backlogs(broker, "t") == [0])
+    more = store_many(broker, "t", 20)
+    query = query.restarted()
+    assert backlogs(broker, "t") == [2]
+    assert query.batch() == more
+    assert query.batch() == []
+    wait_until(lambda: broker.subscriptions("t")["mine"].backlog == 0)
+    assert list(broker.subscriptions("t")) == ["mine"]
+
+
+@pytest.mark.fault(70)
+def test_two_queries_on_one_name_are_told_apart(
+    broker: EmbeddedBroker, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer, "BUSY_SECONDS", 1.0)
+    broker.create_topic("t")
+    store_many(broker, "t", 10)
+    first = make(startingOffsets="earliest", subscription="mine")
+    first.batch()
+    with pytest.raises(ConsumerBusy, match="give each its own name"):
+        make(startingOffsets="earliest", subscription="mine").batch()
+    assert first.batch() == []
+
+
+def test_another_name_takes_over_at_the_position_of_the_checkpoint(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 30)
+    query = make(startingOffsets="earliest", subscription="old")
+    query.batch()
+    new = store_many(broker, "t", 20)
+    other = make(offset=query.start(), subscription="new")
+    assert other.batch() == new
+    assert "from now on it is new" in caplog.text
+    assert other.start().subscription == "new"
+    other.batch()
+    wait_until(lambda: broker.subscriptions("t")["new"].backlog == 0)
+
+
+@pytest.mark.fault(73)
+def test_a_subscription_that_was_removed_is_made_again_at_the_position_of_the_checkpoint(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 30)
+    query = make(startingOffsets="earliest", subscription="mine")
+    query.batch()
+    query.source.close()
+    remover = make(offset=query.start())
+    remover.source.latest(query.start(), NO_CAPS)
+    remover.source._abandon(remover.source._open("mine"))
+    assert broker.subscriptions("t") == {}
+    new = store_many(broker, "t", 20)
+    query = query.restarted()
+    end = query.source.latest(query.start(), NO_CAPS)
+    assert broker.subscriptions("t")["mine"].backlog == 2
+    assert "was removed or emptied by others; it is set to 1:3:0" in caplog.text
+    assert query.read(query.start(), end) == new
+
+
+# --- batches ------------------------------------------------------------------------------------
+
+
+def test_ranges_are_split_over_tasks(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t", 2)
+    expected = [store_many(broker, f"t-partition-{n}", 100) for n in range(2)]
+    query = make(startingOffsets="earliest", partitionsPerTopicPartition="3")
+    start = query.source.initial()
+    planned = query.source.plan(start, query.source.latest(start, NO_CAPS))
+    assert len(planned) == 6
+    assert query.values(planned) == expected[0] + expected[1]
+
+
+def test_the_end_is_fixed_where_it_is_told_to(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t", 2)
+    first = store_many(broker, "t-partition-0", 10)
+    query = make(startingOffsets="earliest")
+    query.source.fix_end()
+    assert query.source.end_is_fixed
+    store_many(broker, "t-partition-0", 10)
+    store_many(broker, "t-partition-1", 10)
+    broker.add_partitions("t", 3)
+    store_many(broker, "t-partition-2", 10)
+    assert query.batch() == first
+    assert query.batch() == []
+
+
+def test_nothing_is_left_open_at_the_end(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t", 2)
+    query = make()
+    query.batch()
+    query.source.close()
+    query.source.close()
+    wait_until(lambda: broker.connections == 0)
+    assert len(broker.subscriptions("t-partition-0")) == 1
