@@ -8,8 +8,6 @@ import threading
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from pulsar_spark.errors import ConnectError
-
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
@@ -51,15 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    try:
-        broker = EmbeddedBroker(port=arguments.port)
-        broker.start()
-    except OSError as error:
-        raise ConnectError(
-            f"port {arguments.port} on 127.0.0.1 cannot be used: {error.strerror}",
-            "Choose another one with --port, or 0 for a free one.",
-        ) from None
-    with broker:
+    with EmbeddedBroker(port=arguments.port) as broker:
         for topic in arguments.topic:
             name, partitions = _topic(topic)
             broker.create_topic(name, partitions=partitions)

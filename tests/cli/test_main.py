@@ -1,0 +1,69 @@
+"""The command line as a newcomer meets it."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from pulsar_spark import __version__
+from pulsar_spark.cli import main as cli
+from pulsar_spark.errors import ConnectError
+
+
+def test_the_help_names_every_command_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for command in ("demo", "broker"):
+        assert f"python -m pulsar_spark {command}" in text
+
+
+@pytest.mark.parametrize("command", ["demo", "broker"])
+def test_each_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "--help"])
+    assert ended.value.code == 0
+    assert "options:" in capsys.readouterr().out
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert __version__ in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["broker", "--port", "many"]])
+def test_what_is_no_command_ends_with_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_an_error_of_ours_is_a_line_not_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: argparse.Namespace) -> int:
+        raise ConnectError("nobody answers", "Start a broker.", broker="127.0.0.1:1")
+
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(command=fail)
+    monkeypatch.setattr(cli, "parser", lambda: parser)
+    assert cli.main([]) == 1
+    assert capsys.readouterr().err == (
+        "error: nobody answers [broker 127.0.0.1:1] Start a broker.\n"
+    )
+
+
+def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: argparse.Namespace) -> int:
+        raise KeyboardInterrupt
+
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(command=interrupt)
+    monkeypatch.setattr(cli, "parser", lambda: parser)
+    assert cli.main([]) == 130
