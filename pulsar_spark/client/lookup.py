@@ -15,7 +15,7 @@ from pulsar_spark.client.addresses import BrokerAddress, parse_broker_url
 from pulsar_spark.client.backoff import Deadline
 from pulsar_spark.client.connection import ClientConnection
 from pulsar_spark.client.connection_pool import ConnectionPool
-from pulsar_spark.client.pipeline import Job, retrying, run, run_many
+from pulsar_spark.client.pipeline import Job, Pause, retrying, run, run_many
 from pulsar_spark.client.temporary_consumer import TemporaryConsumer
 from pulsar_spark.errors import (
     InvalidTopicName,
@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 _PERSISTENT = pb.CommandGetTopicsOfNamespace.PERSISTENT
 _ANY_DOMAIN = pb.CommandGetTopicsOfNamespace.ALL
+
+_BEFORE_SECOND_LOOK = 0.1
 
 _LookupType = pb.CommandLookupTopicResponse
 
@@ -186,6 +188,15 @@ class Lookup:
 
     def last_message_id_job(self, topic: str, deadline: Deadline) -> Job[MessageId]:
         """Return a job for one attempt to learn the last message of a topic partition."""
+        last = yield from self._last_message_id_job(topic, deadline)
+        if last.entry_id < 0:
+            # A broker that lets go of the topic while a consumer comes can answer it that there
+            # is nothing. Another consumer will hardly meet that again.
+            yield Pause(_BEFORE_SECOND_LOOK)
+            last = yield from self._last_message_id_job(topic, deadline)
+        return last
+
+    def _last_message_id_job(self, topic: str, deadline: Deadline) -> Job[MessageId]:
         connection = yield from self.connection_job(topic, deadline)
         with TemporaryConsumer(connection, topic) as consumer:
             yield consumer.subscribe(LATEST_POSITION, deadline)

@@ -8,7 +8,7 @@ which searches as if the entries were in the order of their times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pulsar_spark.client.backoff import Deadline
@@ -100,23 +100,23 @@ class Probe:
         ]
 
     def _at(self, topic: str, position: Position) -> JobFactory[FoundEntry | None]:
-        patience = _patience()
-        return _retried(lambda deadline: self._at_job(topic, position, deadline, next(patience)))
+        caution = _Caution()
+        return _retried(lambda deadline: self._at_job(topic, position, deadline, caution))
 
     def _from_time(self, topic: str, time: int) -> JobFactory[FoundEntry | None]:
-        patience = _patience()
-        return _retried(lambda deadline: self._from_time_job(topic, time, deadline, next(patience)))
+        caution = _Caution()
+        return _retried(lambda deadline: self._from_time_job(topic, time, deadline, caution))
 
     def _at_job(
-        self, topic: str, position: Position, deadline: Deadline, patience: float
+        self, topic: str, position: Position, deadline: Deadline, caution: _Caution
     ) -> Job[FoundEntry | None]:
         connection = yield from self._lookup.connection_job(topic, deadline)
         with TemporaryConsumer(connection, topic) as consumer:
             yield consumer.subscribe(position, deadline)
-            return (yield from _first_entry(consumer, position, deadline, patience))
+            return (yield from _first_entry(consumer, position, deadline, caution))
 
     def _from_time_job(
-        self, topic: str, time: int, deadline: Deadline, patience: float
+        self, topic: str, time: int, deadline: Deadline, caution: _Caution
     ) -> Job[FoundEntry | None]:
         connection = yield from self._lookup.connection_job(topic, deadline)
         name = unique_name("pulsar-spark-time")
@@ -129,7 +129,7 @@ class Probe:
             # to, for the next consumer of that name.
             with TemporaryConsumer(connection, topic, name) as consumer:
                 yield consumer.subscribe(EARLIEST_POSITION, deadline)
-                found = yield from _first_entry(consumer, EARLIEST_POSITION, deadline, patience)
+                found = yield from _first_entry(consumer, EARLIEST_POSITION, deadline, caution)
             if found is None or found.time >= time:
                 return found
             # Either the times are not in order, or the topic was unloaded after the search and
@@ -143,12 +143,20 @@ def _retried(
     return lambda deadline: retrying(attempt, deadline)
 
 
-def _patience() -> Iterator[float]:
-    """Yield the seconds to wait for an entry, more with each attempt: some storage is slow."""
-    seconds = _FIRST_PATIENCE
-    while True:
-        yield seconds
-        seconds *= 2
+class _Caution:
+    """What the attempts at one question learn from each other.
+
+    A broker that lets go of a topic while a consumer comes can keep that consumer without a topic
+    behind it. It delivers nothing to it then, and may tell it that there is nothing.
+    """
+
+    __slots__ = ("believes", "patience")
+
+    def __init__(self) -> None:
+        # Whether another consumer was told before that the topic is empty.
+        self.believes = False
+        # Seconds to wait for an entry: some storage is slow.
+        self.patience = _FIRST_PATIENCE
 
 
 def _only(results: list[FoundEntry | PulsarError | None]) -> FoundEntry | None:
@@ -159,27 +167,30 @@ def _only(results: list[FoundEntry | PulsarError | None]) -> FoundEntry | None:
 
 
 def _first_entry(
-    consumer: TemporaryConsumer, position: Position, deadline: Deadline, patience: float
+    consumer: TemporaryConsumer, position: Position, deadline: Deadline, caution: _Caution
 ) -> Job[FoundEntry | None]:
     """Return a job for the first entry of a subscription that reaches beyond `position`.
 
-    It raises ConnectionLost if the entry does not come in `patience` seconds.
+    It raises ConnectionLost where another consumer may learn something else.
     """
     permits = 1
     passed = position
     while True:
         answer: pb.CommandGetLastMessageIdResponse = yield consumer.last_message_id(deadline)
-        end = Position.after(MessageId.from_pb(answer.last_message_id))
+        last = MessageId.from_pb(answer.last_message_id)
+        if last.entry_id < 0 and not caution.believes:
+            caution.believes = True
+            raise ConnectionLost("the broker may have lost the topic of a consumer")
+        end = Position.after(last)
         done = passed
         if answer.HasField("consumer_mark_delete_position"):
             done = max(done, _behind(answer.consumer_mark_delete_position))
         if end <= done:
             return None
         try:
-            message: MessageReceived = yield Within(consumer.next_entry(permits), patience)
+            message: MessageReceived = yield Within(consumer.next_entry(permits), caution.patience)
         except OperationTimeout:
-            # A broker that lets go of the topic while a consumer comes can keep that consumer,
-            # and answer it, on what nobody writes to or reads from any more.
+            caution.patience *= 2
             raise ConnectionLost("the broker keeps back an entry that it has") from None
         found = _describe(message, position)
         # A position can have an index that the entry, batched or not, does not reach.

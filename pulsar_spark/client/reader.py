@@ -109,6 +109,7 @@ class EntryReader:
         self._asked = False
         self._next_stall = _FIRST_STALL
         self._last_id: MessageId | None = None
+        self._told_empty = False
         self._error: PulsarError | None = None
         # How many messages in chunks may still be fetched from further back; none by a reader
         # that does this for another, with that one's bounds in the decoder that it was given.
@@ -241,6 +242,7 @@ class EntryReader:
         return None
 
     def _progress(self) -> None:
+        self._told_empty = False
         self._idle = 0.0
         self._down = 0.0
         self._next_question = _FIRST_IDLE
@@ -299,7 +301,16 @@ class EntryReader:
         if answer.exception() is None:
             self._last_id = MessageId.from_pb(answer.result().last_message_id)
             if Position.after(self._last_id) <= self.position:
-                self._decoder.finish()
+                self._on_nothing_more(self._last_id)
+
+    def _on_nothing_more(self, last_id: MessageId) -> None:
+        # A broker that lets go of the topic while a consumer comes can answer it that there is
+        # nothing at all: that is believed when another consumer hears it too.
+        if last_id.entry_id >= 0 or self._told_empty:
+            self._decoder.finish()
+        else:
+            self._told_empty = True
+            self._drop_consumer(close=True)
 
     # --- subscribing --------------------------------------------------------------------------
 

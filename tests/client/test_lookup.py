@@ -28,7 +28,7 @@ from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.testing import EmbeddedBroker
 from tests.client.scripted_broker import ScriptedBroker, Session, T
 from tests.client.test_connection import kind_of, request_of, wait_until
-from tests.client.topics import add_batch, add_plain, quick
+from tests.client.topics import add_batch, add_plain, fill, pretend_empty, quick
 
 TOPIC = "persistent://public/default/t"
 LookupType = pb.CommandLookupTopicResponse
@@ -340,8 +340,9 @@ def test_a_thousand_partitions_are_asked_in_two_seconds() -> None:
         assert found.pop(names[7]) != MessageId(-1, -1, 7)
         for name, value in found.items():
             assert value == MessageId(-1, -1, TopicName.parse(name).partition_index)
-        assert len(broker.faults.log("SUBSCRIBE")) == 1000
-        wait_until(lambda: broker.faults.seen("CLOSE_CONSUMER") == 1000)
+        # Those that say that they are empty are asked twice.
+        assert broker.faults.seen("SUBSCRIBE") == 1999
+        wait_until(lambda: broker.faults.seen("CLOSE_CONSUMER") == 1999)
 
 
 @pytest.mark.fault(10)
@@ -376,3 +377,15 @@ def test_an_unload_or_a_lost_connection_on_the_way_is_survived() -> None:
         broker.faults.close("GET_LAST_MESSAGE_ID", times=2)
         assert Lookup(pool).last_message_id(TOPIC) == MessageId(last.ledger_id, last.entry_id)
         wait_until(lambda: not broker.subscriptions(TOPIC))
+
+
+@pytest.mark.fault(14)
+def test_that_a_topic_is_empty_is_believed_when_it_is_said_twice() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        last = fill(broker, TOPIC, 3)[-1]
+        lookup = Lookup(pool)
+        pretend_empty(broker)
+        found = lookup.last_message_id(TOPIC)
+        assert found == MessageId(last.ledger_id, last.entry_id, -1, last.batch_index)
+        pretend_empty(broker, times=2)
+        assert lookup.last_message_id(TOPIC) == EARLIEST

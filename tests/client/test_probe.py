@@ -20,7 +20,7 @@ from pulsar_spark.protocol.message_id import (
 from pulsar_spark.testing import EmbeddedBroker
 from tests.client.scripted_broker import ScriptedBroker, Session, T
 from tests.client.test_connection import kind_of, request_of, wait_until
-from tests.client.topics import add_batch, add_plain, after_last, fill, quick
+from tests.client.topics import add_batch, add_plain, after_last, fill, pretend_empty, quick
 
 TOPIC = "persistent://public/default/t"
 
@@ -160,6 +160,24 @@ def test_a_consumer_that_is_given_nothing_is_replaced(monkeypatch: pytest.Monkey
         broker.faults.drop("FLOW")
         assert probe.first_entry_from_time(TOPIC, 0) == found
         wait_until(lambda: not broker.subscriptions(TOPIC))
+
+
+@pytest.mark.fault(14)
+def test_that_a_topic_is_empty_is_believed_when_it_is_said_twice() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        messages = fill(broker, TOPIC, 3)
+        first = Position(messages[0].ledger_id, messages[0].entry_id)
+        probe = Probe(pool)
+        pretend_empty(broker)
+        found = probe.first_entry_at(TOPIC, EARLIEST_POSITION)
+        assert found is not None
+        assert found.start == first
+        broker.faults.clear()
+        pretend_empty(broker)
+        assert probe.first_entry_from_time(TOPIC, 0) == found
+        broker.faults.clear()
+        pretend_empty(broker, times=2)
+        assert probe.first_entry_at(TOPIC, EARLIEST_POSITION) is None
 
 
 def test_the_first_entry_from_a_time_on_is_found() -> None:

@@ -26,6 +26,7 @@ from tests.client.topics import (
     add_plain,
     after_last,
     fill,
+    pretend_empty,
     quick,
     read_range,
     reading,
@@ -505,3 +506,13 @@ def test_many_readers_that_lose_their_broker_come_back_without_a_storm() -> None
             assert broker.faults.seen("CONNECT") <= 5
             for reader in readers:
                 reader.close()
+
+
+@pytest.mark.fault(14)
+@pytest.mark.parametrize("times, expected", [(1, 15), (2, 0)])
+def test_that_a_topic_is_empty_is_believed_when_it_is_said_twice(times: int, expected: int) -> None:
+    with EmbeddedBroker() as broker:
+        messages = fill(broker, TOPIC, 5)
+        pretend_empty(broker, times)
+        found = read_range(broker, TOPIC, EARLIEST_POSITION, after_last(messages))
+        assert found == messages[:expected]

@@ -13,7 +13,8 @@ from pulsar_spark.client.reader import EntryReader
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.checksum import crc32c
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
+from pulsar_spark.protocol.frames import encode_command
+from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageId, Position
 from pulsar_spark.testing import EmbeddedBroker
 
 
@@ -75,6 +76,21 @@ def fill(broker: EmbeddedBroker, topic: str, entries: int, batch: int = 3) -> li
         elif number % 5 == 4:
             broker.skip_entries(topic, 2)
     return messages
+
+
+def pretend_empty(broker: EmbeddedBroker, times: int = 1) -> None:
+    """Tell consumers that their topics are empty, and give them nothing, some times.
+
+    So does a real broker to consumers that come while it lets go of a topic.
+    """
+
+    def empty(frame: bytes) -> bytes:
+        command = pb.BaseCommand.FromString(frame[8:])
+        command.getLastMessageIdResponse.last_message_id.CopyFrom(EARLIEST.to_pb())
+        return encode_command(command)
+
+    broker.faults.rewrite("GET_LAST_MESSAGE_ID_RESPONSE", empty, times=times)
+    broker.faults.drop("FLOW", times=times)
 
 
 def unpack(entry: ReceivedEntry) -> list[Message]:
