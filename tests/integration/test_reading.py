@@ -47,7 +47,7 @@ def producer_of(client: Any, topic: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("batching, count", [(True, 5000), (False, 500)])
+@pytest.mark.parametrize("batching, count", [(True, 3000), (False, 300)])
 def test_random_messages_arrive_byte_for_byte(
     broker: Broker, client: Any, codec: str, batching: bool, count: int
 ) -> None:
