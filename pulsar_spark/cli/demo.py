@@ -6,15 +6,17 @@ import argparse
 import contextlib
 import os
 import sys
+import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _DESCRIPTION = """\
 Start a broker in memory, write rows to one of its topics through Spark, and read them back.
@@ -23,6 +25,9 @@ With --service-url, use your own broker instead; the topic is created there by w
 
 _TOPIC = "orders"
 _PARTITIONS = 4
+_STREAM_ROUNDS = 3
+_STREAM_ROWS = 1_000
+_STREAM_SECONDS = 120.0
 
 
 def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -124,7 +129,51 @@ def _demonstrate(spark: SparkSession, service_url: str, topic: str, rows: int) -
     if found < rows:
         _say(f"{rows - found:,} rows are missing.")
         return 1
-    return 0
+    return _stream(spark, service_url, topic)
+
+
+def _stream(spark: SparkSession, service_url: str, topic: str) -> int:
+    """Show the counts of a stream while rows arrive; return 0 if all of them did."""
+    _say(f"""
+    spark.readStream.format("pulsar")
+        .option("service.url", "{service_url}")
+        .option("topic", "{topic}").load()
+        .writeStream.foreachBatch(count).start()
+    """)
+    seen = 0
+
+    def count(frame: DataFrame, number: int) -> None:
+        nonlocal seen
+        rows = frame.count()
+        seen += rows
+        _say(f"micro-batch {number}: {rows:,} rows, {seen:,} in all")
+
+    options = {"service.url": service_url, "topic": topic}
+    stream = spark.readStream.format("pulsar").options(**options).load()
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = (
+            stream.writeStream.foreachBatch(count).option("checkpointLocation", checkpoint).start()
+        )
+        try:
+            deadline = time.monotonic() + _STREAM_SECONDS
+            # Without startingOffsets a stream begins at the end of the topic, once it has begun.
+            _wait(query, deadline, lambda: query.lastProgress is not None)
+            for _ in range(_STREAM_ROUNDS):
+                more = spark.range(_STREAM_ROWS).selectExpr("CAST(id AS STRING) AS value")
+                more.write.format("pulsar").mode("append").options(**options).save()
+            _wait(query, deadline, lambda: seen >= _STREAM_ROUNDS * _STREAM_ROWS)
+        finally:
+            query.stop()
+    missing = _STREAM_ROUNDS * _STREAM_ROWS - seen
+    _say(f"{missing:,} rows did not arrive." if missing else "All of them arrived.")
+    return 1 if missing else 0
+
+
+def _wait(query: StreamingQuery, deadline: float, arrived: Callable[[], bool]) -> None:
+    while not arrived() and query.isActive and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if (error := query.exception()) is not None:
+        raise error
 
 
 def _say(text: str) -> None:

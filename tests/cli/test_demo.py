@@ -24,4 +24,6 @@ def test_the_demonstration_reads_back_all_that_it_wrote() -> None:
     assert "2,000 rows are written and acknowledged" in done.stdout
     assert "2,000 rows were read" in done.stdout
     assert done.stdout.count("persistent://public/default/orders-partition-") == 9
+    assert "3,000 in all" in done.stdout
+    assert "All of them arrived." in done.stdout
     assert "Traceback" not in done.stderr
