@@ -19,7 +19,7 @@ Ask = Callable[[Sequence[Question]], Sequence[Position | None]]
 """Answers, for each topic and position, where the first entry at or behind it is, if there is."""
 
 # No ledger has so many entries, and it is far from where any arithmetic on it could overflow.
-_BEYOND_LEDGER = 2**31
+BEYOND_LEDGER = 2**31
 _FIRST_STEP = 1024
 # Sizes of ledgers are found to a part of so much: the pieces need not be equal.
 _PRECISION = 16
@@ -27,7 +27,7 @@ _MAX_LEDGERS = 5000
 
 
 @dataclass(slots=True)
-class _Ledger:
+class Ledger:
     """Entries `first` … of a ledger: at least `low`, less than `high` (0: not known)."""
 
     ledger_id: int
@@ -37,7 +37,13 @@ class _Ledger:
 
     @property
     def known(self) -> bool:
+        """Whether the number of entries is known well enough to split by it."""
         return bool(self.high) and self.high - self.low <= 1 + self.low // _PRECISION
+
+    @property
+    def exact(self) -> bool:
+        """Whether the number of entries, `low`, is known for certain."""
+        return bool(self.high) and self.high - self.low <= 1
 
     def next_probe(self) -> Position:
         """Return the position that is asked about next; whatever the answer, it narrows."""
@@ -45,10 +51,11 @@ class _Ledger:
         return Position(self.ledger_id, self.first + count)
 
     def learn(self, probe: Position, answer: Position | None) -> None:
+        """Take the first entry at or behind `probe`."""
         if answer is not None and answer.ledger_id == self.ledger_id and answer >= probe:
             self.low = answer.entry_id - self.first + 1
             # A topic that changes meanwhile can contradict itself, and a broker can tell anything.
-            if self.high or self.low > _BEYOND_LEDGER:
+            if self.high or self.low > BEYOND_LEDGER:
                 self.high = max(self.high, self.low + 1)
         else:
             self.high = max(probe.entry_id - self.first, self.low) + 1
@@ -59,7 +66,7 @@ class _Range:
     topic: str
     start: Position
     end: Position
-    ledgers: list[_Ledger] = field(default_factory=list)
+    ledgers: list[Ledger] = field(default_factory=list)
     parts: int = 1
     complete: bool = False
 
@@ -71,7 +78,7 @@ class _Range:
         """Return what tells the next ledger of the range."""
         if not self.ledgers:
             return self.topic, self.start
-        return self.topic, Position(self.ledgers[-1].ledger_id, _BEYOND_LEDGER)
+        return self.topic, Position(self.ledgers[-1].ledger_id, BEYOND_LEDGER)
 
     def learn(self, answer: Position | None) -> None:
         """Take the first entry of the next ledger, or learn that the range has no more."""
@@ -82,7 +89,7 @@ class _Range:
             # An answer that leads nowhere must not be asked for again and again.
             self.complete = True
             return
-        ledger = _Ledger(answer.ledger_id, answer.entry_id)
+        ledger = Ledger(answer.ledger_id, answer.entry_id)
         self.ledgers.append(ledger)
         if answer.ledger_id == self.end.ledger_id:
             # What is wanted of the last ledger is known without asking.

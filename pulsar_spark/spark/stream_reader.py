@@ -38,6 +38,7 @@ class PulsarStreamReader(DataSourceStreamReader):
         self._tasks = PulsarBatchReader(options.read, schema)
         self._source = StreamSource(options)
         self._checked: ValueType | None = None
+        self._warned = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Give what tasks need; connections stay in the driver's process."""
@@ -50,6 +51,14 @@ class PulsarStreamReader(DataSourceStreamReader):
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
         """Return where the next batch ends."""
         caps = self._options.caps
+        if caps.bounded and not self._warned:
+            self._warned = True
+            logger.warning(
+                "this version of Spark makes one batch of Trigger.AvailableNow and Trigger.Once: "
+                "with maxMessagesPerTrigger or maxBytesPerTrigger they end before all was read, "
+                "and the next run goes on from there. From Spark 4.2 on they read all of it in "
+                "batches within the bounds."
+            )
         start = self._source.last or self._source.initial()
         return self._source.latest(start, caps).to_json()
 

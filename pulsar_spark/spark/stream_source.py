@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pulsar_spark.client.cluster import Cluster
 from pulsar_spark.client.consumer import EARLIEST, LATEST
+from pulsar_spark.client.probe import FoundEntry, Probe
 from pulsar_spark.client.subscription_set import SubscriptionSet
-from pulsar_spark.errors import PulsarError, TopicNotFound, UnsupportedFeature
+from pulsar_spark.errors import PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.runs import RowFilter
+from pulsar_spark.spark.admission import Admission
+from pulsar_spark.spark.backlog_front import Sample
 from pulsar_spark.spark.offsets import BoundKind, entry_end
 from pulsar_spark.spark.partitions import PulsarInputPartition
 from pulsar_spark.spark.planner import Planner, ReadRange, Topics
@@ -47,6 +50,11 @@ class StreamSource:
         # Whether the first offset behind the initial one is still to be decided on.
         self._first = False
         self._target: Mapping[str, Position] | None = None
+        self._admission = Admission(self._sample)
+        # Where a batch ended inside an entry: the position, and the entry's number of messages.
+        self._batch_sizes: dict[str, tuple[Position, int]] = {}
+        # When the last batch was decided on; the first one is waited for from now on.
+        self._batch_at = time.monotonic()
         self._kind: tuple[frozenset[str], ValueType] | None = None
 
     # --- the first offset ---------------------------------------------------------------------
@@ -139,12 +147,26 @@ class StreamSource:
         return self._offset(start, name, self._admit(spans, caps))
 
     def _admit(self, spans: Mapping[str, Span], caps: Caps) -> Mapping[str, Span]:
-        if caps.bounded or caps.min_messages is not None:
-            raise UnsupportedFeature(
-                "bounds of micro-batches are not supported by this version",
-                "Leave maxMessagesPerTrigger, maxBytesPerTrigger and minMessagesPerTrigger out.",
-            )
-        return spans
+        if caps.min_messages is not None and not self.end_is_fixed:
+            due = time.monotonic() >= self._batch_at + caps.max_delay
+            if not due and not self._admission.holds(spans, caps.min_messages):
+                return {topic: Span(span.start, span.start) for topic, span in spans.items()}
+        if not caps.bounded:
+            return spans
+        cuts = self._admission.admit(spans, caps)
+        for topic, size in self._admission.batch_sizes.items():
+            self._batch_sizes[topic] = cuts[topic], size
+        return {topic: Span(span.start, cuts[topic]) for topic, span in spans.items()}
+
+    def _sample(self, questions: Sequence[tuple[str, Position]]) -> list[Sample | None]:
+        """Answer the questions of admission control."""
+        assert self._cluster is not None
+        answers: list[Sample | None] = []
+        for found in Probe(self._cluster.pool).first_entries_at(questions):
+            if isinstance(found, PulsarError):
+                raise found
+            answers.append(None if found is None else _sample(found))
+        return answers
 
     def _offset(self, start: StreamOffset, name: str, spans: Mapping[str, Span]) -> StreamOffset:
         positions: dict[str, Position] = {}
@@ -159,6 +181,7 @@ class StreamSource:
             self.last = start
             return start
         self._first = False
+        self._batch_at = time.monotonic()
         self.last = StreamOffset(
             name,
             positions,
@@ -226,7 +249,8 @@ class StreamSource:
         for topic, position in offset.positions.items():
             # Beyond a topic's end lies what was read of another one, that had its name before.
             if topic in self._subscriptions and position <= seen.get(topic, EARLIEST_POSITION):
-                self._subscriptions.acknowledge(topic, position)
+                inside, size = self._batch_sizes.get(topic, (position, 0))
+                self._subscriptions.acknowledge(topic, position, size if inside == position else 0)
 
     # --- connections --------------------------------------------------------------------------
 
@@ -264,3 +288,14 @@ class StreamSource:
 
 def _bounded(span: Span, target: Mapping[str, Position], topic: str) -> Span:
     return Span(span.start, min(span.end, target.get(topic, EARLIEST_POSITION)))
+
+
+def _sample(found: FoundEntry) -> Sample:
+    return Sample(
+        place=found.start,
+        behind=found.stop,
+        messages=found.messages - found.start.batch_index,
+        size=found.size,
+        last_index=found.index,
+        publish_time=found.publish_time,
+    )

@@ -179,16 +179,26 @@ def test_available_now_ends_at_what_was_there_while_data_keeps_coming(
     broker: EmbeddedBroker, start: Start, sink: Sink
 ) -> None:
     broker.create_topic("t")
-    expected = store_many(broker, "t", 100)
-    broker.faults.call("GET_LAST_MESSAGE_ID", lambda seen: None, times=None)
-    query = start({"availableNow": True})
+    expected = store_many(broker, "t", 100, batch_size=1)
+    query = start({"availableNow": True}, maxMessagesPerTrigger="60")
     deadline = time.monotonic() + 60
     while query.isActive:
         assert time.monotonic() < deadline
-        store_many(broker, "t", 10)
-        time.sleep(0.02)
+        store_many(broker, "t", 10, batch_size=1)
+        time.sleep(0.05)
+    assert query.exception() is None
     assert sink.values[:100] == expected
+    assert max(sink.sizes) == 60
     assert len(sink.values) < broker.stats("t").messages_in
+
+
+def test_once_reads_everything_in_one_batch(
+    broker: EmbeddedBroker, start: Start, sink: Sink
+) -> None:
+    broker.create_topic("t")
+    expected = store_many(broker, "t", 100, batch_size=1)
+    assert start({"once": True}, maxMessagesPerTrigger="60").awaitTermination(60)
+    assert sink.batches == {0: expected}
 
 
 def test_a_query_ends_with_a_clear_error(

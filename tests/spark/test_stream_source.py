@@ -10,6 +10,7 @@ from pulsar_spark.client import consumer
 from pulsar_spark.errors import ConsumerBusy, DataLossError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.stream_offsets import StreamOffset
+from pulsar_spark.spark.stream_options import Caps
 from pulsar_spark.testing import EmbeddedBroker
 from tests.client.test_connection import wait_until
 from tests.spark.streams import NO_CAPS, Make, backlogs, queries
@@ -243,3 +244,62 @@ def test_nothing_is_left_open_at_the_end(broker: EmbeddedBroker, make: Make) -> 
     query.source.close()
     wait_until(lambda: broker.connections == 0)
     assert len(broker.subscriptions("t-partition-0")) == 1
+
+
+# --- admission ------------------------------------------------------------------------------------
+
+
+def test_batches_keep_to_the_caps(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t", 2)
+    expected = [store_many(broker, f"t-partition-{n}", 60, batch_size=1) for n in range(2)]
+    query = make(startingOffsets="earliest")
+    sizes = []
+    values = []
+    while batch := query.batch(Caps(50)):
+        sizes.append(len(batch))
+        values += batch
+    assert sizes == [50, 50, 20]
+    assert sorted(values) == sorted(expected[0] + expected[1])
+    wait_until(lambda: backlogs(broker, "t-partition-0") == [0])
+
+
+def test_a_batch_that_ends_inside_an_entry_is_acknowledged_by_its_bits() -> None:
+    with EmbeddedBroker(expose_entry_metadata=True) as broker, queries(broker) as make:
+        broker.create_topic("t")
+        expected = store_many(broker, "t", 30)
+        query = make(startingOffsets="earliest")
+        values, sizes = [], []
+        while batch := query.batch(Caps(7)):
+            sizes.append(len(batch))
+            values += batch
+        assert sizes == [7, 7, 7, 7, 2]
+        assert values == expected
+        wait_until(lambda: backlogs(broker, "t") == [0])
+        assert any(seen.body.message_id[0].ack_set for seen in broker.faults.log("ACK"))
+
+
+def test_a_batch_waits_for_a_least_number_of_messages(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t")
+    query = make(startingOffsets="earliest")
+    query.batch()
+    caps = Caps(min_messages=30, max_delay=60.0)
+    expected = store_many(broker, "t", 20)
+    assert query.batch(caps) == []
+    expected += store_many(broker, "t", 20)
+    assert query.batch(caps) == expected
+    late = store_many(broker, "t", 5)
+    assert query.batch(caps) == []
+    assert query.batch(Caps(min_messages=30, max_delay=0.0)) == late
+
+
+def test_available_now_waits_for_nothing(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t")
+    expected = store_many(broker, "t", 20)
+    query = make(startingOffsets="earliest")
+    query.source.fix_end()
+    caps = Caps(max_messages=10, min_messages=10, max_delay=60.0)
+    assert [query.batch(caps), query.batch(caps), query.batch(caps)] == [
+        expected[:10],
+        expected[10:],
+        [],
+    ]
