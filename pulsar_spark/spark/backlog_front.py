@@ -337,7 +337,7 @@ class Front:
             high = min(high, self.slots - 1)
             if not (yield from self._is_before(high, index, last)):
                 break
-            if high >= self.slots - 1:
+            if high >= self.slots - 1 and self._complete:
                 return None
             low, high = high + 1, 2 * high + 1
         while low < high:

@@ -140,6 +140,21 @@ class TopicControl(ABC):
         """What is stored in a plain topic or one partition, and who is connected to it."""
         return self._call(lambda server: topic_view(self._one(server, name)))
 
+    def remove_subscription(self, name: str, subscription: str) -> None:
+        """Remove a subscription of a topic or all its partitions, whoever is connected to it."""
+
+        def remove(topic: Topic) -> None:
+            found = topic.subscriptions.get(subscription)
+            if found is None:
+                return
+            gone = list(found.consumers)
+            found.consumers.clear()
+            topic.drop_subscription(subscription)
+            for consumer in gone:
+                consumer.session.close_consumer(consumer)
+
+        self._for_each(name, remove)
+
     def subscriptions(self, name: str) -> dict[str, SubscriptionView]:
         """The subscriptions of a plain topic or one partition, by name."""
         return self._call(

@@ -67,12 +67,12 @@ Make = Callable[..., Query]
 
 
 @contextmanager
-def queries(broker: EmbeddedBroker) -> Iterator[Make]:
+def queries(service_url: str) -> Iterator[Make]:
     """Make queries, closed at the end: `make("t", startingOffsets="earliest")`."""
     made: list[Query] = []
 
     def make(topic: str | None = "t", offset: StreamOffset | None = None, **more: str) -> Query:
-        given = {"service.url": broker.service_url, **more}
+        given = {"service.url": service_url, **more}
         if topic is not None:
             given["topic"] = topic
         made.append(Query(parse_stream_options(given), offset))

@@ -19,7 +19,7 @@ from tests.spark.topics import NOW, full, store, store_many
 
 @pytest.fixture
 def make(broker: EmbeddedBroker) -> Iterator[Make]:
-    with queries(broker) as made:
+    with queries(broker.service_url) as made:
         yield made
 
 
@@ -264,7 +264,7 @@ def test_batches_keep_to_the_caps(broker: EmbeddedBroker, make: Make) -> None:
 
 
 def test_a_batch_that_ends_inside_an_entry_is_acknowledged_by_its_bits() -> None:
-    with EmbeddedBroker(expose_entry_metadata=True) as broker, queries(broker) as make:
+    with EmbeddedBroker(expose_entry_metadata=True) as broker, queries(broker.service_url) as make:
         broker.create_topic("t")
         expected = store_many(broker, "t", 30)
         query = make(startingOffsets="earliest")

@@ -16,7 +16,7 @@ from tests.spark.topics import full, store_many
 
 @pytest.fixture
 def make(broker: EmbeddedBroker) -> Iterator[Make]:
-    with queries(broker) as made:
+    with queries(broker.service_url) as made:
         yield made
 
 

@@ -130,3 +130,14 @@ def test_clients_can_be_sent_away(broker: EmbeddedBroker, client: WireClient) ->
     client.subscribe("p-partition-0")
     assert broker.close_clients("p", producers=False) == 1
     assert broker.close_clients("p") == 2
+
+
+def test_a_subscription_can_be_removed_whoever_is_connected(
+    broker: EmbeddedBroker, client: WireClient
+) -> None:
+    broker.create_topic("p", partitions=2)
+    client.subscribe("p-partition-0", subscription="s")
+    broker.remove_subscription("p", "s")
+    client.expect("CLOSE_CONSUMER")
+    assert broker.subscriptions("p-partition-0") == {}
+    broker.remove_subscription("p", "none")
