@@ -333,9 +333,10 @@ def test_a_thousand_partitions_are_asked_in_two_seconds() -> None:
         broker.create_topic(TOPIC, partitions=1000)
         names = [partition(number) for number in range(1000)]
         add_plain(broker, names[7], b"x")
-        started = time.monotonic()
+        # Time of the processor, of the broker's thread too: others may use the machine meanwhile.
+        started = time.process_time()
         found = Lookup(pool).last_message_ids(names)
-        assert time.monotonic() - started < 2
+        assert time.process_time() - started < 2
         assert list(found) == names
         assert found.pop(names[7]) != MessageId(-1, -1, 7)
         for name, value in found.items():
