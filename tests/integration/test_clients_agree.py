@@ -253,25 +253,36 @@ def test_a_reader_from_latest_gets_what_comes_after_it_was_made(
 
 
 def test_seek_goes_back_and_forth(module: Any, client: Any, topic: str) -> None:
+    # The official client can still hand out what it had in its queue before a seek; we may not.
+    stale = 10 if module.__name__ == "pulsar" else 0
     producer = client.create_producer(topic)
     ids = [producer.send(b"%d" % number) for number in range(5)]
     reader = client.create_reader(topic, module.MessageId.earliest)
     assert [reader.read_next(10_000).data() for _ in range(3)] == [b"0", b"1", b"2"]
     reader.seek(module.MessageId.earliest)
-    assert reader.read_next(10_000).data() == b"0"
+    check_next(reader, b"0", stale)
     reader.seek(ids[3])
-    assert reader.read_next(10_000).data() == b"4"
+    check_next(reader, b"4", stale)
     reader.seek(1)
-    assert reader.read_next(10_000).data() == b"0"
+    check_next(reader, b"0", stale)
     reader.seek(module.MessageId.latest)
     # The official client can come back only after the first of them is on the topic.
     for _ in range(20):
         producer.send(b"new")
         if reader.has_message_available():
             break
-    assert reader.read_next(10_000).data() == b"new"
+    check_next(reader, b"new", stale)
     reader.close()
     producer.close()
+
+
+def check_next(reader: Any, expected: bytes, stale: int) -> None:
+    """Assert that the next message is `expected`, after at most `stale` others."""
+    found = reader.read_next(10_000).data()
+    while found != expected and stale:
+        stale -= 1
+        found = reader.read_next(10_000).data()
+    assert found == expected
 
 
 def test_a_listener_is_given_every_message(module: Any, client: Any, topic: str) -> None:
@@ -387,8 +398,9 @@ def test_the_queue_is_bounded(module: Any, client: Any, topic: str) -> None:
     for _ in range(12):
         producer.send_async(b"", lambda result, _: results.append(result))
     producer.flush()
+    # The official client's flush can return before the last callbacks have run.
+    wait_until(lambda: len(results) == 12, "a result for every message")
     full = [result for result in results if result == module.Result.ProducerQueueIsFull]
-    assert len(results) == 12
     assert len(full) == 2
     producer.close()
     blocking = client.create_producer(
@@ -403,6 +415,7 @@ def test_the_queue_is_bounded(module: Any, client: Any, topic: str) -> None:
     for _ in range(35):
         blocking.send_async(b"", lambda result, _: results.append(result))
     blocking.flush()
+    wait_until(lambda: len(results) == 35, "a result for every message")
     assert [result == module.Result.Ok for result in results] == [True] * 35
     blocking.close()
 
