@@ -14,6 +14,7 @@ from pyspark.sql.types import Row, StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
     ArrowStreamWriterBase = datasource.DataSourceStreamArrowWriter
 else:
@@ -90,3 +91,14 @@ def rows_to_arrow(rows: list[Row], schema: StructType) -> list[pa.RecordBatch]:
 def limits_are_told() -> bool:
     """Return whether Spark tells a stream's reader where it stands and how much to read (4.2)."""
     return find_spec("pyspark.sql.streaming.datasource") is not None
+
+
+def make_active(spark: SparkSession) -> None:
+    """Let Spark find data sources for `df.write` on the calling thread too.
+
+    It looks them up in the thread's active session, and of Python's threads only the one that
+    made the session has it. On Spark Connect threads make no difference.
+    """
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is not None:
+        spark._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
