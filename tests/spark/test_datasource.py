@@ -195,16 +195,6 @@ def test_a_null_topic_fails_the_write_and_names_the_row(
         save(frame.coalesce(1))
 
 
-def test_streams_say_that_they_are_not_there_yet(
-    spark: SparkSession, broker: EmbeddedBroker
-) -> None:
-    broker.create_topic("t")
-    source = spark.readStream.format("pulsar").option("service.url", broker.service_url)
-    query = source.option("startingOffsets", "latest").load("t").writeStream.format("noop").start()
-    with pytest.raises(PySparkException, match="readStream is not supported"):
-        query.awaitTermination(60)
-
-
 @pytest.mark.fault(96)
 def test_no_plan_and_no_error_shows_a_credential(
     broker: EmbeddedBroker,
