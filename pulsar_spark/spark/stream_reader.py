@@ -38,7 +38,7 @@ class PulsarStreamReader(DataSourceStreamReader):
         self._tasks = PulsarBatchReader(options.read, schema)
         self._source = StreamSource(options)
         self._checked: ValueType | None = None
-        self._warned = False
+        self._warned = self._asked = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Give what tasks need; connections stay in the driver's process."""
@@ -60,7 +60,9 @@ class PulsarStreamReader(DataSourceStreamReader):
                 "batches within the bounds."
             )
         start = self._source.last or self._source.initial()
-        return self._source.latest(start, caps).to_json()
+        # A restarted query may ask before it has repeated its last batch, but not again.
+        committed, self._asked = self._asked, True
+        return self._source.latest(start, caps, committed=committed).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch; equal offsets tell a restarted query where it stands."""

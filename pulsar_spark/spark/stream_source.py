@@ -123,11 +123,12 @@ class StreamSource:
 
     # --- the next offset ----------------------------------------------------------------------
 
-    def latest(self, start: StreamOffset, caps: Caps) -> StreamOffset:
+    def latest(self, start: StreamOffset, caps: Caps, *, committed: bool = True) -> StreamOffset:
         """Return where the next batch ends, `start` itself if there is nothing to read.
 
-        What lies before `start` is acknowledged. Raises DataLossError, unless failOnDataLoss is
-        off, ConsumerBusy, TopicNotFound, and what else brokers refuse with.
+        If it is `committed`, what lies before `start` is acknowledged. Raises DataLossError,
+        unless failOnDataLoss is off, ConsumerBusy, TopicNotFound, and what else brokers refuse
+        with.
         """
         name = self._options.subscription or start.subscription
         if name != start.subscription:
@@ -141,7 +142,8 @@ class StreamSource:
         follow = self._follow()
         follow.refresh(start.positions)
         spans = follow.spans(start.positions)
-        self.commit(start)
+        if committed:
+            self.commit(start)
         if self._target is not None:
             spans = {topic: _bounded(span, self._target, topic) for topic, span in spans.items()}
         return self._offset(start, name, self._admit(spans, caps))
