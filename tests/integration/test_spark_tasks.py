@@ -19,7 +19,7 @@ from pyspark import cloudpickle
 
 import pulsar_spark
 from pulsar_spark.spark.datasource import PulsarDataSource
-from tests.integration.brokers import Broker, wait_until
+from tests.integration.brokers import Broker, Real, wait_until
 from tests.integration.spark_io import load, official, save, send, values
 
 if TYPE_CHECKING:
@@ -30,17 +30,23 @@ pytestmark = pytest.mark.timeout(300)
 
 # PINGs of the tuned brokers come every 2 s, and who does not answer one is cut off by the next.
 PAUSE = 4.5
+LONG = "sleeps for three minutes: set PULSAR_SPARK_TEST_LONG to run it"
 CANARY = "canary-8b1f"
 
 
-def slowly(folder: Path, pause: float) -> Callable[[Iterator[pa.RecordBatch]], Iterator[Any]]:
-    """Return a function for mapInArrow that pauses before each batch, and leaves a file first."""
+def slowly(
+    folder: Path, pause: float, first: int = 1_000_000
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[Any]]:
+    """Return a function for mapInArrow that pauses before batches, the `first` ones of a task.
+
+    It leaves a file for each batch before that.
+    """
     name = str(folder)
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
+        for number, batch in enumerate(batches):
             (Path(name) / f"{os.getpid()}-{time.monotonic_ns()}").touch()
-            time.sleep(pause)
+            time.sleep(pause if number < first else 0)
             yield batch
 
     return work
@@ -142,19 +148,22 @@ def test_a_write_that_pauses_loses_and_repeats_nothing(
 
 
 @pytest.mark.slow
+@pytest.mark.real_broker
 @pytest.mark.timeout(600)
 @pytest.mark.fault(8)
+@pytest.mark.skipif("PULSAR_SPARK_TEST_LONG" not in os.environ, reason=LONG)
 def test_a_read_that_pauses_for_three_minutes_loses_and_repeats_nothing(
-    spark: SparkSession, broker: Broker, tmp_path: Path
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
+    broker = Real(request.getfixturevalue("real_broker"))
     topic = broker.create_topic()
     save(spark.range(3000).coalesce(1).selectExpr("rpad(id, 3000, '.') value"), broker, topic)
     read = load(spark, broker, topic, {"pulsar.reader.receiverQueueSize": 100})
-    slow = read.select("value").mapInArrow(slowly(tmp_path, 90.0), "value string")
-    with batches_of(spark, 1500):
+    slow = read.select("value").mapInArrow(slowly(tmp_path, 180.0, first=1), "value string")
+    with batches_of(spark, 1000):
         found = [int(row[0].rstrip(".")) for row in slow.collect()]
     assert found == list(range(3000))
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_threads_can_read_and_those_that_register_can_write(

@@ -1,0 +1,63 @@
+"""A read of very many topic partitions is planned in seconds, without asking them one by one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pulsar_spark.testing import EmbeddedBroker
+from tests.integration.brokers import Embedded
+from tests.integration.spark_io import load
+from tests.spark.topics import reader, store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+PARTITIONS = 1000
+# A machine of two cores with nothing else to do takes a small part of this.
+SECONDS = 20.0
+
+
+@pytest.fixture(scope="module")
+def wide() -> Iterator[Embedded]:
+    """A broker with a topic of very many partitions, each with a message."""
+    with EmbeddedBroker(auto_create=False) as own:
+        own.create_topic("wide", PARTITIONS)
+        for number in range(PARTITIONS):
+            store(own, f"wide-partition-{number}", [b"%d" % number])
+        yield Embedded(own)
+        assert own.internal_errors == ()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"startingTime": "2001-01-01", "endingTime": "2100-01-01"},
+        {"minPartitions": str(PARTITIONS + 1)},
+    ],
+    ids=["offsets", "times", "split"],
+)
+def test_a_thousand_partitions_are_planned_in_seconds(
+    wide: Embedded, options: dict[str, str]
+) -> None:
+    read = reader(wide.own, {"topic": "wide", **options})
+    started = time.monotonic()
+    planned = read.partitions()
+    seconds = time.monotonic() - started
+    print(f"{PARTITIONS} partitions were planned in {seconds:.2f} s")
+    assert len(planned) == PARTITIONS
+    assert seconds < SECONDS
+    assert wide.own.connections == 0
+
+
+def test_spark_plans_a_thousand_partitions(spark: SparkSession, wide: Embedded) -> None:
+    frame = load(spark, wide, "wide")
+    started = time.monotonic()
+    assert frame.rdd.getNumPartitions() == PARTITIONS
+    assert time.monotonic() - started < 2 * SECONDS
