@@ -253,25 +253,24 @@ def test_a_reader_from_latest_gets_what_comes_after_it_was_made(
 
 
 def test_seek_goes_back_and_forth(module: Any, client: Any, topic: str) -> None:
-    # The official client can still hand out what it had in its queue before a seek; we may not.
-    stale = 10 if module.__name__ == "pulsar" else 0
+    # The official client can hand out what it had in its queue before a seek, and be given
+    # nothing after several of them in a row; we may not.
+    official = module.__name__ == "pulsar"
+    stale = 10 if official else 0
     producer = client.create_producer(topic)
     ids = [producer.send(b"%d" % number) for number in range(5)]
     reader = client.create_reader(topic, module.MessageId.earliest)
     assert [reader.read_next(10_000).data() for _ in range(3)] == [b"0", b"1", b"2"]
-    reader.seek(module.MessageId.earliest)
-    check_next(reader, b"0", stale)
     reader.seek(ids[3])
     check_next(reader, b"4", stale)
-    reader.seek(1)
-    check_next(reader, b"0", stale)
-    reader.seek(module.MessageId.latest)
-    # The official client can come back only after the first of them is on the topic.
-    for _ in range(20):
+    if not official:
+        reader.seek(module.MessageId.earliest)
+        check_next(reader, b"0", stale)
+        reader.seek(1)
+        check_next(reader, b"0", stale)
+        reader.seek(module.MessageId.latest)
         producer.send(b"new")
-        if reader.has_message_available():
-            break
-    check_next(reader, b"new", stale)
+        check_next(reader, b"new", stale)
     reader.close()
     producer.close()
 
@@ -401,7 +400,8 @@ def test_the_queue_is_bounded(module: Any, client: Any, topic: str) -> None:
     # The official client's flush can return before the last callbacks have run.
     wait_until(lambda: len(results) == 12, "a result for every message")
     full = [result for result in results if result == module.Result.ProducerQueueIsFull]
-    assert len(full) == 2
+    # The official client sends what it has when its queue is full, and can have room again.
+    assert len(full) in ({1, 2} if module.__name__ == "pulsar" else {2})
     producer.close()
     blocking = client.create_producer(
         topic,
