@@ -128,6 +128,10 @@ class InvalidRow(PulsarError, ValueError):
     """A row or a data frame cannot be written: wrong column, type or value."""
 
 
+class SchemaMismatch(PulsarError, ValueError):
+    """The columns of a data frame do not fit a topic's schema, or a schema cannot be columns."""
+
+
 class MessageTooLarge(PulsarError):
     """A message does not fit the broker's maximum message size."""
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from pulsar_spark.client.cluster import Cluster
 from pulsar_spark.client.entries import ReceivedEntry
+from pulsar_spark.client.lookup import Lookup
 from pulsar_spark.client.probe import Probe
 from pulsar_spark.client.reader import EntryReader
 from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.record_batches import Projection, RecordBatchBuilder
+from pulsar_spark.spark.offsets import entry_end
 from pulsar_spark.spark.partitions import PulsarInputPartition
 from pulsar_spark.spark.read_options import ReadOptions
 
@@ -74,8 +76,7 @@ def _check_start(
     start = partition.range[0]
     if start == EARLIEST_POSITION or found[:2] <= start[:2] or options.reader.read_compacted:
         return
-    if partition.resumed and start.ledger_id != found.ledger_id and found != partition.range[1]:
-        # Ledgers go when all of them was read: what was planned here can begin in a later one.
+    if partition.resumed and _is_kept_behind(cluster, partition, found):
         return
     kept = Probe(cluster.pool).first_entry_at(partition.topic, EARLIEST_POSITION)
     if kept is not None and kept.start[:2] <= start[:2]:
@@ -89,6 +90,19 @@ def _check_start(
             topic=partition.topic,
         ),
     )
+
+
+def _is_kept_behind(cluster: Cluster, partition: PulsarInputPartition, found: Position) -> bool:
+    """Whether a range that another one ended before can well begin with nothing.
+
+    A ledger goes when all of it was read, so that a range begins in a later one. And a range can
+    hold nothing but aborted transactions.
+    """
+    start, end = partition.range
+    if found != end:
+        return found.ledger_id != start.ledger_id
+    last = Lookup(cluster.pool).last_message_id(partition.topic)
+    return last.ledger_id == end.ledger_id and entry_end(last) >= end
 
 
 def _lost(options: ReadOptions, error: PulsarError) -> None:

@@ -10,11 +10,15 @@ from collections.abc import Iterator
 import pytest
 
 from pulsar_spark.client import consumer
+from pulsar_spark.client.topic_writer import TopicWriter
 from pulsar_spark.errors import ConsumerBusy, DataLossError
+from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.stream_offsets import StreamOffset
 from pulsar_spark.spark.stream_options import Caps
-from tests.integration.brokers import Broker, Real, wait_until
+from tests.integration.brokers import Broker, Real, as_real, wait_until
+from tests.integration.java_peer import JavaContent, JavaPeer
+from tests.integration.messages import clustered, read_rows
 from tests.integration.streams import (
     Feed,
     backlog,
@@ -373,3 +377,88 @@ def test_a_fixed_end_is_reached_while_messages_keep_coming(
         stop.set()
         writer.join()
     assert values == expected
+
+
+@pytest.mark.fault(76)
+def test_two_hundred_partitions_without_news_cost_less_than_a_second(
+    broker: Broker, make: Make
+) -> None:
+    topic = broker.create_topic(partitions=200)
+    query = make(topic)
+    query.batch()
+    times = []
+    for _ in range(5):
+        started = time.monotonic()
+        assert query.batch() == []
+        times.append(time.monotonic() - started)
+    # The best of them: the machine may be busy with something else.
+    assert min(times) < 1.0
+
+
+# --- what only a real broker does -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def java(request: pytest.FixtureRequest) -> Iterator[JavaPeer]:
+    peer = JavaPeer(request.getfixturevalue("_distribution"))
+    yield peer
+    peer.close()
+
+
+@pytest.mark.fault(61)
+def test_transactions_end_batches_and_hold_them_back(
+    broker: Broker, make: Make, request: pytest.FixtureRequest
+) -> None:
+    real = as_real(broker)
+    java: JavaPeer = request.getfixturevalue("java")
+    topic = real.create_topic()
+    query = make(topic, startingOffsets="earliest")
+    assert query.batch() == []
+    number = 0
+    for fate in ("commit", "abort", "plain", "abort", "commit", "abort"):
+        sent = [JavaContent(b"%d" % (number + index)) for index in range(5)]
+        number += 5
+        java.write(real, topic, sent, transaction=None if fate == "plain" else fate)
+        expected = [] if fate == "abort" else [content.value for content in sent]
+        assert query.batch() == expected
+        assert query.batch() == []
+        if fate == "abort":
+            # Nothing but aborted messages can be left, and ledgers that were read may go.
+            real.unload(topic)
+            query = query.restarted()
+            assert query.batch() == []
+    java.write(real, topic, [JavaContent(b"open")], transaction="leave")
+    assert query.batch() == []
+
+
+@pytest.mark.fault(60)
+def test_a_compacted_topic_is_read_as_it_is_and_compacted(
+    broker: Broker, make: Make, feed: Feed
+) -> None:
+    real = as_real(broker)
+    topic = real.create_topic()
+    raw, compacted = (
+        make(topic, startingOffsets="earliest", readCompacted=value) for value in ("false", "true")
+    )
+    assert raw.batch() == compacted.batch() == []
+    with clustered(real) as cluster, TopicWriter(cluster, topic) as writer:
+        for number in range(30):
+            writer.send(MessageFields(b"%d" % number, f"k{number % 3}"))
+            writer.flush()
+    real.compact(topic)
+    assert raw.batch() == [b"%d" % number for number in range(30)]
+    assert compacted.batch() == [b"27", b"28", b"29"]
+    with clustered(real) as cluster, TopicWriter(cluster, topic) as writer:
+        for key, value in (("k1", b"30"), ("k0", None)):
+            writer.send(MessageFields(value, key))
+            writer.flush()
+    real.compact(topic)
+
+    def view() -> list[bytes | None]:
+        return [row.content.payload for row in read_rows(real, topic, read_compacted=True)]
+
+    wait_until(lambda: None not in view(), "it is not compacted")
+    assert raw.batch() == [b"30", None]
+    # The end of the range is a message that is gone.
+    assert compacted.batch() == [b"30"]
+    assert raw.batch() == compacted.batch() == []

@@ -294,6 +294,8 @@ class OwnBroker(RealBroker):
             *(self._jvm_flags or [f"-XX:SharedArchiveFile={self._distribution.archive}"]),
             f"-Dlog4j.configurationFile={log4j}",
             f"-Dpulsar.config.file={conf}",
+            # Native libraries are unpacked there, and a kill leaves them.
+            f"-Djava.io.tmpdir={self.folder}",
             "-cp",
             f"{self._distribution.lib}/*",
             "org.apache.pulsar.PulsarStandaloneStarter",

@@ -49,6 +49,12 @@ def test_keeps_what_is_written_to_the_default_namespace(real_broker: RealBroker)
     assert retention == {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 
 
+def test_temporary_files_are_in_its_folder(real_broker: RealBroker) -> None:
+    if not isinstance(real_broker, OwnBroker):
+        pytest.skip("it was not started by the tests")
+    assert list(real_broker.folder.glob("librocksdbjni*"))
+
+
 def test_a_refusal_of_the_admin_rest_carries_its_status(real_broker: RealBroker) -> None:
     with pytest.raises(AdminError) as caught:
         real_broker.admin("GET", "persistent/public/default/missing/stats")
