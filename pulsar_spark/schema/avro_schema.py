@@ -1,0 +1,376 @@
+"""Avro definitions: bounded JSON text → a tree of types.
+
+Avro 1.12 specification, Schema Declaration. AVRO and JSON topics define their records this way.
+Named types are resolved where they are used, so that the tree refers to nothing outside of
+itself; a record that holds itself has no such tree and is refused. Names are taken as they
+come: Java's reflection, for one, writes some that the specification does not allow.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from math import log10
+from typing import Any, NamedTuple, TypeAlias
+
+from pulsar_spark.errors import SchemaMismatch
+
+MAX_DEFINITION = 2 * 1024 * 1024
+"""The longest definition that is looked at, in bytes."""
+MAX_NESTING = 48
+"""How deep types may lie in each other."""
+MAX_TYPES = 20_000
+"""How many types a tree may have, each counted where it is used."""
+
+PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+_MAX_FIXED = 16 * 1024 * 1024
+
+NO_DEFAULT: Any = type("NoDefault", (), {"__repr__": lambda self: "NO_DEFAULT"})()
+"""Stands for the default of a field that has none, as None is a default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logical:
+    """What values of a type mean; `precision` and `scale` are those of decimals."""
+
+    name: str
+    precision: int = 0
+    scale: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """One of the types without parts; `kind` is a name of PRIMITIVES."""
+
+    kind: str
+    logical: Logical | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Bytes, always `size` of them. `name` is the full name."""
+
+    name: str
+    size: int
+    logical: Logical | None = None
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Enum:
+    """One of a few words; `default` is what readers take unknown ones for."""
+
+    name: str
+    symbols: tuple[str, ...]
+    default: str | None = None
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Any number of items of one type."""
+
+    items: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Values of one type by text."""
+
+    values: Node
+
+
+@dataclass(frozen=True, slots=True)
+class UnionOf:
+    """One of several types."""
+
+    members: tuple[Node, ...]
+
+    @property
+    def nullable(self) -> bool:
+        """Whether null is one of them."""
+        return any(is_null(member) for member in self.members)
+
+    @property
+    def present(self) -> tuple[Node, ...]:
+        """The members but null."""
+        return tuple(member for member in self.members if not is_null(member))
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a record; `default` is JSON as parsed, or NO_DEFAULT."""
+
+    name: str
+    type: Node
+    default: Any = field(default=NO_DEFAULT, hash=False)
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Fields in order; `name` is the full name."""
+
+    name: str
+    fields: tuple[Field, ...]
+    aliases: tuple[str, ...] = ()
+
+
+Node: TypeAlias = Primitive | Fixed | Enum | Array | Map | UnionOf | Record
+"""A type."""
+
+
+def is_null(node: Node) -> bool:
+    """Whether a type is null and nothing else."""
+    return isinstance(node, Primitive) and node.kind == "null"
+
+
+def parse_definition(data: bytes) -> Node:
+    """Return the tree of a definition.
+
+    Raises SchemaMismatch, with the path of what is wrong, for text that is no definition, that
+    is too large or nested too deeply, and for records that hold themselves.
+    """
+    if len(data) > MAX_DEFINITION:
+        raise SchemaMismatch(
+            f"the Avro definition has {len(data)} bytes, the limit is {MAX_DEFINITION}"
+        )
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError):
+        raise SchemaMismatch(
+            "the Avro definition is not JSON, or is nested too deeply", _REMEDY
+        ) from None
+    return _Parser().parse(tree, "", (), 0)
+
+
+_REMEDY = "Have the topic's schema corrected, or read the values with valueFormat=raw."
+
+
+class _Named(NamedTuple):
+    """A type that can be referred to: how many types it is made of, and how deep."""
+
+    node: Node
+    types: int
+    height: int
+
+
+class _Parser:
+    """Parses one definition; knows the named types so far, complete or not."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, _Named | None] = {}
+        self._count = 0
+        self._deepest = 0
+
+    def parse(self, tree: Any, namespace: str, path: tuple[str, ...], depth: int) -> Node:
+        """Return the type that JSON stands for, `namespace` that of what it lies in."""
+        self._grow(1, depth, path)
+        if isinstance(tree, str):
+            return self._by_name(tree, namespace, path, depth)
+        if isinstance(tree, list):
+            return self._union(tree, namespace, path, depth)
+        if not isinstance(tree, dict):
+            raise _wrong(path, f"is {_shown(tree)}, which is no type")
+        kind = tree.get("type")
+        if isinstance(kind, dict | list):
+            return self.parse(kind, namespace, path, depth + 1)
+        if not isinstance(kind, str):
+            raise _wrong(path, "is a type without a name for its kind")
+        return self._by_kind(kind, tree, namespace, path, depth)
+
+    def _by_kind(
+        self, kind: str, tree: dict[str, Any], namespace: str, path: tuple[str, ...], depth: int
+    ) -> Node:
+        node: Node
+        match kind:
+            case "record" | "error":
+                node = self._record(tree, namespace, path, depth)
+            case "enum":
+                node = self._enum(tree, namespace, path, depth)
+            case "fixed":
+                node = self._fixed(tree, namespace, path)
+            case "array":
+                node = Array(self._part(tree, "items", namespace, (*path, "[]"), depth))
+            case "map":
+                node = Map(self._part(tree, "values", namespace, (*path, "{}"), depth))
+            case _:
+                node = self._by_name(kind, namespace, path, depth)
+                if isinstance(node, Primitive):
+                    node = replace(node, logical=_logical(tree, node.kind, 0))
+        return node
+
+    def _grow(self, count: int, depth: int, path: tuple[str, ...]) -> None:
+        self._deepest = max(self._deepest, depth)
+        if depth > MAX_NESTING:
+            raise _wrong(path, f"is nested more than {MAX_NESTING} levels deep")
+        self._count += count
+        if self._count > MAX_TYPES:
+            raise _wrong(path, f"makes more than {MAX_TYPES} types, with all that it refers to")
+
+    def _part(
+        self, tree: dict[str, Any], key: str, namespace: str, path: tuple[str, ...], depth: int
+    ) -> Node:
+        if key not in tree:
+            raise _wrong(path, f"lacks {key!r}")
+        return self.parse(tree[key], namespace, path, depth + 1)
+
+    def _by_name(self, name: str, namespace: str, path: tuple[str, ...], depth: int) -> Node:
+        if name in PRIMITIVES:
+            return Primitive(name)
+        candidates = [name] if "." in name or not namespace else [f"{namespace}.{name}", name]
+        for full in candidates:
+            if full not in self._named:
+                continue
+            known = self._named[full]
+            if known is None:
+                raise SchemaMismatch(
+                    f"the record {full!r} holds itself, in the field {_dotted(path)}: "
+                    "Spark has no such types",
+                    "Read the values with valueFormat=raw.",
+                )
+            self._grow(known.types, depth + known.height, path)
+            return known.node
+        raise _wrong(path, f"is of the unknown type {_shown(name)}")
+
+    def _union(self, tree: list[Any], namespace: str, path: tuple[str, ...], depth: int) -> Node:
+        if not tree:
+            raise _wrong(path, "is a union of nothing")
+        if any(isinstance(member, list) for member in tree):
+            raise _wrong(path, "is a union right in a union")
+        return UnionOf(tuple(self.parse(member, namespace, path, depth + 1) for member in tree))
+
+    def _record(
+        self, tree: dict[str, Any], namespace: str, path: tuple[str, ...], depth: int
+    ) -> Node:
+        name = _full_name(tree, namespace, path)
+        fields = tree.get("fields")
+        if not isinstance(fields, list):
+            raise _wrong(path, f"is the record {_shown(name)} without a list of fields")
+        count, deepest = self._count, self._deepest
+        self._named[name], self._deepest = None, depth
+        inner = name.rpartition(".")[0]
+        found: dict[str, Field] = {}
+        for item in fields:
+            parsed = self._field(item, inner, path, depth)
+            if parsed.name in found:
+                raise _wrong((*path, parsed.name), "is there twice")
+            found[parsed.name] = parsed
+        node = Record(name, tuple(found.values()), _aliases(tree, inner))
+        self._named[name] = _Named(node, self._count - count, self._deepest - depth)
+        self._deepest = max(deepest, self._deepest)
+        return node
+
+    def _field(self, tree: Any, namespace: str, path: tuple[str, ...], depth: int) -> Field:
+        name = tree.get("name") if isinstance(tree, dict) else None
+        if not isinstance(name, str) or not name:
+            raise _wrong(path, "has a field without a name")
+        node = self._part(tree, "type", namespace, (*path, name), depth)
+        return Field(name, node, tree.get("default", NO_DEFAULT), _texts(tree.get("aliases")))
+
+    def _enum(
+        self, tree: dict[str, Any], namespace: str, path: tuple[str, ...], depth: int
+    ) -> Node:
+        name = _full_name(tree, namespace, path)
+        symbols = tree.get("symbols")
+        if not isinstance(symbols, list) or not all(isinstance(item, str) for item in symbols):
+            raise _wrong(path, f"is the enum {_shown(name)} without a list of symbols")
+        self._grow(len(symbols), depth, path)
+        default = tree.get("default")
+        node = Enum(
+            name,
+            tuple(symbols),
+            default if default in symbols else None,
+            _aliases(tree, name.rpartition(".")[0]),
+        )
+        self._named[name] = _Named(node, 1, 0)
+        return node
+
+    def _fixed(self, tree: dict[str, Any], namespace: str, path: tuple[str, ...]) -> Node:
+        name = _full_name(tree, namespace, path)
+        size: Any = tree.get("size")
+        if not 0 <= _whole(size) <= _MAX_FIXED:
+            raise _wrong(path, f"is of the fixed size {_shown(size)}")
+        node = Fixed(
+            name, size, _logical(tree, "fixed", size), _aliases(tree, name.rpartition(".")[0])
+        )
+        self._named[name] = _Named(node, 1, 0)
+        return node
+
+
+def _full_name(tree: dict[str, Any], namespace: str, path: tuple[str, ...]) -> str:
+    name = tree.get("name")
+    if not isinstance(name, str) or not name:
+        raise _wrong(path, f"is of a {tree['type']} type without a name")
+    own = tree.get("namespace")
+    if isinstance(own, str):
+        namespace = own
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _aliases(tree: dict[str, Any], namespace: str) -> tuple[str, ...]:
+    return tuple(
+        name if "." in name or not namespace else f"{namespace}.{name}"
+        for name in _texts(tree.get("aliases"))
+    )
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    found = value if isinstance(value, list) else []
+    return tuple(item for item in found if isinstance(item, str))
+
+
+# The logical types, and what they may be said of.
+_LOGICAL: dict[str, tuple[str, ...]] = {
+    "decimal": ("bytes", "fixed"),
+    "date": ("int",),
+    "time-millis": ("int",),
+    "time-micros": ("long",),
+    "timestamp-millis": ("long",),
+    "timestamp-micros": ("long",),
+    "timestamp-nanos": ("long",),
+    "local-timestamp-millis": ("long",),
+    "local-timestamp-micros": ("long",),
+    "local-timestamp-nanos": ("long",),
+    "uuid": ("string", "fixed"),
+    "duration": ("fixed",),
+}
+_FIXED_SIZES = {"uuid": 16, "duration": 12}
+
+
+def _logical(tree: dict[str, Any], kind: str, size: int) -> Logical | None:
+    """Return what is said of a type, None where it is not known or does not make sense.
+
+    Avro 1.12, Logical Types: readers must ignore such and take the type as it is.
+    """
+    name = tree.get("logicalType")
+    if not isinstance(name, str) or kind not in _LOGICAL.get(name, ()):
+        return None
+    if name != "decimal":
+        fits = kind != "fixed" or size == _FIXED_SIZES[name]
+        return Logical(name) if fits else None
+    precision, scale = _whole(tree.get("precision")), _whole(tree.get("scale", 0))
+    if not 0 <= scale <= precision or precision == 0:
+        return None
+    if kind == "fixed" and precision > (8 * size - 1) * log10(2):
+        return None
+    return Logical(name, precision, scale)
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else -1
+
+
+def _dotted(path: tuple[str, ...]) -> str:
+    return ".".join(path).replace(".[]", "[]").replace(".{}", "{}")
+
+
+def _shown(value: Any) -> str:
+    # Lists and objects may be nested too deeply for repr.
+    text = type(value).__name__ if isinstance(value, list | dict) else repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def _wrong(path: tuple[str, ...], what: str) -> SchemaMismatch:
+    where = f"the field {_dotted(path)[:500]}" if path else "the definition"
+    return SchemaMismatch(f"the topic's Avro schema is damaged: {where} {what}", _REMEDY)
