@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from pulsar_spark.errors import CorruptMessage
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow_arrays import binaries, booleans, strings
+from pulsar_spark.schema.codec import Undecodable
+from pulsar_spark.schema.codecs import shape
 from pulsar_spark.schema.column_builders import BUILDERS, NEED_METADATA, values
-from pulsar_spark.schema.column_names import VALUE
+from pulsar_spark.schema.column_names import KEY, VALUE
+from pulsar_spark.schema.registry import version_number
 from pulsar_spark.schema.runs import RowFilter, Run, Runs, split_entry
+from pulsar_spark.schema.value_decoder import DecodedValues, ValueDecoder, Writers
 
 if TYPE_CHECKING:
     from pulsar_spark.client.entries import ReceivedEntry
@@ -30,19 +35,18 @@ DROPMALFORMED = "DROPMALFORMED"
 CORRUPT = "corrupt record"
 """Stands for the column that takes the bytes of values that do not decode."""
 
-Decode = Callable[[pa.Array], tuple[pa.Array, Sequence[int]]]
-
 
 @dataclass(frozen=True, slots=True)
 class Projection:
     """What a record batch has: `columns` are the names behind the fields of the Arrow schema.
 
-    `columns` holds names of `column_names`, or CORRUPT. `text` says that values are UTF-8
-    text rather than bytes; `mode` what becomes of those that are not. Plain data.
+    `columns` holds names of `column_names`, of the value's fields, or CORRUPT. `schema` is what
+    values are decoded to, None for bytes as they are; `mode` says what becomes of those that do
+    not decode. Plain data.
     """
 
     columns: tuple[str, ...]
-    text: bool = False
+    schema: SchemaInfo | None = None
     mode: str = FAILFAST
     filter: RowFilter = field(default_factory=RowFilter)
 
@@ -51,7 +55,8 @@ class RecordBatchBuilder:
     """Builds the record batches of one topic partition.
 
     A batch has at most `max_rows` rows and about `max_bytes` bytes, unless a single message is
-    larger. Not thread-safe.
+    larger. `writers` gives the schemas that values were written with; without it they all were
+    with the projection's. Not thread-safe.
     """
 
     def __init__(
@@ -60,26 +65,25 @@ class RecordBatchBuilder:
         projection: Projection,
         topic: str,
         partition: int,
+        writers: Writers | None = None,
         *,
         max_rows: int = MAX_ROWS,
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self._schema = schema
         self._columns = projection.columns
-        self._decode: Decode = _decode_text if projection.text else _decode_bytes
+        self._schema_info = projection.schema
         self._mode = projection.mode
         self._filter = projection.filter
         self._wanted_entries = projection.filter.entries()
         self._filters_rows = (
             projection.filter.needs_keys or projection.filter.message_ids is not None
         )
+        self._decoder = _value_decoder(projection, writers)
         self._with_metadata = (
             not NEED_METADATA.isdisjoint(projection.columns) or projection.filter.needs_keys
         )
-        # A value that is not asked for can only matter where it decides about the row.
-        self._needs_values = not {VALUE, CORRUPT}.isdisjoint(projection.columns) or (
-            projection.text and projection.mode == DROPMALFORMED
-        )
+        self._needs_values = not {VALUE, CORRUPT}.isdisjoint(projection.columns)
         self._topic = topic
         self._partition = partition
         self._max_rows = max_rows
@@ -135,80 +139,83 @@ class RecordBatchBuilder:
             yield batch
 
     def _build(self, runs: Runs) -> pa.RecordBatch:
-        decoded: pa.Array | None = None
-        raw: pa.Array | None = None
-        bad: Sequence[int] = ()
-        if self._needs_values:
-            raw = values(runs)
-            decoded, bad = self._decode(raw)
-            if bad and self._mode == FAILFAST:
-                raise self._undecodable(runs, bad[0])
+        found = self._decode(runs)
+        if found.bad and self._mode == FAILFAST:
+            raise self._undecodable(runs, found)
         arrays = [
-            self._column(name, kind, runs, decoded, raw, bad)
+            self._column(name, kind, runs, found)
             for name, kind in zip(self._columns, self._schema.types, strict=True)
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        if bad and self._mode == DROPMALFORMED:
-            dropped = frozenset(bad)
-            batch = batch.filter(booleans([row not in dropped for row in range(runs.count)]))
-            logger.warning(
-                "%s: %d values are not UTF-8; their rows are dropped", self._topic, len(bad)
-            )
+        if found.bad and self._mode == DROPMALFORMED:
+            batch = self._without(batch, found.bad)
         return batch
 
-    def _column(
-        self,
-        name: str,
-        target: pa.DataType,
-        runs: Runs,
-        decoded: pa.Array | None,
-        raw: pa.Array | None,
-        bad: Sequence[int],
-    ) -> pa.Array:
-        column: Any
-        if name == VALUE:
-            column = decoded
-        elif name == CORRUPT:
-            column = _corrupt_records(raw, bad, target)
-        else:
-            column = BUILDERS[name](runs)
+    def _decode(self, runs: Runs) -> DecodedValues:
+        if self._decoder is not None:
+            return self._decoder.decode(runs)
+        if not self._needs_values:
+            return _NOTHING
+        raw = values(runs)
+        return DecodedValues(raw, {VALUE: raw})
+
+    def _column(self, name: str, target: pa.DataType, runs: Runs, found: DecodedValues) -> pa.Array:
+        column: Any = found.columns.get(name)
+        if column is None:
+            corrupt = name == CORRUPT
+            column = _corrupt_records(found, target) if corrupt else BUILDERS[name](runs)
         # Spark's types differ in names of nested fields, and by its settings in offset width.
         return column if column.type == target else column.cast(target)
 
-    def _undecodable(self, runs: Runs, row: int) -> CorruptMessage:
+    def _without(self, batch: pa.RecordBatch, bad: Sequence[Undecodable]) -> pa.RecordBatch:
+        dropped = {found.row for found in bad}
+        logger.warning(
+            "%s: %d values do not decode; their rows are dropped. The first of them: %s%s",
+            self._topic,
+            len(dropped),
+            _field(bad[0]),
+            bad[0].reason,
+        )
+        return batch.filter(booleans([row not in dropped for row in range(batch.num_rows)]))
+
+    def _undecodable(self, runs: Runs, found: DecodedValues) -> CorruptMessage:
+        assert self._schema_info is not None
+        first, version = found.bad[0], found.bad_version
+        written = f" of schema version {version_number(version)}" if version else ""
         return CorruptMessage(
-            "the topic's schema is STRING, but a value is not UTF-8",
+            f"a value{written} does not decode as {self._schema_info.type_name}: "
+            f"{_field(first)}{first.reason}",
             "Read with valueFormat=raw, or set mode to PERMISSIVE or DROPMALFORMED.",
             topic=self._topic,
-            message_id=runs.locate(row),
+            message_id=runs.locate(first.row),
         )
 
 
-def _decode_bytes(raw: pa.Array) -> tuple[pa.Array, Sequence[int]]:
-    return raw, ()
+_NOTHING = DecodedValues(binaries([]), {})
 
 
-def _decode_text(raw: pa.Array) -> tuple[pa.Array, Sequence[int]]:
-    """Return the values as text, null where the bytes are not UTF-8, and the rows of those."""
-    try:
-        return raw.cast(pa.string()), ()
-    except pa.ArrowInvalid:
-        pass
-    texts: list[str | None] = []
-    bad: list[int] = []
-    for row, value in enumerate(raw.to_pylist()):
-        try:
-            texts.append(None if value is None else value.decode())
-        except UnicodeDecodeError:
-            texts.append(None)
-            bad.append(row)
-    return strings(texts), bad
+def _value_decoder(projection: Projection, writers: Writers | None) -> ValueDecoder | None:
+    """Return the decoder of the columns that are asked for, None if nothing is to be decoded."""
+    schema = projection.schema
+    if schema is None:
+        return None
+    found = shape(schema)
+    typed = set(found.fields.names) | ({KEY} if found.key is not None else set())
+    names = [name for name in projection.columns if name in typed]
+    if not names and (projection.mode == DROPMALFORMED or CORRUPT in projection.columns):
+        # Whether it decodes matters although nothing of it is asked for.
+        names = found.fields.names
+    return ValueDecoder(schema, names, writers or (lambda version: schema)) if names else None
 
 
-def _corrupt_records(raw: Any, bad: Sequence[int], kind: pa.DataType) -> pa.Array:
-    records: list[Any] = [None] * len(raw)
+def _field(found: Undecodable) -> str:
+    return f"field {found.field}: " if found.field else ""
+
+
+def _corrupt_records(found: DecodedValues, kind: pa.DataType) -> pa.Array:
+    records: list[Any] = [None] * len(found.raw)
     as_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    for row in bad:
-        value = raw[row].as_py()
-        records[row] = value.decode("utf-8", "replace") if as_text else value
+    for bad in found.bad:
+        value = found.raw[bad.row].as_py()
+        records[bad.row] = value.decode("utf-8", "replace") if as_text else value
     return strings(records) if as_text else binaries(records)

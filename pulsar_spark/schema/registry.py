@@ -6,11 +6,14 @@ from collections.abc import Callable, Sequence
 
 from pulsar_spark.client.backoff import Deadline
 from pulsar_spark.client.lookup import Lookup
-from pulsar_spark.client.pipeline import Job, retrying, run_many
-from pulsar_spark.errors import PulsarError, TopicNotFound
+from pulsar_spark.client.pipeline import Job, retrying, run, run_many
+from pulsar_spark.errors import PulsarError, SchemaMismatch, TopicNotFound
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.protocol.topic_name import TopicName
+
+_MAX_VERSIONS = 1000
 
 
 def latest_schemas(
@@ -22,7 +25,7 @@ def latest_schemas(
     """
 
     def factory(topic: str) -> Callable[[Deadline], Job[SchemaInfo | None]]:
-        return lambda deadline: retrying(lambda end: _job(lookup, topic, end), deadline)
+        return lambda deadline: retrying(lambda end: _job(lookup, topic, None, end), deadline)
 
     timeout = lookup.pool.options.operation_timeout
     results = run_many([factory(topic) for topic in topics], timeout)
@@ -32,13 +35,66 @@ def latest_schemas(
     }
 
 
-def _job(lookup: Lookup, topic: str, deadline: Deadline) -> Job[SchemaInfo | None]:
+class SchemaVersions:
+    """The versions of one topic's schema; each is asked for once, when it is needed first.
+
+    The schema is that of the whole topic, whichever partition is named.
+    """
+
+    def __init__(self, lookup: Lookup, topic: str) -> None:
+        self._lookup = lookup
+        self._topic = str(TopicName.parse(topic).partitioned)
+        self._known: dict[bytes, SchemaInfo] = {}
+
+    def __call__(self, version: bytes) -> SchemaInfo:
+        """Return the schema of a version.
+
+        Raises SchemaMismatch for one that the registry does not have, OperationTimeout, and
+        what else brokers refuse with.
+        """
+        found = self._known.get(version)
+        if found is None:
+            found = self._ask(version)
+            if len(self._known) >= _MAX_VERSIONS:
+                del self._known[next(iter(self._known))]
+            self._known[version] = found
+        return found
+
+    def _ask(self, version: bytes) -> SchemaInfo:
+        try:
+            found = run(
+                lambda deadline: retrying(
+                    lambda end: _job(self._lookup, self._topic, version, end), deadline
+                ),
+                self._lookup.pool.options.operation_timeout,
+            )
+        except PulsarError as error:
+            raise error.with_context(topic=self._topic) from error.__cause__
+        if found is None:
+            raise SchemaMismatch(
+                f"messages were written with the version {version_number(version)} of the topic's "
+                "schema, which the registry does not have: it was deleted",
+                "Read such messages with valueFormat=raw.",
+                topic=self._topic,
+            )
+        return found
+
+
+def version_number(version: bytes) -> str:
+    """Return a schema version as people know it: brokers count versions from 0."""
+    return str(int.from_bytes(version, "big")) if len(version) == 8 else version.hex()
+
+
+def _job(
+    lookup: Lookup, topic: str, version: bytes | None, deadline: Deadline
+) -> Job[SchemaInfo | None]:
     connection = yield from lookup.pool.service_job()
     try:
         answer: pb.CommandGetSchemaResponse = yield connection.request_async(
-            lambda request_id: commands.get_schema(topic, request_id), deadline.remaining()
+            lambda request_id: commands.get_schema(topic, request_id, version),
+            deadline.remaining(),
         )
     except TopicNotFound:
-        # Brokers answer so for a topic without a schema.
+        # Brokers answer so for a topic without a schema, or without that version of it.
         return None
     return SchemaInfo.from_pb(answer.schema) if answer.HasField("schema") else None

@@ -10,37 +10,47 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import BinaryType, DataType, StringType, StructType
+from pyspark.sql.types import StructType
 
 from pulsar_spark.client.cluster import Cluster
-from pulsar_spark.schema.column_names import VALUE
-from pulsar_spark.schema.record_batches import CORRUPT, Projection
-from pulsar_spark.spark.columns import project, read_schema
+from pulsar_spark.schema.column_names import KEY
+from pulsar_spark.schema.record_batches import Projection
+from pulsar_spark.spark.columns import check_columns, project, read_schema
 from pulsar_spark.spark.compat import arrow_schema
 from pulsar_spark.spark.filters import PushedFilters, take_filters
 from pulsar_spark.spark.partition_reader import read_partition
 from pulsar_spark.spark.partitions import PulsarInputPartition
 from pulsar_spark.spark.planner import Planner
 from pulsar_spark.spark.read_options import ReadOptions
+from pulsar_spark.spark.value_types import ValueType
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
 
-def infer_schema(options: ReadOptions) -> StructType:
-    """Return the schema of a read, from the schemas of its topics; asks the brokers.
+def infer_values(options: ReadOptions) -> ValueType | None:
+    """Return what the values of a read are, from the schemas of its topics; asks the brokers.
 
-    Raises what `Planner.topics` and `Planner.value_type` raise.
+    None is for topics that do not exist yet: such values are bytes, unless the topics say
+    otherwise when they are there. Raises what `Planner.topics` and `Planner.value_type` raise.
     """
     if options.raw and options.pattern is None:
         # Nothing needs to be asked, and planning says whether the topics exist.
-        return read_schema(BinaryType(), include_metadata=options.include_metadata)
+        return ValueType()
     with Cluster(options.client) as cluster:
         planner = Planner(cluster, options)
         topics = planner.find_topics().topics if options.waiting else planner.topics()
-        kind = planner.value_type(topics)
-    return read_schema(kind.data_type, include_metadata=options.include_metadata)
+        return planner.value_type(topics) if topics else None
+
+
+def infer_schema(options: ReadOptions) -> StructType:
+    """Return the schema of a read, as `infer_values`.
+
+    Raises SchemaMismatch where names of the value's fields would hide others.
+    """
+    kind = infer_values(options) or ValueType()
+    return read_schema(kind, include_metadata=options.include_metadata)
 
 
 class PulsarBatchReader(DataSourceReader):
@@ -49,9 +59,8 @@ class PulsarBatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        # Checked again when the topics' schemas are known; what can be wrong without them is
-        # told without asking any broker.
-        self._columns = project(schema, _declared_type(schema), options.corrupt_column)
+        # What can be wrong whatever the topics' schemas are is told without asking any broker.
+        self._columns = check_columns(schema, options.corrupt_column, raw=options.raw)
         self._pushed = PushedFilters()
 
     def partitions(self) -> list[InputPartition]:
@@ -63,7 +72,7 @@ class PulsarBatchReader(DataSourceReader):
             planner = Planner(cluster, self._options)
             topics = planner.topics()
             kind = planner.value_type(topics)
-            project(self._schema, kind.data_type, self._options.corrupt_column)
+            project(self._schema, kind, self._options.corrupt_column)
             return [*planner.partitions(topics, kind, self._pushed)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -71,24 +80,14 @@ class PulsarBatchReader(DataSourceReader):
         # Where nothing is planned Spark makes a partition of its own.
         if not isinstance(partition, PulsarInputPartition):
             return iter(())
+        kind = ValueType(partition.schema)
         projection = Projection(
-            columns=tuple(
-                CORRUPT if column == self._options.corrupt_column else column
-                for column in self._columns
-            ),
-            text=partition.text,
+            columns=project(self._schema, kind, self._options.corrupt_column),
+            schema=partition.schema,
             mode=self._options.mode,
             filter=partition.row_filter,
         )
         return read_partition(self._options, partition, arrow_schema(self._schema), projection)
-
-
-def _declared_type(schema: StructType) -> DataType:
-    """Return the type that the user's schema gives the values, binary where that cannot be."""
-    for field in schema.fields:
-        if field.name.lower() == VALUE and isinstance(field.dataType, StringType):
-            return field.dataType
-    return BinaryType()
 
 
 class PushdownBatchReader(PulsarBatchReader):
@@ -96,5 +95,17 @@ class PushdownBatchReader(PulsarBatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take the filters that can be met exactly, and return the others."""
-        self._pushed, left = take_filters(filters, self._columns, self._schema.fieldNames())
+        filters = list(filters)
+        columns = self._columns
+        if KEY in columns and self._keys_are_typed(filters):
+            # Typed keys are not compared as the bytes that messages have.
+            columns = tuple("" if column == KEY else column for column in columns)
+        self._pushed, left = take_filters(filters, columns, self._schema.fieldNames())
         return left
+
+    def _keys_are_typed(self, filters: list[Filter]) -> bool:
+        names = {getattr(found, "attribute", ("",))[0].lower() for found in filters}
+        if KEY.lower() not in names:
+            return False
+        kind = self._options.value_type or infer_values(self._options)
+        return kind is not None and kind.key_type is not None

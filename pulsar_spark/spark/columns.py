@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     IntegerType,
@@ -17,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_spark.errors import OptionError
+from pulsar_spark.errors import OptionError, SchemaMismatch
 from pulsar_spark.schema.column_names import (
     BATCH_INDEX,
     ENTRY_ID,
@@ -39,6 +41,10 @@ from pulsar_spark.schema.column_names import (
     TOPIC,
     VALUE,
 )
+from pulsar_spark.schema.record_batches import CORRUPT
+from pulsar_spark.spark.value_types import ValueType
+
+_REMEDY = "Read with valueFormat=raw and decode the bytes, as with from_avro or from_json."
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,56 +83,125 @@ POSITION_COLUMNS: tuple[Column, ...] = (
 """The columns that includeMetadata adds behind them."""
 
 
-def read_schema(value_type: DataType, *, include_metadata: bool) -> StructType:
-    """Return the schema of a read whose values are one column of `value_type`."""
+def read_schema(kind: ValueType, *, include_metadata: bool) -> StructType:
+    """Return the schema of a read with such values.
+
+    Raises SchemaMismatch where names of the value's fields would hide others.
+    """
     columns = METADATA_COLUMNS + (POSITION_COLUMNS if include_metadata else ())
-    fields = [StructField(VALUE, value_type)]
-    fields += [StructField(column.name, column.data_type) for column in columns]
+    fields = [*_value_fields(kind)]
+    fields += [StructField(column.name, _type(column, kind)) for column in columns]
     return StructType(fields)
 
 
-def project(schema: StructType, value_type: DataType, corrupt_column: str) -> tuple[str, ...]:
+def check_columns(schema: StructType, corrupt_column: str, *, raw: bool) -> tuple[str, ...]:
+    """Return the names of the columns that the user's `schema` asks for, as far as they are known.
+
+    The fields of values are known when the topics are; a name that may be one is returned as it
+    is. Raises OptionError as `project`.
+    """
+    values = StructType().add(VALUE, BinaryType()) if raw else None
+    return _project(schema, values, None, corrupt_column)
+
+
+def project(schema: StructType, kind: ValueType, corrupt_column: str) -> tuple[str, ...]:
     """Return the names, as above, of the columns that the user's `schema` asks for.
 
     The columns of includeMetadata can be asked for whether it is set or not, and
     `corrupt_column` as string or binary. Spark's own rule holds: case does not matter. Raises
     OptionError that names the column where its name, type or nullability does not fit.
     """
-    known = {
-        column.name.lower(): column
-        for column in (Column(VALUE, value_type, True), *METADATA_COLUMNS, *POSITION_COLUMNS)
-    }
+    return _project(schema, _value_fields(kind), kind.key_type, corrupt_column)
+
+
+def _project(
+    schema: StructType, values: StructType | None, key: DataType | None, corrupt_column: str
+) -> tuple[str, ...]:
+    offered = [Column(field.name, field.dataType, field.nullable) for field in values or ()]
+    offered += METADATA_COLUMNS + POSITION_COLUMNS
+    known = {column.name.lower(): column for column in offered}
+    if key is not None:
+        known[KEY.lower()] = Column(KEY, key, True)
     if corrupt_column.lower() in known:
         raise OptionError(f"columnNameOfCorruptRecord names the column {corrupt_column!r}")
     names: list[str] = []
     for field in schema.fields:
-        if field.name.lower() == corrupt_column.lower():
+        lower = field.name.lower()
+        if lower == corrupt_column.lower():
             if not isinstance(field.dataType, StringType | BinaryType):
                 raise _unfit(field, "string or binary")
-            names.append(corrupt_column)
-            continue
-        column = known.get(field.name.lower())
-        if column is None:
-            raise OptionError(
-                f"the schema has a column {field.name!r}, which this read does not offer",
-                _offer(field.name, [found.name for found in known.values()]),
-            )
-        if not _same_type(field.dataType, column.data_type):
-            raise _unfit(field, column.data_type.simpleString())
-        if column.optional and not field.nullable:
-            raise OptionError(
-                f"the schema says that the column {field.name!r} is never null, but it can be",
-                "Declare it nullable.",
-            )
-        names.append(column.name)
+            names.append(CORRUPT)
+        elif values is None and (lower not in known or lower == KEY.lower()):
+            names.append(KEY if lower in known else field.name)
+        else:
+            names.append(_known_column(field, known).name)
     return tuple(names)
 
 
-def _same_type(given: DataType, expected: DataType) -> bool:
-    # Whether the values of a map may be null makes no difference to what is read.
-    if isinstance(given, MapType) and isinstance(expected, MapType):
-        return given.keyType == expected.keyType and given.valueType == expected.valueType
-    return given == expected
+def _known_column(field: StructField, known: Mapping[str, Column]) -> Column:
+    column = known.get(field.name.lower())
+    if column is None:
+        raise OptionError(
+            f"the schema has a column {field.name!r}, which this read does not offer",
+            _offer(field.name, [found.name for found in known.values()]),
+        )
+    metadata = column in METADATA_COLUMNS or column in POSITION_COLUMNS
+    if not _fits(field.dataType, column.data_type, exactly=not metadata):
+        raise _unfit(field, column.data_type.simpleString(), value=not metadata)
+    if column.optional and not field.nullable:
+        raise OptionError(
+            f"the schema says that the column {field.name!r} is never null, but it can be",
+            "Declare it nullable.",
+        )
+    return column
+
+
+def _value_fields(kind: ValueType) -> StructType:
+    """Return the value's columns, all of which a tombstone makes null."""
+    fields = kind.fields
+    taken = {column.name.lower() for column in (*METADATA_COLUMNS, *POSITION_COLUMNS)}
+    seen: dict[str, str] = {}
+    for name in fields.names:
+        lower = name.lower()
+        if lower in taken:
+            raise SchemaMismatch(
+                f"the values have a field {name!r}, which is the name of a column of every read",
+                _REMEDY,
+            )
+        if lower in seen:
+            raise SchemaMismatch(
+                f"the values have the fields {seen[lower]!r} and {name!r}, which Spark takes for "
+                "one: case does not matter to it",
+                _REMEDY,
+            )
+        seen[lower] = name
+    return StructType([StructField(field.name, field.dataType) for field in fields])
+
+
+def _type(column: Column, kind: ValueType) -> DataType:
+    return (kind.key_type or column.data_type) if column.name == KEY else column.data_type
+
+
+def _fits(given: DataType, offered: DataType, *, exactly: bool) -> bool:
+    """Whether a type is the one offered; what may be null there must be nullable, if `exactly`."""
+    if isinstance(given, ArrayType) and isinstance(offered, ArrayType):
+        nullable = given.containsNull or not (exactly and offered.containsNull)
+        return nullable and _fits(given.elementType, offered.elementType, exactly=exactly)
+    if isinstance(given, MapType) and isinstance(offered, MapType):
+        nullable = given.valueContainsNull or not (exactly and offered.valueContainsNull)
+        return (
+            nullable
+            and _fits(given.keyType, offered.keyType, exactly=exactly)
+            and _fits(given.valueType, offered.valueType, exactly=exactly)
+        )
+    if isinstance(given, StructType) and isinstance(offered, StructType):
+        return len(given) == len(offered) and all(
+            left.name.lower() == right.name.lower()
+            and (left.nullable or not right.nullable)
+            and _fits(left.dataType, right.dataType, exactly=exactly)
+            for left, right in zip(given, offered, strict=True)
+        )
+    return given == offered
 
 
 def _offer(name: str, known: list[str]) -> str:
@@ -134,9 +209,9 @@ def _offer(name: str, known: list[str]) -> str:
     return f"Did you mean {close[0]!r}?" if close else f"It offers: {', '.join(known)}."
 
 
-def _unfit(field: StructField, expected: str) -> OptionError:
+def _unfit(field: StructField, expected: str, *, value: bool = False) -> OptionError:
     remedy = f"Declare it {expected}."
-    if field.name.lower() == VALUE:
+    if value:
         remedy += " The topic's schema decides on it, or valueFormat=raw."
     return OptionError(
         f"the schema's column {field.name!r} is {field.dataType.simpleString()}, not {expected}",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import Row, StructType
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
+from pyspark.sql.types import DataType, Row, StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +36,16 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
         arguments["timezone"] = "UTC"
     return to_arrow_schema(schema, **arguments)
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Return Spark's schema for columns as they are in Arrow."""
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+
+
+def spark_type(kind: pa.DataType) -> DataType:
+    """Return Spark's type for a type of Arrow."""
+    return from_arrow_type(kind, prefer_timestamp_ntz=True)
 
 
 def filters_are_pushed() -> bool:

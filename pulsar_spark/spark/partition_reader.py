@@ -15,6 +15,7 @@ from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.record_batches import Projection, RecordBatchBuilder
+from pulsar_spark.schema.registry import SchemaVersions
 from pulsar_spark.spark.offsets import entry_end
 from pulsar_spark.spark.partitions import PulsarInputPartition
 from pulsar_spark.spark.read_options import ReadOptions
@@ -38,10 +39,14 @@ def read_partition(
     failOnDataLoss, raises TopicNotFound for a topic that is gone and DataLossError for a start
     that was deleted since the read was planned; without, logs them and goes on.
     """
-    builder = RecordBatchBuilder(
-        schema, projection, partition.topic, TopicName.parse(partition.topic).partition_index
-    )
     with Cluster(options.client) as cluster:
+        builder = RecordBatchBuilder(
+            schema,
+            projection,
+            partition.topic,
+            TopicName.parse(partition.topic).partition_index,
+            SchemaVersions(cluster.lookup, partition.topic),
+        )
         for entry in _entries(cluster, options, partition):
             yield from builder.add(entry)
         yield from builder.flush()

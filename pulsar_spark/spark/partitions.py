@@ -5,14 +5,15 @@ from __future__ import annotations
 from pyspark.sql.datasource import InputPartition
 
 from pulsar_spark.protocol.message_id import Position
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.runs import RowFilter
 
 
 class PulsarInputPartition(InputPartition):
     """Positions [start, end) of one topic partition, of which the filter takes messages.
 
-    `text` says that values are UTF-8 text rather than bytes, `resumed` that another range ended
-    where this one starts.
+    `schema` is what values are decoded to, None for bytes as they are; `resumed` says that
+    another range ended where this one starts.
     """
 
     def __init__(
@@ -22,7 +23,7 @@ class PulsarInputPartition(InputPartition):
         end: Position,
         row_filter: RowFilter | None = None,
         *,
-        text: bool = False,
+        schema: SchemaInfo | None = None,
         resumed: bool = False,
     ) -> None:
         self.topic = topic
@@ -30,7 +31,7 @@ class PulsarInputPartition(InputPartition):
         self.start = tuple(start)
         self.end = tuple(end)
         self.row_filter = row_filter or RowFilter()
-        self.text = text
+        self.schema = schema
         self.resumed = resumed
 
     @property

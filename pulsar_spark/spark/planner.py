@@ -32,7 +32,7 @@ from pulsar_spark.spark.offsets import (
 from pulsar_spark.spark.partitions import PulsarInputPartition
 from pulsar_spark.spark.range_splitter import Question, split_ranges
 from pulsar_spark.spark.read_options import ReadOptions
-from pulsar_spark.spark.value_types import ValueType, value_type
+from pulsar_spark.spark.value_types import ValueType, check_types, value_type
 
 logger = logging.getLogger(__name__)
 
@@ -123,11 +123,21 @@ class Planner:
         return FoundTopics(topics, missing)
 
     def value_type(self, topics: Topics) -> ValueType:
-        """Return the type of the values; raises OptionError where schemas exclude each other."""
+        """Return what the values are: what the query has been planned with, if it has.
+
+        Raises OptionError where schemas exclude each other, SchemaMismatch for one that cannot
+        be columns.
+        """
+        planned = self._options.value_type
         if self._options.raw:
             return ValueType()
+        if planned is not None and planned.schema is None:
+            return planned
         owners = list(dict.fromkeys(str(TopicName.parse(name).partitioned) for name in topics))
         schemas: Mapping[str, SchemaInfo | None] = _all(latest_schemas(self._lookup, owners))
+        if planned is not None:
+            check_types(schemas, planned)
+            return planned
         return value_type(schemas, allow_different=self._options.allow_different_schemas)
 
     # --- ranges -------------------------------------------------------------------------------
@@ -156,7 +166,7 @@ class Planner:
                 start,
                 end,
                 found.row_filter,
-                text=kind.text,
+                schema=kind.schema,
                 resumed=found.resumed and start == found.start,
             )
             for found, parts in zip(ranges, pieces, strict=True)

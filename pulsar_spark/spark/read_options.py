@@ -21,6 +21,7 @@ from pulsar_spark.spark.offsets import (
 from pulsar_spark.spark.option_table import Scope
 from pulsar_spark.spark.options import Values, resolve
 from pulsar_spark.spark.topic_patterns import TopicPattern
+from pulsar_spark.spark.value_types import ValueType
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class ReadOptions:
     partitions_per_topic_partition: int
     min_partitions: int | None
     waiting: bool = False
+    value_type: ValueType | None = None
+    """What the query's columns were made of, where they were inferred from topics."""
 
 
 def parse_read_options(options: Mapping[str, str], scope: Scope = Scope.READ) -> ReadOptions:

@@ -77,7 +77,7 @@ class PulsarStreamReader(DataSourceStreamReader):
 
     def _check_schema(self, kind: ValueType) -> None:
         if kind != self._checked:
-            project(self._schema, kind.data_type, self._options.read.corrupt_column)
+            project(self._schema, kind, self._options.read.corrupt_column)
             self._checked = kind
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -18,9 +18,9 @@ from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas
 from pulsar_spark.spark.outgoing_rows import RowConverter
-from pulsar_spark.spark.value_types import schema_to_write
 from pulsar_spark.spark.write_columns import WriteColumns
 from pulsar_spark.spark.write_options import WriteOptions
+from pulsar_spark.spark.write_schemas import schema_to_write
 
 if TYPE_CHECKING:
     import pyarrow as pa

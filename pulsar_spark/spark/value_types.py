@@ -1,4 +1,4 @@
-"""What Spark's value column holds, decided by the schemas of the topics."""
+"""What the values of a read are, decided by the schemas of its topics."""
 
 from __future__ import annotations
 
@@ -6,89 +6,99 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark.sql.types import BinaryType, DataType, StringType
+from pyspark.sql.types import BinaryType, DataType, StructType
 
-from pulsar_spark.errors import InvalidRow, OptionError, UnsupportedFeature
-from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.schema_info import BYTES, PRIMITIVE_NAMES, SchemaInfo
+from pulsar_spark.errors import OptionError, SchemaMismatch
+from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo
+from pulsar_spark.schema.codecs import NO_SCHEMA, is_decoded, shape
+from pulsar_spark.schema.column_names import VALUE
+from pulsar_spark.spark.compat import spark_schema, spark_type
 
 logger = logging.getLogger(__name__)
 
 _SHOWN = 3
-_NO_SCHEMA = SchemaInfo(BYTES)
-_STRING = SchemaInfo(pb.Schema.String, PRIMITIVE_NAMES[pb.Schema.String])
-_RAW = "Write bytes as they are with valueFormat=raw."
+_RAW = "valueFormat=raw reads the values as bytes."
+_BINARY = StructType().add(VALUE, BinaryType())
 
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """The type of values: text of a STRING topic, else bytes."""
+    """What values are decoded to: `schema` of a topic, or bytes as they are. Plain data."""
 
-    text: bool = False
+    schema: SchemaInfo | None = None
 
     @property
-    def data_type(self) -> DataType:
-        """The type of Spark's column."""
-        return StringType() if self.text else BinaryType()
+    def fields(self) -> StructType:
+        """The columns of the value."""
+        return _BINARY if self.schema is None else spark_schema(shape(self.schema).fields)
+
+    @property
+    def key_type(self) -> DataType | None:
+        """The type of the topic's keys, None where they are the messages' own, in bytes."""
+        key = None if self.schema is None else shape(self.schema).key
+        return None if key is None else spark_type(key)
 
 
 def value_type(schemas: Mapping[str, SchemaInfo | None], *, allow_different: bool) -> ValueType:
-    """Return the type of the values that are read of topics with these schemas.
+    """Return what the values are that are read of topics with these schemas.
 
     Raises OptionError for topics with different schemas, unless they are allowed: then values
-    are bytes. Logs a warning where there is a schema whose values are not decoded.
+    are bytes. Raises SchemaMismatch for a schema that cannot be columns. Logs a warning where
+    there is one whose values are not decoded.
     """
     by_schema: dict[tuple[int, bytes], tuple[SchemaInfo, list[str]]] = {}
     for topic, found in schemas.items():
-        schema = found or _NO_SCHEMA
+        schema = found or NO_SCHEMA
         by_schema.setdefault((schema.type, schema.schema_data), (schema, []))[1].append(topic)
     if len(by_schema) > 1:
         if not allow_different:
             described = "; ".join(f"{s.type_name}: {_some(t)}" for s, t in by_schema.values())
-            raise OptionError(
-                f"the topics have different schemas ({described})",
-                "Read them apart, or set allowDifferentTopicSchemas=true to read raw values.",
-            )
+            raise _different(described)
         return ValueType()
     for schema, topics in by_schema.values():
-        if schema.type == pb.Schema.String:
-            return ValueType(text=True)
         if schema.type != BYTES:
-            logger.warning(
-                "The schema of %s is %s, which this version does not decode: value holds the "
-                "bytes as they are. With valueFormat=raw that is so on purpose.",
-                _some(topics),
-                schema.type_name,
-            )
+            return _decoded(schema, topics)
     return ValueType()
 
 
-def schema_to_write(
-    topic: str, current: SchemaInfo | None, *, text: bool, value_format: str
-) -> SchemaInfo | None:
-    """Return the schema that a producer registers for a column of text or bytes, None for none.
+def check_types(schemas: Mapping[str, SchemaInfo | None], kind: ValueType) -> None:
+    """Raise OptionError if a topic's values cannot be those that a query has been planned with.
 
-    `current` is the topic's schema. Raises InvalidRow if the column does not fit it, and
-    UnsupportedFeature for a schema whose values are not encoded.
+    Versions of one topic's schema are resolved message by message; another type is another topic.
     """
-    if value_format == "raw":
-        return None
-    schema = current or _NO_SCHEMA
-    if schema.type == pb.Schema.String:
-        if not text:
-            raise InvalidRow(
-                "the topic's schema is STRING, but the value column is binary",
-                f"Cast it to string. {_RAW}",
-                topic=topic,
-            )
-        return _STRING
-    if schema.type != BYTES:
-        raise UnsupportedFeature(
-            f"the topic's schema is {schema.type_name}, which this version does not encode",
-            _RAW,
-            topic=topic,
-        )
-    return _STRING if text else None
+    planned = kind.schema
+    if planned is None:
+        return
+    others = [
+        f"{(found or NO_SCHEMA).type_name}: {topic}"
+        for topic, found in schemas.items()
+        if (found or NO_SCHEMA).type != planned.type
+    ]
+    if others:
+        raise _different(f"the query has {planned.type_name}; {_some(others)}")
+
+
+def _decoded(schema: SchemaInfo, topics: list[str]) -> ValueType:
+    try:
+        if is_decoded(schema):
+            shape(schema)
+            return ValueType(schema)
+    except SchemaMismatch as error:
+        raise SchemaMismatch(error.what, error.remedy or _RAW, topic=_some(topics)) from None
+    logger.warning(
+        "The schema of %s is %s, which this version does not decode: value holds the bytes as "
+        "they are. With valueFormat=raw that is so on purpose.",
+        _some(topics),
+        schema.type_name,
+    )
+    return ValueType()
+
+
+def _different(described: str) -> OptionError:
+    return OptionError(
+        f"the topics have different schemas ({described})",
+        "Read them apart, or set allowDifferentTopicSchemas=true to read raw values.",
+    )
 
 
 def _some(topics: list[str]) -> str:

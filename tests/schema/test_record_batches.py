@@ -12,6 +12,8 @@ import pytest
 
 from pulsar_spark.client.entries import ReceivedEntry
 from pulsar_spark.errors import CorruptBatch, CorruptMessage
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema import column_names as names
 from pulsar_spark.schema.record_batches import (
     CORRUPT,
@@ -23,6 +25,8 @@ from pulsar_spark.schema.record_batches import (
 )
 from pulsar_spark.schema.runs import RowFilter
 from tests.schema.entries import TOPIC, batch, message, single
+
+STRING = SchemaInfo(pb.Schema.String, "String")
 
 TYPES: dict[str, pa.DataType] = {
     "value": pa.binary(),
@@ -130,25 +134,25 @@ MIXED = [
 @pytest.mark.fault(95)
 def test_text_is_text_and_null_stays_null() -> None:
     entry = batch([message("grün 😀".encode()), message(None), message(b"")])
-    found = rows(builder(types=TEXT, text=True), entry)
+    found = rows(builder(types=TEXT, schema=STRING), entry)
     assert [row["value"] for row in found] == ["grün 😀", None, ""]
 
 
 @pytest.mark.fault(33)
 def test_bytes_that_are_no_text_fail_with_topic_and_id() -> None:
     with pytest.raises(CorruptMessage, match="not UTF-8") as caught:
-        build(builder(types=TEXT, text=True, mode=FAILFAST), *MIXED)
+        build(builder(types=TEXT, schema=STRING, mode=FAILFAST), *MIXED)
     assert caught.value.topic == TOPIC
     assert caught.value.message_id == "7:0:3:1"
 
 
 def test_permissive_gives_null_and_keeps_the_bytes_in_the_column_for_them() -> None:
     columns = ["value", CORRUPT, names.BATCH_INDEX]
-    as_text = rows(builder(columns, TEXT, text=True, mode=PERMISSIVE), *MIXED)
+    as_text = rows(builder(columns, TEXT, schema=STRING, mode=PERMISSIVE), *MIXED)
     assert [row["value"] for row in as_text] == ["grün", None, None, "", None, "end"]
     assert [row[CORRUPT] for row in as_text] == [None, "��", None, None, "�", None]
     kinds = {**TEXT, CORRUPT: pa.binary()}
-    as_bytes = rows(builder(columns, kinds, text=True, mode=PERMISSIVE), *MIXED)
+    as_bytes = rows(builder(columns, kinds, schema=STRING, mode=PERMISSIVE), *MIXED)
     assert [row[CORRUPT] for row in as_bytes] == [None, b"\xff\xfe", None, None, b"\x80", None]
 
 
@@ -156,17 +160,17 @@ def test_dropmalformed_drops_the_rows_whatever_is_asked_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        found = rows(builder([names.BATCH_INDEX], TEXT, text=True, mode=DROPMALFORMED), *MIXED)
+        found = rows(builder([names.BATCH_INDEX], TEXT, schema=STRING, mode=DROPMALFORMED), *MIXED)
     assert [row["__batchIndex"] for row in found] == [0, 2, 3, -1]
     assert "2 values" in caplog.text
 
 
 def test_values_that_are_not_asked_for_are_not_decoded() -> None:
-    found = rows(builder([names.BATCH_INDEX], TEXT, text=True, mode=FAILFAST), *MIXED)
+    found = rows(builder([names.BATCH_INDEX], TEXT, schema=STRING, mode=FAILFAST), *MIXED)
     assert len(found) == 6
 
 
 @pytest.mark.fault(98)
 def test_a_projection_is_plain_data() -> None:
-    projection = Projection(("value",), True, PERMISSIVE, RowFilter(1, 2))
+    projection = Projection(("value",), STRING, PERMISSIVE, RowFilter(1, 2))
     assert pickle.loads(pickle.dumps(projection)) == projection

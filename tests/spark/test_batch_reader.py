@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_spark.errors import CorruptMessage, OptionError
+from pulsar_spark.errors import CorruptMessage, OptionError, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageId
 from pulsar_spark.protocol.schema_info import SchemaInfo
@@ -104,11 +104,12 @@ def test_a_projection_is_read_in_its_own_order(broker: EmbeddedBroker) -> None:
 
 
 def test_a_schema_that_fits_no_topic_is_told_without_asking_any_broker() -> None:
-    options = parse_read_options({"service.url": "pulsar://127.0.0.1:1", "topic": "t"})
+    given = {"service.url": "pulsar://127.0.0.1:1", "topic": "t"}
+    with pytest.raises(OptionError, match="'__topic' is timestamp"):
+        PulsarBatchReader(parse_read_options(given), StructType().add("__topic", TimestampType()))
+    raw = parse_read_options({**given, "valueFormat": "raw"})
     with pytest.raises(OptionError, match="colour"):
-        PulsarBatchReader(options, StructType().add("colour", StringType()))
-    with pytest.raises(OptionError, match="'value' is timestamp"):
-        PulsarBatchReader(options, StructType().add("value", TimestampType()))
+        PulsarBatchReader(raw, StructType().add("colour", StringType()))
 
 
 def test_a_schema_that_does_not_fit_these_topics_is_told_when_planning(
@@ -145,12 +146,36 @@ def test_values_of_other_schemas_are_bytes_with_a_warning(
 ) -> None:
     broker.create_topic("t")
     store(broker, "t", [b"\x02"])
-    set_schema(broker, "t", SchemaInfo(pb.Schema.Int8, "INT8"))
+    set_schema(broker, "t", SchemaInfo(pb.Schema.External, "x"))
     assert values(broker, {"topic": "t"}) == [b"\x02"]
-    assert "INT8" in caplog.text
+    assert "EXTERNAL" in caplog.text
     caplog.clear()
     assert values(broker, {"topic": "t", "valueFormat": "raw"}) == [b"\x02"]
     assert caplog.text == ""
+
+
+def test_values_have_the_type_of_the_schema(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t", 2)
+    set_schema(broker, "t", SchemaInfo(pb.Schema.Int32, "INT32"))
+    version = bytes(8)
+    store(broker, "t-partition-0", [b"\0\0\0\2", None], schema_version=version)
+    store(broker, "t-partition-1", [b"\xff\xff\xff\xff"], schema_version=version)
+    assert infer(broker, topic="t")["value"].dataType == IntegerType()
+    assert values(broker, {"topic": "t"}) == [2, None, -1]
+    long = StructType().add("value", LongType())
+    with pytest.raises(OptionError, match="'value' is bigint, not int"):
+        reader(broker, {"topic": "t"}, long).partitions()
+
+
+@pytest.mark.fault(64)
+def test_a_deleted_version_is_an_error_that_names_it(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    set_schema(broker, "t", SchemaInfo(pb.Schema.Int32, "INT32"))
+    store(broker, "t", [b"\0\0\0\2"], schema_version=(5).to_bytes(8, "big"))
+    with pytest.raises(SchemaMismatch, match="version 5") as caught:
+        values(broker, {"topic": "t"})
+    assert caught.value.topic == full("t")
+    assert values(broker, {"topic": "t", "valueFormat": "raw"}) == [b"\0\0\0\2"]
 
 
 def test_a_topic_without_anything_to_read_has_no_partitions_and_no_rows(

@@ -7,12 +7,15 @@ import pickle
 import pytest
 from pyspark import cloudpickle
 
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import Position
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.runs import RowFilter
 from pulsar_spark.spark.partitions import PulsarInputPartition
 
+STRING = SchemaInfo(pb.Schema.String, "String", b"", {"a": "b"})
 PART = PulsarInputPartition(
-    "persistent://a/b/t", Position(1, 2), Position(3, 4, 5), RowFilter(7), text=True
+    "persistent://a/b/t", Position(1, 2), Position(3, 4, 5), RowFilter(7), schema=STRING
 )
 
 
@@ -27,7 +30,7 @@ def test_a_partition_is_plain_data() -> None:
 @pytest.mark.fault(96)
 def test_a_partition_says_what_it_is_and_nothing_secret() -> None:
     assert "persistent://a/b/t" in repr(PART)
-    assert set(vars(PART)) == {"topic", "start", "end", "row_filter", "text", "resumed"}
+    assert set(vars(PART)) == {"topic", "start", "end", "row_filter", "schema", "resumed"}
 
 
 def test_partitions_are_equal_if_they_read_the_same() -> None:

@@ -1,16 +1,16 @@
-"""What schemas make of the value column."""
+"""What schemas make of the columns of values."""
 
 from __future__ import annotations
 
 import logging
+import pickle
 
 import pytest
-from pyspark.sql.types import BinaryType, StringType
 
-from pulsar_spark.errors import InvalidRow, OptionError, UnsupportedFeature
+from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo
-from pulsar_spark.spark.value_types import ValueType, schema_to_write, value_type
+from pulsar_spark.spark.value_types import ValueType, check_types, value_type
 
 STRING = SchemaInfo(pb.Schema.String, "String")
 NONE = SchemaInfo(BYTES)
@@ -19,31 +19,41 @@ OTHER_AVRO = SchemaInfo(pb.Schema.Avro, "r", b"{ }")
 LATER = SchemaInfo(99, "x")
 
 
-def test_text_is_string_and_the_rest_is_binary() -> None:
-    assert ValueType(text=True).data_type == StringType()
-    assert ValueType().data_type == BinaryType()
+def test_values_are_bytes_or_what_their_schema_says() -> None:
+    assert ValueType().fields.simpleString() == "struct<value:binary>"
+    assert ValueType(STRING).fields.simpleString() == "struct<value:string>"
+    assert ValueType(STRING).key_type is None
+
+
+@pytest.mark.fault(98)
+def test_what_values_are_is_plain_data() -> None:
+    kind = ValueType(SchemaInfo(pb.Schema.String, "String", b"x", {"a": "b"}))
+    assert pickle.loads(pickle.dumps(kind)) == kind
 
 
 @pytest.mark.parametrize(
-    "schemas,text",
-    [([None], False), ([NONE, None], False), ([STRING, STRING], True), ([], False)],
+    "schemas,decoded",
+    [([None], None), ([NONE, None], None), ([STRING, STRING], STRING), ([], None)],
 )
-def test_equal_schemas_decide_on_the_values(schemas: list[SchemaInfo | None], text: bool) -> None:
+def test_equal_schemas_decide_on_the_values(
+    schemas: list[SchemaInfo | None], decoded: SchemaInfo | None
+) -> None:
     by_topic = {f"t{number}": schema for number, schema in enumerate(schemas)}
-    assert value_type(by_topic, allow_different=False) == ValueType(text)
+    assert value_type(by_topic, allow_different=False) == ValueType(decoded)
 
 
-@pytest.mark.parametrize("schema", [AVRO, LATER])
+@pytest.mark.fault(64)
 def test_a_schema_that_is_not_decoded_gives_bytes_and_one_warning(
-    schema: SchemaInfo, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        assert value_type({"t": schema, "u": schema}, allow_different=False) == ValueType()
+        assert value_type({"t": LATER, "u": LATER}, allow_different=False) == ValueType()
     assert len(caplog.records) == 1
-    assert schema.type_name in caplog.text
+    assert LATER.type_name in caplog.text
     assert "valueFormat=raw" in caplog.text
 
 
+@pytest.mark.fault(64)
 def test_different_schemas_are_told_with_their_topics() -> None:
     schemas = {"a": AVRO, "b": OTHER_AVRO, **{f"t{number}": STRING for number in range(9)}}
     with pytest.raises(OptionError, match="allowDifferentTopicSchemas=true") as caught:
@@ -53,30 +63,9 @@ def test_different_schemas_are_told_with_their_topics() -> None:
     assert value_type(schemas, allow_different=True) == ValueType()
 
 
-@pytest.mark.parametrize(
-    "current,text,value_format,registered",
-    [
-        (None, False, "auto", None),
-        (NONE, False, "auto", None),
-        (None, True, "auto", STRING),
-        (NONE, True, "string", STRING),
-        (STRING, True, "auto", STRING),
-        (STRING, False, "raw", None),
-        (AVRO, False, "raw", None),
-    ],
-)
-def test_a_write_registers_what_its_column_is(
-    current: SchemaInfo | None, text: bool, value_format: str, registered: SchemaInfo | None
-) -> None:
-    found = schema_to_write("t", current, text=text, value_format=value_format)
-    assert found == registered
-
-
 @pytest.mark.fault(64)
-def test_a_column_that_does_not_fit_the_topics_schema_is_refused() -> None:
-    with pytest.raises(InvalidRow, match="STRING") as caught:
-        schema_to_write("t", STRING, text=False, value_format="auto")
-    assert caught.value.topic == "t"
-    for text in (True, False):
-        with pytest.raises(UnsupportedFeature, match="AVRO"):
-            schema_to_write("t", AVRO, text=text, value_format="auto")
+def test_a_planned_query_takes_other_versions_but_no_other_type() -> None:
+    check_types({"t": AVRO, "u": OTHER_AVRO}, ValueType(AVRO))
+    check_types({"t": AVRO, "u": None}, ValueType())
+    with pytest.raises(OptionError, match="the query has AVRO; STRING: t, BYTES: u"):
+        check_types({"t": STRING, "u": None, "v": AVRO}, ValueType(AVRO))

@@ -1,0 +1,88 @@
+"""Values that are bytes, or text in UTF-8: what most topics have, so nothing is done per value.
+
+Pulsar's types BYTES (or no schema) and STRING.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo
+from pulsar_spark.schema.arrow_arrays import strings
+from pulsar_spark.schema.codec import Decoded, Decoder, Encoder, Undecodable
+from pulsar_spark.schema.column_names import VALUE
+
+_BINARY = pa.schema([(VALUE, pa.binary())])
+_TEXT = pa.schema([(VALUE, pa.string())])
+
+
+def arrow_schema(info: SchemaInfo) -> pa.Schema:
+    """Return the one column ``value``, binary or string."""
+    return _BINARY if info.type == BYTES else _TEXT
+
+
+def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Decoder:
+    """Return a decoder of bytes or text; raises SchemaMismatch if both schemas are not one."""
+    if writer.type != reader.type:
+        raise SchemaMismatch(
+            f"values were written with a schema of the type {writer.type_name}, the query has "
+            f"{reader.type_name}",
+            "Read such topics with valueFormat=raw.",
+        )
+    if reader.type == BYTES:
+        return _BytesDecoder(len(fields))
+    return _TextDecoder(len(fields))
+
+
+def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
+    """Return an encoder of the one column; raises SchemaMismatch for another type or several."""
+    wanted = "binary" if info.type == BYTES else "string"
+    if len(columns) != 1:
+        raise SchemaMismatch(
+            f"the topic's schema is {info.type_name}, one value, but the data frame has the "
+            f"columns {', '.join(columns.names)}",
+            f"Leave one column, {wanted}.",
+        )
+    if columns.field(0).type != (pa.binary() if info.type == BYTES else pa.string()):
+        raise SchemaMismatch(
+            f"the topic's schema is {info.type_name}, but the column {columns.names[0]} is "
+            f"{columns.field(0).type}",
+            f"Cast it to {wanted}.",
+        )
+    return _PlainEncoder()
+
+
+class _BytesDecoder:
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def decode(self, raw: pa.Array) -> Decoded:
+        return Decoded([raw] * self._count)
+
+
+class _TextDecoder:
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def decode(self, raw: pa.Array) -> Decoded:
+        try:
+            return Decoded([raw.cast(pa.string())] * self._count)
+        except pa.ArrowInvalid:
+            pass
+        texts: list[str | None] = []
+        bad: list[Undecodable] = []
+        for row, value in enumerate(raw.to_pylist()):
+            try:
+                texts.append(None if value is None else value.decode())
+            except UnicodeDecodeError:
+                texts.append(None)
+                bad.append(Undecodable(row, "", "it is not UTF-8"))
+        return Decoded([strings(texts)] * self._count, bad)
+
+
+class _PlainEncoder:
+    def encode(self, columns: pa.RecordBatch) -> pa.Array:
+        return columns.column(0).cast(pa.binary())
