@@ -8,8 +8,9 @@ which searches as if the entries were in the order of their times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pulsar_spark.client.backoff import Deadline
 from pulsar_spark.client.connection_pool import ConnectionPool
@@ -27,6 +28,8 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import MessageReceived
 from pulsar_spark.protocol.frames import parse_payload
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
+
+T = TypeVar("T")
 
 _FIRST_PATIENCE = 3.0
 
@@ -62,9 +65,9 @@ class Probe:
     many hold an error in the place of a result that could not be had; the others raise it.
     """
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: ConnectionPool, timeout: float | None = None) -> None:
         self._lookup = Lookup(pool)
-        self._timeout = pool.options.operation_timeout
+        self._timeout = pool.options.operation_timeout if timeout is None else timeout
 
     def first_entry_at(self, topic: str, position: Position) -> FoundEntry | None:
         """Return the first entry that has a message at or after `position`."""
@@ -90,9 +93,14 @@ class Probe:
         """As `first_entry_from_time`, for many topics and times; in the questions' order."""
         return self._ask([(topic, self._from_time(topic, time)) for topic, time in questions])
 
-    def _ask(
-        self, questions: Sequence[tuple[str, JobFactory[FoundEntry | None]]]
-    ) -> list[FoundEntry | PulsarError | None]:
+    def entries_from(self, questions: Sequence[tuple[str, Position]]) -> list[int | PulsarError]:
+        """Return how many entries there are of topics from positions on, as their brokers count.
+
+        A batch is one entry; markers of transactions count too.
+        """
+        return self._ask([(topic, self._count(topic, position)) for topic, position in questions])
+
+    def _ask(self, questions: Sequence[tuple[str, JobFactory[T]]]) -> list[T | PulsarError]:
         results = run_many([factory for _, factory in questions], self._timeout)
         return [
             result.with_context(topic=topic) if isinstance(result, PulsarError) else result
@@ -106,6 +114,16 @@ class Probe:
     def _from_time(self, topic: str, time: int) -> JobFactory[FoundEntry | None]:
         caution = _Caution()
         return _retried(lambda deadline: self._from_time_job(topic, time, deadline, caution))
+
+    def _count(self, topic: str, position: Position) -> JobFactory[int]:
+        return _retried(lambda deadline: self._count_job(topic, position, deadline))
+
+    def _count_job(self, topic: str, position: Position, deadline: Deadline) -> Job[int]:
+        connection = yield from self._lookup.connection_job(topic, deadline)
+        with TemporaryConsumer(connection, topic) as consumer:
+            yield consumer.subscribe(position, deadline)
+            answer: pb.CommandConsumerStatsResponse = yield consumer.stats(deadline)
+            return int(answer.msgBacklog)
 
     def _at_job(
         self, topic: str, position: Position, deadline: Deadline, caution: _Caution
@@ -137,9 +155,7 @@ class Probe:
         return found
 
 
-def _retried(
-    attempt: Callable[[Deadline], Job[FoundEntry | None]],
-) -> JobFactory[FoundEntry | None]:
+def _retried(attempt: JobFactory[T]) -> JobFactory[T]:
     return lambda deadline: retrying(attempt, deadline)
 
 

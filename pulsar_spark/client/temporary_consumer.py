@@ -91,6 +91,13 @@ class TemporaryConsumer:
             deadline.remaining(),
         )
 
+    def stats(self, deadline: Deadline) -> Future[Any]:
+        """Ask how the consumer does; the answer is a CommandConsumerStatsResponse."""
+        return self._connection.request_async(
+            lambda request_id: commands.consumer_stats(self._consumer_id, request_id),
+            deadline.remaining(),
+        )
+
     def seek(self, publish_time: int, deadline: Deadline) -> Future[Any]:
         """Move the subscription to a publish time; the broker closes this consumer for that."""
         return self._connection.request_async(

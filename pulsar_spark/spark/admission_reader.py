@@ -41,9 +41,15 @@ class AdmissionStreamReader(PulsarStreamReader, SupportsTriggerAvailableNow):
         return self._source.latest(StreamOffset.from_json(start), caps).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return where the topics ended when they were last looked at."""
+        """Return where the topics ended when they were last looked at, and what is left of them.
+
+        Spark shows it in a query's progress and does nothing else with it: it is no offset.
+        """
         report = self._source.report()
-        return None if report is None else report.to_json()
+        if report is None:
+            return None
+        left = self._source.left()
+        return {**report.to_json(), "lag": {topic: left[topic].to_json() for topic in sorted(left)}}
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Let the query end at what there is now."""

@@ -25,6 +25,7 @@ from pulsar_spark.spark.backlog_front import Sample
 from pulsar_spark.spark.offsets import BoundKind, entry_end
 from pulsar_spark.spark.partitions import PulsarInputPartition
 from pulsar_spark.spark.planner import Planner, ReadRange, Topics
+from pulsar_spark.spark.stream_backlog import SAMPLE_SECONDS, Backlogs, Left
 from pulsar_spark.spark.stream_offsets import StreamOffset
 from pulsar_spark.spark.stream_options import Caps, StreamOptions
 from pulsar_spark.spark.stream_topics import Span, StreamTopics
@@ -51,6 +52,7 @@ class StreamSource:
         self._first = False
         self._target: Mapping[str, Position] | None = None
         self._admission = Admission(self._sample)
+        self._backlogs = Backlogs()
         # Where a batch ended inside an entry: the position, and the entry's number of messages.
         self._batch_sizes: dict[str, tuple[Position, int]] = {}
         # When the last batch was decided on; the first one is waited for from now on.
@@ -213,6 +215,26 @@ class StreamSource:
         if self._topics is None or self.last is None:
             return None
         return StreamOffset(self.last.subscription, {**self.last.positions, **self._topics.seen})
+
+    def left(self) -> dict[str, Left]:
+        """Return what is left of topic partitions behind the offset that was decided on last.
+
+        Those of which nothing is left are not among them. It never raises: a batch does not fail
+        because it cannot be told how many are to follow.
+        """
+        if self._topics is None or self._cluster is None or self.last is None:
+            return {}
+        ends = self.last.positions
+        spans = {
+            topic: (ends.get(topic, EARLIEST_POSITION), end)
+            for topic, end in self._topics.seen.items()
+        }
+        probe = Probe(self._cluster.pool, SAMPLE_SECONDS)
+        try:
+            return self._backlogs.left(spans, probe, int(time.time() * 1000))
+        except Exception:
+            logger.warning("what is left to be read cannot be told", exc_info=True)
+            return {topic: Left() for topic, (start, end) in spans.items() if start < end}
 
     # --- a batch ------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import pytest
 from pulsar_spark.client import probe as module
 from pulsar_spark.client.connection_pool import ConnectionPool
 from pulsar_spark.client.probe import FoundEntry, Probe
-from pulsar_spark.errors import CorruptMessage, TopicNotFound
+from pulsar_spark.errors import CorruptMessage, OperationTimeout, TopicNotFound
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol.events import Event
 from pulsar_spark.protocol.frames import encode_raw_payload_command
@@ -249,3 +249,30 @@ def test_an_entry_that_makes_no_sense_is_an_error_with_its_id() -> None:
             Probe(pool).first_entry_at(TOPIC, EARLIEST_POSITION)
         assert caught.value.topic == TOPIC
         assert "5:7" in str(caught.value.message_id)
+
+
+def test_entries_from_a_position_on_are_counted_over_ledgers_and_leave_no_trace() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        messages = fill(broker, TOPIC, 12)
+        entries = sorted({Position(m.ledger_id, m.entry_id) for m in messages})
+        assert len({entry.ledger_id for entry in entries}) == 3
+        places = [EARLIEST_POSITION, *entries, Position(entries[-1].ledger_id, 1000)]
+        found = Probe(pool).entries_from([(TOPIC, place) for place in places])
+        assert found == [12, *range(12, 0, -1), 0]
+        wait_until(lambda: not broker.subscriptions(TOPIC))
+
+
+def test_what_cannot_be_counted_is_an_error_in_its_place_and_in_time() -> None:
+    with EmbeddedBroker(auto_create=False) as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        broker.faults.error("CONSUMER_STATS", "ServiceNotReady")
+        none = TOPIC + "-none"
+        found = Probe(pool).entries_from([(TOPIC, EARLIEST_POSITION), (none, EARLIEST_POSITION)])
+        assert found[0] == 0
+        assert isinstance(found[1], TopicNotFound)
+        assert found[1].topic == none
+        broker.faults.drop("CONSUMER_STATS", times=None)
+        started = time.monotonic()
+        (late,) = Probe(pool, 0.3).entries_from([(TOPIC, EARLIEST_POSITION)])
+        assert isinstance(late, OperationTimeout)
+        assert time.monotonic() - started < 5

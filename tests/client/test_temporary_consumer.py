@@ -35,6 +35,7 @@ def test_it_is_sent_single_entries_and_leaves_nothing_behind() -> None:
             assert not broker.subscriptions(TOPIC)[consumer.name].durable
             last = consumer.last_message_id(Deadline(5)).result(5)
             assert last.last_message_id.entryId == 2
+            assert consumer.stats(Deadline(5)).result(5).msgBacklog == 3
             for number in range(3):
                 entry = consumer.next_entry(1).result(5)
                 assert entry.command.message_id.entryId == number

@@ -71,6 +71,10 @@ class Backlog:
         """Return how many messages lie between two positions."""
         return self._rank(end) - self._rank(start)
 
+    def entries_from(self, position: Position) -> int:
+        """Return how many entries there are from a position on."""
+        return len(self._keys) - bisect_left(self._keys, Position(*position[:2]))
+
     def _rank(self, position: Position) -> int:
         number = bisect_left(self._keys, Position(*position[:2]))
         inside = 0

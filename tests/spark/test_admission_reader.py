@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -18,7 +19,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from pulsar_spark.progress import lag
 from pulsar_spark.spark.admission_reader import AdmissionStreamReader, caps_within
+from pulsar_spark.spark.stream_backlog import Backlogs
 from pulsar_spark.spark.stream_options import Caps, parse_stream_options
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import full, store_many
@@ -93,3 +96,72 @@ def test_available_now_reads_what_there_is_now(
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     assert end["positions"] == {full("t"): "1:2:0"}
     assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
+
+
+def test_what_is_left_behind_a_batch_is_reported_and_part_of_no_offset(
+    broker: EmbeddedBroker, reader: AdmissionStreamReader
+) -> None:
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(10))
+    assert "lag" not in end
+    store_many(broker, "t", 10, batch_size=1)
+    assert reader.latestOffset(end, ReadMaxRows(10))["positions"] == {full("t"): "1:2:0"}
+    report = reader.reportLatestOffset()
+    assert report is not None
+    told = report["lag"][full("t")]
+    assert (told["entries"], told["messages"]) == (10, 10)
+    assert told["estimated"] == ["messages", "bytes"]
+    seen = broker.faults.seen("SUBSCRIBE")
+    assert reader.reportLatestOffset() is not None
+    assert broker.faults.seen("SUBSCRIBE") == seen
+    offset = json.loads(json.dumps(end))
+    (found,) = lag({"endOffset": offset, "latestOffset": json.loads(json.dumps(report))}).partitions
+    assert (found.topic, found.entries, found.messages) == (full("t"), 10, 10)
+    assert found.messages_estimated
+
+
+def test_where_everything_is_read_nothing_is_asked_for_the_report(
+    broker: EmbeddedBroker, reader: AdmissionStreamReader
+) -> None:
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    broker.faults.forget()
+    report = reader.reportLatestOffset()
+    assert report is not None
+    assert report["lag"] == {}
+    assert lag({"endOffset": end, "latestOffset": report}).entries == 0
+    assert broker.faults.seen("SUBSCRIBE") == 0
+
+
+@pytest.mark.parametrize("command", ["SUBSCRIBE", "FLOW", "CONSUMER_STATS"])
+def test_a_batch_goes_on_where_what_is_left_cannot_be_told(
+    broker: EmbeddedBroker, reader: AdmissionStreamReader, command: str
+) -> None:
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(10))
+    broker.roll_ledger("t")
+    store_many(broker, "t", 10)
+    later = reader.latestOffset(end, ReadMaxRows(5))
+    broker.faults.on(command, "close", times=None)
+    report = reader.reportLatestOffset()
+    broker.faults.clear()
+    assert report is not None
+    found = lag({"endOffset": later, "latestOffset": report})
+    assert found.partitions[0].latest is not None
+    assert found.entries is None or found.seconds is None
+    assert reader.latestOffset(later, ReadAllAvailable())["positions"] == report["positions"]
+
+
+def test_a_fault_in_the_report_is_logged_and_nothing_else(
+    reader: AdmissionStreamReader,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Backlogs, "left", broken)
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(10))
+    report = reader.reportLatestOffset()
+    assert report is not None
+    assert report["lag"] == {full("t"): {}}
+    assert lag({"endOffset": end, "latestOffset": report}).messages is None
+    assert "cannot be told" in caplog.text

@@ -1,0 +1,262 @@
+"""How far a stream is behind, from the progress that Spark reports: for a StreamingQueryListener.
+
+Spark hands a listener the offsets of each batch, and from version 4.2 on what this data source
+says of the topics' ends when a batch is planned. `lag` makes numbers of it. Nothing is asked of a
+broker here, and nothing that is heavy is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pulsar_spark.errors import InvalidOffset, UnsupportedFeature
+
+_OURS = frozenset({"version", "subscription", "positions"})
+_NOTHING = {"entries": 0, "messages": 0, "bytes": 0, "seconds": 0.0}
+_KILO = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """What is left to be read of a topic partition behind a batch, when the batch was planned.
+
+    `entries` are counted as the broker does (a batch of messages is one, a transaction's marker
+    too), `bytes` are those stored, compressed as they are. `seconds` is the age of the oldest
+    message that is left, by its publish time. What is not known is None. `position` is where the
+    batch ends, `latest` where the topic partition ended: ledger, entry, index within a batch.
+
+    Messages are counted where the broker stamps an index on its entries, and where a single entry
+    is left. Else `messages_estimated` says that they, and `bytes_estimated` that the bytes are
+    estimated from entries that were looked at.
+    """
+
+    topic: str
+    subscription: str
+    position: str | None
+    latest: str | None
+    entries: int | None
+    messages: int | None
+    bytes: int | None
+    seconds: float | None
+    messages_estimated: bool = False
+    bytes_estimated: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.topic}: {_sentence(self)}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLag:
+    """The lag of all Pulsar sources of a query, by topic partition, and in all.
+
+    A total is None where that of a partition is not known; `seconds` is that of the partition
+    that is furthest behind.
+    """
+
+    partitions: tuple[PartitionLag, ...]
+
+    @property
+    def entries(self) -> int | None:
+        """Entries that are left."""
+        return _total(partition.entries for partition in self.partitions)
+
+    @property
+    def messages(self) -> int | None:
+        """Messages that are left."""
+        return _total(partition.messages for partition in self.partitions)
+
+    @property
+    def bytes(self) -> int | None:
+        """Bytes that are left."""
+        return _total(partition.bytes for partition in self.partitions)
+
+    @property
+    def seconds(self) -> float | None:
+        """Age of the oldest message that is left, 0 if there is none."""
+        known = [partition.seconds for partition in self.partitions]
+        return None if None in known else max((age for age in known if age is not None), default=0)
+
+    @property
+    def messages_estimated(self) -> bool:
+        """Whether messages of any partition are estimated."""
+        return any(partition.messages_estimated for partition in self.partitions)
+
+    @property
+    def bytes_estimated(self) -> bool:
+        """Whether bytes of any partition are estimated."""
+        return any(partition.bytes_estimated for partition in self.partitions)
+
+    def __str__(self) -> str:
+        return f"{len(self.partitions)} topic partitions: {_sentence(self)}"
+
+
+def lag(progress: Any) -> QueryLag:
+    """Return how far the Pulsar sources of a query are behind.
+
+    `progress` is what a StreamingQueryListener is given (the event or its progress), or
+    `query.lastProgress`, or one of its sources; as an object of Spark, a dict, or JSON. None, and
+    sources of other kinds, have no partitions. A batch that is repeated after a restart was not
+    planned anew: what is left behind it is not known.
+
+    Raises UnsupportedFeature before Spark 4.2, which does not ask sources where they end, and
+    InvalidOffset for what is no progress.
+    """
+    found = getattr(progress, "progress", progress)
+    if isinstance(found, str | bytes):
+        found = _parsed(found)
+    if found is None:
+        return QueryLag(())
+    if not isinstance(found, Mapping):
+        raise _no_progress(type(found).__name__)
+    sources = found.get("sources", [found])
+    if not isinstance(sources, list | tuple):
+        raise _no_progress("an object whose sources are no list")
+    return QueryLag(tuple(lag for source in sources for lag in _of_source(source)))
+
+
+def _of_source(source: object) -> Iterable[PartitionLag]:
+    if not isinstance(source, Mapping) or "endOffset" not in source:
+        raise _no_progress("an object without sources or offsets")
+    end, latest = _offset(source["endOffset"]), _offset(source.get("latestOffset"))
+    ours = latest or end
+    if ours is None:
+        return
+    if latest is None:
+        _check_version()
+    ended = {} if end is None else _object(end["positions"])
+    ends = {} if latest is None else _object(latest["positions"])
+    told = None if latest is None else latest.get("lag")
+    for topic in sorted({*ended, *ends}):
+        yield _partition(
+            topic,
+            str(ours["subscription"]),
+            _text(ended.get(topic)),
+            _text(ends.get(topic)),
+            _of_topic(topic, told),
+        )
+
+
+def _of_topic(topic: str, told: object) -> Mapping[str, Any]:
+    """Return what a source told of a topic partition; those with nothing left are not told of."""
+    if not isinstance(told, Mapping):
+        return {}
+    return _object(told.get(topic, _NOTHING))
+
+
+def _partition(
+    topic: str, subscription: str, position: str | None, latest: str | None, told: Mapping[str, Any]
+) -> PartitionLag:
+    estimated = told.get("estimated")
+    estimates = estimated if isinstance(estimated, list) else []
+    return PartitionLag(
+        topic,
+        subscription,
+        position,
+        latest,
+        entries=_count(told.get("entries")),
+        messages=_count(told.get("messages")),
+        bytes=_count(told.get("bytes")),
+        seconds=_seconds(told.get("seconds")),
+        messages_estimated="messages" in estimates,
+        bytes_estimated="bytes" in estimates,
+    )
+
+
+def _check_version() -> None:
+    # It loads Spark, which whoever has a query has loaded.
+    from pulsar_spark.spark.compat import limits_are_told
+
+    if not limits_are_told():
+        raise UnsupportedFeature(
+            "this version of Spark does not ask sources where they end, so how far a query is "
+            "behind is not in its progress",
+            "Use Spark 4.2 or later, or look at the subscription's backlog by pulsar-admin.",
+        )
+
+
+# --- reading JSON ---------------------------------------------------------------------------------
+
+
+def _parsed(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise _no_progress("a text that is not JSON") from None
+
+
+def _offset(value: object) -> Mapping[str, Any] | None:
+    """Return an offset, an object or JSON, if it is one of this data source."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return value if isinstance(value, Mapping) and value.keys() >= _OURS else None
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and _is_number(value) else None
+
+
+def _seconds(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and _is_number(value) else None
+
+
+def _is_number(value: float) -> bool:
+    return not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _no_progress(what: str) -> InvalidOffset:
+    return InvalidOffset(
+        f"the progress of a query was expected, not {what}",
+        "Give the event of a StreamingQueryListener, or query.lastProgress.",
+    )
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def _total(numbers: Iterable[int | None]) -> int | None:
+    total = 0
+    for number in numbers:
+        if number is None:
+            return None
+        total += number
+    return total
+
+
+def _sentence(found: PartitionLag | QueryLag) -> str:
+    messages = _amount(found.messages, "messages", found.messages_estimated)
+    size = "? bytes" if found.bytes is None else _size(found.bytes)
+    oldest = "?" if found.seconds is None else f"{found.seconds:.1f}"
+    about = "about " if found.bytes_estimated else ""
+    return (
+        f"{_amount(found.entries, 'entries', False)}, {messages}, {about}{size}, oldest {oldest} s"
+    )
+
+
+def _amount(count: int | None, noun: str, estimated: bool) -> str:
+    if count is None:
+        return f"? {noun}"
+    return f"{'about ' if estimated else ''}{count} {noun}"
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < _KILO or unit == "GB":
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= _KILO
+    raise AssertionError("unreachable")

@@ -1,0 +1,314 @@
+"""What is left to be read behind the end of a batch, for those who watch a stream.
+
+It is told with the topics' ends, never part of an offset. Topic partitions with nothing left are
+not asked about. Of the others the first entry that is left is looked at, and a few spread over
+what follows: they tell about how many messages and bytes there are. A broker that stamps an index
+on its entries makes the number of messages exact. What was looked at serves for later batches, as
+long as it is left.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from pulsar_spark.client.probe import FoundEntry
+from pulsar_spark.errors import PulsarError
+from pulsar_spark.protocol.message_id import Position
+
+logger = logging.getLogger(__name__)
+
+SAMPLE_SECONDS = 3.0
+"""How long a round of questions may take before what is not known stays so."""
+
+# After a failure nothing is asked for so long: a batch must not wait for numbers again and again.
+_SILENCE = 30.0
+# Topic partitions that are asked about for one batch.
+_MOST = 300
+# Entries that are looked at of a topic partition, at the most, before others are taken to be alike.
+_ENOUGH = 8
+# Where ledgers begin and end is not known: how far behind the first entry others are looked for.
+_STEPS = (1, 10, 100, 1000)
+
+Span: TypeAlias = "tuple[Position, Position]"
+
+
+class Asks(Protocol):
+    """Who answers: a Probe."""
+
+    def first_entries_at(
+        self, questions: Sequence[tuple[str, Position]]
+    ) -> list[FoundEntry | PulsarError | None]:
+        """Return the first entry at or behind each position."""
+
+    def entries_from(self, questions: Sequence[tuple[str, Position]]) -> list[int | PulsarError]:
+        """Return how many entries there are from each position on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is left of a topic partition; None is not known. `seconds` is the oldest one's age."""
+
+    entries: int | None = None
+    messages: int | None = None
+    size: int | None = None
+    seconds: float | None = None
+    messages_estimated: bool = False
+    size_estimated: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `pulsar_spark.progress` reads it."""
+        known = {
+            "entries": self.entries,
+            "messages": self.messages,
+            "bytes": self.size,
+            "seconds": self.seconds,
+        }
+        body: dict[str, Any] = {name: value for name, value in known.items() if value is not None}
+        flags = (("messages", self.messages_estimated), ("bytes", self.size_estimated))
+        if estimated := [name for name, flag in flags if flag]:
+            body["estimated"] = estimated
+        return body
+
+
+@dataclass(slots=True)
+class _Known:
+    """What brokers have told of one topic partition from `start` on.
+
+    `first`, `last` and `count` are of the time when the topic partition ended at `first_end`,
+    `last_end` and `count_end`. `samples` are of what is left of the span that was `sampled`; with
+    `whole` they are all there is of it.
+    """
+
+    start: Position
+    asked_at: float = 0.0
+    first_end: Position | None = None
+    first: FoundEntry | None = None
+    last_end: Position | None = None
+    last: FoundEntry | None = None
+    count_end: Position | None = None
+    count: int | None = None
+    sampled: Span | None = None
+    whole: bool = False
+    samples: dict[tuple[int, int], FoundEntry] = field(default_factory=dict)
+
+    def move(self, start: Position) -> None:
+        """Let it begin further on (or anew): what lies before is of no use any more."""
+        if start == self.start:
+            return
+        if start < self.start:
+            self.sampled, self.samples = None, {}
+        found = self.samples.get(start[:2])
+        self.first = None if found is None else replace(found, start=start)
+        self.first_end = None if found is None or self.sampled is None else self.sampled[1]
+        self.start, self.count_end = start, None
+        self.samples = {at: found for at, found in self.samples.items() if at > start[:2]}
+
+    def add(self, found: FoundEntry) -> None:
+        """Take note of an entry that was looked at."""
+        self.samples[found.start.ledger_id, found.start.entry_id] = found
+
+    @property
+    def indexed(self) -> bool:
+        """Whether entries may be stamped with an index."""
+        found = [*self.samples.values()] if self.first is None else [self.first]
+        return all(entry.index is not None for entry in found)
+
+    def several_ledgers(self, end: Position) -> bool:
+        """Whether ids do not tell how many entries there are."""
+        return self.start.ledger_id != end.ledger_id
+
+    def entries(self, end: Position) -> int | None:
+        """Return how many entries there are, as far as is known."""
+        if self.several_ledgers(end):
+            return self.count if self.count_end == end else None
+        return end.entry_id - self.start.entry_id
+
+    def messages_by_index(self, end: Position) -> int | None:
+        """Return how many messages there are by the index of the first and the last one."""
+        first, last = self.first, self.last
+        if first is None or first.index is None or last is None or last.index is None:
+            return None
+        if self.last_end != end or last.start[:2] != _last_entry(end)[:2]:
+            return None
+        return last.index - first.index + _rest(first)
+
+
+class _Question(NamedTuple):
+    topic: str
+    known: _Known
+    end: Position
+
+    def wants_first(self) -> bool:
+        """Whether the first entry is to be looked for; there may have been none."""
+        known = self.known
+        return known.first_end is None or (known.first is None and known.first_end != self.end)
+
+    def wants_last(self) -> bool:
+        """Whether the last entry is to be looked at: its index counts the messages before it."""
+        known = self.known
+        return known.indexed and known.last_end != self.end and known.entries(self.end) != 1
+
+    def wants_count(self) -> bool:
+        """Whether the broker is to count the entries."""
+        return self.known.several_ledgers(self.end) and self.known.count_end != self.end
+
+    def wants_samples(self) -> bool:
+        """Whether what was looked at is too little by now, or too old, for what there is now."""
+        known, end = self.known, self.end
+        if known.sampled is None:
+            return True
+        start, upto = known.sampled
+        if (start, upto) == (known.start, end) or (known.whole and upto == end):
+            return False
+        slots = known.entries(end)
+        if slots is None or upto.ledger_id != end.ledger_id:
+            return True
+        return 2 * len(known.samples) < min(_ENOUGH, slots) or 2 * (end[1] - upto[1]) > slots
+
+
+class Backlogs:
+    """Looks at what is left of the topic partitions of one stream, as cheaply as it can."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: dict[str, _Known] = {}
+        self._silent_until = 0.0
+        self._random = random.Random(0)
+
+    def left(self, spans: Mapping[str, Span], asks: Asks, now_ms: int) -> dict[str, Left]:
+        """Return what is left of those topic partitions of which something is.
+
+        `spans` are, of all of the stream, the end of the batch and that of the topic partition;
+        `now_ms` is the time that ages are counted from.
+        """
+        behind = {topic: span for topic, span in spans.items() if span[0] < span[1]}
+        for topic in set(self._known).difference(behind):
+            del self._known[topic]
+        for topic, (start, _) in behind.items():
+            self._known.setdefault(topic, _Known(start)).move(start)
+        if behind and self._clock() >= self._silent_until:
+            self._ask({topic: end for topic, (_, end) in behind.items()}, asks)
+        return {
+            topic: _estimate(self._known[topic], end, now_ms) for topic, (_, end) in behind.items()
+        }
+
+    def _ask(self, ends: Mapping[str, Position], asks: Asks) -> None:
+        questions = [_Question(topic, self._known[topic], end) for topic, end in ends.items()]
+        stale = [
+            question
+            for question in questions
+            if question.wants_first()
+            or question.wants_last()
+            or question.wants_count()
+            or question.wants_samples()
+        ]
+        # Those that were left out the last time come first.
+        stale = sorted(stale, key=lambda question: question.known.asked_at)[:_MOST]
+        for question in stale:
+            question.known.asked_at = self._clock()
+        self._ask_for_counts([question for question in stale if question.wants_count()], asks)
+        self._ask_for_entries(stale, asks)
+
+    def _ask_for_counts(self, questions: Sequence[_Question], asks: Asks) -> None:
+        if not questions:
+            return
+        places = [(question.topic, question.known.start) for question in questions]
+        for question, count in zip(questions, asks.entries_from(places), strict=True):
+            if isinstance(count, PulsarError):
+                self._fail(count)
+                continue
+            # There is something: a broker that says otherwise has lost the topic meanwhile.
+            question.known.count, question.known.count_end = count or None, question.end
+
+    def _ask_for_entries(self, questions: Sequence[_Question], asks: Asks) -> None:
+        places: list[tuple[_Question, Position, str]] = []
+        for question in questions:
+            known, end = question.known, question.end
+            if question.wants_samples():
+                strata = self._strata(known.start, end)
+                places += [(question, place, "sample") for place in strata]
+                known.whole = known.start[0] == end[0] and end[1] - known.start[1] <= _ENOUGH
+                known.sampled = known.start, end
+            if question.wants_first():
+                places.append((question, known.start, "first"))
+            if question.wants_last():
+                places.append((question, _last_entry(end), "last"))
+        answers = asks.first_entries_at([(question.topic, at) for question, at, _ in places])
+        for (question, _, role), found in zip(places, answers, strict=True):
+            known = question.known
+            if isinstance(found, PulsarError):
+                self._fail(found)
+                known.sampled = None
+                continue
+            if role == "first":
+                known.first, known.first_end = found, question.end
+            elif role == "last":
+                known.last, known.last_end = found, question.end
+            if found is not None and found.start[:2] != known.start[:2]:
+                known.add(found)
+
+    def _strata(self, start: Position, end: Position) -> list[Position]:
+        """Return places behind the first entry to look at: anywhere in equal parts of a ledger."""
+        several = start.ledger_id != end.ledger_id
+        low = 0 if several else start.entry_id + 1
+        width = end.entry_id - low
+        count = max(min(_ENOUGH, width), 0)
+        edges = [low + width * number // max(count, 1) for number in range(count + 1)]
+        places = [
+            Position(end.ledger_id, self._random.randrange(part, after))
+            for part, after in pairwise(edges)
+        ]
+        if several:
+            ahead = [Position(start.ledger_id, max(start.entry_id, 0) + step) for step in _STEPS]
+            return ahead + places[: _ENOUGH - len(ahead)]
+        return places
+
+    def _fail(self, error: PulsarError) -> None:
+        if self._clock() >= self._silent_until:
+            self._silent_until = self._clock() + _SILENCE
+            logger.info("what is left behind a batch is not known for now: %s", error)
+
+
+def _estimate(known: _Known, end: Position, now_ms: int) -> Left:
+    entries, first = known.entries(end), known.first
+    samples = [found for found in known.samples.values() if found.start < end]
+    if known.first_end is None:
+        return _by_samples(samples, entries)
+    if first is None or first.start >= end:
+        # There is nothing but what no reader is sent: markers, and what they undid.
+        return Left(entries, 0, 0, 0.0)
+    seconds = max(now_ms - first.publish_time, 0) / 1000
+    others = [found for found in samples if found.start[:2] != first.start[:2]]
+    if entries == 1 or (known.whole and known.sampled is not None and known.sampled[1] == end):
+        messages = _rest(first) + sum(found.messages for found in others)
+        return Left(entries, messages, first.size + sum(found.size for found in others), seconds)
+    more = _by_samples(others or [first], None if entries is None else entries - 1)
+    counted = known.messages_by_index(end)
+    messages_estimated = counted is None and more.messages is not None
+    if counted is None and more.messages is not None:
+        counted = _rest(first) + more.messages
+    size = None if more.size is None else first.size + more.size
+    return Left(entries, counted, size, seconds, messages_estimated, size is not None)
+
+
+def _by_samples(samples: Sequence[FoundEntry], entries: int | None) -> Left:
+    if entries is None or not samples:
+        return Left(entries)
+    messages = sum(found.messages for found in samples) / len(samples)
+    size = sum(found.size for found in samples) / len(samples)
+    return Left(entries, round(entries * messages), round(entries * size), None, True, True)
+
+
+def _rest(found: FoundEntry) -> int:
+    """Return the messages of an entry from where it is asked for on."""
+    return found.messages - found.start.batch_index
+
+
+def _last_entry(end: Position) -> Position:
+    return Position(end.ledger_id, end.entry_id - 1)
