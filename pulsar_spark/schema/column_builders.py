@@ -107,21 +107,19 @@ def _even_numbers() -> pa.Array:
 
 def message_ids(runs: Runs) -> pa.Array:
     """Return the serialized id of each message: what differs in a batch is its last part."""
-    pieces = _Pieces(_BYTES)
-    nothing = binaries([b""])[0]
+    prefixes: list[bytes] = []
+    tails = _Pieces(_BYTES)
     for run in runs.runs:
         batch = run.batch
-        if batch is None or len(run.rows) < _SMALL:
-            pieces.values([run.message_id(row, runs.partition).serialize() for row in run.rows])
+        if batch is None:
+            prefixes.append(run.message_id(run.rows[0], runs.partition).serialize())
+            tails.values((b"",))
             continue
         entry = run.entry
-        prefix = MessageId(entry.ledger_id, entry.entry_id, runs.partition).serialize()
-        pieces.array(
-            pc.binary_join_element_wise(
-                binaries([prefix])[0], _id_tails(batch.count, run.rows), nothing
-            )
-        )
-    return pieces.finish()
+        prefixes.append(MessageId(entry.ledger_id, entry.entry_id, runs.partition).serialize())
+        tails.array(_id_tails(batch.count, run.rows))
+    spread = runs.spread(binaries(prefixes))
+    return pc.binary_join_element_wise(spread, tails.finish(), binaries([b""])[0])
 
 
 def _id_tails(batch_size: int, rows: Sequence[int]) -> pa.Array:
@@ -173,6 +171,8 @@ def indexes(runs: Runs) -> pa.Array:
 
 def keys(runs: Runs) -> pa.Array:
     """Return the keys as bytes, null where a message has none."""
+    if all(run.batch is not None and run.batch.keys is None for run in runs.runs):
+        return pa.nulls(runs.count, _BYTES)
     pieces = _Pieces(_BYTES)
     for run in runs.runs:
         if run.batch is None:
@@ -224,6 +224,8 @@ def _from_metadata(runs: Runs, kind: pa.DataType, read: Callable[[Any], Any]) ->
 
 def properties(runs: Runs) -> pa.Array:
     """Return the properties as maps; of a repeated key the last value counts."""
+    if not any(run.batch is None or run.batch.extras for run in runs.runs):
+        return _empty_maps(runs.count)
     offsets = [0]
     all_keys: list[str] = []
     all_values: list[str] = []
@@ -244,6 +246,12 @@ def properties(runs: Runs) -> pa.Array:
         strings(all_keys),
         strings(all_values),
     )
+
+
+def _empty_maps(count: int) -> pa.Array:
+    zeros = pa.py_buffer(bytes(4 * (count + 1)))
+    offsets = pa.Array.from_buffers(pa.int32(), count + 1, [None, zeros])
+    return pa.MapArray.from_arrays(offsets, strings([]), strings([]))
 
 
 def _text(text: str | bytes) -> str:

@@ -13,10 +13,11 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pulsar_spark.errors import InvalidMessageId, PulsarError
 from pulsar_spark.protocol.batches import UnpackedBatch, message_key, unpack_batch
@@ -58,18 +59,25 @@ class Runs:
         self.count = sum(len(run.rows) for run in runs)
 
     @cached_property
-    def index(self) -> pa.Array | None:
-        """The run's number for each row, None where every run has one row."""
+    def stops(self) -> pa.Array | None:
+        """For each run the row behind its last one, None where every run has one row."""
         if self.count == len(self.runs):
             return None
-        numbers = array("i")
-        for number, run in enumerate(self.runs):
-            numbers.extend(repeat(number, len(run.rows)))
+        numbers = array("i", accumulate(len(run.rows) for run in self.runs))
         return pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(numbers)])
 
     def spread(self, per_run: pa.Array) -> pa.Array:
         """Return the column whose value is the same for all rows of a run."""
-        return per_run if self.index is None else per_run.take(self.index)
+        if self.stops is None:
+            return per_run
+        # `from_arrays` would import pandas.
+        encoded = pa.RunEndEncodedArray.from_buffers(
+            pa.run_end_encoded(pa.int32(), per_run.type),
+            self.count,
+            [None],
+            children=[self.stops, per_run],
+        )
+        return pc.run_end_decode(encoded)
 
     def locate(self, row: int) -> MessageId:
         """Return the id of the message in a row of the record batch."""

@@ -10,6 +10,7 @@ import pytest
 from pulsar_spark.client.entries import ReceivedEntry
 from pulsar_spark.errors import CorruptBatch
 from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.schema.arrow_arrays import strings
 from pulsar_spark.schema.runs import RowFilter, Run, Runs, split_entry
 from tests.schema.entries import PARTITION, TOPIC, batch, message, single
 
@@ -85,9 +86,8 @@ def test_a_row_of_several_runs_is_located() -> None:
     assert runs.locate(3) == MessageId(7, 1, 3, 2, 3)
     with pytest.raises(IndexError):
         runs.locate(4)
-    assert runs.index is not None
-    assert runs.index.to_pylist() == [0, 1, 1, 1]
-    assert Runs(TOPIC, 3, [run_of(single(b"x"))]).index is None
+    assert runs.spread(strings(["a", "b"])).to_pylist() == ["a", "b", "b", "b"]
+    assert Runs(TOPIC, 3, [run_of(single(b"x"))]).spread(strings(["a"])).to_pylist() == ["a"]
 
 
 @pytest.mark.parametrize(
