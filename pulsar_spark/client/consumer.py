@@ -4,13 +4,19 @@ It is attached to the topic's broker by jobs (see `pipeline`), so that thousands
 at once, and again whenever broker or connection send it away. It has no permits: nothing is
 delivered to it. What is acknowledged goes forward only, and survives a loss of the connection:
 it is sent again by the next attachment.
+
+A broker that lets go of a topic while a consumer comes can keep that consumer without a topic
+behind it: it is told that there is nothing, for ever. An answer that could be such a one is
+believed once it is certain that the consumer holds the subscription: then nobody else can.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -36,7 +42,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import MessageReceived
-from pulsar_spark.protocol.message_id import MessageId, Position
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +51,10 @@ BUSY_SECONDS = 10.0
 
 _BUSY_PAUSE = 0.5
 _ATTEMPT_SECONDS = 30.0
+# That nothing is there is no reason for doubt at once: most topics that are empty are just that.
+# Thousands of them are not looked at all together.
+_DOUBT_SECONDS = 5.0
+_DOUBT_SPREAD = 25.0
 
 EARLIEST = pb.CommandSubscribe.Earliest
 LATEST = pb.CommandSubscribe.Latest
@@ -203,8 +213,12 @@ class DurableConsumer:
 
     # --- asking -------------------------------------------------------------------------------
 
-    def end_job(self, deadline: Deadline) -> Job[TopicEnd]:
-        """Return a job for where the topic ends, attaching first if need be; one attempt."""
+    def end_job(self, deadline: Deadline, known: Position = EARLIEST_POSITION) -> Job[TopicEnd]:
+        """Return a job for where the topic ends, attaching first if need be; one attempt.
+
+        `known` is how far the topic is known to have reached. An answer that it does not is made
+        sure of.
+        """
         place = yield from self.attach_job(deadline)
         attachment = self._attachments
         answer: pb.CommandGetLastMessageIdResponse = yield from self._ask(
@@ -215,7 +229,36 @@ class DurableConsumer:
         done = None
         if answer.HasField("consumer_mark_delete_position"):
             done = acknowledged_up_to(answer.consumer_mark_delete_position)
-        return TopicEnd(MessageId.from_pb(answer.last_message_id), done, attachment)
+        last = MessageId.from_pb(answer.last_message_id)
+        if not place.sure and place.is_doubtful(last, known):
+            yield from self._make_sure(place, deadline)
+        return TopicEnd(last, done, attachment)
+
+    def _make_sure(self, place: _Place, deadline: Deadline) -> Job[None]:
+        """Return a job that raises ConnectionLost unless the consumer holds the subscription.
+
+        Where it does, the broker lets no other consumer have it.
+        """
+        other = _Place(self, place.connection)
+        try:
+            yield place.connection.request_async(
+                self._subscribe_command(other.consumer_id), _attempt(deadline)
+            )
+        except ConsumerBusy:
+            other.leave(tell=False)
+            place.sure = True
+            return
+        except BaseException as error:
+            other.leave(tell=not isinstance(error, BrokerError))
+            # The topic is not here any more, or soon will not be: it is to be looked for.
+            self._give_up(place, tell=True)
+            raise
+        logger.info("%s: the broker had lost the topic of a consumer", self.topic)
+        self._give_up(place, tell=True)
+        answer = other.leave(tell=True)
+        if answer is not None:
+            yield answer
+        raise _sent_away(self.topic)
 
     def stats_job(self, deadline: Deadline) -> Job[pb.CommandConsumerStatsResponse]:
         """Return a job for the broker's statistics of the subscription; one attempt."""
@@ -356,7 +399,19 @@ class _Place:
         self._consumer = consumer
         self.connection = connection
         self.taken = False
+        # Whether it is certain that the broker has a topic behind it.
+        self.sure = False
+        self._doubt_at = time.monotonic() + _DOUBT_SECONDS + random.uniform(0, _DOUBT_SPREAD)
         self.consumer_id = connection.add_consumer(self)
+
+    def is_doubtful(self, last: MessageId, known: Position) -> bool:
+        """Whether a last message may be told of no topic: one that is behind what is known.
+
+        Where nothing is known and nothing is there it is so after a while.
+        """
+        if known != EARLIEST_POSITION:
+            return Position(last.ledger_id, last.entry_id + 1) < Position(*known[:2])
+        return last.entry_id < 0 and time.monotonic() >= self._doubt_at
 
     def leave(self, *, tell: bool) -> Future[Any] | None:
         """Forget the consumer and, if need be, tell the broker; never raises."""

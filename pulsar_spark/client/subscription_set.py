@@ -19,7 +19,7 @@ from pulsar_spark.client.cluster import Cluster
 from pulsar_spark.client.consumer import DurableConsumer, TopicEnd
 from pulsar_spark.client.pipeline import JobFactory, is_retryable, retrying, run_many
 from pulsar_spark.errors import ClosedError, PulsarError
-from pulsar_spark.protocol.message_id import Position
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 
 logger = logging.getLogger(__name__)
 
@@ -99,9 +99,23 @@ class SubscriptionSet:
 
     # --- questions ----------------------------------------------------------------------------
 
-    def ends(self, topics: Iterable[str] | None = None) -> dict[str, TopicEnd | PulsarError]:
-        """Return where topic partitions and their subscriptions stand, of all for None."""
-        return self._ask(topics, lambda consumer: consumer.end_job)
+    def ends(
+        self,
+        topics: Iterable[str] | None = None,
+        known: Mapping[str, Position] | None = None,
+    ) -> dict[str, TopicEnd | PulsarError]:
+        """Return where topic partitions and their subscriptions stand, of all for None.
+
+        `known` is how far they are known to have reached: an answer that they do not, or that
+        they are empty, is made sure of.
+        """
+        reached = known or {}
+
+        def job(consumer: DurableConsumer) -> JobFactory[TopicEnd]:
+            upto = reached.get(consumer.topic, EARLIEST_POSITION)
+            return lambda deadline: consumer.end_job(deadline, upto)
+
+        return self._ask(topics, job)
 
     def backlogs(self) -> dict[str, int | PulsarError]:
         """Return the entries of each topic partition that are not acknowledged."""

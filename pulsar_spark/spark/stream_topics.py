@@ -113,7 +113,8 @@ class StreamTopics:
         Left out are partitions that the broker does not make, and those that vanished. Raises
         DataLossError, unless failOnDataLoss is off, and what brokers refuse with.
         """
-        results = self._subscriptions.ends()
+        known = {topic: max(self.seen.get(topic, at), at) for topic, at in positions.items()}
+        results = self._subscriptions.ends(known={**self.seen, **known})
         unused = [
             topic
             for topic, result in results.items()

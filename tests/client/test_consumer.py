@@ -14,10 +14,10 @@ from pulsar_spark.client.consumer import EARLIEST, LATEST, DurableConsumer, Topi
 from pulsar_spark.client.pipeline import JobFactory, retrying, run
 from pulsar_spark.errors import ClosedError, ConsumerBusy, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST as NO_MESSAGE
-from pulsar_spark.protocol.message_id import Position
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.testing import EmbeddedBroker
 from tests.client.test_connection import wait_until
-from tests.client.topics import add_batch, add_plain, quick
+from tests.client.topics import add_batch, add_plain, lose_topic, quick
 
 TOPIC = "persistent://public/default/t"
 
@@ -229,3 +229,83 @@ def test_a_broker_that_does_not_answer_is_asked_anew(
                 return
             except TimeoutError:
                 continue
+
+
+# --- answers that may be of no topic ----------------------------------------------------------
+
+
+def end_of(consumer: DurableConsumer, known: Position) -> TopicEnd:
+    return run(lambda end: retrying(lambda to: consumer.end_job(to, known), end), 10.0)
+
+
+@pytest.mark.fault(14)
+def test_that_less_is_there_than_was_is_believed_of_no_consumer_without_a_topic(
+    broker: EmbeddedBroker, cluster: Cluster
+) -> None:
+    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+    last = add_plain(broker, TOPIC, b"1")
+    reached = Position(last.ledger_id, 1)
+    assert end_of(consumer, reached).last.entry_id == 0
+    consumer.acknowledge(reached)
+    wait_until(lambda: not consumer.ack_pending)
+    lose_topic(broker, TOPIC)
+    add_plain(broker, TOPIC, b"2")
+    found = end_of(consumer, reached)
+    assert (found.last.entry_id, found.attachment) == (1, 2)
+    assert broker.subscriptions(TOPIC)["s"].backlog == 1
+    assert len(broker.subscriptions(TOPIC)["s"].consumers) == 1
+
+
+@pytest.mark.fault(14)
+def test_that_nothing_is_there_is_not_believed_for_ever_of_a_consumer_without_a_topic(
+    broker: EmbeddedBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_DOUBT_SECONDS", 0.1)
+    monkeypatch.setattr(module, "_DOUBT_SPREAD", 0.1)
+    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+    assert ask(consumer.end_job).last.entry_id == -1
+    lose_topic(broker, TOPIC)
+    add_plain(broker, TOPIC, b"1")
+    wait_until(lambda: ask(consumer.end_job).last.entry_id == 0)
+    assert len(broker.subscriptions(TOPIC)["s"].consumers) == 1
+
+
+@pytest.mark.fault(55, 63)
+def test_what_is_made_sure_of_once_is_not_asked_again(
+    broker: EmbeddedBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+    for _ in range(3):
+        assert ask(consumer.end_job).last.entry_id == -1
+    assert broker.faults.seen("SUBSCRIBE", direction="in") == 1
+    # It was deleted and created again, or trimmed: it does end before what is known of it.
+    for _ in range(3):
+        assert end_of(consumer, Position(70, 5)).last.entry_id == -1
+    assert broker.faults.seen("SUBSCRIBE", direction="in") == 2
+    last = add_plain(broker, TOPIC, b"1")
+    for _ in range(3):
+        assert end_of(consumer, Position(last.ledger_id, 1)).last.entry_id == 0
+    assert broker.faults.seen("SUBSCRIBE", direction="in") == 2
+    assert end_of(consumer, EARLIEST_POSITION).attachment == 1
+    broker.faults.close_consumers(TOPIC)
+    monkeypatch.setattr(module, "_DOUBT_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_DOUBT_SPREAD", 0.0)
+    wait_until(lambda: not is_attached(consumer))
+    broker.trim(TOPIC)
+    for _ in range(3):
+        end_of(consumer, Position(last.ledger_id + 5, 0))
+    assert broker.faults.seen("SUBSCRIBE", direction="in") == 4
+
+
+def test_a_topic_that_went_elsewhere_is_looked_for(
+    broker: EmbeddedBroker, cluster: Cluster
+) -> None:
+    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+    add_plain(broker, TOPIC, b"1")
+    ask(consumer.end_job)
+    lookups = broker.faults.seen("LOOKUP")
+    lose_topic(broker, TOPIC)
+    broker.faults.error("SUBSCRIBE", "ServiceNotReady", times=2)
+    assert end_of(consumer, Position(0, 1)).attachment == 2
+    assert broker.faults.seen("LOOKUP") > lookups
+    assert len(broker.subscriptions(TOPIC)["s"].consumers) == 1

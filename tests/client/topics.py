@@ -10,12 +10,16 @@ from pulsar_spark.client.connection_pool import ConnectionPool
 from pulsar_spark.client.entries import ReceivedEntry
 from pulsar_spark.client.options import ClientOptions, ReaderOptions
 from pulsar_spark.client.reader import EntryReader
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.checksum import crc32c
 from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageId, Position
 from pulsar_spark.testing import EmbeddedBroker
+from pulsar_spark.testing.actions import Action, Incoming, Target
+from pulsar_spark.testing.rules import Rule, Seen
+from pulsar_spark.testing.server import Server
 
 
 class Message(NamedTuple):
@@ -91,6 +95,38 @@ def pretend_empty(broker: EmbeddedBroker, times: int = 1) -> None:
 
     broker.faults.rewrite("GET_LAST_MESSAGE_ID_RESPONSE", empty, times=times)
     broker.faults.drop("FLOW", times=times)
+
+
+class _NoTopic(Action):
+    """The answer of a broker to a consumer that has no topic behind it: there is nothing."""
+
+    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+        target.send(
+            commands.get_last_message_id_response(command.body.request_id, EARLIEST.to_pb())
+        )
+
+
+def lose_topic(broker: EmbeddedBroker, topic: str) -> Rule:
+    """Leave the consumers that a topic has now without a topic, for as long as they are there.
+
+    So does a real broker with consumers that come while it lets go of a topic: they hold no
+    subscription, are told that there is nothing, and are never sent away.
+    """
+
+    def forget(server: Server) -> set[int]:
+        subscriptions = server.topics.topics[topic].subscriptions.values()
+        lost = [consumer for found in subscriptions for consumer in found.consumers]
+        for consumer in lost:
+            consumer.subscription.remove(consumer)
+        return {consumer.consumer_id for consumer in lost}
+
+    lost = broker._call(forget)
+    return broker.faults.on(
+        "GET_LAST_MESSAGE_ID",
+        _NoTopic(),
+        times=None,
+        when=lambda seen: seen.body.consumer_id in lost,
+    )
 
 
 def unpack(entry: ReceivedEntry) -> list[Message]:
