@@ -28,9 +28,10 @@ NO_SCHEMA = SchemaInfo(BYTES)
 """What a topic without a schema has: values are bytes."""
 
 _CACHED_SHAPES = 64
-_PLAIN = frozenset((BYTES, pb.Schema.String))
-_PRIMITIVE = frozenset(PRIMITIVE_NAMES) - _PLAIN
-_CODED = _PLAIN | _PRIMITIVE
+PLAIN = frozenset((BYTES, pb.Schema.String))
+"""Types whose values are bytes or text as they are."""
+_PRIMITIVE = frozenset(PRIMITIVE_NAMES) - PLAIN
+_CODED = PLAIN | _PRIMITIVE
 _PROTOBUF = frozenset((pb.Schema.Protobuf, pb.Schema.ProtobufNative))
 
 
@@ -106,7 +107,7 @@ def is_record(info: SchemaInfo) -> bool:
 def codec_of(info: SchemaInfo) -> Codec:
     """Return the codec of a schema that is not KEY_VALUE; raises SchemaMismatch without one."""
     kind = info.type
-    if kind in _PLAIN:
+    if kind in PLAIN:
         from pulsar_spark.schema import plain_values
 
         return plain_values
@@ -121,3 +122,28 @@ def codec_of(info: SchemaInfo) -> Codec:
 
 def _has_codec(kind: int) -> bool:
     return kind in _CODED
+
+
+# --- schemas of topics that have none -----------------------------------------------------
+
+
+def primitive_for(kind: pa.DataType) -> SchemaInfo | None:
+    """Return the schema that one column of a type is written with, None for what needs a record."""
+    from pulsar_spark.schema import primitives
+
+    if pa.types.is_struct(kind):
+        return None
+    try:
+        return primitives.schema_for(kind)
+    except SchemaMismatch:
+        return None
+
+
+def record_definition(
+    kind: int, columns: pa.Schema, name: str, namespace: str | None
+) -> SchemaInfo:
+    """Return the schema of a type, AVRO or JSON, for records with these columns.
+
+    Raises SchemaMismatch for what the format does not have.
+    """
+    raise SchemaMismatch("records are not encoded by this version", "Use valueFormat=raw.")

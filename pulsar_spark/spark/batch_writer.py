@@ -14,9 +14,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pulsar_spark.errors import OptionError
-from pulsar_spark.spark.task_writer import PulsarCommitMessage, check_topic, sum_up, write_task
+from pulsar_spark.spark.task_writer import PulsarCommitMessage, find_targets, sum_up, write_task
 from pulsar_spark.spark.write_columns import plan_columns
 from pulsar_spark.spark.write_options import WriteOptions
+from pulsar_spark.spark.write_schemas import Target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,19 +38,20 @@ class PulsarBatchWriter(DataSourceArrowWriter):
         self._columns = plan_columns(
             schema,
             topic_given=options.topic is not None,
-            value_format=options.value_format,
+            value_format=options.schema.value_format,
         )
+        self._targets: dict[str, Target] = {}
 
     def check(self) -> None:
         """Ask the broker, before any task runs, whether the values fit the topic's schema.
 
         Topics that rows name are asked about by the tasks that meet them.
         """
-        check_topic(self._options, self._columns)
+        self._targets = find_targets(self._options, self._columns)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PulsarCommitMessage:
         """Write the rows of a task."""
-        return write_task(self._options, self._columns, iterator)
+        return write_task(self._options, self._columns, iterator, self._targets)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log what was written, on the driver."""

@@ -156,8 +156,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "valueFormat",
         choice("auto", "raw", "avro", "json", "string"),
-        "`auto`: the topic's schema decides. `raw`: `value binary`. On write also `avro`, `json`, "
-        "`string`.",
+        "`auto`: the topic's schema decides. `raw`: `value binary`. On write also `avro`, `json`: "
+        "new columns are added to the topic's schema; `string`. See schemas.md.",
         default="auto",
     ),
     Option(
@@ -302,11 +302,13 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "schema.name",
         text,
-        "Name of the record registered on write.",
+        "Name of the record whose schema is registered on a topic that has none.",
         Scope.WRITES,
-        unbuilt=EVERY_VALUE,
+        shown_default="the topic's local name",
     ),
-    Option("schema.namespace", text, "Its namespace.", Scope.WRITES, unbuilt=EVERY_VALUE),
+    Option(
+        "schema.namespace", text, "Namespace of that record, such as `com.example`.", Scope.WRITES
+    ),
     Option(
         "keyEncoding",
         choice("auto", "bytes"),

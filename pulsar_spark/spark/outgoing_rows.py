@@ -14,6 +14,7 @@ from pulsar_spark.client.routing import Key
 from pulsar_spark.errors import InvalidRow, InvalidTopicName
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema import column_names as names
+from pulsar_spark.spark.row_encoder import RowEncoder
 from pulsar_spark.spark.write_columns import WriteColumns
 
 _MICROS = 1000
@@ -21,10 +22,19 @@ _MICROS = 1000
 
 @dataclass(frozen=True, slots=True)
 class TopicRows:
-    """Messages for one topic. `rows` are the rows they come from, None if that is all in order."""
+    """Rows for one topic, of a record batch that begins with the task's row `first_row`.
+
+    `rows` are the places in that batch they come from, None if that is all in order.
+    """
 
     topic: str
-    columns: MessageColumns
+    batch: pa.RecordBatch
+    first_row: int
+    rows: pa.Array | None = None
+
+    def locate(self, index: int) -> int:
+        """Return the number of a row in the task."""
+        return self.first_row + (index if self.rows is None else self.rows[index].as_py())
 
 
 class RowConverter:
@@ -36,35 +46,29 @@ class RowConverter:
         self._columns = columns
         self._topic = topic
         self._keys_as_bytes = keys_as_bytes
-        self._first_row = 0
         self._topic_names: dict[str, str] = {}
+        self.rows = 0
+        """Rows split so far."""
 
-    @property
-    def rows(self) -> int:
-        """Rows converted so far."""
-        return self._first_row
+    def split(self, batch: pa.RecordBatch) -> list[TopicRows]:
+        """Return the rows of a record batch by topic, in their order.
 
-    def convert(self, batch: pa.RecordBatch) -> Iterator[TopicRows]:
-        """Return the messages of a record batch, for each topic in the order of its rows.
-
-        All is converted before the first is returned: a wrong row is an error before anything
-        of its batch is sent. Raises InvalidRow that names the row, InvalidTopicName.
+        Raises InvalidRow that names a row without a topic, InvalidTopicName.
         """
+        first_row = self.rows
+        self.rows += batch.num_rows
         if self._topic is not None:
-            found = [TopicRows(self._topic, self._messages(batch, None))]
-        else:
-            found = [
-                TopicRows(topic, self._messages(batch.take(rows), rows))
-                for topic, rows in self._by_topic(batch)
-            ]
-        self._first_row += batch.num_rows
-        return iter(found)
+            return [TopicRows(self._topic, batch, first_row)]
+        return [
+            TopicRows(topic, batch.take(rows), first_row, rows)
+            for topic, rows in self._by_topic(batch, first_row)
+        ]
 
-    def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
+    def _by_topic(self, batch: pa.RecordBatch, first_row: int) -> Iterator[tuple[str, pa.Array]]:
         column = self._column(batch, names.TOPIC)
         assert column is not None
         if column.null_count:
-            row = self._first_row + _first_null(column)
+            row = first_row + _first_null(column)
             raise InvalidRow(
                 f"row {row}: {names.TOPIC} is null", "Name a topic, or set the option topic."
             )
@@ -91,20 +95,25 @@ class RowConverter:
 
     # --- columns ------------------------------------------------------------------------------
 
-    def _messages(self, batch: pa.RecordBatch, rows: pa.Array | None) -> MessageColumns:
-        locate = _Locator(self._first_row, rows)
-        value = _binary(batch.column(self._columns.value))
+    def messages(self, part: TopicRows, encoder: RowEncoder) -> MessageColumns:
+        """Return the messages of a topic's rows; raises InvalidRow that names the row."""
+        batch = part.batch
+        encoded = encoder.encode(batch, part.locate)
+        keys: list[Any] | None = encoded.keys
+        if not encoder.typed_keys:
+            keys = self._keys(batch)
         return MessageColumns(
-            payloads=value.to_pylist(),
-            keys=self._keys(batch),
+            payloads=encoded.payloads,
+            keys=keys,
+            null_keys=encoded.null_keys,
             ordering_keys=_present(self._column(batch, names.ORDERING_KEY)),
-            event_times=_millis(self._column(batch, names.EVENT_TIME), names.EVENT_TIME, locate),
-            properties=_properties(self._column(batch, names.PROPERTIES), locate),
-            deliver_at=_millis(self._column(batch, names.DELIVER_AT), names.DELIVER_AT, locate),
+            event_times=_millis(self._column(batch, names.EVENT_TIME), names.EVENT_TIME, part),
+            properties=_properties(self._column(batch, names.PROPERTIES), part),
+            deliver_at=_millis(self._column(batch, names.DELIVER_AT), names.DELIVER_AT, part),
             sequence_ids=_not_negative(
-                self._column(batch, names.SEQUENCE_ID), names.SEQUENCE_ID, locate
+                self._column(batch, names.SEQUENCE_ID), names.SEQUENCE_ID, part
             ),
-            first_row=self._first_row,
+            first_row=part.first_row,
         )
 
     def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array | None:
@@ -116,7 +125,9 @@ class RowConverter:
         if column is None or column.null_count == len(column):
             return None
         if self._keys_as_bytes:
-            return _binary(column).to_pylist()  # type: ignore[no-any-return]
+            large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+            kind = pa.large_binary() if large else pa.binary()
+            return column.cast(kind).to_pylist()  # type: ignore[no-any-return]
         try:
             return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
         except pa.ArrowInvalid:
@@ -124,24 +135,8 @@ class RowConverter:
             return [_text_or_bytes(key) for key in column.to_pylist()]
 
 
-class _Locator:
-    """Turns an index into a column into the number of the task's row."""
-
-    def __init__(self, first_row: int, rows: pa.Array | None) -> None:
-        self._first_row = first_row
-        self._rows = rows
-
-    def __call__(self, index: int) -> int:
-        return self._first_row + (index if self._rows is None else self._rows[index].as_py())
-
-
 def _first_null(column: pa.Array) -> int:
     return pc.index(column.is_null(), True).as_py()  # type: ignore[no-any-return]
-
-
-def _binary(column: pa.Array) -> pa.Array:
-    large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
-    return column.cast(pa.large_binary() if large else pa.binary())
 
 
 def _text_or_bytes(key: bytes | None) -> Key | None:
@@ -158,25 +153,25 @@ def _present(column: pa.Array | None) -> list[Any] | None:
     return column.to_pylist()  # type: ignore[no-any-return]
 
 
-def _millis(column: pa.Array | None, name: str, locate: _Locator) -> list[int | None] | None:
+def _millis(column: pa.Array | None, name: str, part: TopicRows) -> list[int | None] | None:
     if column is None or not pa.types.is_timestamp(column.type):
-        return _not_negative(column, name, locate)
+        return _not_negative(column, name, part)
     micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    _not_negative(micros, name, locate)
+    _not_negative(micros, name, part)
     return _present(pc.divide(micros, _MICROS))
 
 
-def _not_negative(column: pa.Array | None, name: str, locate: _Locator) -> list[int | None] | None:
+def _not_negative(column: pa.Array | None, name: str, part: TopicRows) -> list[int | None] | None:
     values: list[int | None] | None = _present(column)
     if values is not None and pc.min(column).as_py() < 0:
         row = next(row for row, value in enumerate(values) if value is not None and value < 0)
         what = "is negative" if name == names.SEQUENCE_ID else "lies before 1970"
-        raise InvalidRow(f"row {locate(row)}: {name} {what}, which Pulsar cannot express")
+        raise InvalidRow(f"row {part.locate(row)}: {name} {what}, which Pulsar cannot express")
     return values
 
 
 def _properties(
-    column: pa.Array | None, locate: _Locator
+    column: pa.Array | None, part: TopicRows
 ) -> Sequence[Sequence[tuple[str, str]] | None] | None:
     maps = _present(column)
     if maps is None or column is None:
@@ -186,7 +181,8 @@ def _properties(
             for key, value in pairs or ():
                 if value is None:
                     raise InvalidRow(
-                        f"row {locate(row)}: the property {key!r} of {names.PROPERTIES} is null",
+                        f"row {part.locate(row)}: the property {key!r} of {names.PROPERTIES} is "
+                        "null",
                         "Leave such properties out, as with map_filter(…).",
                     )
     # Nothing to say in any row is no column at all: messages without metadata go faster.

@@ -19,12 +19,13 @@ from pyspark.sql.types import Row, StructType
 from pulsar_spark.spark.compat import ArrowStreamWriterBase, rows_to_arrow, streams_are_arrow
 from pulsar_spark.spark.task_writer import (
     PulsarCommitMessage,
-    check_topic,
+    find_targets,
     sum_up,
     write_task,
 )
 from pulsar_spark.spark.write_columns import plan_columns
 from pulsar_spark.spark.write_options import WriteOptions
+from pulsar_spark.spark.write_schemas import Target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,15 +45,16 @@ class PulsarStreamWriter(DataSourceStreamWriter):
         self._columns = plan_columns(
             schema,
             topic_given=options.topic is not None,
-            value_format=options.value_format,
+            value_format=options.schema.value_format,
         )
+        self._targets: dict[str, Target] = {}
 
     def check(self) -> None:
         """Ask the broker, before any task runs, whether the values fit the topic's schema.
 
         Topics that rows name are asked about by the tasks that meet them.
         """
-        check_topic(self._options, self._columns)
+        self._targets = find_targets(self._options, self._columns)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Log what the micro-batch wrote, on the driver."""
@@ -93,7 +95,7 @@ class RowStreamWriter(PulsarStreamWriter):
 
     def write(self, iterator: Iterator[Row]) -> PulsarCommitMessage:
         """Write the rows of a task."""
-        return write_task(self._options, self._columns, self._batches(iterator))
+        return write_task(self._options, self._columns, self._batches(iterator), self._targets)
 
     def _batches(self, rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
         while some := list(islice(rows, _ROWS_AT_ONCE)):
@@ -105,7 +107,7 @@ class ArrowStreamWriter(PulsarStreamWriter, ArrowStreamWriterBase):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PulsarCommitMessage:
         """Write the rows of a task."""
-        return write_task(self._options, self._columns, iterator)
+        return write_task(self._options, self._columns, iterator, self._targets)
 
 
 def stream_writer(options: WriteOptions, schema: StructType) -> PulsarStreamWriter:

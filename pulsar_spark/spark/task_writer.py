@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,16 +11,16 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pulsar_spark.client.cluster import Cluster
-from pulsar_spark.client.message_columns import MessageColumns
 from pulsar_spark.client.options import ProducerOptions
 from pulsar_spark.client.topic_writer import TopicWriter
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas
-from pulsar_spark.spark.outgoing_rows import RowConverter
+from pulsar_spark.spark.outgoing_rows import RowConverter, TopicRows
+from pulsar_spark.spark.row_encoder import RowEncoder
 from pulsar_spark.spark.write_columns import WriteColumns
 from pulsar_spark.spark.write_options import WriteOptions
-from pulsar_spark.spark.write_schemas import schema_to_write
+from pulsar_spark.spark.write_schemas import Target, target_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,9 +46,18 @@ class PulsarCommitMessage(WriterCommitMessage):
 
 
 class TaskWriter:
-    """Writes the rows of one task; a writer of its own for each topic that rows name."""
+    """Writes the rows of one task; a writer of its own for each topic that rows name.
 
-    def __init__(self, cluster: Cluster, options: WriteOptions, columns: WriteColumns) -> None:
+    `targets` is what was decided on before, by topic.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: WriteOptions,
+        columns: WriteColumns,
+        targets: Mapping[str, Target] | None = None,
+    ) -> None:
         self._cluster = cluster
         self._options = options
         self._columns = columns
@@ -56,6 +65,8 @@ class TaskWriter:
             options.producer, producer_name=_task_name(options.producer.producer_name)
         )
         self._rows = RowConverter(columns, options.topic, keys_as_bytes=options.keys_as_bytes)
+        self._targets: dict[str, Target] = dict(targets or {})
+        self._encoders: dict[str, RowEncoder] = {}
         self._writers: dict[str, TopicWriter] = {}
         self._failed = 0
 
@@ -64,13 +75,19 @@ class TaskWriter:
 
         Raises InvalidRow and MessageTooLarge with the row, and what the broker refuses with.
         """
-        for found in self._rows.convert(batch):
+        converted = [
+            (part.topic, self._rows.messages(part, encoder))
+            for part in self._rows.split(batch)
+            if (encoder := self._encoder(part)) is not None
+        ]
+        # All of a record batch is converted before anything of it is sent.
+        for topic, columns in converted:
             try:
-                self._writer(found.topic).write(found.columns)
+                self._writer(topic).write(columns)
             except PulsarError as error:
                 if self._options.wait_for_receipts:
                     raise
-                self._count_failures(found.columns, error)
+                self._count_failures(len(columns), error)
 
     def finish(self) -> PulsarCommitMessage:
         """Return when every message is acknowledged, or only handed over if that is not asked."""
@@ -114,44 +131,63 @@ class TaskWriter:
             last_ids=tuple(sorted(last_ids.items())),
         )
 
+    def _encoder(self, part: TopicRows) -> RowEncoder | None:
+        """Return the encoder for a topic; None where its failure is only to be counted."""
+        found = self._encoders.get(part.topic)
+        if found is not None:
+            return found
+        try:
+            target = self._targets.get(part.topic)
+            if target is None:
+                target = find_target(self._cluster, self._options, self._columns, part.topic)
+            self._targets[part.topic] = target
+            self._encoders[part.topic] = encoder = target.encoder(self._columns)
+        except PulsarError as error:
+            if self._options.wait_for_receipts:
+                raise
+            self._count_failures(part.batch.num_rows, error)
+            return None
+        return encoder
+
     def _writer(self, topic: str) -> TopicWriter:
         writer = self._writers.get(topic)
         if writer is None:
-            schema = topic_schema(self._cluster, self._options, self._columns, topic)
+            schema = self._targets[topic].schema
             options: ProducerOptions = replace(self._producer, schema=schema)
             writer = self._writers[topic] = TopicWriter(self._cluster, topic, options)
         return writer
 
-    def _count_failures(self, columns: MessageColumns, error: PulsarError) -> None:
+    def _count_failures(self, messages: int, error: PulsarError) -> None:
         if not self._failed:
             logger.warning("messages were lost (deliveryGuarantee none): %s", error)
-        self._failed += len(columns)
+        self._failed += messages
 
 
-def topic_schema(
+def find_target(
     cluster: Cluster, options: WriteOptions, columns: WriteColumns, topic: str
-) -> SchemaInfo | None:
-    """Return the schema to register on a topic, None for none; asks the broker.
+) -> Target:
+    """Return what rows are written as on a topic; asks the broker for its schema.
 
-    Raises InvalidRow or UnsupportedFeature for values that do not fit the topic's schema.
+    Raises SchemaMismatch or InvalidRow for columns that do not fit it.
     """
-    if options.value_format == "raw":
-        return None
     owner = str(TopicName.parse(topic).partitioned)
-    current = latest_schemas(cluster.lookup, [owner])[owner]
+    current: SchemaInfo | PulsarError | None = None
+    if options.schema.value_format != "raw":
+        current = latest_schemas(cluster.lookup, [owner])[owner]
     if isinstance(current, PulsarError):
         raise current
-    return schema_to_write(owner, current, text=columns.text, value_format=options.value_format)
+    return target_for(owner, current, columns, options.schema)
 
 
-def check_topic(options: WriteOptions, columns: WriteColumns) -> None:
-    """Ask the broker whether the values fit the schema of the topic that the options name.
+def find_targets(options: WriteOptions, columns: WriteColumns) -> dict[str, Target]:
+    """Return what rows are written as on the topic that the options name, for the tasks.
 
-    Raises what `topic_schema` raises. Without such a topic nobody is asked.
+    Raises what `find_target` raises. Without such a topic nobody is asked.
     """
-    if options.topic is not None:
-        with Cluster(options.client) as cluster:
-            topic_schema(cluster, options, columns, options.topic)
+    if options.topic is None:
+        return {}
+    with Cluster(options.client) as cluster:
+        return {options.topic: find_target(cluster, options, columns, options.topic)}
 
 
 def sum_up(messages: Sequence[WriterCommitMessage | None]) -> PulsarCommitMessage:
@@ -166,14 +202,17 @@ def sum_up(messages: Sequence[WriterCommitMessage | None]) -> PulsarCommitMessag
 
 
 def write_task(
-    options: WriteOptions, columns: WriteColumns, batches: Iterable[pa.RecordBatch]
+    options: WriteOptions,
+    columns: WriteColumns,
+    batches: Iterable[pa.RecordBatch],
+    targets: Mapping[str, Target] | None = None,
 ) -> PulsarCommitMessage:
     """Write all rows of a task and return what was written.
 
     Connections are made for the first row and closed in any case.
     """
     with Cluster(options.client) as cluster:
-        writer = TaskWriter(cluster, options, columns)
+        writer = TaskWriter(cluster, options, columns, targets)
         try:
             for batch in batches:
                 if batch.num_rows:

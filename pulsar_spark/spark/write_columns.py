@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     DataType,
     LongType,
@@ -16,7 +15,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_spark.errors import InvalidRow, OptionError, UnsupportedFeature
+from pulsar_spark.errors import InvalidRow, OptionError
 from pulsar_spark.schema import column_names as names
 from pulsar_spark.spark.columns import POSITION_COLUMNS
 
@@ -32,54 +31,71 @@ _HONOURED: dict[str, tuple[tuple[DataType, ...], str]] = {
 _DROPPED = frozenset(
     {names.MESSAGE_ID, names.PUBLISH_TIME} | {column.name for column in POSITION_COLUMNS}
 ) - set(_HONOURED)
+_ONE_VALUE: dict[str, tuple[DataType, str]] = {
+    "raw": (BinaryType(), "bytes"),
+    "string": (StringType(), "text"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class WriteColumns:
     """Positions of the columns that are used, by what they are used for; plain data.
 
-    `by_name` holds the named columns that are there, `value` the position of the one that is
-    left, `text` whether that is a string.
+    `by_name` holds the named columns that are there, `values` the positions of those that are
+    left, `frame` the schema of the data frame.
     """
 
-    value: int
-    text: bool
+    values: tuple[int, ...]
     by_name: tuple[tuple[str, int], ...]
+    frame: StructType
 
     def position(self, name: str) -> int | None:
         """Return the position of a named column, None if it is not there."""
         return dict(self.by_name).get(name)
 
+    @property
+    def fields(self) -> StructType:
+        """The columns of the value."""
+        return StructType([self.frame.fields[position] for position in self.values])
+
+    @property
+    def key(self) -> StructField | None:
+        """The column of the key, if there is one."""
+        position = self.position(names.KEY)
+        return None if position is None else self.frame.fields[position]
+
 
 def plan_columns(schema: StructType, *, topic_given: bool, value_format: str) -> WriteColumns:
     """Return what the columns of a data frame are used for.
 
-    Raises OptionError without any topic, InvalidRow for a column of a wrong type or too many
-    or no values, UnsupportedFeature for values that are not encoded.
+    Raises OptionError without any topic, InvalidRow for a column of a wrong type or no values.
+    What the values and the key may be is for the topic's schema to say, if `value_format` asks it.
     """
     by_name: dict[str, int] = {}
-    values: list[tuple[int, StructField]] = []
+    values: list[int] = []
     known = {name.lower(): name for name in (*_HONOURED, *_DROPPED)}
     for position, field in enumerate(schema.fields):
         name = known.get(field.name.lower())
         if name is None:
-            values.append((position, field))
+            values.append(position)
         elif name in by_name:
             raise InvalidRow(f"there are two columns {name}", "Drop one of them.")
         elif name in _HONOURED:
-            _check_type(name, field)
+            if name != names.KEY or value_format in _ONE_VALUE:
+                check_type(name, field)
             by_name[name] = position
     if names.TOPIC not in by_name and not topic_given:
         raise OptionError(
             "no topic to write to is given",
             f"Set the option topic, or add a column {names.TOPIC} string.",
         )
-    position, value = _value(values)
-    text = _is_text(value, value_format)
-    return WriteColumns(position, text, tuple(sorted(by_name.items())))
+    columns = WriteColumns(tuple(values), tuple(sorted(by_name.items())), schema)
+    _check_values(columns.fields, value_format)
+    return columns
 
 
-def _check_type(name: str, field: StructField) -> None:
+def check_type(name: str, field: StructField) -> None:
+    """Raise InvalidRow if a named column has another type than messages ask for."""
     types, described = _HONOURED[name]
     given = field.dataType
     if isinstance(given, MapType):
@@ -92,41 +108,38 @@ def _check_type(name: str, field: StructField) -> None:
         )
 
 
-def _value(values: list[tuple[int, StructField]]) -> tuple[int, StructField]:
-    if not values:
+def _check_values(fields: StructType, value_format: str) -> None:
+    if not fields.fields:
         raise InvalidRow(
             "there is no column left for the value of the messages",
-            "Add a column value, binary or string.",
+            "Add a column value, or the columns of a record.",
         )
-    if len(values) > 1:
-        found = ", ".join(field.name for _, field in values)
-        raise UnsupportedFeature(
-            f"several columns are left for the value ({found}); records are not encoded by this "
-            "version",
-            "Encode them into one column, as with to_json(struct(…)), or drop the others.",
+    _check_names(fields)
+    if value_format not in _ONE_VALUE:
+        return
+    kind, described = _ONE_VALUE[value_format]
+    if len(fields) > 1:
+        raise InvalidRow(
+            f"valueFormat={value_format} writes one column of {described}, but several are left: "
+            f"{', '.join(fields.names)}",
+            "Drop the others, or leave valueFormat out to write records.",
         )
-    return values[0]
+    field = fields.fields[0]
+    if not isinstance(field.dataType, type(kind)):
+        raise InvalidRow(
+            f"valueFormat={value_format} writes {described}, but the column {field.name} is "
+            f"{field.dataType.simpleString()}",
+            f"Cast it to {kind.simpleString()}, or leave valueFormat out.",
+        )
 
 
-def _is_text(field: StructField, value_format: str) -> bool:
-    kind = field.dataType
-    if isinstance(kind, StringType):
-        if value_format == "raw":
+def _check_names(fields: StructType) -> None:
+    seen: dict[str, str] = {}
+    for name in fields.names:
+        other = seen.setdefault(name.lower(), name)
+        if other is not name:
             raise InvalidRow(
-                f"valueFormat=raw writes bytes, but the column {field.name} is string",
-                "Cast it to binary, or leave valueFormat out.",
+                f"the columns {other!r} and {name!r} differ at most in case, which Spark does not "
+                "look at",
+                "Rename one of them.",
             )
-        return True
-    if isinstance(kind, BinaryType):
-        if value_format == "string":
-            raise InvalidRow(
-                f"valueFormat=string writes text, but the column {field.name} is binary",
-                "Cast it to string, or leave valueFormat out.",
-            )
-        return False
-    shape = "records" if isinstance(kind, StructType | MapType | ArrayType) else "this type"
-    raise UnsupportedFeature(
-        f"the value column {field.name} is {kind.simpleString()}; {shape} is not encoded by this "
-        "version",
-        "Cast it to string or binary, as with to_json(…).",
-    )

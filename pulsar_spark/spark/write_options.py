@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pulsar_spark.client.options import ClientOptions, ProducerOptions
-from pulsar_spark.errors import OptionError, UnsupportedFeature
+from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.spark.option_table import Scope
 from pulsar_spark.spark.options import Values, resolve
 from pulsar_spark.spark.read_options import client_options, single_topic
+from pulsar_spark.spark.write_schemas import SchemaChoice
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_NAMESPACE = re.compile(rf"{_NAME.pattern}(\.{_NAME.pattern})*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,7 @@ class WriteOptions:
     client: ClientOptions
     producer: ProducerOptions
     topic: str | None
-    value_format: str
+    schema: SchemaChoice
     keys_as_bytes: bool
     wait_for_receipts: bool
 
@@ -35,19 +40,29 @@ def parse_write_options(options: Mapping[str, str], scope: Scope = Scope.WRITE) 
     Raises OptionError or UnsupportedFeature that names the option.
     """
     values = resolve(options, scope)
-    if values["valueFormat"] in ("avro", "json"):
-        raise UnsupportedFeature(
-            f"valueFormat={values['valueFormat']} is not supported by this version",
-            "Encode the values yourself and write them with valueFormat=raw.",
-        )
     return WriteOptions(
         client=client_options(values),
         producer=_producer(values),
         topic=single_topic(values),
-        value_format=values["valueFormat"],
+        schema=SchemaChoice(
+            values["valueFormat"],
+            _name(values, "schema.name", _NAME),
+            _name(values, "schema.namespace", _NAMESPACE),
+        ),
         keys_as_bytes=values["keyEncoding"] == "bytes",
         wait_for_receipts=values["deliveryGuarantee"] != "none",
     )
+
+
+def _name(values: Values, key: str, pattern: re.Pattern[str]) -> str | None:
+    name: str | None = values[key]
+    if name is not None and not pattern.fullmatch(name):
+        raise OptionError(
+            f"{key}={name[:100]!r} is not a name of Avro",
+            "Names are of letters, digits and _, and do not begin with a digit; the parts of a "
+            "namespace are separated by dots.",
+        )
+    return name
 
 
 def _producer(values: Values) -> ProducerOptions:

@@ -1,39 +1,186 @@
-"""What schema a write registers on a topic."""
+"""What rows are written as: the topic's schema is adopted, or one is made of the columns.
+
+Decided on the driver before anything is sent, for a topic that rows name by the first task that
+meets it.
+"""
 
 from __future__ import annotations
 
-from pulsar_spark.errors import InvalidRow, UnsupportedFeature
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from pulsar_spark.errors import PulsarError, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.schema_info import BYTES, PRIMITIVE_NAMES, SchemaInfo
+from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo, join_key_value
+from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.schema.codecs import (
+    is_decoded,
+    is_record,
+    key_value_parts,
+    primitive_for,
+    record_definition,
+    shape,
+)
+from pulsar_spark.schema.column_names import KEY
+from pulsar_spark.spark.compat import arrow_schema
+from pulsar_spark.spark.row_encoder import RowEncoder
+from pulsar_spark.spark.write_columns import WriteColumns, check_type
 
-_NO_SCHEMA = SchemaInfo(BYTES)
-_STRING = SchemaInfo(pb.Schema.String, PRIMITIVE_NAMES[pb.Schema.String])
 _RAW = "Write bytes as they are with valueFormat=raw."
+_FORMATS = {"avro": pb.Schema.Avro, "json": pb.Schema.Json, "string": pb.Schema.String}
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
 
 
-def schema_to_write(
-    topic: str, current: SchemaInfo | None, *, text: bool, value_format: str
-) -> SchemaInfo | None:
-    """Return the schema that a producer registers for a column of text or bytes, None for none.
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the rows for one topic are written as; plain data.
 
-    `current` is the topic's schema. Raises InvalidRow if the column does not fit it, and
-    UnsupportedFeature for a schema whose values are not encoded.
+    `schema` is what producers register, None for bytes as they are. `unwraps` says that the
+    value's one column is a struct whose fields are those of the record.
     """
-    if value_format == "raw":
-        return None
-    schema = current or _NO_SCHEMA
-    if schema.type == pb.Schema.String:
-        if not text:
-            raise InvalidRow(
-                "the topic's schema is STRING, but the value column is binary",
-                f"Cast it to string. {_RAW}",
-                topic=topic,
-            )
-        return _STRING
-    if schema.type != BYTES:
-        raise UnsupportedFeature(
-            f"the topic's schema is {schema.type_name}, which this version does not encode",
-            _RAW,
-            topic=topic,
+
+    schema: SchemaInfo | None = None
+    unwraps: bool = False
+
+    def encoder(self, columns: WriteColumns) -> RowEncoder:
+        """Return an encoder; raises SchemaMismatch that tells of each column that does not fit."""
+        return RowEncoder(columns, self.schema, unwraps=self.unwraps)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChoice:
+    """What the options say of schemas; names are None where they are not given."""
+
+    value_format: str = "auto"
+    name: str | None = None
+    namespace: str | None = None
+
+
+def target_for(
+    topic: str, current: SchemaInfo | None, columns: WriteColumns, choice: SchemaChoice
+) -> Target:
+    """Return what rows with these columns are written as, `current` being the topic's schema.
+
+    Raises SchemaMismatch, InvalidRow for a key that messages cannot have.
+    """
+    try:
+        return _target(topic, current, columns, choice)
+    except PulsarError as error:
+        raise error.with_context(topic=topic) from None
+
+
+def _target(
+    topic: str, current: SchemaInfo | None, columns: WriteColumns, choice: SchemaChoice
+) -> Target:
+    if current is not None and current.type == BYTES:
+        current = None
+    if choice.value_format == "raw":
+        target = Target()
+    elif current is None:
+        target = _made(topic, columns, choice)
+    else:
+        target = _adopted(current, columns, choice)
+    if not (target.schema and target.schema.type == pb.Schema.KeyValue) and columns.key:
+        check_type(KEY, columns.key)
+    # An encoder is what knows all that does not fit.
+    target.encoder(columns)
+    return target
+
+
+# --- a topic without a schema -------------------------------------------------------------
+
+
+def _made(topic: str, columns: WriteColumns, choice: SchemaChoice) -> Target:
+    fields = columns.fields
+    if choice.value_format in ("auto", "string") and len(fields) == 1:
+        primitive = primitive_for(arrow_schema(fields).field(0).type)
+        if primitive is not None:
+            return Target(None if primitive.type == BYTES else primitive)
+    kind = _FORMATS.get(choice.value_format, pb.Schema.Avro)
+    unwraps = _is_one_struct(fields)
+    made = _definition(kind, columns, unwraps=unwraps, topic=topic, choice=choice)
+    return Target(made, unwraps)
+
+
+def _definition(
+    kind: int, columns: WriteColumns, *, unwraps: bool, topic: str, choice: SchemaChoice
+) -> SchemaInfo:
+    name = choice.name or _record_name(topic)
+    return record_definition(kind, _record(columns, unwraps=unwraps), name, choice.namespace)
+
+
+def _record(columns: WriteColumns, *, unwraps: bool) -> pa.Schema:
+    fields = columns.fields
+    kind = fields.fields[0].dataType
+    return arrow_schema(kind if unwraps and isinstance(kind, StructType) else fields)
+
+
+def _record_name(topic: str) -> str:
+    name = _NOT_IN_NAMES.sub("_", TopicName.parse(topic).partitioned.local_name)
+    return f"_{name}" if name[:1].isdigit() else name
+
+
+# --- a topic that has one -----------------------------------------------------------------
+
+
+def _adopted(current: SchemaInfo, columns: WriteColumns, choice: SchemaChoice) -> Target:
+    if not is_decoded(current):
+        raise SchemaMismatch(
+            f"the topic's schema is {current.type_name}, which this version does not encode", _RAW
         )
-    return _STRING if text else None
+    if current.type == pb.Schema.KeyValue:
+        parts = key_value_parts(current)
+        target = _adopted(parts.value, columns, choice)
+        if target.schema is None or target.schema == parts.value:
+            return replace(target, schema=current)
+        return replace(
+            target, schema=join_key_value(parts.key, target.schema, separated=parts.separated)
+        )
+    wanted = _FORMATS.get(choice.value_format, current.type)
+    if wanted != current.type:
+        raise SchemaMismatch(
+            f"the topic's schema is {current.type_name}, but valueFormat={choice.value_format} "
+            "was asked for",
+            f"Leave valueFormat out to write what the topic has. {_RAW}",
+        )
+    unwraps = (
+        is_record(current)
+        and _is_one_struct(columns.fields)
+        and columns.fields.names[0].lower()
+        not in [name.lower() for name in shape(current).fields.names]
+    )
+    if choice.value_format in ("avro", "json"):
+        fields = _record(columns, unwraps=unwraps)
+        current = _evolved(
+            current, fields, lambda new: record_definition(current.type, new, "new", None)
+        )
+    return Target(current, unwraps)
+
+
+def _evolved(
+    current: SchemaInfo, fields: pa.Schema, define: Callable[[pa.Schema], SchemaInfo]
+) -> SchemaInfo:
+    """Return a topic's schema with the columns that it does not have yet behind its own fields.
+
+    What the schema has stays as it is: only so is the new version compatible with the old.
+    """
+    known = {name.lower() for name in shape(current).fields.names}
+    added = [field for field in fields if field.name.lower() not in known]
+    if not added or not is_record(current):
+        return current
+    definition: dict[str, Any] = json.loads(current.schema_data)
+    more: dict[str, Any] = json.loads(define(pa.schema(added)).schema_data)
+    definition["fields"] = [*definition["fields"], *more["fields"]]
+    return replace(
+        current, schema_data=json.dumps(definition, ensure_ascii=False).encode(), name=current.name
+    )
+
+
+def _is_one_struct(fields: StructType) -> bool:
+    return len(fields) == 1 and isinstance(fields.fields[0].dataType, StructType)

@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from pulsar_spark.errors import InvalidRow, OptionError, UnsupportedFeature
+from pulsar_spark.errors import InvalidRow, OptionError, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.batch_writer import PulsarBatchWriter
@@ -48,7 +48,7 @@ def test_the_topics_schema_is_held_against_the_values_beforehand(broker: Embedde
     writer(broker.service_url, TEXT).check()
     set_schema(broker, "t", SchemaInfo(pb.Schema.Int32, "INT32"))
     for schema in (VALUE, TEXT):
-        with pytest.raises(UnsupportedFeature, match="INT32"):
+        with pytest.raises(SchemaMismatch, match="INT32"):
             writer(broker.service_url, schema).check()
     writer(broker.service_url, valueFormat="raw").check()
 

@@ -173,10 +173,9 @@ def test_what_cannot_be_written_is_told_before_anything_is_sent(
     for wrong in (
         frame.withColumn("__key", F.lit(1)),
         frame.drop("value"),
-        frame.withColumn("more", F.lit(1)),
-        spark.range(1),
+        frame.withColumn("VALUE2", F.lit(1)).toDF("value", "VALUE"),
     ):
-        with pytest.raises(PySparkException, match=r"InvalidRow|UnsupportedFeature"):
+        with pytest.raises(PySparkException, match="InvalidRow"):
             save(wrong, "t")
     with pytest.raises(PySparkException, match="no topic"):
         save(frame)

@@ -7,10 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from pulsar_spark.client.message_columns import MessageColumns
 from pulsar_spark.errors import InvalidRow, InvalidTopicName
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.outgoing_rows import RowConverter
+from pulsar_spark.spark.row_encoder import RowEncoder
 from pulsar_spark.spark.write_columns import WriteColumns
 
 TOPIC = "persistent://public/default/t"
@@ -23,7 +27,9 @@ def columns_of(batch: pa.RecordBatch) -> WriteColumns:
         for position, name in enumerate(batch.schema.names)
         if name.startswith("__")
     )
-    return WriteColumns(batch.schema.get_field_index("value"), False, named)
+    kind = BinaryType() if _schema_of(batch) is None else StringType()
+    frame = StructType([StructField(name, kind) for name in batch.schema.names])
+    return WriteColumns((batch.schema.get_field_index("value"),), named, frame)
 
 
 def batch(value: pa.Array, **columns: pa.Array) -> pa.RecordBatch:
@@ -40,8 +46,18 @@ def convert(found: pa.RecordBatch, topic: str | None = TOPIC, **options: Any) ->
 def convert_all(
     found: pa.RecordBatch, topic: str | None = None, **options: Any
 ) -> list[tuple[str, MessageColumns]]:
-    converter = RowConverter(columns_of(found), topic, **options)
-    return [(part.topic, part.columns) for part in converter.convert(found)]
+    columns = columns_of(found)
+    converter = RowConverter(columns, topic, **options)
+    return [
+        (part.topic, converter.messages(part, RowEncoder(columns, _schema_of(found))))
+        for part in converter.split(found)
+    ]
+
+
+def _schema_of(found: pa.RecordBatch) -> SchemaInfo | None:
+    kind = found.schema.field("value").type
+    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    return None if binary else SchemaInfo(pb.Schema.String, "String")
 
 
 def binary(*values: bytes | None) -> pa.Array:
@@ -161,11 +177,14 @@ def test_a_row_that_cannot_be_sent_is_named(columns: dict[str, pa.Array], told: 
 def test_rows_are_numbered_over_all_batches_of_a_task() -> None:
     good = batch(binary(b"", b""), sequenceId=pa.array([1, 2], pa.int64()))
     bad = batch(binary(b"", b""), sequenceId=pa.array([1, -2], pa.int64()))
-    converter = RowConverter(columns_of(good), TOPIC)
-    list(converter.convert(good))
+    columns = columns_of(good)
+    converter = RowConverter(columns, TOPIC)
+    (part,) = converter.split(good)
+    converter.messages(part, RowEncoder(columns, None))
     assert converter.rows == 2
+    (part,) = converter.split(bad)
     with pytest.raises(InvalidRow, match="row 3"):
-        converter.convert(bad)
+        converter.messages(part, RowEncoder(columns, None))
 
 
 def test_each_topic_gets_its_rows_in_their_order() -> None:

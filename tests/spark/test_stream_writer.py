@@ -21,7 +21,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_spark.errors import InvalidRow, OptionError, PulsarError, UnsupportedFeature
+from pulsar_spark.errors import (
+    InvalidRow,
+    OptionError,
+    PulsarError,
+    SchemaMismatch,
+    UnsupportedFeature,
+)
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark import stream_writer as module
@@ -114,7 +120,7 @@ def test_the_topics_schema_is_held_against_the_values_before_a_micro_batch(
     broker.create_topic("t")
     source(broker.service_url).streamWriter(TEXT, overwrite)
     set_schema(broker, "t", SchemaInfo(pb.Schema.Int32, "INT32"))
-    with pytest.raises(UnsupportedFeature, match="INT32"):
+    with pytest.raises(SchemaMismatch, match="INT32"):
         source(broker.service_url).streamWriter(TEXT, overwrite)
     source(broker.service_url, valueFormat="raw").streamWriter(VALUE, overwrite)
     assert broker.faults.seen("PRODUCER") == 0

@@ -24,8 +24,8 @@ from pulsar_spark.errors import (
     InvalidRow,
     MessageTooLarge,
     PulsarError,
+    SchemaMismatch,
     TopicNotFound,
-    UnsupportedFeature,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
@@ -67,7 +67,7 @@ def write(
     for name in columns:
         schema.add(name, KINDS[name][0])
     planned = plan_columns(
-        schema, topic_given=parsed.topic is not None, value_format=parsed.value_format
+        schema, topic_given=parsed.topic is not None, value_format=parsed.schema.value_format
     )
     arrays = {name: pa.array(data, KINDS[name][1]) for name, data in columns.items()}
     table = pa.RecordBatch.from_pydict(arrays)
@@ -188,7 +188,7 @@ def test_text_registers_its_schema_and_reads_back_as_text(broker: EmbeddedBroker
     write(broker, {"text": ["grün", None]})
     assert sorted(values(broker, {"topic": "t"}), key=str) == [None, "grün"]
     write(broker, {"text": ["again"]})
-    with pytest.raises(InvalidRow, match="STRING"):
+    with pytest.raises(SchemaMismatch, match="STRING"):
         write(broker, {"value": [b"bytes"]})
     write(broker, {"value": [b"raw"]}, {"valueFormat": "raw"})
     assert sorted(values(broker, {"topic": "t"}), key=str) == [None, "again", "grün", "raw"]
@@ -200,7 +200,7 @@ def test_a_topic_of_another_schema_is_refused_before_anything_is_sent(
 ) -> None:
     broker.create_topic("t")
     set_schema(broker, "t", SchemaInfo(pb.Schema.Int32, "INT32"))
-    with pytest.raises(UnsupportedFeature, match="INT32"):
+    with pytest.raises(SchemaMismatch, match="INT32"):
         write(broker, {"value": [b"x"]})
     assert broker.faults.seen("SEND") == 0
 

@@ -18,8 +18,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_spark.errors import InvalidRow, OptionError, PulsarError, UnsupportedFeature
+from pulsar_spark.errors import InvalidRow, OptionError, PulsarError
 from pulsar_spark.spark.columns import read_schema
+from pulsar_spark.spark.value_types import ValueType
 from pulsar_spark.spark.write_columns import WriteColumns, plan_columns
 
 VALUE = StructField("value", BinaryType())
@@ -36,8 +37,9 @@ def test_named_columns_are_found_in_any_case_and_the_value_is_what_is_left() -> 
         StructField("__eventTime", LongType()),
         StructField("__topic", StringType()),
     )
-    assert found.value == 1
-    assert found.text is True
+    assert found.values == (1,)
+    assert found.fields == StructType([StructField("payload", StringType())])
+    assert found.key == StructField("__KEY", StringType())
     assert found.position("__key") == 0
     assert found.position("__eventTime") == 2
     assert found.position("__topic") == 3
@@ -46,9 +48,9 @@ def test_named_columns_are_found_in_any_case_and_the_value_is_what_is_left() -> 
 
 def test_what_was_read_can_be_written_back() -> None:
     found = plan_columns(
-        read_schema(BinaryType(), include_metadata=True), topic_given=False, value_format="auto"
+        read_schema(ValueType(), include_metadata=True), topic_given=False, value_format="auto"
     )
-    assert found.value == 0
+    assert found.values == (0,)
     assert {name for name, _ in found.by_name} == {
         "__topic",
         "__key",
@@ -82,7 +84,6 @@ def test_the_types_of_the_interface_are_taken(name: str, kind: DataType) -> None
     "name,kind",
     [
         ("__topic", BinaryType()),
-        ("__key", IntegerType()),
         ("__orderingKey", StringType()),
         ("__eventTime", IntegerType()),
         ("__eventTime", TimestampNTZType()),
@@ -105,17 +106,14 @@ def test_a_column_of_another_type_is_named(name: str, kind: DataType) -> None:
         ([StructField("__key", StringType())], "auto", InvalidRow, "no column left"),
         (
             [VALUE, StructField("other", StringType())],
-            "auto",
-            UnsupportedFeature,
+            "raw",
+            InvalidRow,
             "value, other",
         ),
-        ([StructField("value", IntegerType())], "auto", UnsupportedFeature, "value is int"),
-        (
-            [StructField("value", StructType().add("a", IntegerType()))],
-            "auto",
-            UnsupportedFeature,
-            "records",
-        ),
+        ([StructField("value", IntegerType())], "raw", InvalidRow, "value is int"),
+        ([StructField("value", IntegerType())], "string", InvalidRow, "value is int"),
+        ([VALUE, StructField("VALUE", StringType())], "auto", InvalidRow, "differ at most in case"),
+        ([VALUE, StructField("__key", IntegerType())], "raw", InvalidRow, "__key is int"),
         ([StructField("value", StringType())], "raw", InvalidRow, "Cast it to binary"),
         ([VALUE], "string", InvalidRow, "Cast it to string"),
         (
@@ -134,10 +132,21 @@ def test_values_that_cannot_be_written_are_refused(
     assert told in str(caught.value)
 
 
+def test_several_columns_of_any_type_are_left_to_the_topics_schema() -> None:
+    fields = [
+        StructField("a", StructType().add("b", IntegerType())),
+        StructField("__key", LongType()),
+        StructField("c", MapType(StringType(), LongType())),
+    ]
+    found = plan(*fields)
+    assert found.values == (0, 2)
+    assert found.fields.names == ["a", "c"]
+
+
 def test_some_topic_must_be_given() -> None:
     with pytest.raises(OptionError, match="no topic"):
         plan(VALUE, topic=False)
-    assert plan(VALUE, StructField("__topic", StringType()), topic=False).value == 0
+    assert plan(VALUE, StructField("__topic", StringType()), topic=False).values == (0,)
 
 
 @pytest.mark.fault(98)

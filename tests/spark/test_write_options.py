@@ -11,6 +11,7 @@ from pyspark import cloudpickle
 from pulsar_spark.errors import OptionError, UnsupportedFeature
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.spark.write_options import WriteOptions, parse_write_options
+from pulsar_spark.spark.write_schemas import SchemaChoice
 
 URL = {"service.url": "pulsar://localhost:6650"}
 
@@ -22,7 +23,7 @@ def parse(options: dict[str, str] | None = None) -> WriteOptions:
 def test_the_defaults_are_those_of_the_interface() -> None:
     options = parse()
     assert options.topic is None
-    assert options.value_format == "auto"
+    assert options.schema.value_format == "auto"
     assert options.keys_as_bytes is False
     assert options.wait_for_receipts is True
     producer = options.producer
@@ -58,7 +59,7 @@ def test_options_reach_the_producer() -> None:
     assert options.topic == "non-persistent://a/b/t"
     assert options.keys_as_bytes is True
     assert options.wait_for_receipts is False
-    assert options.value_format == "raw"
+    assert options.schema.value_format == "raw"
     producer = options.producer
     assert producer.compression == pb.ZSTD
     assert producer.batching_enabled is False
@@ -85,6 +86,9 @@ def test_the_path_names_the_topic_too() -> None:
         ({"pulsar.producer.chunkingEnabled": "true"}, "batchingEnabled"),
         ({"pulsar.producer.compressionType": "gzip"}, "compressionType"),
         ({"keyEncoding": "base64"}, "keyEncoding"),
+        ({"schema.name": "a-b"}, "schema.name"),
+        ({"schema.name": "com.example.Order"}, "schema.name"),
+        ({"schema.namespace": "com..example"}, "schema.namespace"),
         ({"deliveryGuarantee": "at-most-once"}, "deliveryGuarantee"),
         ({"pulsar.producer.sendTimeoutMs": "0"}, "sendTimeoutMs"),
     ],
@@ -99,15 +103,18 @@ def test_contradictions_and_wrong_values_are_errors(given: dict[str, str], told:
     "given",
     [
         {"deliveryGuarantee": "exactly-once"},
-        {"valueFormat": "avro"},
-        {"valueFormat": "json"},
-        {"schema.name": "r"},
         {"transactionTimeout": "1h"},
     ],
 )
 def test_what_is_not_built_is_an_error_and_nothing_weaker(given: dict[str, str]) -> None:
     with pytest.raises(UnsupportedFeature, match=next(iter(given))):
         parse(given)
+
+
+def test_what_schemas_are_called_is_an_option() -> None:
+    given = {"valueFormat": "avro", "schema.name": "Order", "schema.namespace": "com.example"}
+    assert parse(given).schema == SchemaChoice("avro", "Order", "com.example")
+    assert parse({}).schema == SchemaChoice()
 
 
 def test_options_of_reading_pass_so_that_both_can_share_theirs() -> None:
