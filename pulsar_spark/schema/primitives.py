@@ -1,0 +1,464 @@
+"""Primitive schemas of a fixed width: one value per message, as one column.
+
+The encodings are those of Java's client; all numbers are big-endian:
+
+    BOOLEAN          1 byte, 0 is false
+    INT8 … INT64     1, 2, 4 or 8 bytes, with sign
+    FLOAT, DOUBLE    4 or 8 bytes, IEEE 754
+    DATE, TIMESTAMP  int64, milliseconds since 1970 in UTC
+    TIME             int64, milliseconds, of which only the time of the day in UTC counts
+    INSTANT          int64 seconds since 1970 in UTC, int32 nanoseconds
+    LOCAL_DATE       int64, days since 1970
+    LOCAL_TIME       int64, nanoseconds of the day
+    LOCAL_DATE_TIME  int64 days since 1970, int64 nanoseconds of the day
+
+What is lost when reading: a DATE is a moment to Java, here it is the day of that moment in UTC;
+times are kept to the microsecond, what is finer is cut off towards the past. When writing: DATE is
+midnight in UTC, TIMESTAMP and TIME keep milliseconds, again cut off towards the past.
+
+Values are turned around as whole arrays; there is no Python object for each.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from struct import unpack_from
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_spark.errors import InvalidRow, SchemaMismatch
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import BYTES, PRIMITIVE_NAMES, SchemaInfo
+from pulsar_spark.schema.arrow_arrays import integers
+from pulsar_spark.schema.codec import Decoded, Undecodable
+from pulsar_spark.schema.column_names import VALUE
+from pulsar_spark.schema.null_rows import spread, without
+
+_MICROS = pa.timestamp("us", tz="UTC")
+_LOCAL_MICROS = pa.timestamp("us")
+_MILLIS_PER_DAY = 86_400_000
+_MICROS_PER_DAY = _MILLIS_PER_DAY * 1000
+_NANOS_PER_DAY = _MICROS_PER_DAY * 1000
+_MAX_MICROS = 2**63 - 1
+_MAX_DAYS = 2**31 - 1
+
+Numbers = Callable[[pa.Array], pa.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How a type with a fixed width is read and written.
+
+    `word` is the array typecode of the numbers that a value is made of. `read` makes a column of
+    them, with null for what is out of range; `write` makes the numbers of one column.
+    """
+
+    arrow: pa.DataType
+    width: int
+    word: str
+    read: Callable[[array[int]], pa.Array]
+    write: Callable[[pa.Array], array[int]]
+    accepts: tuple[pa.DataType, ...] = ()
+
+
+# --- arithmetic on columns ----------------------------------------------------------------
+
+
+def _number(value: int) -> pa.Scalar:
+    return integers([value], pa.int64())[0]
+
+
+def _floor_divide(numbers: pa.Array, divisor: int) -> pa.Array:
+    # Arrow's division cuts off towards zero.
+    quotient = pc.divide(numbers, _number(divisor))
+    rest = pc.subtract(numbers, pc.multiply(quotient, _number(divisor)))
+    return pc.subtract(quotient, pc.less(rest, _number(0)).cast(pa.int64()))
+
+
+def _floor_modulo(numbers: pa.Array, divisor: int) -> pa.Array:
+    quotient = _floor_divide(numbers, divisor)
+    return pc.subtract(numbers, pc.multiply(quotient, _number(divisor)))
+
+
+def _within(numbers: pa.Array, low: int, high: int) -> pa.Array:
+    """Return the numbers, null for those that are not from `low` to `high`."""
+    fits = pc.and_(pc.greater_equal(numbers, _number(low)), pc.less_equal(numbers, _number(high)))
+    return pc.if_else(fits, numbers, pa.nulls(1, pa.int64())[0])
+
+
+def _scaled(numbers: pa.Array, factor: int) -> pa.Array:
+    """Return the numbers times `factor`, null for what has no place in 64 bits."""
+    limit = _MAX_MICROS // factor
+    return pc.multiply(_within(numbers, -limit, limit), _number(factor))
+
+
+# --- from numbers to columns and back -----------------------------------------------------
+
+
+def _as_array(words: array[int], kind: pa.DataType) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(words), [None, pa.py_buffer(words)])
+
+
+def _as_words(column: pa.Array, code: str) -> array[int]:
+    """Return the numbers of a column in machine order; those of nulls are any."""
+    size = array(code).itemsize
+    words: array[int] = array(code)
+    data = column.buffers()[1]
+    if len(column):
+        words.frombytes(
+            memoryview(data)[column.offset * size : (column.offset + len(column)) * size]
+        )
+    return words
+
+
+def _plain(arrow: pa.DataType, word: str, *accepts: pa.DataType) -> _Kind:
+    return _Kind(
+        arrow,
+        array(word).itemsize,
+        word,
+        lambda words: _as_array(words, arrow),
+        lambda column: _as_words(column, word),
+        accepts,
+    )
+
+
+def _mapped(arrow: pa.DataType, read: Numbers, write: Numbers) -> _Kind:
+    """A type of one int64, which `read` and `write` turn into the column's numbers and back."""
+    return _Kind(
+        arrow,
+        8,
+        "q",
+        lambda words: read(_as_array(words, pa.int64())),
+        lambda column: _as_words(write(column), "q"),
+    )
+
+
+def _read_boolean(words: array[int]) -> pa.Array:
+    return pc.not_equal(_as_array(words, pa.int8()), integers([0], pa.int32())[0].cast(pa.int8()))
+
+
+def _write_boolean(column: pa.Array) -> array[int]:
+    return _as_words(column.cast(pa.int8()), "b")
+
+
+def _read_date(millis: pa.Array) -> pa.Array:
+    return _days(_floor_divide(millis, _MILLIS_PER_DAY))
+
+
+def _days(days: pa.Array) -> pa.Array:
+    return _within(days, -_MAX_DAYS - 1, _MAX_DAYS).cast(pa.int32()).view(pa.date32())
+
+
+def _day_numbers(dates: pa.Array) -> pa.Array:
+    return dates.view(pa.int32()).cast(pa.int64())
+
+
+def _read_instant(words: array[int]) -> pa.Array:
+    seconds = array("i", bytes(len(words) // 3 * 8))
+    low, high = (0, 1) if sys.byteorder == "little" else (1, 0)
+    seconds[high::2], seconds[low::2] = words[0::3], words[1::3]
+    whole = pa.Array.from_buffers(pa.int64(), len(words) // 3, [None, pa.py_buffer(seconds)])
+    nanos = _as_array(words[2::3], pa.int32()).cast(pa.int64())
+    nanos = _within(nanos, 0, 999_999_999)
+    micros = pc.add(_scaled(whole, 1_000_000), pc.divide(nanos, _number(1000)))
+    return _no_overflow(micros, whole).view(_MICROS)
+
+
+def _no_overflow(micros: pa.Array, large: pa.Array) -> pa.Array:
+    # Only adding to the last second or day can go beyond 64 bits, and then the sign changes.
+    wrapped = pc.and_(pc.greater(large, _number(0)), pc.less(micros, _number(0)))
+    return pc.if_else(wrapped, pa.nulls(1, pa.int64())[0], micros)
+
+
+def _write_instant(column: pa.Array) -> array[int]:
+    micros = column.view(pa.int64())
+    seconds = _as_words(_floor_divide(micros, 1_000_000), "q")
+    nanos = pc.multiply(_floor_modulo(micros, 1_000_000), _number(1000))
+    halves: array[int] = array("i")
+    halves.frombytes(seconds.tobytes())
+    low, high = (0, 1) if sys.byteorder == "little" else (1, 0)
+    words = array("i", bytes(12 * len(column)))
+    words[0::3], words[1::3] = halves[high::2], halves[low::2]
+    words[2::3] = _as_words(nanos.cast(pa.int32()), "i")
+    return words
+
+
+def _read_local_date_time(words: array[int]) -> pa.Array:
+    days = _as_array(words[0::2], pa.int64())
+    nanos = _within(_as_array(words[1::2], pa.int64()), 0, _NANOS_PER_DAY - 1)
+    micros = pc.add(_scaled(days, _MICROS_PER_DAY), pc.divide(nanos, _number(1000)))
+    return _no_overflow(micros, days).view(_LOCAL_MICROS)
+
+
+def _write_local_date_time(column: pa.Array) -> array[int]:
+    micros = column.view(pa.int64())
+    words = array("q", bytes(16 * len(column)))
+    words[0::2] = _as_words(_floor_divide(micros, _MICROS_PER_DAY), "q")
+    rest = _floor_modulo(micros, _MICROS_PER_DAY)
+    words[1::2] = _as_words(pc.multiply(rest, _number(1000)), "q")
+    return words
+
+
+def _write_time_of_day(nanos: pa.Array) -> pa.Array:
+    valid = _within(nanos, 0, _NANOS_PER_DAY - 1)
+    if valid.null_count > nanos.null_count:
+        row = pc.indices_nonzero(pc.and_(nanos.is_valid(), valid.is_null()))[0].as_py()
+        raise InvalidRow(
+            f"row {row} has {nanos[row]} as time of day in column {VALUE!r}",
+            "Write nanoseconds since midnight, from 0 to 86399999999999.",
+        )
+    return valid
+
+
+_INT8, _INT16, _INT32, _INT64 = pa.int8(), pa.int16(), pa.int32(), pa.int64()
+
+_KINDS: dict[int, _Kind] = {
+    pb.Schema.Bool: _Kind(pa.bool_(), 1, "b", _read_boolean, _write_boolean),
+    pb.Schema.Int8: _plain(_INT8, "b"),
+    pb.Schema.Int16: _plain(_INT16, "h", _INT8),
+    pb.Schema.Int32: _plain(_INT32, "i", _INT8, _INT16),
+    pb.Schema.Int64: _plain(_INT64, "q", _INT8, _INT16, _INT32),
+    # As whole numbers of their width: only the order of their bytes is changed.
+    pb.Schema.Float: _plain(pa.float32(), "i", _INT8, _INT16),
+    pb.Schema.Double: _plain(pa.float64(), "q", _INT8, _INT16, _INT32, pa.float32()),
+    pb.Schema.Date: _mapped(
+        pa.date32(),
+        _read_date,
+        lambda dates: pc.multiply(_day_numbers(dates), _number(_MILLIS_PER_DAY)),
+    ),
+    pb.Schema.Time: _mapped(
+        _INT64,
+        lambda millis: pc.multiply(_floor_modulo(millis, _MILLIS_PER_DAY), _number(1_000_000)),
+        lambda nanos: pc.divide(_write_time_of_day(nanos), _number(1_000_000)),
+    ),
+    pb.Schema.Timestamp: _mapped(
+        _MICROS,
+        lambda millis: _scaled(millis, 1000).view(_MICROS),
+        lambda micros: _floor_divide(micros.view(_INT64), 1000),
+    ),
+    pb.Schema.Instant: _Kind(_MICROS, 12, "i", _read_instant, _write_instant),
+    pb.Schema.LocalDate: _mapped(pa.date32(), _days, _day_numbers),
+    pb.Schema.LocalTime: _mapped(
+        _INT64, lambda nanos: _within(nanos, 0, _NANOS_PER_DAY - 1), _write_time_of_day
+    ),
+    pb.Schema.LocalDateTime: _Kind(
+        _LOCAL_MICROS, 16, "q", _read_local_date_time, _write_local_date_time
+    ),
+}
+
+# The primitive of a column. Those for times keep microseconds, and their zone or its absence.
+_SCHEMA_TYPES: dict[pa.DataType, int] = {
+    pa.binary(): BYTES,
+    pa.string(): pb.Schema.String,
+    pa.bool_(): pb.Schema.Bool,
+    _INT8: pb.Schema.Int8,
+    _INT16: pb.Schema.Int16,
+    _INT32: pb.Schema.Int32,
+    _INT64: pb.Schema.Int64,
+    pa.float32(): pb.Schema.Float,
+    pa.float64(): pb.Schema.Double,
+    pa.date32(): pb.Schema.LocalDate,
+    _MICROS: pb.Schema.Instant,
+    _LOCAL_MICROS: pb.Schema.LocalDateTime,
+}
+
+
+# --- what a codec has ---------------------------------------------------------------------
+
+
+def arrow_schema(info: SchemaInfo) -> pa.Schema:
+    """Return the one column ``value`` that the values are.
+
+    Raises SchemaMismatch if the schema is not a primitive.
+    """
+    return pa.schema([(VALUE, _arrow_type(info))])
+
+
+def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> PrimitiveDecoder:
+    """Return a decoder of values written with `writer` to `fields`, which is its column or none.
+
+    Raises SchemaMismatch if the types differ, but for integers and floats that the reader's type
+    holds exactly, and if another column is asked for.
+    """
+    unknown = [name for name in fields if name != VALUE]
+    if unknown:
+        raise SchemaMismatch(
+            f"values of type {reader.type_name} have no column {unknown[0]!r}",
+            f"Their only column is {VALUE!r}.",
+        )
+    source, target = _arrow_type(writer), _arrow_type(reader)
+    if writer.type != reader.type and not _widens(source, reader):
+        raise SchemaMismatch(
+            f"values were written as {writer.type_name}, and the query reads {reader.type_name}",
+            "Read the topic with valueFormat=raw.",
+        )
+    return PrimitiveDecoder(writer.type, target if fields else None)
+
+
+def encoder(info: SchemaInfo, columns: pa.Schema) -> PrimitiveEncoder:
+    """Return an encoder of the only column, whatever its name, for a topic with schema `info`.
+
+    Raises SchemaMismatch if there are several columns, or one that the schema's type does not
+    hold exactly.
+    """
+    target = _arrow_type(info)
+    if len(columns) != 1:
+        found = ", ".join(columns.names[:20]) or "none"
+        raise SchemaMismatch(
+            f"the topic's schema is {info.type_name}, one value without fields, and the columns "
+            f"to write are: {found}",
+            "Select the one column to write, besides those whose names begin with two underscores.",
+        )
+    column = columns.field(0)
+    found_type = _normal(column.type)
+    if found_type != target and not _widens(found_type, info):
+        raise SchemaMismatch(
+            f"the topic's schema is {info.type_name}, and column {column.name!r} is {column.type}",
+            f"Cast the column to {_spark_name(target)}.",
+        )
+    return PrimitiveEncoder(info.type)
+
+
+def schema_for(column: pa.DataType) -> SchemaInfo:
+    """Return the schema that a single column of a type that is no record is written with.
+
+    Timestamps are INSTANT or, without a zone, LOCAL_DATE_TIME, and dates LOCAL_DATE: the types
+    that lose nothing. Raises SchemaMismatch for what no primitive holds.
+    """
+    number = _SCHEMA_TYPES.get(_normal(column))
+    if number is None:
+        raise SchemaMismatch(
+            f"no primitive schema of Pulsar holds a column of type {column}",
+            "Cast the column, put it into a struct, or write with valueFormat=avro or json.",
+        )
+    return SchemaInfo(number, PRIMITIVE_NAMES.get(number, ""))
+
+
+def _arrow_type(info: SchemaInfo) -> pa.DataType:
+    if info.type not in _KINDS:
+        raise SchemaMismatch(
+            f"{info.type_name} is no primitive schema", "Read the topic with valueFormat=raw."
+        )
+    return _KINDS[info.type].arrow
+
+
+def _widens(source: pa.DataType, target: SchemaInfo) -> bool:
+    return source in _KINDS[target.type].accepts
+
+
+def _normal(kind: pa.DataType) -> pa.DataType:
+    """Return a type as it is in the tables: a zone is only how a moment is shown."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, tz="UTC")
+    return kind
+
+
+def _spark_name(kind: pa.DataType) -> str:
+    if kind == _LOCAL_MICROS:
+        return "timestamp_ntz"
+    if pa.types.is_timestamp(kind):
+        return "timestamp"
+    return {
+        pa.int8(): "tinyint",
+        pa.int16(): "smallint",
+        pa.int32(): "int",
+        pa.int64(): "bigint",
+        pa.float32(): "float",
+        pa.bool_(): "boolean",
+        pa.date32(): "date",
+    }.get(kind, str(kind))
+
+
+# --- decoding -----------------------------------------------------------------------------
+
+
+class PrimitiveDecoder:
+    """Decodes values of one primitive type to one column, or checks them if there is none."""
+
+    def __init__(self, number: int, target: pa.DataType | None) -> None:
+        self._kind = _KINDS[number]
+        self._target = target
+
+    def decode(self, raw: pa.Array) -> Decoded:
+        """Decode a binary array; null is a value that is null."""
+        column, bad = _decode_fixed(raw, self._kind)
+        if self._target is None:
+            return Decoded((), bad)
+        return Decoded((column.cast(self._target),), bad)
+
+
+def _decode_fixed(raw: pa.Array, kind: _Kind) -> tuple[pa.Array, list[Undecodable]]:
+    sizes = pc.binary_length(raw)
+    fits = pc.equal(sizes, integers([kind.width], pa.int32())[0])
+    present = len(raw) - raw.null_count
+    if pc.sum(fits).as_py() != (present or None):
+        bad = _wrong_widths(sizes, fits, kind.width)
+        column, ranges = _decode_fixed(without(raw, [item.row for item in bad]), kind)
+        return column, sorted(bad + ranges, key=lambda item: item.row)
+    packed = raw.drop_null() if raw.null_count else raw
+    column = kind.read(_words(packed, kind))
+    if raw.null_count:
+        column = spread(column, raw.is_valid())
+    if column.null_count == raw.null_count:
+        return column, []
+    return column, _out_of_range(raw, column)
+
+
+def _words(packed: pa.Array, kind: _Kind) -> array[int]:
+    """Return the numbers of values that all have the right width."""
+    words: array[int] = array(kind.word)
+    if len(packed):
+        _, offsets, data = packed.buffers()
+        (start,) = unpack_from("=i", offsets, 4 * packed.offset)
+        words.frombytes(memoryview(data)[start : start + len(packed) * kind.width])
+        if sys.byteorder == "little":
+            words.byteswap()
+    return words
+
+
+def _wrong_widths(sizes: pa.Array, fits: pa.Array, width: int) -> list[Undecodable]:
+    return [
+        Undecodable(row, "", f"the value has {sizes[row]} bytes, and its type {width}")
+        for row in pc.indices_nonzero(pc.invert(fits)).to_pylist()
+    ]
+
+
+def _out_of_range(raw: pa.Array, column: pa.Array) -> list[Undecodable]:
+    rows = pc.indices_nonzero(pc.and_(raw.is_valid(), column.is_null())).to_pylist()
+    return [
+        Undecodable(row, "", f"0x{raw[row].as_py().hex()} is out of the range of the column's type")
+        for row in rows
+    ]
+
+
+# --- encoding -----------------------------------------------------------------------------
+
+
+class PrimitiveEncoder:
+    """Encodes the only column of record batches as values of one primitive type."""
+
+    def __init__(self, number: int) -> None:
+        self._kind = _KINDS[number]
+
+    def encode(self, columns: pa.RecordBatch) -> pa.Array:
+        """Return a binary array with a value for each row.
+
+        Raises InvalidRow that names the row for a time of day out of its range.
+        """
+        column = columns.column(0).cast(self._kind.arrow)
+        kind = self._kind
+        words = kind.write(column)
+        if sys.byteorder == "little":
+            words.byteswap()
+        count = len(column)
+        offsets = array("i", range(0, (count + 1) * kind.width, kind.width))
+        values = pa.Array.from_buffers(
+            pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(words)]
+        )
+        if column.null_count:
+            return pc.if_else(column.is_valid(), values, pa.nulls(1, pa.binary())[0])
+        return values
