@@ -21,7 +21,7 @@ class PendingSend:
     """One SEND that waits for its receipt.
 
     It keeps the command and the bytes so that it can be sent again. `deadline` is a time of
-    the monotonic clock. Of a message in chunks only the last one has the callback, counts as
+    the monotonic clock, `size` the bytes of metadata and payload. Of a message in chunks only the last one has the callback, counts as
     a message, and completes it.
     """
 
@@ -35,6 +35,7 @@ class PendingSend:
         "num_messages",
         "payload",
         "sequence_id",
+        "size",
     )
 
     def __init__(
@@ -57,11 +58,7 @@ class PendingSend:
         self.deadline = float("inf")
         self.callback = callback
         self.chunk = chunk
-
-    @property
-    def size(self) -> int:
-        """Bytes of metadata and payload."""
-        return len(self.metadata) + len(self.payload)
+        self.size = len(metadata) + len(payload)
 
 
 class Verdict(Enum):

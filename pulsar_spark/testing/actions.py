@@ -13,7 +13,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pulsar_spark.errors import OptionError
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MAGIC_BROKER_ENTRY_METADATA, MAGIC_CHECKSUM
 from pulsar_spark.testing.refusals import server_error
@@ -183,7 +183,7 @@ class Redirect(Action):
 
     def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
         """Answer with the redirect."""
-        response = commands.lookup_response(
+        response = answers.lookup_response(
             command.body.request_id,
             pb.CommandLookupTopicResponse.Redirect,
             broker_service_url=self.url,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.errors import InvalidTopicName
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.connection import Connection
 from pulsar_spark.protocol.events import CommandReceived, ConnectionFailed, Event, SendReceived
@@ -287,7 +287,7 @@ class Session(Wire):
 
     def announce_producer(self, producer: Producer) -> None:
         """Tell a producer that it may write."""
-        answer = commands.producer_success(
+        answer = answers.producer_success(
             producer.request_id,
             producer.name,
             schema_version=producer.schema_version,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing.consumers import Consumer
 from pulsar_spark.testing.cursor import Cursor
@@ -138,7 +138,7 @@ class Subscription:
         for consumer in self.consumers:
             if not consumer.end_reported:
                 consumer.end_reported = True
-                command = commands.reached_end_of_topic(consumer.consumer_id)
+                command = answers.reached_end_of_topic(consumer.consumer_id)
                 consumer.session.send(command, self.topic.name)
 
 
@@ -212,7 +212,7 @@ class SingleSubscription(Subscription):
 
     def _tell(self, consumer: Consumer, is_active: bool) -> None:
         if self.kind == pb.CommandSubscribe.Failover:
-            command = commands.active_consumer_change(consumer.consumer_id, is_active)
+            command = answers.active_consumer_change(consumer.consumer_id, is_active)
             consumer.session.send(command, self.topic.name)
 
     def deliver(self) -> bool:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import Buffer
 from pulsar_spark.protocol.message_id import EARLIEST, LATEST
@@ -235,7 +235,7 @@ class Topic:
             for consumer in subscription.consumers
         ]
         for session, number, kind in clients:
-            command = commands.topic_migrated(
+            command = answers.topic_migrated(
                 number, kind, broker_service_url=url, broker_service_url_tls=url_tls
             )
             session.send(command, self.name)

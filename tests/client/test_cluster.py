@@ -11,7 +11,7 @@ from pulsar_spark.client.addresses import BrokerAddress
 from pulsar_spark.client.cluster import Cluster
 from pulsar_spark.client.options import ClientOptions, ProducerOptions
 from pulsar_spark.errors import AuthorizationError, ClosedError, TopicNotFound
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import CommandReceived, Event
 from tests.client.producing import TOPIC, TopicScript, topic
@@ -104,7 +104,7 @@ def test_a_missing_topic_may_still_be_created_by_its_producer(code: int) -> None
         if event.kind != pb.BaseCommand.PARTITIONED_METADATA or event.request_id is None:
             return False
         session.send(
-            commands.partitioned_metadata_response(event.request_id, error=code, message="no")
+            answers.partitioned_metadata_response(event.request_id, error=code, message="no")
         )
         return True
 

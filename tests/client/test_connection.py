@@ -24,7 +24,7 @@ from pulsar_spark.errors import (
     RemoteProtocolError,
     TopicNotFound,
 )
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import CommandReceived, Event
 from pulsar_spark.protocol.frames import encode_command
@@ -86,7 +86,7 @@ def test_answers_can_come_in_any_order() -> None:
         if len(held) == 3:
             for request_id in reversed(held):
                 session.send(
-                    commands.lookup_response(
+                    answers.lookup_response(
                         request_id,
                         pb.CommandLookupTopicResponse.Connect,
                         broker_service_url=f"pulsar://h:{request_id + 1}",
@@ -106,7 +106,7 @@ def test_a_refusal_is_raised_as_the_error_of_its_code() -> None:
     def script(session: Session, event: Event) -> bool:
         if kind_of(event) != T.LOOKUP:
             return False
-        session.send(commands.error(request_of(event), pb.TopicNotFound, "no t"))
+        session.send(answers.error(request_of(event), pb.TopicNotFound, "no t"))
         return True
 
     with ScriptedBroker(script) as broker:
@@ -124,7 +124,7 @@ def test_answers_nobody_waits_for_are_ignored_and_logged_once(
     def script(session: Session, event: Event) -> bool:
         if kind_of(event) == T.LOOKUP:
             for request_id in (12345, 12346):
-                session.send(commands.success(request_id))
+                session.send(answers.success(request_id))
             broker.answer(session, event)
             broker.answer(session, event)
             return True
@@ -173,8 +173,8 @@ def test_a_producer_that_must_wait_gets_its_second_answer() -> None:
         if kind_of(event) != T.PRODUCER:
             return False
         request_id = request_of(event)
-        session.send(commands.producer_success(request_id, "waiting", producer_ready=False))
-        session.send(commands.producer_success(request_id, "ready"))
+        session.send(answers.producer_success(request_id, "waiting", producer_ready=False))
+        session.send(answers.producer_success(request_id, "ready"))
         return True
 
     with ScriptedBroker(script) as broker:
@@ -282,7 +282,7 @@ def test_any_frame_counts_as_a_sign_of_life() -> None:
         session = broker.sessions[0]
         session.reply = lambda data: []  # type: ignore[method-assign]
         for _ in range(8):
-            session.send_unchecked(commands.success(99))
+            session.send_unchecked(answers.success(99))
             time.sleep(0.1)
         assert not connection.closed
         connection.close()
@@ -409,16 +409,16 @@ def test_hostile_frames_end_the_connection_with_our_own_error(data: bytes) -> No
 @pytest.mark.parametrize(
     "command",
     [
-        commands.message(1, pb.MessageIdData(ledgerId=1, entryId=1)),
-        commands.success(1),
-        commands.connected("again"),
+        answers.message(1, pb.MessageIdData(ledgerId=1, entryId=1)),
+        answers.success(1),
+        answers.connected("again"),
     ],
     ids=["message", "success", "connected twice"],
 )
 def test_commands_out_of_turn_in_the_handshake_end_it(command: pb.BaseCommand) -> None:
     def script(session: Session, event: Event) -> bool:
         if command.type == T.CONNECTED:
-            session.send(commands.connected("once"))
+            session.send(answers.connected("once"))
         session.send_unchecked(command)
         return True
 
@@ -436,7 +436,7 @@ def test_receipts_and_messages_for_nobody_are_ignored() -> None:
         connection = connected(broker)
         session = broker.sessions[0]
         message_id = pb.MessageIdData(ledgerId=1, entryId=1)
-        session.send_unchecked(commands.send_receipt(77, 1, message_id))
+        session.send_unchecked(answers.send_receipt(77, 1, message_id))
         session.send_entry(77, Entry(1, 1, [b"x"]))
         session.send_unchecked(commands.close_consumer(77, commands.NO_REQUEST_ID))
         assert connection.request(look_up).request_id is not None
@@ -447,7 +447,7 @@ def test_receipts_and_messages_for_nobody_are_ignored() -> None:
 @pytest.mark.parametrize("size", [0, -1, 2**31 - 1])
 def test_an_impossible_message_size_is_refused_or_bounded(size: int) -> None:
     def script(session: Session, event: Event) -> bool:
-        session.send(commands.connected("b", max_message_size=size))
+        session.send(answers.connected("b", max_message_size=size))
         return True
 
     with ScriptedBroker(script) as broker:
@@ -473,7 +473,7 @@ def test_a_broker_that_does_not_answer_connect_is_a_timeout() -> None:
 def test_a_refused_login_is_one_attempt_and_shows_no_secret() -> None:
     def script(session: Session, event: Event) -> bool:
         session.send_unchecked(
-            commands.error(2**64 - 1, pb.AuthenticationError, "bad token: canary-1")
+            answers.error(2**64 - 1, pb.AuthenticationError, "bad token: canary-1")
         )
         session.drop()
         return True
@@ -518,13 +518,13 @@ def test_challenges_are_answered_with_fresh_credentials() -> None:
         connection = ClientConnection(broker.broker, broker.options(), Refreshing()).open()
         session = broker.sessions[0]
         for expected in (1, 2):
-            session.send(commands.auth_challenge("b", "token", b"PulsarAuthRefresh"))
+            session.send(answers.auth_challenge("b", "token", b"PulsarAuthRefresh"))
             wait_until(lambda n=expected: len(broker.commands(T.AUTH_RESPONSE)) == n)  # type: ignore[misc]
-        answers = [body.response.auth_data for body in broker.commands(T.AUTH_RESPONSE)]
-        assert answers == [b"token-2", b"token-3"]
+        given = [body.response.auth_data for body in broker.commands(T.AUTH_RESPONSE)]
+        assert given == [b"token-2", b"token-3"]
         handler = Recorder()
         connection.add_consumer(handler)
-        session.send(commands.auth_challenge("b", "token", b"PulsarAuthRefresh"))
+        session.send(answers.auth_challenge("b", "token", b"PulsarAuthRefresh"))
         wait_until(lambda: handler.names == ["disconnect"])
         assert isinstance(handler.calls[0][1], AuthenticationError)
         assert "canary" not in str(handler.calls[0][1])
@@ -537,7 +537,7 @@ def test_a_challenge_of_another_method_ends_the_connection() -> None:
         connection = connected(broker)
         handler = Recorder()
         connection.add_consumer(handler)
-        broker.sessions[0].send(commands.auth_challenge("b", "kerberos", b""))
+        broker.sessions[0].send(answers.auth_challenge("b", "kerberos", b""))
         wait_until(lambda: handler.names == ["disconnect"])
         assert "kerberos" in str(handler.calls[0][1])
         connection.close()
@@ -546,7 +546,7 @@ def test_a_challenge_of_another_method_ends_the_connection() -> None:
 @pytest.mark.fault(49)
 def test_endless_challenges_before_connected_are_bounded() -> None:
     def script(session: Session, event: Event) -> bool:
-        session.send(commands.auth_challenge("b", "token", b""))
+        session.send(answers.auth_challenge("b", "token", b""))
         return True
 
     with ScriptedBroker(script) as broker:
@@ -595,7 +595,7 @@ def test_a_failed_handshake_leaves_nothing_behind() -> None:
 
 
 def commands_bytes() -> bytes:
-    return encode_command(commands.connected("some broker with a name"))
+    return encode_command(answers.connected("some broker with a name"))
 
 
 @pytest.mark.fault(75)

@@ -8,7 +8,7 @@ from pulsar_spark.client import probe as module
 from pulsar_spark.client.connection_pool import ConnectionPool
 from pulsar_spark.client.probe import FoundEntry, Probe
 from pulsar_spark.errors import CorruptMessage, OperationTimeout, TopicNotFound
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers
 from pulsar_spark.protocol.events import Event
 from pulsar_spark.protocol.frames import encode_raw_payload_command
 from pulsar_spark.protocol.message_id import (
@@ -234,11 +234,11 @@ def test_an_entry_that_makes_no_sense_is_an_error_with_its_id() -> None:
     def script(session: Session, event: Event) -> bool:
         if kind_of(event) == T.GET_LAST_MESSAGE_ID:
             last = MessageId(5, 7).to_pb()
-            session.send(commands.get_last_message_id_response(request_of(event), last))
+            session.send(answers.get_last_message_id_response(request_of(event), last))
             return True
         if kind_of(event) == T.FLOW:
             consumer_id = broker.commands(T.SUBSCRIBE)[0].consumer_id
-            command = commands.message(consumer_id, MessageId(5, 7).to_pb())
+            command = answers.message(consumer_id, MessageId(5, 7).to_pb())
             for part in encode_raw_payload_command(command, b"\x00\x00\xff\xff"):
                 session.send_bytes(bytes(part))
             return True

@@ -13,7 +13,7 @@ from pulsar_spark.errors import (
     PulsarError,
     TopicTerminated,
 )
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageId
 from tests.client.producing import (
@@ -73,7 +73,7 @@ def test_a_receipt_can_name_a_batch_by_its_highest_id() -> None:
 
         def on_send(session: Session, sent: Sent) -> bool:
             stored = pb.MessageIdData(ledgerId=1, entryId=2)
-            session.send(commands.send_receipt(sent.command.producer_id, 9, stored))
+            session.send(answers.send_receipt(sent.command.producer_id, 9, stored))
             return True
 
         script.on_send = on_send
@@ -110,8 +110,8 @@ def test_receipts_and_errors_for_an_unknown_producer_are_ignored() -> None:
 
         def on_send(session: Session, sent: Sent) -> bool:
             stored = pb.MessageIdData(ledgerId=1, entryId=2)
-            session.send_unchecked(commands.send_receipt(987_654, 0, stored))
-            session.send_unchecked(commands.send_error(987_654, 0, pb.UnknownError, "?"))
+            session.send_unchecked(answers.send_receipt(987_654, 0, stored))
+            session.send_unchecked(answers.send_error(987_654, 0, pb.UnknownError, "?"))
             return False
 
         script.on_send = on_send
@@ -194,7 +194,7 @@ def test_a_refusal_of_what_is_acknowledged_is_ignored() -> None:
             if sent.sequence_id == 1:
                 producer_id = sent.command.producer_id
                 for code in (pb.ChecksumError, pb.PersistenceError):
-                    session.send(commands.send_error(producer_id, 0, code, "late"))
+                    session.send(answers.send_error(producer_id, 0, code, "late"))
             return False
 
         script.on_send = on_send

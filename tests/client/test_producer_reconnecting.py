@@ -13,7 +13,7 @@ from pulsar_spark.errors import (
     TopicTerminated,
     UnsupportedFeature,
 )
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from tests.client.producing import (
     NO_ID,
@@ -165,7 +165,7 @@ def test_a_topic_that_went_to_another_cluster_is_an_error_at_once() -> None:
 
         def on_send(session: Session, sent: Sent) -> bool:
             kind = pb.CommandTopicMigrated.Producer
-            session.send_unchecked(commands.topic_migrated(sent.command.producer_id, kind))
+            session.send_unchecked(answers.topic_migrated(sent.command.producer_id, kind))
             return True
 
         script.on_send = on_send
@@ -184,7 +184,7 @@ def test_a_topic_that_is_terminated_meanwhile_fails_what_is_pending_at_once() ->
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
             if command.epoch:
                 code = pb.TopicTerminatedError
-                session.send(commands.error(command.request_id, code, "terminated"))
+                session.send(answers.error(command.request_id, code, "terminated"))
             return bool(command.epoch)
 
         def on_send(session: Session, sent: Sent) -> bool:

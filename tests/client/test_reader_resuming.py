@@ -14,7 +14,7 @@ from pulsar_spark.client.connection_pool import ConnectionPool
 from pulsar_spark.client.options import MIB, ReaderOptions
 from pulsar_spark.client.reader import EntryReader
 from pulsar_spark.errors import ConnectError, PulsarError, TopicNotFound
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers
 from pulsar_spark.protocol.events import CommandReceived, Event
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.testing import EmbeddedBroker
@@ -442,7 +442,7 @@ def test_answers_twice_late_or_to_nobody_do_no_harm() -> None:
         messages = fill(broker, TOPIC, 20)
         for command in ("SUBSCRIBE", "LOOKUP", "GET_LAST_MESSAGE_ID"):
             broker.faults.duplicate(command, answer=True, times=None)
-        broker.faults.inject(commands.success(99_999))
+        broker.faults.inject(answers.success(99_999))
         assert read_range(broker, TOPIC, EARLIEST_POSITION, after_last(messages)) == messages
 
 

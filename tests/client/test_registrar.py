@@ -28,7 +28,7 @@ from pulsar_spark.errors import (
     TopicTerminated,
     UnsupportedFeature,
 )
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from tests.client.producing import NO_ID, TOPIC, Sent, TopicScript, make, single, topic
 from tests.client.scripted_broker import ScriptedBroker, Session
@@ -42,7 +42,7 @@ def refuse_producers(script: TopicScript, code: int, times: int = 10**6) -> list
         asked.append(time.monotonic())
         if len(asked) > times:
             return False
-        session.send(commands.error(command.request_id, code, "not now"))
+        session.send(answers.error(command.request_id, code, "not now"))
         return True
 
     script.on_producer = on_producer
@@ -229,7 +229,7 @@ def test_a_topic_that_moves_to_another_cluster_while_it_is_opened_is_an_error_at
 
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
             kind = pb.CommandTopicMigrated.Producer
-            session.send_unchecked(commands.topic_migrated(command.producer_id, kind))
+            session.send_unchecked(answers.topic_migrated(command.producer_id, kind))
             return True
 
         script.on_producer = on_producer
@@ -275,7 +275,7 @@ def test_an_end_on_two_ways_at_once_leads_to_one_registration() -> None:
             if session.number:
                 return False
             producer_id = sent.command.producer_id
-            session.send(commands.send_error(producer_id, 0, pb.PersistenceError, "?"))
+            session.send(answers.send_error(producer_id, 0, pb.PersistenceError, "?"))
             session.send(commands.close_producer(producer_id, NO_ID))
             session.drop()
             return True

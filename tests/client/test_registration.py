@@ -9,7 +9,7 @@ import pytest
 
 from pulsar_spark.client.registration import Identity, Registration
 from pulsar_spark.errors import ConnectionLost, OperationTimeout, PulsarError, ServiceNotReady
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from tests.client.producing import NO_ID, TOPIC, TopicScript, topic
 from tests.client.scripted_broker import Session
@@ -69,8 +69,8 @@ def test_receipts_and_refusals_reach_the_owner() -> None:
         registration.open(identity(), 5)
         session, command = script.producers[0]
         stored = pb.MessageIdData(ledgerId=1, entryId=1)
-        session.send(commands.send_receipt(command.producer_id, 5, stored))
-        session.send(commands.send_error(command.producer_id, 6, pb.NotAllowedError, ""))
+        session.send(answers.send_receipt(command.producer_id, 5, stored))
+        session.send(answers.send_error(command.producer_id, 6, pb.NotAllowedError, ""))
         while not owner.errors:
             assert owner.changed.wait(5)
             owner.changed.clear()
@@ -131,7 +131,7 @@ def test_an_answer_that_comes_too_late_does_not_count() -> None:
         assert raised.value.topic in (TOPIC, None)
         script.wait_for(lambda: bool(script.closed))
         session, command = late[0]
-        session.send_unchecked(commands.producer_success(command.request_id, "late"))
+        session.send_unchecked(answers.producer_success(command.request_id, "late"))
         Registration(Owner(), connection).open(mine, 5)
         assert mine.name != "late"
         assert mine.epoch == 1

@@ -10,7 +10,7 @@ from pulsar_spark.client.connection_pool import ConnectionPool
 from pulsar_spark.client.entries import ReceivedEntry
 from pulsar_spark.client.options import ClientOptions, ReaderOptions
 from pulsar_spark.client.reader import EntryReader
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.checksum import crc32c
@@ -101,9 +101,7 @@ class _NoTopic(Action):
     """The answer of a broker to a consumer that has no topic behind it: there is nothing."""
 
     def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
-        target.send(
-            commands.get_last_message_id_response(command.body.request_id, EARLIEST.to_pb())
-        )
+        target.send(answers.get_last_message_id_response(command.body.request_id, EARLIEST.to_pb()))
 
 
 def lose_topic(broker: EmbeddedBroker, topic: str) -> Rule:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.errors import LocalProtocolError
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import (
     BODY_FIELDS,
@@ -44,11 +44,12 @@ SAMPLES: dict[str, Any] = {
 
 BUILDERS: list[Callable[..., pb.BaseCommand]] = [
     function
-    for name, function in vars(commands).items()
+    for module in (commands, answers)
+    for name, function in vars(module).items()
     if inspect.isfunction(function)
-    and function.__module__ == commands.__name__
+    and function.__module__ == module.__name__
     and not name.startswith("_")
-    and name not in ("build", "key_values")
+    and name not in ("build", "key_values", "txn_fields")
 ]
 
 

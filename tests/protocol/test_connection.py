@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pulsar_spark.errors import LocalProtocolError, RemoteProtocolError
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.connection import MAX_MESSAGE_SIZE_LIMIT, Connection
 from pulsar_spark.protocol.events import (
@@ -47,7 +47,7 @@ def pair() -> Pair:
     pair = Pair()
     pair.client.send(commands.connect("test"))
     pair.to_broker()
-    pair.broker.send(commands.connected("test"))
+    pair.broker.send(answers.connected("test"))
     pair.to_client()
     return pair
 
@@ -55,14 +55,14 @@ def pair() -> Pair:
 def open_producer(pair: Pair) -> None:
     pair.client.send(commands.producer("t", 1, 10))
     pair.to_broker()
-    pair.broker.send(commands.producer_success(10, "name"))
+    pair.broker.send(answers.producer_success(10, "name"))
     pair.to_client()
 
 
 def open_consumer(pair: Pair) -> None:
     pair.client.send(commands.subscribe("t", "s", 1, 20))
     pair.to_broker()
-    pair.broker.send(commands.success(20))
+    pair.broker.send(answers.success(20))
     pair.to_client()
 
 
@@ -87,7 +87,7 @@ def test_an_entry_goes_to_the_broker_and_comes_back_as_it_was_sent(pair: Pair) -
     pair.client.send_payload(commands.send(1, 0), METADATA, b"payload")
     [sent] = pair.to_broker()
     assert isinstance(sent, SendReceived)
-    pair.broker.send_raw_payload(commands.message(1, MESSAGE_ID), bytes(sent.payload))
+    pair.broker.send_raw_payload(answers.message(1, MESSAGE_ID), bytes(sent.payload))
     [received] = pair.to_client()
     assert isinstance(received, MessageReceived)
     assert received.payload == sent.payload
@@ -120,7 +120,7 @@ def test_the_client_adopts_the_brokers_limit() -> None:
     client = Connection(Role.CLIENT)
     assert client.max_message_size == DEFAULT_MAX_MESSAGE_SIZE
     client.send(commands.connect("t"))
-    client.receive_data(encode_command(commands.connected("b", max_message_size=10_240)))
+    client.receive_data(encode_command(answers.connected("b", max_message_size=10_240)))
     assert client.max_message_size == 10_240
 
 
@@ -129,7 +129,7 @@ def test_the_client_adopts_the_brokers_limit() -> None:
 def test_an_impossible_limit_fails_the_connection(size: int) -> None:
     client = Connection(Role.CLIENT)
     client.send(commands.connect("t"))
-    client.receive_data(encode_command(commands.connected("b", max_message_size=size)))
+    client.receive_data(encode_command(answers.connected("b", max_message_size=size)))
     [failed] = client.events_received()
     assert isinstance(failed, ConnectionFailed)
 
@@ -138,20 +138,20 @@ def test_an_impossible_limit_fails_the_connection(size: int) -> None:
 def test_a_huge_limit_is_clamped() -> None:
     client = Connection(Role.CLIENT)
     client.send(commands.connect("t"))
-    client.receive_data(encode_command(commands.connected("b", max_message_size=2**31 - 1)))
+    client.receive_data(encode_command(answers.connected("b", max_message_size=2**31 - 1)))
     assert client.max_message_size == MAX_MESSAGE_SIZE_LIMIT
 
 
 def test_a_violation_is_an_event_and_what_follows_is_ignored(pair: Pair) -> None:
-    pair.client.receive_data(encode_command(commands.connected("again")))
-    pair.client.receive_data(encode_command(commands.success(1)))
+    pair.client.receive_data(encode_command(answers.connected("again")))
+    pair.client.receive_data(encode_command(answers.success(1)))
     [failed] = pair.client.events_received()
     assert isinstance(failed, ConnectionFailed)
     assert isinstance(failed.error, RemoteProtocolError)
 
 
 def test_events_before_a_violation_are_kept(pair: Pair) -> None:
-    pair.client.receive_data(encode_command(commands.success(1)) + b"\x00\x00\x00\x00")
+    pair.client.receive_data(encode_command(answers.success(1)) + b"\x00\x00\x00\x00")
     events = pair.client.events_received()
     assert [type(event) for event in events] == [CommandReceived, ConnectionFailed]
 
@@ -170,7 +170,7 @@ def test_a_refused_connect_reaches_the_client() -> None:
     pair = Pair()
     pair.client.send(commands.connect("t"))
     pair.to_broker()
-    pair.broker.send(commands.error(0, pb.AuthenticationError, "no"))
+    pair.broker.send(answers.error(0, pb.AuthenticationError, "no"))
     [event] = pair.to_client()
     assert isinstance(event, CommandReceived)
     assert event.name == "ERROR"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsar_spark.errors import ChecksumMismatch, LocalProtocolError, RemoteProtocolError
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import (
     DEFAULT_MAX_MESSAGE_SIZE,
@@ -27,7 +27,7 @@ from pulsar_spark.protocol.frames import (
 METADATA = pb.MessageMetadata(
     producer_name="p", sequence_id=7, publish_time=1_700_000_000_000
 ).SerializeToString()
-MESSAGE = commands.message(3, pb.MessageIdData(ledgerId=1, entryId=2))
+MESSAGE = answers.message(3, pb.MessageIdData(ledgerId=1, entryId=2))
 
 # The bytes of the two smallest frames, written by hand from the layout of the module.
 PING_FRAME = bytes.fromhex("00000009 00000005 0812 9201 00")
@@ -176,7 +176,7 @@ def test_unknown_fields_are_skipped_and_the_last_of_repeated_ones_wins() -> None
 
 
 def test_a_negative_int32_of_ten_bytes_is_read() -> None:
-    command = commands.message(1, pb.MessageIdData(ledgerId=1, entryId=2, partition=-1))
+    command = answers.message(1, pb.MessageIdData(ledgerId=1, entryId=2, partition=-1))
     data = b"".join(encode_raw_payload_command(command, b""))
     assert decode_one(data).command.message.message_id.partition == -1
 

@@ -7,14 +7,14 @@ import random
 import pytest
 
 from pulsar_spark.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
-from pulsar_spark.protocol import commands, states
+from pulsar_spark.protocol import answers, commands, states
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.states import CONNECTION, CONSUMER, PRODUCER, Conversation, Role, State
 
 C, B = Role.CLIENT, Role.BROKER
 Step = tuple[Role, pb.BaseCommand]
 
-CONNECTED_STEPS: list[Step] = [(C, commands.connect("t")), (B, commands.connected("t"))]
+CONNECTED_STEPS: list[Step] = [(C, commands.connect("t")), (B, answers.connected("t"))]
 MESSAGE_ID = pb.MessageIdData(ledgerId=1, entryId=1)
 
 
@@ -31,11 +31,11 @@ def play(conversation: Conversation, *steps: Step) -> list[bool]:
 
 PRODUCER_OPEN: list[Step] = [
     (C, commands.producer("t", 1, 10)),
-    (B, commands.producer_success(10, "name")),
+    (B, answers.producer_success(10, "name")),
 ]
 CONSUMER_OPEN: list[Step] = [
     (C, commands.subscribe("t", "s", 1, 20)),
-    (B, commands.success(20)),
+    (B, answers.success(20)),
 ]
 
 
@@ -62,8 +62,8 @@ def test_once_connected_every_command_is_legal_from_the_side_that_sends_it() -> 
     [
         (C, commands.lookup("t", 1)),
         (C, commands.ping()),
-        (B, commands.connected("t")),
-        (B, commands.message(1, MESSAGE_ID)),
+        (B, answers.connected("t")),
+        (B, answers.message(1, MESSAGE_ID)),
     ],
     ids=["LOOKUP", "PING", "CONNECTED", "MESSAGE"],
 )
@@ -76,14 +76,14 @@ def test_nothing_but_connect_comes_first(sender: Role, command: pb.BaseCommand) 
 @pytest.mark.fault(42)
 def test_a_second_connected_is_a_fault_of_the_broker() -> None:
     with pytest.raises(RemoteProtocolError, match="CONNECTED"):
-        ready(C).apply(B, commands.connected("t"))
+        ready(C).apply(B, answers.connected("t"))
     with pytest.raises(LocalProtocolError, match="CONNECTED"):
-        ready(B).apply(B, commands.connected("t"))
+        ready(B).apply(B, answers.connected("t"))
 
 
 def test_a_refused_connect_closes_the_conversation() -> None:
     conversation = Conversation(C)
-    play(conversation, CONNECTED_STEPS[0], (B, commands.error(0, 3, "no")))
+    play(conversation, CONNECTED_STEPS[0], (B, answers.error(0, 3, "no")))
     assert conversation.connection is State.CLOSED
     with pytest.raises(LocalProtocolError):
         conversation.apply(C, commands.ping())
@@ -95,8 +95,8 @@ def test_a_producer_opens_sends_and_closes() -> None:
     assert conversation.producer(1) is State.OPEN
     assert all(play(conversation, (C, commands.close_producer(1, 11))))
     assert conversation.producer(1) is State.CLOSING
-    late = (B, commands.send_receipt(1, 0, MESSAGE_ID))
-    assert all(play(conversation, late, (B, commands.success(11))))
+    late = (B, answers.send_receipt(1, 0, MESSAGE_ID))
+    assert all(play(conversation, late, (B, answers.success(11))))
     assert conversation.producer(1) is State.ABSENT
 
 
@@ -105,11 +105,11 @@ def test_a_producer_that_waits_for_access_may_not_send_until_it_is_ready() -> No
     play(
         conversation,
         PRODUCER_OPEN[0],
-        (B, commands.producer_success(10, "name", producer_ready=False)),
+        (B, answers.producer_success(10, "name", producer_ready=False)),
     )
     assert conversation.producer(1) is State.WAITING
     assert play(conversation, (C, commands.send(1, 0))) == [False]
-    play(conversation, (B, commands.producer_success(10, "name")))
+    play(conversation, (B, answers.producer_success(10, "name")))
     assert conversation.producer(1) is State.OPEN
 
 
@@ -127,8 +127,8 @@ def test_what_crosses_a_close_is_dropped_on_both_ends() -> None:
             (C, commands.send(1, 0)),
             (C, commands.flow(1, 1)),
             (C, commands.ack(1, [MESSAGE_ID])),
-            (B, commands.message(1, MESSAGE_ID)),
-            (B, commands.send_receipt(1, 0, MESSAGE_ID)),
+            (B, answers.message(1, MESSAGE_ID)),
+            (B, answers.send_receipt(1, 0, MESSAGE_ID)),
         )
         == [False] * 5
     )
@@ -137,45 +137,45 @@ def test_what_crosses_a_close_is_dropped_on_both_ends() -> None:
 @pytest.mark.fault(22)
 def test_a_message_may_overtake_the_answer_to_subscribe() -> None:
     conversation = ready()
-    steps = [CONSUMER_OPEN[0], (B, commands.message(1, MESSAGE_ID)), CONSUMER_OPEN[1]]
+    steps = [CONSUMER_OPEN[0], (B, answers.message(1, MESSAGE_ID)), CONSUMER_OPEN[1]]
     assert all(play(conversation, *steps))
     assert conversation.consumer(1) is State.OPEN
 
 
 @pytest.mark.fault(42)
 def test_deliveries_to_a_consumer_that_never_was_are_dropped() -> None:
-    assert play(ready(), (B, commands.message(99, MESSAGE_ID))) == [False]
+    assert play(ready(), (B, answers.message(99, MESSAGE_ID))) == [False]
 
 
 def test_a_seek_closes_the_consumer_which_then_subscribes_again() -> None:
     conversation = ready()
     play(conversation, *CONSUMER_OPEN, (C, commands.seek(1, 21, publish_time=5)))
     assert conversation.consumer(1) is State.SEEKING
-    assert play(conversation, (B, commands.message(1, MESSAGE_ID))) == [False]
+    assert play(conversation, (B, answers.message(1, MESSAGE_ID))) == [False]
     play(conversation, (B, commands.close_consumer(1, commands.NO_REQUEST_ID)))
-    play(conversation, (B, commands.success(21)))
+    play(conversation, (B, answers.success(21)))
     assert conversation.consumer(1) is State.ABSENT
-    play(conversation, (C, commands.subscribe("t", "s", 1, 22)), (B, commands.success(22)))
+    play(conversation, (C, commands.subscribe("t", "s", 1, 22)), (B, answers.success(22)))
     assert conversation.consumer(1) is State.OPEN
 
 
 def test_an_answer_to_an_older_request_leaves_the_newer_state_alone() -> None:
     conversation = ready()
     play(conversation, *CONSUMER_OPEN, (C, commands.close_consumer(1, 21)))
-    play(conversation, (C, commands.subscribe("t", "s", 1, 22)), (B, commands.success(21)))
+    play(conversation, (C, commands.subscribe("t", "s", 1, 22)), (B, answers.success(21)))
     assert conversation.consumer(1) is State.OPENING
 
 
 def test_a_refused_unsubscribe_leaves_the_consumer_open() -> None:
     conversation = ready()
     play(conversation, *CONSUMER_OPEN, (C, commands.unsubscribe(1, 21)))
-    play(conversation, (B, commands.error(21, 0, "no")))
+    play(conversation, (B, answers.error(21, 0, "no")))
     assert conversation.consumer(1) is State.OPEN
 
 
 def test_an_answer_that_nobody_asked_for_changes_nothing() -> None:
     conversation = ready()
-    assert all(play(conversation, *CONSUMER_OPEN, (B, commands.success(999))))
+    assert all(play(conversation, *CONSUMER_OPEN, (B, answers.success(999))))
     assert conversation.consumer(1) is State.OPEN
 
 
@@ -211,17 +211,17 @@ def test_random_commands_give_only_verdicts_or_protocol_errors() -> None:
         (C, commands.close_consumer(1, 22)),
         (C, commands.close_producer(1, 23)),
         (C, commands.unsubscribe(1, 24)),
-        (B, commands.success(21)),
-        (B, commands.success(22)),
-        (B, commands.error(24, 0, "")),
-        (B, commands.error(10, 0, "")),
-        (B, commands.message(1, MESSAGE_ID)),
-        (B, commands.send_receipt(1, 0, MESSAGE_ID)),
-        (B, commands.send_error(1, 0, 0, "")),
+        (B, answers.success(21)),
+        (B, answers.success(22)),
+        (B, answers.error(24, 0, "")),
+        (B, answers.error(10, 0, "")),
+        (B, answers.message(1, MESSAGE_ID)),
+        (B, answers.send_receipt(1, 0, MESSAGE_ID)),
+        (B, answers.send_error(1, 0, 0, "")),
         (B, commands.close_consumer(1, commands.NO_REQUEST_ID)),
         (B, commands.close_producer(1, commands.NO_REQUEST_ID)),
-        (B, commands.producer_success(10, "n", producer_ready=False)),
-        (B, commands.reached_end_of_topic(1)),
+        (B, answers.producer_success(10, "n", producer_ready=False)),
+        (B, answers.reached_end_of_topic(1)),
     ]
     verdicts = set()
     for _ in range(20_000):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
 _T = pb.BaseCommand
@@ -14,17 +14,17 @@ Refuse = Callable[[Any, int, str], pb.BaseCommand | None]
 
 def _lookup(body: Any, code: int, message: str) -> pb.BaseCommand:
     failed = pb.CommandLookupTopicResponse.Failed
-    return commands.lookup_response(body.request_id, failed, error=code, message=message)
+    return answers.lookup_response(body.request_id, failed, error=code, message=message)
 
 
 def _send(body: Any, code: int, message: str) -> pb.BaseCommand:
-    return commands.send_error(body.producer_id, body.sequence_id, code, message)
+    return answers.send_error(body.producer_id, body.sequence_id, code, message)
 
 
 def _ack(body: Any, code: int, message: str) -> pb.BaseCommand | None:
     if not body.HasField("request_id"):
         return None
-    return commands.ack_response(
+    return answers.ack_response(
         body.consumer_id, request_id=body.request_id, error=code, message=message
     )
 
@@ -38,9 +38,9 @@ def _typed(answer: str, error: str = "error", message_field: str = "message") ->
 
 
 _REFUSALS: dict[int, Refuse] = {
-    _T.CONNECT: lambda _, code, message: commands.error(commands.NO_REQUEST_ID, code, message),
+    _T.CONNECT: lambda _, code, message: answers.error(commands.NO_REQUEST_ID, code, message),
     _T.LOOKUP: _lookup,
-    _T.PARTITIONED_METADATA: lambda body, code, message: commands.partitioned_metadata_response(
+    _T.PARTITIONED_METADATA: lambda body, code, message: answers.partitioned_metadata_response(
         body.request_id, error=code, message=message
     ),
     _T.SEND: _send,
@@ -64,4 +64,4 @@ def refusal(kind: int, body: Any, code: int, message: str) -> pb.BaseCommand | N
         return _REFUSALS[kind](body, code, message)
     if "request_id" not in body.DESCRIPTOR.fields_by_name:
         return None
-    return commands.error(body.request_id, code, message)
+    return answers.error(body.request_id, code, message)

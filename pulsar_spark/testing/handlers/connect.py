@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing.actions import Incoming
 from pulsar_spark.testing.refusals import Refusal
@@ -30,7 +30,7 @@ def connect(session: Session, command: Incoming) -> None:
     session.exposes_metadata = (
         version >= _ENTRY_METADATA_VERSION and body.feature_flags.supports_broker_entry_metadata
     )
-    answer = commands.connected(
+    answer = answers.connected(
         SERVER_VERSION,
         protocol_version=version,
         max_message_size=session.server.options.max_message_size,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.states import State
 from pulsar_spark.testing.actions import Incoming
@@ -71,7 +71,7 @@ def _connect(session: Session, topic: Topic, body: pb.CommandSubscribe) -> None:
         topic.release(consumer)
         raise
     session.consumers[consumer.consumer_id] = consumer
-    session.send(commands.success(body.request_id), topic.name)
+    session.send(answers.success(body.request_id), topic.name)
     subscription.started(consumer)
 
 
@@ -120,7 +120,7 @@ def seek(session: Session, command: Incoming) -> None:
         raise Refusal(pb.MetadataError, "Message id and message publish time were not present")
     for gone in subscription.seek(start, ack_set):
         gone.session.close_consumer(gone)
-    session.send(commands.success(body.request_id), topic.name)
+    session.send(answers.success(body.request_id), topic.name)
 
 
 def last_message_id(session: Session, command: Incoming) -> None:
@@ -134,7 +134,7 @@ def last_message_id(session: Session, command: Incoming) -> None:
     last = message_id(place)
     last.partition = topic.partition
     last.batch_index = batch_index
-    answer = commands.get_last_message_id_response(
+    answer = answers.get_last_message_id_response(
         body.request_id,
         last,
         message_id(consumer.subscription.cursor.mark_delete),
@@ -147,7 +147,7 @@ def stats(session: Session, command: Incoming) -> None:
     body: pb.CommandConsumerStats = command.body
     consumer = _consumer(session, body.consumer_id)
     subscription = consumer.subscription
-    answer = commands.consumer_stats_response(
+    answer = answers.consumer_stats_response(
         body.request_id,
         consumerName=consumer.name,
         availablePermits=max(0, consumer.permits),
@@ -167,7 +167,7 @@ def close_consumer(session: Session, command: Incoming) -> None:
     topic = None if consumer is None else consumer.subscription.topic
     if consumer is not None:
         consumer.subscription.topic.release(consumer)
-    session.send(commands.success(body.request_id), topic.name if topic else None)
+    session.send(answers.success(body.request_id), topic.name if topic else None)
 
 
 def unsubscribe(session: Session, command: Incoming) -> None:
@@ -181,7 +181,7 @@ def unsubscribe(session: Session, command: Incoming) -> None:
         raise Refusal(pb.MetadataError, "Unconnected or shared consumer attempting to unsubscribe")
     del session.consumers[body.consumer_id]
     _end(subscription, others)
-    session.send(commands.success(body.request_id), topic.name)
+    session.send(answers.success(body.request_id), topic.name)
 
 
 def _end(subscription: Subscription, others: list[Consumer]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.topic_name import topics_hash
 from pulsar_spark.testing.actions import Incoming
@@ -28,7 +28,7 @@ def lookup(session: Session, command: Incoming) -> None:
     name = str(parse_topic(body.topic))
     owner = server.topics.owner(name)
     here = owner == session.listener
-    answer = commands.lookup_response(
+    answer = answers.lookup_response(
         body.request_id,
         _L.Connect if here else _L.Redirect,
         broker_service_url=server.service_url(owner),
@@ -44,7 +44,7 @@ def partitioned_metadata(session: Session, command: Incoming) -> None:
     name = parse_topic(body.topic)
     create = body.metadata_auto_creation_enabled
     partitions = session.server.topics.partitions(name, auto_create=create)
-    answer = commands.partitioned_metadata_response(body.request_id, partitions=partitions)
+    answer = answers.partitioned_metadata_response(body.request_id, partitions=partitions)
     session.send(answer, str(name))
 
 
@@ -57,7 +57,7 @@ def topics_of_namespace(session: Session, command: Incoming) -> None:
         names = filter_by_pattern(names, body.topics_pattern)
     digest = topics_hash(names)
     changed = not body.HasField("topics_hash") or body.topics_hash != digest
-    answer = commands.get_topics_of_namespace_response(
+    answer = answers.get_topics_of_namespace_response(
         body.request_id,
         names if changed else [],
         filtered=filtered,
@@ -107,4 +107,4 @@ def unwatch_topics(session: Session, command: Incoming) -> None:
     stop = session.watchers.pop(body.watcher_id, None)
     if stop is not None:
         stop()
-    session.send(commands.success(body.request_id))
+    session.send(answers.success(body.request_id))

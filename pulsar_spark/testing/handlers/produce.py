@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.errors import ChecksumMismatch, RemoteProtocolError
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import Buffer, parse_payload
 from pulsar_spark.protocol.states import State
@@ -77,7 +77,7 @@ def _admit(created: Producer) -> None:
     topic.producers.add(created)
     session.producers[created.producer_id] = created
     deduplication = session.server.options.deduplication
-    answer = commands.producer_success(
+    answer = answers.producer_success(
         created.request_id,
         created.name,
         last_sequence_id=topic.sequence_ids.get(created.name, -1) if deduplication else -1,
@@ -153,6 +153,6 @@ def close_producer(session: Session, command: Incoming) -> None:
     """Let a producer go."""
     body: pb.CommandCloseProducer = command.body
     owner = session.producers.pop(body.producer_id, None)
-    session.send(commands.success(body.request_id), owner.topic.name if owner else None)
+    session.send(answers.success(body.request_id), owner.topic.name if owner else None)
     if owner is not None:
         owner.topic.producers.remove(owner)
