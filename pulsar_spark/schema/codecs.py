@@ -31,8 +31,8 @@ _CACHED_SHAPES = 64
 PLAIN = frozenset((BYTES, pb.Schema.String))
 """Types whose values are bytes or text as they are."""
 _PRIMITIVE = frozenset(PRIMITIVE_NAMES) - PLAIN
-_CODED = PLAIN | _PRIMITIVE
 _PROTOBUF = frozenset((pb.Schema.Protobuf, pb.Schema.ProtobufNative))
+_CODED = PLAIN | _PRIMITIVE | _PROTOBUF | {pb.Schema.Avro, pb.Schema.Json}
 
 
 class Codec(Protocol):
@@ -115,6 +115,18 @@ def codec_of(info: SchemaInfo) -> Codec:
         from pulsar_spark.schema import primitives
 
         return primitives
+    if kind == pb.Schema.Avro:
+        from pulsar_spark.schema import avro_codec
+
+        return avro_codec
+    if kind == pb.Schema.Json:
+        from pulsar_spark.schema import json_codec
+
+        return json_codec
+    if kind in _PROTOBUF:
+        from pulsar_spark.schema import protobuf_codec
+
+        return protobuf_codec
     raise SchemaMismatch(
         f"values of the schema type {info.type_name} are not decoded", "Use valueFormat=raw."
     )

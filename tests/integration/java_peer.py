@@ -6,6 +6,7 @@ import base64
 import json
 import subprocess
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,6 +86,30 @@ class JavaPeer:
         """Return the first `count` messages of a topic, and see it end there."""
         answer = self._ask(broker, topic, {"do": "read", "count": count})
         return [_from_json(found) for found in answer["messages"]]
+
+    def write_typed(
+        self,
+        broker: Broker,
+        topic: str,
+        schema: Mapping[str, Any],
+        values: list[Any],
+        *,
+        batching: bool = True,
+    ) -> None:
+        """Send values in JSON by a producer with a schema.
+
+        `schema` has a ``type``; records also a ``class``, KEY_VALUE a ``key``, a ``value`` and an
+        ``encoding``.
+        """
+        command = {"do": "writeTyped", "schema": schema, "values": values, "batching": batching}
+        self._ask(broker, topic, command)
+
+    def read_typed(
+        self, broker: Broker, topic: str, schema: Mapping[str, Any], count: int
+    ) -> list[Any]:
+        """Return the first values of a topic in JSON, as a consumer with a schema has them."""
+        answer = self._ask(broker, topic, {"do": "readTyped", "schema": schema, "count": count})
+        return [found["value"] for found in answer["messages"]]
 
     def close(self) -> None:
         """End the process."""
