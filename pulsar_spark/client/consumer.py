@@ -50,7 +50,8 @@ BUSY_SECONDS = 10.0
 """How long a consumer in the way may be one whose connection broke without the broker's knowing."""
 
 _BUSY_PAUSE = 0.5
-_ATTEMPT_SECONDS = 30.0
+# A broker that lets go of a topic can forget a request: it is asked anew.
+_ATTEMPT_SECONDS = 15.0
 # That nothing is there is no reason for doubt at once: most topics that are empty are just that.
 # Thousands of them are not looked at all together.
 _DOUBT_SECONDS = 5.0

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from pulsar_spark.client import consumer
+from pulsar_spark.client.backoff import Deadline
+from pulsar_spark.client.consumer import TopicEnd
+from pulsar_spark.client.pipeline import Job, retrying, run
 from pulsar_spark.client.topic_writer import TopicWriter
 from pulsar_spark.errors import ConsumerBusy, DataLossError
 from pulsar_spark.protocol.batches import MessageFields
@@ -293,6 +298,42 @@ def test_a_durable_subscription_keeps_what_nobody_else_would(
     query = query.restarted()
     assert query.batch() == new
     drained(broker, query, topic)
+
+
+@pytest.mark.fault(14)
+def test_no_consumer_that_came_while_its_topic_was_let_go_is_believed(
+    broker: Broker, feed: Feed
+) -> None:
+    topics = [broker.create_topic() for _ in range(2)]
+    for topic in topics:
+        feed(topic, [0, 0, 0])
+    stop = threading.Event()
+
+    def unload(topic: str) -> None:
+        while not stop.wait(0.2):
+            # What it meets while it unloads all the time is its own affair.
+            with contextlib.suppress(Exception):
+                broker.unload(topic)
+
+    threads = [threading.Thread(target=unload, args=(topic,)) for topic in topics]
+    for thread in threads:
+        thread.start()
+    found: list[int] = []
+    try:
+        with clustered(broker) as cluster:
+            for number in range(100):
+                one = consumer.DurableConsumer(cluster, topics[number % 2], "s", consumer.EARLIEST)
+                found.append(run(partial(_end, one, Position(0, 1)), 100.0).last.entry_id)
+                one.close()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert found == [2] * 100
+
+
+def _end(one: consumer.DurableConsumer, known: Position, deadline: Deadline) -> Job[TopicEnd]:
+    return retrying(lambda to: one.end_job(to, known), deadline)
 
 
 def test_caps_hold_over_mixed_entries(broker: Broker, make: Make, feed: Feed) -> None:

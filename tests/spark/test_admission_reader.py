@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
+import re
+import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -165,3 +171,54 @@ def test_a_fault_in_the_report_is_logged_and_nothing_else(
     assert report["lag"] == {full("t"): {}}
     assert lag({"endOffset": end, "latestOffset": report}).messages is None
     assert "cannot be told" in caplog.text
+
+
+# --- long runs ----------------------------------------------------------------------------------
+
+
+class Used(NamedTuple):
+    """What this process uses; `memory` is what is resident, in KiB."""
+
+    threads: int
+    files: int
+    memory: int
+
+
+def used_by_process() -> Used:
+    gc.collect()
+    (memory,) = re.findall(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return Used(threading.active_count(), len(os.listdir("/proc/self/fd")), int(memory))
+
+
+@pytest.mark.fault(76)
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_ten_thousand_triggers_without_news_cost_no_memory_threads_or_files(
+    broker: EmbeddedBroker,
+) -> None:
+    broker.create_topic("t", 4)
+    store_many(broker, "t-partition-0", 10)
+    options = {"service.url": broker.service_url, "topic": "t", "startingOffsets": "earliest"}
+    reader = AdmissionStreamReader(
+        parse_stream_options({**options, "maxMessagesPerTrigger": "100"}), VALUE
+    )
+    limit = reader.getDefaultReadLimit()
+    end = json.loads(json.dumps(reader.latestOffset(reader.initialOffset(), limit)))
+
+    def trigger() -> None:
+        # As Spark does: offsets go to and fro as JSON.
+        assert json.loads(json.dumps(reader.latestOffset(end, limit))) == end
+        json.dumps(reader.reportLatestOffset())
+
+    # The broker's own records are full by then.
+    for _ in range(1500):
+        trigger()
+    before = used_by_process()
+    for _ in range(10_000):
+        trigger()
+    after = used_by_process()
+    reader.stop()
+    assert after.threads <= before.threads
+    assert after.files <= before.files
+    # Measured: some 10 KiB. One of 100 bytes a trigger would be 1000 KiB.
+    assert after.memory - before.memory < 700
