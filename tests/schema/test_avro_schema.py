@@ -210,9 +210,10 @@ def test_hostile_definitions_are_refused_in_bounded_time(data: bytes) -> None:
     assert time.process_time() - started < 2
 
 
-KEYS = (
-    "type name namespace fields items values symbols size logicalType precision scale default aliases"
-).split()
+KEYS = [
+    *("type", "name", "namespace", "fields", "items", "values", "symbols", "size"),
+    *("logicalType", "precision", "scale", "default", "aliases"),
+]
 JSON = st.recursive(
     st.none()
     | st.booleans()
