@@ -2,10 +2,14 @@
 #   make test PYTHON=python3.12           with another interpreter
 #   make test TESTS=tests/protocol        a part of the tests
 #   make test PYTEST_FLAGS="-x -k frames" more for pytest
+#   make test-matrix SPARKS="4.0 4.3"     some versions of Spark; SPARKS=oldest is one
+#   make soak SOAK_FLAGS="--seed 7"       the same faults again; --help lists what else there is
 
 PYTHON ?= python3
 TESTS ?= tests
 PYTEST_FLAGS ?=
+SPARKS ?=
+SOAK_FLAGS ?=
 
 VENV := .venv
 READY := $(VENV)/.ready-$(subst /,_,$(PYTHON))
@@ -17,16 +21,22 @@ CHECKED := $(wildcard pulsar_spark pyspark_pulsar.py tests tools benchmarks)
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench broker proto clean
+.PHONY: help demo test test-matrix soak lint format bench broker proto clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY) ## write to and read from a topic through Spark, on a broker in memory
 	$(RUN) -m pulsar_spark demo
 
 test: $(READY) ## run the tests; a real broker is fetched by Maven and started if it can be had
 	$(RUN) -m pytest -rs $(PYTEST_FLAGS) $(TESTS)
+
+test-matrix: $(READY) ## run the smoke tests with each version of Spark, in environments of their own
+	$(RUN) -m tools.matrix $(SPARKS)
+
+soak: $(READY) ## read 5 million rows from a real broker while everything is killed; takes long
+	$(RUN) -m tests.soak $(SOAK_FLAGS)
 
 lint: $(READY) ## check style, types and generated code
 	$(RUN) -m ruff check $(CHECKED)
@@ -48,7 +58,7 @@ proto: $(READY) ## compile proto/PulsarApi.proto
 	$(RUN) -m tools.generate_proto
 
 clean: ## remove the virtual environment and all that was built
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) .venv-matrix build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -not -path './.git/*' -exec rm -rf {} +
 

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import random
-import signal
-import subprocess
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.brokers import Broker, wait_until
-from tests.integration.messages import official_read
-from tests.integration.spark_io import official
+from tests.integration.brokers import Broker, Real, wait_until
 from tests.integration.streams import Feed, backlog, feeding
+from tests.soak.soak import FAULTS, Settings, Soak
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-WORKER = "pyspark.daemon pyspark.worker"
-SOURCE = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 class Job:
@@ -69,41 +59,6 @@ def feed(broker: Broker) -> Iterator[Feed]:
         yield made
 
 
-def processes(kind: str) -> list[int]:
-    """Return the processes of this test's Spark that run tasks, or the driver's part of sources.
-
-    Those of tasks are forked by daemons, which are not among them.
-    """
-    listing = subprocess.run(
-        ["ps", "-axwwo", "pid=,ppid=,command="], capture_output=True, text=True, check=True
-    )
-    parents: dict[int, int] = {}
-    found: set[int] = set()
-    for line in listing.stdout.splitlines():
-        pid, parent, command = line.split(None, 2)
-        parents[int(pid)] = int(parent)
-        if kind in command:
-            found.add(int(pid))
-    forked = kind == WORKER
-    return [
-        pid for pid in found if (parents.get(pid) in found or not forked) and _is_ours(pid, parents)
-    ]
-
-
-def _is_ours(pid: int, parents: dict[int, int]) -> bool:
-    while pid in parents and pid != os.getpid():
-        pid = parents[pid]
-    return pid == os.getpid()
-
-
-def kill(kind: str) -> int:
-    """Kill such processes; returns how many there were."""
-    found = processes(kind)
-    for pid in found:
-        os.kill(pid, signal.SIGKILL)
-    return len(found)
-
-
 def test_a_stream_is_read_and_acknowledged(
     spark: SparkSession, broker: Broker, feed: Feed, tmp_path: Path
 ) -> None:
@@ -127,56 +82,14 @@ def test_a_stream_is_read_and_acknowledged(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.fault(66, 71, 74)
-def test_every_row_is_read_once_whatever_is_killed(
-    spark: SparkSession, broker: Broker, feed: Feed, tmp_path: Path
-) -> None:
-    rng = random.Random(5)
-    topic = broker.create_topic(partitions=2)
-    partitions = broker.partitions_of(topic, 2)
-    job = Job(spark, broker, tmp_path, topic=topic, maxMessagesPerTrigger="1000")
-    expected: dict[str, list[bytes]] = {partition: [] for partition in partitions}
-    stop = threading.Event()
-
-    def write() -> None:
-        while not stop.is_set():
-            for partition in partitions:
-                expected[partition] += feed(partition, [0, 20, 5])
-            stop.wait(0.2)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    killed = {WORKER: 0, SOURCE: 0}
-    try:
-        for victim in (WORKER, SOURCE, WORKER, "unload", SOURCE, "stop"):
-            query = job.start()
-            reached = len(job.batches)
-            deadline = time.monotonic() + 60
-            while len(job.batches) < reached + 2 and time.monotonic() < deadline:
-                time.sleep(0.05)
-            time.sleep(rng.random() * 0.3)
-            if victim == "unload":
-                broker.unload(topic)
-            elif victim in killed:
-                while not (count := kill(victim)) and time.monotonic() < deadline:
-                    time.sleep(0.01)
-                killed[victim] += count
-            job.stop()
-    finally:
-        stop.set()
-        writer.join()
-        job.stop()
-    query = job.start(availableNow=True)
-    assert query.awaitTermination(120)
-    assert all(killed.values()), killed
-    found = job.values
-    with official(broker) as client:
-        for partition, sent in expected.items():
-            here = set(sent)
-            mine = [value for value in found if value in here]
-            assert set(mine) == here
-            # A producer that lost a receipt sends its batch again: the topic tells what it holds.
-            held = official_read(client, partition, len(mine))
-            assert mine == [message.data() for message in held]
-    assert max(len(batch) for batch in job.batches.values()) <= 1000
+@pytest.mark.timeout(400)
+@pytest.mark.fault(14, 66, 71)
+def test_every_row_is_read_once_whatever_is_killed(tuned_broker: Broker, tmp_path: Path) -> None:
+    # Small beside the ones of `make soak`, and on the embedded broker smaller still.
+    rows, faults = (200_000, 12) if isinstance(tuned_broker, Real) else (60_000, 6)
+    report = Soak(tuned_broker, tmp_path, Settings(rows, faults, seed=5, rate=9000.0)).run()
+    assert not report.problems, str(report)
+    assert report.rows == rows
+    assert set(report.faults) == set(FAULTS)
+    assert report.faults.total() == faults
+    assert report.unloads

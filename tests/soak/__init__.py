@@ -1,0 +1,1 @@
+"""A stream under many faults at once: ``python -m tests.soak``, and a small one in the tests."""

@@ -1,0 +1,329 @@
+"""A soak: rows are written, faults strike, and the query's result is checked to the last row.
+
+The topic's rows are held by nothing but the query's subscription, where the broker can be told
+so: what is acknowledged too early is lost, and seen.
+"""
+
+from __future__ import annotations
+
+import http.client
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pulsar_spark.errors import PulsarError
+from tests.integration.brokers import Broker, Real
+from tests.integration.streams import backlog
+from tests.soak.job import Job, Results
+from tests.soak.processes import kill
+from tests.soak.producers import Producers
+from tests.support.real_broker import AdminError
+
+PARTITIONS = 4
+SUBSCRIPTION = "soak"
+
+# How often each kind of fault comes, beside topics that are unloaded every second.
+FAULTS = {
+    "task": 4,  # tasks are killed, and run again
+    "query": 3,  # the query is stopped, and goes on from its checkpoint
+    "source": 2,  # the driver's part of the source is killed, and with it the query
+    "broker": 2,  # the broker is stopped in good order, and started
+    "broker killed": 1,
+    "driver": 1,  # all of Spark is killed
+}
+
+# After such a fault one failure of the query is no surprise.
+_FAILS = frozenset({"task", "source"})
+# Where our own errors show that a query has failed by itself.
+_OWN = "pulsar_spark.errors"
+
+_LOOK_SECONDS = 0.1
+_UNLOAD_SECONDS = 1.0
+_DRAIN_SECONDS = 90.0
+_VICTIM_SECONDS = 60.0
+
+
+class SoakFailed(Exception):
+    """The soak cannot go on; the report says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How long and how hard. Two soaks with one seed have the same faults in the same order.
+
+    `rate` is in rows a second, `stall_seconds` how long the query may read nothing.
+    """
+
+    rows: int
+    faults: int
+    seed: int = 0
+    rate: float = 8000.0
+    stall_seconds: float = 120.0
+
+
+@dataclass(slots=True)
+class Report:
+    """What has happened. `problems` is empty if all is well."""
+
+    rows: int = 0
+    batches: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    unloads: int = 0
+    failures: int = 0
+    resent: int = 0
+    seconds: float = 0.0
+    longest_pause: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
+        done = (
+            f"{self.rows:,} rows in {self.batches} micro-batches, {self.faults.total()} faults "
+            f"({kinds}), {self.unloads} unloads, the query failed {self.failures} times, "
+            f"{self.resent} entries sent again, {self.seconds:.0f} s, longest pause "
+            f"{self.longest_pause:.0f} s"
+        )
+        if self.problems:
+            return f"FAILED: {done}\n" + "\n".join(f"  {problem}" for problem in self.problems)
+        return f"PASSED: each row once and in order of its key; {done}"
+
+
+def schedule(settings: Settings, rng: random.Random) -> list[str]:
+    """Return the faults in their order: each kind is among them if there are enough."""
+    once = [kind for kind, weight in FAULTS.items() for _ in range(weight)]
+    found: list[str] = []
+    while len(found) < settings.faults:
+        part = list(once)
+        rng.shuffle(part)
+        if len(part) > settings.faults - len(found):
+            # The rest of a round: the rare kinds before the frequent ones.
+            part = sorted(dict.fromkeys(part), key=FAULTS.__getitem__) + part
+        found += part
+    return found[: settings.faults]
+
+
+class Unloader:
+    """Unloads all partitions of a topic every second."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self.unloads = 0
+        self._broker = broker
+        self._topic = topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="soak-unloader")
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Return when nothing is unloaded any more."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_UNLOAD_SECONDS):
+            try:
+                self._broker.unload(self._topic)
+            except (AdminError, OSError, http.client.HTTPException, PulsarError):
+                # The broker is away, or on its way.
+                continue
+            self.unloads += 1
+
+
+class Soak:
+    """One soak. `run` it once, on the main thread."""
+
+    def __init__(
+        self, broker: Broker, folder: Path, settings: Settings, say: Callable[[str], object] = print
+    ) -> None:
+        self.report = Report()
+        self._broker = broker
+        self._settings = settings
+        self._say = say
+        self._rng = random.Random(settings.seed)
+        self._topic = broker.create_topic(_topic_name(broker), PARTITIONS)
+        options = {
+            "service.url": broker.service_url,
+            "topic": self._topic,
+            "subscription": SUBSCRIPTION,
+            "startingOffsets": "earliest",
+            # A broker that starts on a busy machine takes its time.
+            "pulsar.client.operationTimeoutMs": "120000",
+        }
+        self._job = Job(folder, options)
+        self._results = Results(folder)
+        self._producers = Producers(broker, self._topic, settings.rows, settings.rate)
+        self._unloader = Unloader(broker, self._topic)
+        self._started = self._moved_at = time.monotonic()
+        self._excused = 0
+
+    def run(self) -> Report:
+        """Return the report, whatever has happened."""
+        try:
+            with self._running():
+                self._strike_all()
+                self._finish()
+        except SoakFailed as error:
+            self.report.problems.append(str(error))
+        self.report.problems += self._results.checker.problems
+        self.report.rows = self._results.rows
+        self.report.batches = self._results.batches
+        self.report.unloads = self._unloader.unloads
+        self.report.resent = self._producers.resent
+        self.report.seconds = time.monotonic() - self._started
+        return self.report
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        self._job.launch()
+        self._start_query()
+        self._producers.start()
+        self._unloader.start()
+        try:
+            yield
+        finally:
+            self._unloader.stop()
+            self._producers.stop()
+            self._job.kill()
+
+    # --- what happens -------------------------------------------------------------------------
+
+    def _strike_all(self) -> None:
+        faults = schedule(self._settings, self._rng)
+        for number, kind in enumerate(faults):
+            read = self._results.rows
+            portion = (self._settings.rows - read) / (len(faults) - number + 1)
+            # There is always something to read while a fault strikes.
+            self._producers.allowed = round(read + 2 * portion)
+            due = read + (0.2 + 0.7 * self._rng.random()) * portion
+            self._wait_for(lambda due=due: self._results.rows >= due)  # type: ignore[misc]
+            self._pause(0.4 * self._rng.random())
+            self._strike(kind)
+            self.report.faults[kind] += 1
+            self._say(self._progress(kind))
+
+    def _strike(self, kind: str) -> None:
+        if kind in _FAILS:
+            self._excused += 1
+        if kind == "task":
+            self._kill_tasks()
+        elif kind == "source":
+            self._wait_for(lambda: self._job.kill_source() > 0)
+        elif kind == "query":
+            self._start_query()
+        elif kind == "driver":
+            self._job.kill()
+            self._job.launch()
+            self._start_query()
+        else:
+            self._broker.restart(kill=kind == "broker killed")
+            self._moved()
+
+    def _kill_tasks(self) -> None:
+        deadline = time.monotonic() + _VICTIM_SECONDS
+        while time.monotonic() < deadline:
+            victims = self._job.workers()
+            if victims and kill(self._rng.sample(victims, self._rng.randint(1, len(victims)))):
+                return
+            self._pause(0.02)
+        raise SoakFailed("no task is run")
+
+    def _start_query(self) -> None:
+        portion = self._settings.rows // self._settings.faults
+        cap = self._rng.choice((None, portion // 2, portion // 3, portion // 5))
+        self._job.tell(do="start", cap=cap, available_now=self._rng.random() < 0.3)
+
+    def _finish(self) -> None:
+        self._producers.allowed = self._settings.rows
+        self._wait_for(lambda: self._results.rows >= self._settings.rows)
+        self._unloader.stop()
+        self._producers.join()
+        self._job.tell(do="start", cap=None, available_now=False)
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while left := self._unacknowledged():
+            self._pause(0.5)
+            if time.monotonic() > deadline:
+                raise SoakFailed(f"all is read, but entries are not acknowledged: {left}")
+        self._job.tell(do="stop")
+        self._job.stop()
+        self._look()
+        self._results.look(all_final=True)
+        self._results.checker.end(self._settings.rows)
+
+    def _unacknowledged(self) -> dict[str, int]:
+        found = {
+            topic: backlog(self._broker, topic, SUBSCRIPTION)
+            for topic in self._broker.partitions_of(self._topic, PARTITIONS)
+        }
+        return {topic: entries for topic, entries in found.items() if entries}
+
+    # --- what is seen -------------------------------------------------------------------------
+
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._pause(_LOOK_SECONDS)
+
+    def _pause(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        self._look()
+        while (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, _LOOK_SECONDS))
+            self._look()
+
+    def _look(self) -> None:
+        before = self._results.rows
+        self._results.look()
+        if self._results.rows != before:
+            self._moved()
+        for event in self._job.events():
+            self._hear(event)
+        if self._producers.error is not None:
+            raise SoakFailed(f"a writer failed: {self._producers.error!r}")
+        if self._results.checker.wrong:
+            raise SoakFailed("rows are missing or come again")
+        if time.monotonic() - self._moved_at > self._settings.stall_seconds:
+            self._job.dump()
+            time.sleep(3.0)
+            raise SoakFailed(
+                f"nothing was read for {self._settings.stall_seconds:.0f} s, with "
+                f"{self._producers.written} rows written and {self._results.rows} read:\n"
+                + self._job.log_tail()
+            )
+
+    def _moved(self) -> None:
+        now = time.monotonic()
+        self.report.longest_pause = max(self.report.longest_pause, now - self._moved_at)
+        self._moved_at = now
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        if event["event"] == "differs":
+            self.report.problems.append(f"a batch that was run again has other rows: {event}")
+        elif event["event"] == "failed":
+            self.report.failures += 1
+            self._excused -= 1
+            if self._excused < 0 or _OWN in event["why"]:
+                self.report.problems.append(f"the query failed by itself: {event['why']}")
+
+    def _progress(self, kind: str) -> str:
+        return (
+            f"[{time.monotonic() - self._started:6.0f} s] fault {self.report.faults.total()}"
+            f"/{self._settings.faults}: {kind:13} · written {self._producers.written:,} "
+            f"· read {self._results.rows:,} · batches {self._results.batches} "
+            f"· unloads {self._unloader.unloads} · failures {self.report.failures}"
+        )
+
+
+def _topic_name(broker: Broker) -> str:
+    """Return a name in a namespace that keeps nothing by itself, where there are such."""
+    if not isinstance(broker, Real):
+        return broker.unique_topic("soak")
+    namespace = f"public/soak-{time.time_ns()}"
+    broker.own.admin("PUT", f"namespaces/{namespace}")
+    return broker.unique_topic("soak", namespace)
