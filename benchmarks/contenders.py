@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,6 +18,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.drain import Drain
 from benchmarks.measure import Measurement, measured
+from benchmarks.trivial import make_file
 from benchmarks.workloads import BATCHING_MAX_BYTES, BATCHING_MAX_MESSAGES, VALUE_SQL, Workload
 
 ALL_COLUMNS = (
@@ -64,13 +69,12 @@ def official(bench: Bench, operation: str, workload: Workload, topic: str) -> Me
     return Measurement(answer["seconds"], answer["cpu_seconds"], answer["peak"])
 
 
-def _consume(bench: Bench, frame: DataFrame, workload: Workload) -> Measurement:
+def _checked(bench: Bench, frame: DataFrame, workload: Workload) -> Measurement:
+    """Count a data frame's rows and sum up their checksums; raises WrongResult."""
     total = frame.agg(F.count("*").alias("n"), F.sum(F.crc32("value")).alias("sum"))
     with measured(bench.broker_pid) as result:
         row = total.collect()[0]
-    if frame.schema and workload.messages:
-        result.details["rows"] = row["n"]
-        result.details["checksum"] = row["sum"]
+    check(workload, row["n"], row["sum"])
     return result
 
 
@@ -83,25 +87,28 @@ def spark_read(bench: Bench, workload: Workload, topic: str, columns: str) -> Me
         .option("topic", topic)
         .load()
     )
-    result = _consume(bench, frame, workload)
-    check(workload, int(str(result.details["rows"])), int(str(result.details["checksum"])))
-    return result
+    return _checked(bench, frame, workload)
+
+
+@cache
+def _ready_made(workload: Workload, columns: str) -> Path:
+    folder = tempfile.mkdtemp(prefix="pulsar-spark-bench-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(folder) / f"{workload.name}.arrow"
+    make_file(path, workload, [column.split()[0] for column in columns.split(", ")])
+    return path
 
 
 def trivial_read(bench: Bench, workload: Workload, columns: str) -> Measurement:
-    """The trivial Arrow source with as many rows of the same size."""
+    """The trivial Arrow source with the same values."""
     frame = (
         bench.spark.read.format("trivial")
         .schema(columns)
-        .option("rows", workload.messages)
-        .option("size", workload.size)
+        .option("file", str(_ready_made(workload, columns)))
         .option("tasks", workload.partitions)
         .load()
     )
-    result = _consume(bench, frame, workload)
-    if result.details["rows"] != workload.messages:
-        raise WrongResult(f"the trivial source gave {result.details['rows']} rows")
-    return result
+    return _checked(bench, frame, workload)
 
 
 def drain(bench: Bench, workload: Workload, topic: str, total: int) -> Measurement:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -25,7 +25,6 @@ class Measurement:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_python_bytes: int = 0
-    details: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
