@@ -166,6 +166,9 @@ class ColumnReader:
         convert = conversion(plan) or bytes
         values: list[Any] = []
         wrong = []
+        filler: Any = 0 if pa.types.is_decimal(plan.type) else b""
+        if pa.types.is_struct(plan.type):
+            filler = [0] * plan.type.num_fields
         for place, item in enumerate(raw.to_pylist()):
             try:
                 if plan.size is not None and len(item) != plan.size:
@@ -173,7 +176,8 @@ class ColumnReader:
                 values.append(convert(item))
             except Malformed:
                 wrong.append(place)
-                values.append(None)
+                # Not null: there may be none where this belongs, as among the keys of a map.
+                values.append(filler)
         if wrong:
             self._given_up.append(rows.rows.take(build_array(wrong, _INT64)))
         return build_array(values, plan.type)

@@ -71,22 +71,25 @@ class Schemas:
 
     def _composed(self, depth: int) -> Any:
         rng = self._rng
+        composed: Any
         match rng.randrange(7):
             case 0:
-                return {"type": "array", "items": self.type(depth - 1)}
+                composed = {"type": "array", "items": self.type(depth - 1)}
             case 1:
-                return {"type": "map", "values": self.type(depth - 1)}
+                composed = {"type": "map", "values": self.type(depth - 1)}
             case 2:
-                return self.record(depth)
+                composed = self.record(depth)
             case 3:
                 symbols = [f"S{number}" for number in range(rng.choice((1, 3, 80)))]
-                return {"type": "enum", "name": self.name("E"), "symbols": symbols}
+                composed = {"type": "enum", "name": self.name("E"), "symbols": symbols}
             case 4:
-                return {"type": "fixed", "name": self.name("F"), "size": rng.choice((0, 1, 7))}
+                composed = {"type": "fixed", "name": self.name("F"), "size": rng.choice((0, 1, 7))}
             case 5:
                 inner = self._composed(depth - 1) if depth > 1 else "int"
-                return inner if isinstance(inner, list) else ["null", inner]
-        return self.union(depth)
+                composed = inner if isinstance(inner, list) else ["null", inner]
+            case _:
+                composed = self.union(depth)
+        return composed
 
     def union(self, depth: int) -> Any:
         rng = self._rng
@@ -109,42 +112,42 @@ class Values:
         kind = tree if isinstance(tree, str) else tree["type"]
         if isinstance(tree, dict) and "logicalType" in tree:
             return self._logical(tree)
-        match kind:
-            case "record":
-                return {field["name"]: self.of(field["type"]) for field in tree["fields"]}
-            case "array":
-                return [self.of(tree["items"]) for _ in range(self._count())]
-            case "map":
-                return {f"k{i}": self.of(tree["values"]) for i in range(self._count())}
-            case "enum":
-                return self._rng.choice(tree["symbols"])
-            case "fixed":
-                return self._rng.randbytes(tree["size"])
-        return self._plain(kind)
+        if kind == "record":
+            return {field["name"]: self.of(field["type"]) for field in tree["fields"]}
+        if kind == "array":
+            return [self.of(tree["items"]) for _ in range(self._count())]
+        if kind == "map":
+            return {f"k{i}": self.of(tree["values"]) for i in range(self._count())}
+        return self._plain(kind, tree)
 
     def _count(self) -> int:
         rng = self._rng
         return rng.randrange(4) if rng.random() < 0.995 else rng.randrange(200)
 
-    def _plain(self, kind: str) -> Any:
+    def _plain(self, kind: str, tree: Any) -> Any:
         rng = self._rng
+        value: Any = None
         match kind:
             case "boolean":
-                return rng.random() < 0.5
+                value = rng.random() < 0.5
             case "int":
-                return rng.getrandbits(rng.randint(1, 32)) - 2**31 if rng.random() < 0.5 else 7
+                value = rng.getrandbits(rng.randint(1, 32)) - 2**31 if rng.random() < 0.5 else 7
             case "long":
                 bits = rng.randint(1, 63)
-                return rng.randrange(-(2**bits), 2**bits)
+                value = rng.randrange(-(2**bits), 2**bits)
             case "float":
-                return float(rng.randrange(-(2**20), 2**20)) / 8
+                value = float(rng.randrange(-(2**20), 2**20)) / 8
             case "double":
-                return rng.choice((0.5, -1e300, rng.random(), float("inf")))
+                value = rng.choice((0.5, -1e300, rng.random(), float("inf")))
             case "bytes":
-                return rng.randbytes(rng.choice((0, 3, 90)))
+                value = rng.randbytes(rng.choice((0, 3, 90)))
             case "string":
-                return rng.choice(_WORDS)
-        return None
+                value = rng.choice(_WORDS)
+            case "enum":
+                value = rng.choice(tree["symbols"])
+            case "fixed":
+                value = rng.randbytes(tree["size"])
+        return value
 
     def _logical(self, tree: Any) -> Any:
         rng = self._rng
@@ -212,17 +215,15 @@ def expected(tree: Any, value: Any) -> Any:
     """What Arrow gives for a value of fastavro's."""
     if isinstance(tree, list):
         return _expected_union(tree, value)
-    if isinstance(tree, str):
-        return value
-    if "logicalType" in tree:
-        return _expected_logical(tree, value)
-    match tree["type"]:
-        case "record":
-            return {f["name"]: expected(f["type"], value[f["name"]]) for f in tree["fields"]}
-        case "array":
-            return [expected(tree["items"], item) for item in value]
-        case "map":
-            return [(key, expected(tree["values"], item)) for key, item in value.items()]
+    kind = tree if isinstance(tree, str) else tree["type"]
+    if isinstance(tree, dict) and "logicalType" in tree:
+        value = _expected_logical(tree, value)
+    elif kind == "record":
+        value = {f["name"]: expected(f["type"], value[f["name"]]) for f in tree["fields"]}
+    elif kind == "array":
+        value = [expected(tree["items"], item) for item in value]
+    elif kind == "map":
+        value = [(key, expected(tree["values"], item)) for key, item in value.items()]
     return value
 
 
