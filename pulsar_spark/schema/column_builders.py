@@ -138,7 +138,7 @@ def _make_tails(batch_size: int, rows: Sequence[int]) -> pa.Array:
     return binaries([MessageId(0, 0, -1, row, batch_size).serialize()[without:] for row in rows])
 
 
-@lru_cache(8)
+@lru_cache(64)
 def _cached_tails(batch_size: int) -> pa.Array:
     return _make_tails(batch_size, range(batch_size))
 
