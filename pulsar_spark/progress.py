@@ -91,7 +91,8 @@ class QueryLag:
         return any(partition.bytes_estimated for partition in self.partitions)
 
     def __str__(self) -> str:
-        return f"{len(self.partitions)} topic partitions: {_sentence(self)}"
+        count = len(self.partitions)
+        return f"{count} topic partition{'' if count == 1 else 's'}: {_sentence(self)}"
 
 
 def lag(progress: Any) -> QueryLag:

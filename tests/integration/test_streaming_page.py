@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pulsar_spark.spark.compat import limits_are_told
 from pulsar_spark.testing import EmbeddedBroker
+from tests.integration.brokers import wait_until
+from tests.spark.topics import store_many
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "streaming.md"
+READ = ("orders", "refunds")
 TOPICS = ("orders-upper", "large-orders", "small-orders", "counts")
 
 
@@ -31,10 +35,59 @@ def examples(section: str) -> list[str]:
 def own() -> Iterator[EmbeddedBroker]:
     """A broker of the test's own."""
     with EmbeddedBroker(auto_create=False) as running:
-        for topic in TOPICS:
+        for topic in READ + TOPICS:
             running.create_topic(topic)
         yield running
         assert running.internal_errors == ()
+
+
+def values_in(spark: SparkSession, folder: Path) -> list[bytes]:
+    """Return the values that a query wrote, sorted."""
+    return sorted(bytes(row["value"]) for row in spark.read.parquet(str(folder)).collect())
+
+
+def test_the_examples_of_reading(
+    spark: SparkSession, own: EmbeddedBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refunds = store_many(own, "refunds", 5, batch_size=1)
+    names: dict[str, Any] = {"spark": spark}
+    code = [
+        example.replace("pulsar://localhost:6650", own.service_url).replace(
+            '"/data/', f'"{tmp_path}/'
+        )
+        for example in examples("Reading a stream")
+    ]
+    first, read, capped, available, listener = code
+    if limits_are_told():
+        exec(listener, names)
+    try:
+        exec(first, names)
+        query = names["query"]
+        # It starts with what comes from now on.
+        query.processAllAvailable()
+        orders = store_many(own, "orders", 20)
+        query.processAllAvailable()
+        query.stop()
+        assert values_in(spark, tmp_path / "orders") == sorted(orders)
+        exec(read, names)
+        for name in ("all_of_it", "since", "last_hour"):
+            assert "__publishTime" in names[name].columns
+        exec(capped, names)
+        exec(available, names)
+        assert names["query"].exception() is None
+        assert values_in(spark, tmp_path / "all") == sorted(orders + refunds)
+        if limits_are_told():
+            said: list[str] = []
+
+            def heard() -> bool:
+                said.append(capsys.readouterr().out)
+                return "2 topic partitions: 0 entries, 0 messages" in "".join(said)
+
+            wait_until(heard, "the listener says nothing")
+    finally:
+        names["query"].stop()
+        if "watch" in names:
+            spark.streams.removeListener(names["watch"])
 
 
 def test_the_examples_of_writing(spark: SparkSession, own: EmbeddedBroker, tmp_path: Path) -> None:
