@@ -159,7 +159,7 @@ Plan: TypeAlias = (
 )
 """What to do with a value's bytes; `type` is that of the column or the part that it becomes."""
 
-_MAX_PAIRS = 100_000
+_MAX_PAIRS = 40_000
 _WHOLE = ("int", "long")
 _PROMOTIONS = {
     "int": ("int", "long", "float", "double"),
@@ -245,6 +245,15 @@ class _Resolver:
             return Unresolvable(what, kind)
         return plan
 
+    def _try(self, writer: Node, reader: Node, path: str) -> Plan:
+        """Return the plan of one branch; another one may do where it is Unresolvable."""
+        try:
+            return self.resolve(writer, reader, path)
+        except SchemaMismatch as error:
+            if self._pairs > _MAX_PAIRS:
+                raise
+            return Unresolvable(error.what, arrow_type(reader, path))
+
     def _part(self, writer: Node, reader: Node, path: str) -> Plan:
         return _must(self.resolve(writer, reader, path), path)
 
@@ -282,7 +291,7 @@ class _Resolver:
         )
 
     def _union(self, writer: UnionOf, reader: Node, kind: pa.DataType, path: str) -> Plan | None:
-        branches = tuple(self.resolve(member, reader, path) for member in writer.members)
+        branches = tuple(self._try(member, reader, path) for member in writer.members)
         if all(isinstance(branch, Unresolvable) for branch in branches):
             return None
         return ReadUnion(branches, kind)
@@ -297,7 +306,7 @@ class _Resolver:
             return self.resolve(writer, sole, path)
         members = reader.present
         for number in sorted(range(len(members)), key=lambda i: _distance(writer, members[i])):
-            found = self.resolve(writer, members[number], path)
+            found = self._try(writer, members[number], path)
             if not isinstance(found, Unresolvable):
                 return IntoMember(found, number, kind)
         return None

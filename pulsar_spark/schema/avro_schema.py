@@ -8,6 +8,7 @@ come: Java's reflection, for one, writes some that the specification does not al
 
 from __future__ import annotations
 
+import enum
 import json
 from dataclasses import dataclass, field, replace
 from math import log10
@@ -25,7 +26,12 @@ MAX_TYPES = 20_000
 PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 _MAX_FIXED = 16 * 1024 * 1024
 
-NO_DEFAULT: Any = type("NoDefault", (), {"__repr__": lambda self: "NO_DEFAULT"})()
+
+class _NoDefault(enum.Enum):
+    NO_DEFAULT = "no default"
+
+
+NO_DEFAULT: Any = _NoDefault.NO_DEFAULT
 """Stands for the default of a field that has none, as None is a default."""
 
 

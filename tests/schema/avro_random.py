@@ -233,6 +233,8 @@ def _expected_union(tree: list[Any], value: Any) -> Any:
         return None
     if len(present) == 1:
         return expected(present[0], value)
+    if sorted(map(str, present)) in (["int", "long"], ["double", "float"]):
+        return value
     chosen = next(place for place, member in enumerate(present) if _is_of(member, value))
     return {
         f"member{place}": expected(member, value) if place == chosen else None
@@ -240,7 +242,15 @@ def _expected_union(tree: list[Any], value: Any) -> Any:
     }
 
 
-_PYTHON = {"boolean": bool, "long": int, "double": float, "string": str, "bytes": bytes}
+_PYTHON = {
+    "boolean": bool,
+    "int": int,
+    "long": int,
+    "float": float,
+    "double": float,
+    "string": str,
+    "bytes": bytes,
+}
 
 
 def _is_of(member: Any, value: Any) -> bool:
