@@ -158,4 +158,10 @@ def record_definition(
 
     Raises SchemaMismatch for what the format does not have.
     """
-    raise SchemaMismatch("records are not encoded by this version", "Use valueFormat=raw.")
+    if kind == pb.Schema.Json:
+        from pulsar_spark.schema import json_codec
+
+        return json_codec.definition(columns, name, namespace or "")
+    from pulsar_spark.schema import avro_codec
+
+    return avro_codec.definition(columns, name, namespace or "")

@@ -13,10 +13,12 @@ from itertools import groupby
 import pyarrow as pa
 
 from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.codec import Decoder, Undecodable
 from pulsar_spark.schema.codecs import codec_of
-from pulsar_spark.schema.column_builders import values
+from pulsar_spark.schema.column_builders import keys, values
+from pulsar_spark.schema.pair_decoder import PairDecoder
 from pulsar_spark.schema.runs import Run, Runs
 
 Writers = Callable[[bytes], SchemaInfo]
@@ -49,7 +51,7 @@ class ValueDecoder:
         self._reader = reader
         self._names = tuple(names)
         self._writers = writers
-        self._decoders: dict[bytes, Decoder] = {}
+        self._decoders: dict[bytes, Decoder | PairDecoder] = {}
 
     def decode(self, runs: Runs) -> DecodedValues:
         """Decode all values of a record batch.
@@ -65,16 +67,23 @@ class ValueDecoder:
 
     def _decode(self, version: bytes, runs: Runs) -> DecodedValues:
         raw = values(runs)
-        decoded = self._decoder(version, runs.topic).decode(raw)
+        decoder = self._decoder(version, runs.topic)
+        if isinstance(decoder, PairDecoder):
+            decoded = decoder.decode(raw, keys(runs) if decoder.separated else None)
+        else:
+            decoded = decoder.decode(raw)
         columns = dict(zip(self._names, decoded.columns, strict=True))
         return DecodedValues(raw, columns, decoded.bad, version)
 
-    def _decoder(self, version: bytes, topic: str) -> Decoder:
+    def _decoder(self, version: bytes, topic: str) -> Decoder | PairDecoder:
         found = self._decoders.get(version)
         if found is None:
             writer = self._writers(version) if version else self._reader
             try:
-                found = codec_of(self._reader).decoder(writer, self._reader, self._names)
+                if self._reader.type == pb.Schema.KeyValue:
+                    found = PairDecoder(writer, self._reader, self._names)
+                else:
+                    found = codec_of(self._reader).decoder(writer, self._reader, self._names)
             except SchemaMismatch as error:
                 raise error.with_context(topic=topic) from None
             if len(self._decoders) >= _MAX_DECODERS:

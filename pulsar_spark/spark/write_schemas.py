@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +33,7 @@ from pulsar_spark.spark.write_columns import WriteColumns, check_type
 
 _RAW = "Write bytes as they are with valueFormat=raw."
 _FORMATS = {"avro": pb.Schema.Avro, "json": pb.Schema.Json, "string": pb.Schema.String}
+_EVOLVING = {pb.Schema.Avro: "avro", pb.Schema.Json: "json"}
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
 
 
@@ -88,8 +88,15 @@ def _target(
         target = _adopted(current, columns, choice)
     if not (target.schema and target.schema.type == pb.Schema.KeyValue) and columns.key:
         check_type(KEY, columns.key)
-    # An encoder is what knows all that does not fit.
-    target.encoder(columns)
+    try:
+        # An encoder is what knows all that does not fit.
+        target.encoder(columns)
+    except SchemaMismatch as error:
+        format_name = _EVOLVING.get(0 if current is None else current.type)
+        if choice.value_format == "auto" and format_name:
+            remedy = f"{error.remedy} valueFormat={format_name} adds columns that it does not have."
+            raise SchemaMismatch(error.what, remedy) from None
+        raise
     return target
 
 
@@ -112,7 +119,8 @@ def _definition(
     kind: int, columns: WriteColumns, *, unwraps: bool, topic: str, choice: SchemaChoice
 ) -> SchemaInfo:
     name = choice.name or _record_name(topic)
-    return record_definition(kind, _record(columns, unwraps=unwraps), name, choice.namespace)
+    fields = _nullable(_record(columns, unwraps=unwraps))
+    return record_definition(kind, fields, name, choice.namespace)
 
 
 def _record(columns: WriteColumns, *, unwraps: bool) -> pa.Schema:
@@ -156,16 +164,11 @@ def _adopted(current: SchemaInfo, columns: WriteColumns, choice: SchemaChoice) -
         not in [name.lower() for name in shape(current).fields.names]
     )
     if choice.value_format in ("avro", "json"):
-        fields = _record(columns, unwraps=unwraps)
-        current = _evolved(
-            current, fields, lambda new: record_definition(current.type, new, "new", None)
-        )
+        current = _evolved(current, _record(columns, unwraps=unwraps))
     return Target(current, unwraps)
 
 
-def _evolved(
-    current: SchemaInfo, fields: pa.Schema, define: Callable[[pa.Schema], SchemaInfo]
-) -> SchemaInfo:
+def _evolved(current: SchemaInfo, fields: pa.Schema) -> SchemaInfo:
     """Return a topic's schema with the columns that it does not have yet behind its own fields.
 
     What the schema has stays as it is: only so is the new version compatible with the old.
@@ -175,11 +178,16 @@ def _evolved(
     if not added or not is_record(current):
         return current
     definition: dict[str, Any] = json.loads(current.schema_data)
-    more: dict[str, Any] = json.loads(define(pa.schema(added)).schema_data)
+    made = record_definition(current.type, _nullable(pa.schema(added)), definition["name"], None)
+    more: dict[str, Any] = json.loads(made.schema_data)
     definition["fields"] = [*definition["fields"], *more["fields"]]
-    return replace(
-        current, schema_data=json.dumps(definition, ensure_ascii=False).encode(), name=current.name
-    )
+    text = json.dumps(definition, ensure_ascii=False, separators=(",", ":"))
+    return replace(current, schema_data=text.encode())
+
+
+def _nullable(fields: pa.Schema) -> pa.Schema:
+    """Return the columns as fields that can be null, which others can add and leave out later."""
+    return pa.schema([field.with_nullable(True) for field in fields])
 
 
 def _is_one_struct(fields: StructType) -> bool:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import date, datetime, timezone
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from pyspark.sql.types import BinaryType, LongType, StructType
 
 from pulsar_spark.client.message_columns import MessageColumns
@@ -18,10 +14,10 @@ from pulsar_spark.errors import CorruptMessage
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema import column_names as names
 from pulsar_spark.schema.registry import latest_schemas
-from pulsar_spark.spark.datasource import PulsarDataSource
 from tests.integration.brokers import Broker
 from tests.integration.messages import clustered
-from tests.integration.spark_io import load, official, save
+from tests.integration.spark_io import load, official
+from tests.integration.typed import Reading, plain, read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,49 +90,7 @@ def official_order(fields: dict[str, Any], kind: Any = Order) -> Any:
 def value_rows(frame: DataFrame) -> list[dict[str, Any]]:
     """Return the value's columns of all rows, in the order in which they were read."""
     columns = [name for name in frame.columns if name not in METADATA]
-    return [_plain(row.asDict(recursive=True)) for row in frame.select(*columns).collect()]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return bytes(value) if isinstance(value, bytearray) else value
-
-
-class Reading:
-    """A read that was planned as Spark does, without Spark itself."""
-
-    def __init__(
-        self,
-        broker: Broker,
-        topic: str,
-        options: dict[str, str] | None = None,
-        schema: StructType | None = None,
-    ) -> None:
-        given = {"service.url": broker.service_url, "topic": topic, **(options or {})}
-        source = PulsarDataSource(given)
-        self.schema = schema or source.schema()
-        self._reader: Any = source.reader(self.schema)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Plan and read; maps are dicts."""
-        parts = self._reader.partitions()
-        batches = [batch for part in parts for batch in self._reader.read(part)]
-        return [
-            _plain(row) for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict")
-        ]
-
-
-def read(
-    broker: Broker,
-    topic: str,
-    options: dict[str, str] | None = None,
-    schema: StructType | None = None,
-) -> list[dict[str, Any]]:
-    """Return the rows of a read, without Spark itself."""
-    return Reading(broker, topic, options, schema).rows()
+    return [plain(row.asDict(recursive=True)) for row in frame.select(*columns).collect()]
 
 
 def send(broker: Broker, topic: str, schema: Any, values: list[Any], **options: Any) -> None:
@@ -180,7 +134,7 @@ def test_only_the_columns_asked_for_are_read(spark: SparkSession, broker: Broker
     topic = broker.create_topic()
     send(broker, topic, schemas.AvroSchema(Order), [official_order(o) for o in ORDERS])
     frame = load(spark, broker, topic, schema="address struct<city string, zip int>, ID bigint")
-    assert [_plain(row.asDict(True)) for row in frame.collect()] == [
+    assert [plain(row.asDict(True)) for row in frame.collect()] == [
         {"address": order["address"], "ID": order["id"]} for order in ORDERS
     ]
     assert load(spark, broker, topic, schema="__topic string").count() == len(ORDERS)
@@ -193,7 +147,7 @@ class OrderV2(schemas.Record):  # type: ignore[misc]
     name = schemas.String(**NULL)
     currency = schemas.String(**NULL)
     tags = schemas.Array(schemas.String(), **NULL)
-    discount = schemas.Integer(default=5, required_default=True)
+    discount = schemas.Integer(default=5, required=True, required_default=True)
     paid = schemas.Boolean()
 
 

@@ -1,0 +1,181 @@
+"""The Java client's values of all schemas, which we read, and ours, which it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from tests.integration.brokers import Broker
+from tests.integration.java_peer import JavaPeer
+from tests.integration.typed import read
+
+pytestmark = [pytest.mark.real_broker, pytest.mark.timeout(300)]
+
+EPOCH = datetime(1970, 1, 1)
+
+
+@pytest.fixture(scope="module")
+def java(request: pytest.FixtureRequest) -> Iterator[JavaPeer]:
+    peer = JavaPeer(request.getfixturevalue("_distribution"))
+    yield peer
+    peer.close()
+
+
+def utc(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=timezone.utc)
+
+
+def millis(moment: datetime) -> int:
+    return (moment.replace(tzinfo=None) - EPOCH) // timedelta(milliseconds=1)
+
+
+MOMENT = utc("2023-11-14T22:13:20.123")
+BEFORE = utc("1950-01-02T03:04:05.006")
+
+# What Java has, as JSON, and what we read of it.
+PRIMITIVES: dict[str, tuple[list[Any], list[Any]]] = {
+    "BOOLEAN": ([True, False], [True, False]),
+    "INT8": ([0, -128, 127], [0, -128, 127]),
+    "INT16": ([258, -(2**15)], [258, -(2**15)]),
+    "INT32": ([-2, 2**31 - 1], [-2, 2**31 - 1]),
+    "INT64": ([2**40, -(2**63)], [2**40, -(2**63)]),
+    "FLOAT": ([1.5, -0.25], [1.5, -0.25]),
+    "DOUBLE": ([-0.1, 1e300], [-0.1, 1e300]),
+    "STRING": (["grün ✓", ""], ["grün ✓", ""]),
+    "BYTES": (["AP8="], [b"\0\xff"]),
+    "DATE": ([millis(MOMENT), millis(BEFORE)], [MOMENT.date(), BEFORE.date()]),
+    "TIME": ([3_723_004], [3_723_004_000_000]),
+    "TIMESTAMP": ([millis(MOMENT), millis(BEFORE)], [MOMENT, BEFORE]),
+    "INSTANT": (
+        ["2023-11-14T22:13:20.123456789Z", "1950-01-02T03:04:05.000006Z"],
+        [utc("2023-11-14T22:13:20.123456"), utc("1950-01-02T03:04:05.000006")],
+    ),
+    "LOCAL_DATE": (["2024-02-29", "1900-01-01"], [date(2024, 2, 29), date(1900, 1, 1)]),
+    "LOCAL_TIME": (["13:14:15.000000016"], [47_655_000_000_016]),
+    "LOCAL_DATE_TIME": (
+        ["2024-02-29T13:14:15.123456", "1900-01-01T00:00:00.000001"],
+        [datetime(2024, 2, 29, 13, 14, 15, 123456), datetime(1900, 1, 1, 0, 0, 0, 1)],
+    ),
+}
+
+
+@pytest.mark.fault(94)
+def test_we_read_javas_primitives(broker: Broker, java: JavaPeer) -> None:
+    for kind, (theirs, ours) in PRIMITIVES.items():
+        topic = broker.create_topic()
+        java.write_typed(broker, topic, {"type": kind}, [*theirs, None])
+        assert [row["value"] for row in read(broker, topic)] == [*ours, None], kind
+
+
+READINGS: list[dict[str, Any]] = [
+    {
+        "sensor": "s✓",
+        "count": -5,
+        "total": 2**50,
+        "ratio": 0.5,
+        "value": 1e-7,
+        "ok": True,
+        "color": "GREEN",
+        "tags": ["a", ""],
+        "limits": {"low": 1, "high": -2},
+        "place": {"city": "Basel", "height": None},
+        "route": [{"city": None, "height": 1.5}, {"city": "x", "height": -1.0}],
+    },
+    {
+        "sensor": None,
+        "count": 0,
+        "total": 0,
+        "ratio": None,
+        "value": 0.0,
+        "ok": False,
+        "color": None,
+        "tags": None,
+        "limits": None,
+        "place": None,
+        "route": [],
+    },
+]
+
+
+def reading(kind: str) -> dict[str, str]:
+    return {"type": kind, "class": "Reading"}
+
+
+@pytest.mark.parametrize("kind", ["AVRO", "JSON"])
+def test_we_read_javas_records(broker: Broker, java: JavaPeer, kind: str) -> None:
+    topic = broker.create_topic()
+    for batching in (True, False):
+        java.write_typed(broker, topic, reading(kind), READINGS, batching=batching)
+    rows = read(broker, topic)
+    assert [{name: row[name] for name in READINGS[0]} for row in rows] == READINGS * 2
+
+
+MOMENTS = [
+    {
+        "at": "2023-11-14T22:13:20.123Z",
+        "day": "2024-02-29",
+        "time": "13:14:15.123",
+        "data": "AP8=",
+    },
+    {"at": None, "day": None, "time": None, "data": None},
+]
+
+
+@pytest.mark.fault(94)
+@pytest.mark.parametrize("kind", ["AVRO", "JSON"])
+def test_we_read_javas_times_in_records(broker: Broker, java: JavaPeer, kind: str) -> None:
+    topic = broker.create_topic()
+    java.write_typed(broker, topic, {"type": kind, "class": "Moments"}, MOMENTS)
+    rows = read(broker, topic)
+    print(kind, rows)
+
+
+MESSAGES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
+    "com.google.rpc.ErrorInfo": (
+        [{"reason": "r", "domain": "d", "metadata": {"k": "v", "": ""}}, {}],
+        [
+            {"reason": "r", "domain": "d", "metadata": {"k": "v", "": ""}},
+            {"reason": "", "domain": "", "metadata": {}},
+        ],
+    ),
+    "com.google.type.Money": (
+        [{"currencyCode": "CHF", "units": str(2**60), "nanos": -1}],
+        [{"currency_code": "CHF", "units": 2**60, "nanos": -1}],
+    ),
+    "com.google.rpc.QuotaFailure": (
+        [{"violations": [{"subject": "s", "description": "d"}, {}]}],
+        [
+            {
+                "violations": [
+                    {"subject": "s", "description": "d"},
+                    {"subject": "", "description": ""},
+                ]
+            }
+        ],
+    ),
+}
+
+
+def test_we_read_javas_protobuf_messages(broker: Broker, java: JavaPeer) -> None:
+    for name, (theirs, ours) in MESSAGES.items():
+        topic = broker.create_topic()
+        java.write_typed(broker, topic, {"type": "PROTOBUF_NATIVE", "class": name}, theirs)
+        rows = read(broker, topic)
+        found = [{key: row[key] for key in ours[0]} for row in rows]
+        assert [_without_more(row, ours[0]) for row in found] == ours, name
+
+
+def _without_more(row: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
+    """Leave out fields that later versions of a message type may have added to lists."""
+    return {
+        key: [
+            {name: item[name] for name in like[key][0]} if isinstance(item, dict) else item
+            for item in value
+        ]
+        if isinstance(value, list) and like[key]
+        else value
+        for key, value in row.items()
+    }

@@ -1,0 +1,53 @@
+"""Reads and writes of topics with schemas, done as Spark does them, without Spark itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from pulsar_spark.spark.datasource import PulsarDataSource
+from tests.integration.brokers import Broker
+
+
+def plain(value: Any) -> Any:
+    """Return a value of Spark or Arrow with bytes where there are any."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+class Reading:
+    """A read that was planned as Spark does, without Spark itself."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        topic: str,
+        options: dict[str, str] | None = None,
+        schema: StructType | None = None,
+    ) -> None:
+        given = {"service.url": broker.service_url, "topic": topic, **(options or {})}
+        source = PulsarDataSource(given)
+        self.schema = schema or source.schema()
+        self._reader: Any = source.reader(self.schema)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Plan and read; maps are dicts."""
+        parts = self._reader.partitions()
+        batches = [batch for part in parts for batch in self._reader.read(part)]
+        return [
+            plain(row) for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict")
+        ]
+
+
+def read(
+    broker: Broker,
+    topic: str,
+    options: dict[str, str] | None = None,
+    schema: StructType | None = None,
+) -> list[dict[str, Any]]:
+    """Return the rows of a read, without Spark itself."""
+    return Reading(broker, topic, options, schema).rows()

@@ -1,0 +1,108 @@
+"""Messages of KEY_VALUE topics."""
+
+from __future__ import annotations
+
+import struct
+
+import pyarrow as pa
+import pytest
+
+from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo, join_key_value
+from pulsar_spark.schema.codec import Undecodable
+from pulsar_spark.schema.pair_decoder import PairDecoder, split_pairs
+
+NONE = SchemaInfo(BYTES)
+STRING = SchemaInfo(pb.Schema.String, "String")
+INT32 = SchemaInfo(pb.Schema.Int32, "INT32")
+RECORD = SchemaInfo(
+    pb.Schema.Json,
+    "r",
+    b'{"type":"record","name":"r","fields":[{"name":"a","type":["null","int"]},'
+    b'{"name":"b","type":["null","string"]}]}',
+)
+
+
+def pair(key: bytes | None, value: bytes | None) -> bytes:
+    return b"".join(
+        struct.pack(">i", -1) if part is None else struct.pack(">i", len(part)) + part
+        for part in (key, value)
+    )
+
+
+def binary(*values: bytes | None) -> pa.Array:
+    return pa.array(values, pa.binary())
+
+
+def test_payloads_are_split() -> None:
+    raw = binary(pair(b"k", b"v"), pair(None, b""), pair(b"", None), None, pair(None, None))
+    keys, values, bad = split_pairs(raw)
+    assert keys.to_pylist() == [b"k", None, b"", None, None]
+    assert values.to_pylist() == [b"v", b"", None, None, None]
+    assert not bad
+
+
+@pytest.mark.fault(44)
+@pytest.mark.parametrize(
+    "payload,told",
+    [
+        (b"", "before the key"),
+        (b"\0\0\0\x05abc", "its key has 5 bytes, but 3 follow"),
+        (b"\xff\xff\xff\xfe", "its key has -2 bytes"),
+        (b"\x7f\xff\xff\xff", "its key has 2147483647 bytes"),
+        (pair(b"k", b"v")[:-1], "its value has 1 bytes, but 0 follow"),
+        (b"\0\0\0\1k", "before the value"),
+        (pair(b"k", b"v") + b"?", "1 bytes follow"),
+    ],
+)
+def test_what_is_no_pair_is_told(payload: bytes, told: str) -> None:
+    keys, values, bad = split_pairs(binary(pair(b"k", b"v"), payload))
+    assert (keys.to_pylist(), values.to_pylist()) == ([b"k", None], [b"v", None])
+    (found,) = bad
+    assert found.row == 1
+    assert told in found.reason
+
+
+def test_inline_and_separated_give_the_same() -> None:
+    one = struct.pack(">i", 1)
+    inline = join_key_value(INT32, STRING, separated=False)
+    found = PairDecoder(inline, inline, ["value", "__key"]).decode(
+        binary(pair(one, b"a"), pair(None, None), None), None
+    )
+    assert [column.to_pylist() for column in found.columns] == [["a", None, None], [1, None, None]]
+    separated = join_key_value(INT32, STRING, separated=True)
+    found = PairDecoder(separated, separated, ["__key", "value"]).decode(
+        binary(b"a", None, None), binary(one, None, None)
+    )
+    assert [column.to_pylist() for column in found.columns] == [[1, None, None], ["a", None, None]]
+
+
+def test_records_as_keys_are_structs() -> None:
+    info = join_key_value(RECORD, NONE, separated=True)
+    keys = binary(b'{"a":1,"b":"x"}', None, b'{"a":"?"}', b"{}")
+    found = PairDecoder(info, info, ["__key"]).decode(binary(b"", b"", b"", b""), keys)
+    assert found.columns[0].to_pylist() == [
+        {"a": 1, "b": "x"},
+        None,
+        None,
+        {"a": None, "b": None},
+    ]
+    assert [(item.row, item.field) for item in found.bad] == [(2, "__key.a")]
+
+
+def test_a_row_is_told_once_whatever_is_wrong_in_it() -> None:
+    info = join_key_value(INT32, INT32, separated=False)
+    found = PairDecoder(info, info, ["value", "__key"]).decode(
+        binary(b"?", pair(b"?", b"?"), pair(b"?", None)), None
+    )
+    assert [item.row for item in found.bad] == [0, 1, 2]
+    assert found.bad[2].field == "__key"
+    assert all(isinstance(item, Undecodable) for item in found.bad)
+
+
+@pytest.mark.fault(64)
+def test_another_schema_is_no_pair() -> None:
+    info = join_key_value(INT32, INT32, separated=False)
+    with pytest.raises(SchemaMismatch, match="INT32, the query has KEY_VALUE"):
+        PairDecoder(INT32, info, ["value"])
