@@ -110,7 +110,7 @@ def _primitive(kind: str, value: Any) -> bytes:
         case "float" | "double":
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise _Unfit
-            data = struct.pack("<f" if kind == "float" else "<d", value)
+            data = struct.pack("<f" if kind == "float" else "<d", float(value))
         case "bytes":
             raw = _check(value, str).encode("latin-1")
             data = zigzag(len(raw)) + raw

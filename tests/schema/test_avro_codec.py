@@ -19,7 +19,7 @@ def test_random_values_are_read_and_written_as_fastavro_does(
     tree = Schemas(rng).record()
     values = Values(rng)
     # Both ways of decoding, and parts that end somewhere in between.
-    count = 2000 if seed % 4 else 500
+    count = 3200 if seed % 4 else 500
     monkeypatch.setattr(avro_decoder, "FEW", 1 if seed % 4 else 10_000)
     monkeypatch.setattr(avro_decoder, "MAX_ROWS", 1500 if seed % 2 else 16_384)
     data = encoded(tree, (values.of(tree) for _ in range(count)))
