@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+import fastavro
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, LongType, StructType
 
 from pulsar_spark.client.message_columns import MessageColumns
@@ -16,7 +20,7 @@ from pulsar_spark.schema import column_names as names
 from pulsar_spark.schema.registry import latest_schemas
 from tests.integration.brokers import Broker
 from tests.integration.messages import clustered
-from tests.integration.spark_io import load, official
+from tests.integration.spark_io import load, official, save
 from tests.integration.typed import Reading, plain, read
 
 if TYPE_CHECKING:
@@ -245,3 +249,148 @@ def test_what_does_not_decode_follows_the_mode(broker: Broker, kind: str) -> Non
     corrupt = read(broker, topic, permissive, schema)
     assert [row["_corrupt_record"] is None for row in corrupt] == [True, False, True, False, True]
     assert corrupt[3]["_corrupt_record"] == b"\xff"
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+FRAME = (
+    "id bigint, name string, price double, ratio float, paid boolean, data binary, "
+    "tags array<string>, counts map<string,bigint>, address struct<city string, zip int>"
+)
+
+
+def order_frame(spark: SparkSession, orders: list[dict[str, Any]]) -> DataFrame:
+    """Return a data frame of one partition, so that rows keep their order."""
+    return spark.createDataFrame(orders, FRAME).coalesce(1)
+
+
+def order_of(record: Any) -> dict[str, Any]:
+    """Return a record of the official client as a dict."""
+    found = {name: getattr(record, name) for name in ORDERS[0]}
+    if found["address"] is not None:
+        found["address"] = {name: getattr(found["address"], name) for name in ("city", "zip")}
+    if isinstance(found["data"], str):
+        found["data"] = found["data"].encode()
+    return found
+
+
+def schema_of(broker: Broker, topic: str) -> SchemaInfo:
+    """Return the latest schema of a topic."""
+    with clustered(broker) as cluster:
+        info = latest_schemas(cluster.lookup, [topic])[topic]
+    assert isinstance(info, SchemaInfo)
+    return info
+
+
+@pytest.mark.parametrize("kind", ["JsonSchema", "AvroSchema"])
+def test_a_topics_schema_is_adopted(spark: SparkSession, broker: Broker, kind: str) -> None:
+    topic = broker.create_topic()
+    schema = getattr(schemas, kind)(Order)
+    send(broker, topic, schema, [official_order(ORDERS[0])])
+    frame = order_frame(spark, ORDERS[1:])
+    save(frame.select(*reversed(frame.columns)), broker, topic)
+    found = receive(broker, topic, schema, len(ORDERS))
+    assert [order_of(record) for record in found] == ORDERS
+    rows = read(broker, topic, {"includeMetadata": "true"})
+    assert {row["__schemaVersion"] for row in rows} == {bytes(8)}
+
+
+@pytest.mark.fault(64)
+@pytest.mark.parametrize("kind", ["JsonSchema", "AvroSchema"])
+def test_what_does_not_fit_the_topics_schema_is_listed_before_anything_is_sent(
+    spark: SparkSession, broker: Broker, kind: str
+) -> None:
+    topic = broker.create_topic()
+    send(broker, topic, getattr(schemas, kind)(Order), [])
+    frame = spark.sql("SELECT 'x' AS id, 1 AS name, 2 AS colour, 'k' AS __key")
+    with pytest.raises(PySparkException) as caught:
+        save(frame, broker, topic)
+    told = str(caught.value)
+    assert "SchemaMismatch" in told
+    assert topic in told
+    for field in ("id", "name", "colour"):
+        assert field in told
+    assert read(broker, topic) == []
+
+
+@pytest.mark.parametrize("value_format", ["auto", "avro", "json"])
+def test_a_topic_without_schema_gets_one(
+    spark: SparkSession, broker: Broker, value_format: str
+) -> None:
+    topic = broker.create_topic()
+    options = {
+        "valueFormat": value_format,
+        "schema.name": "Order",
+        "schema.namespace": "com.example",
+    }
+    save(order_frame(spark, ORDERS), broker, topic, options)
+    assert value_rows(load(spark, broker, topic)) == ORDERS
+    info = schema_of(broker, topic)
+    assert info.type_name == ("JSON" if value_format == "json" else "AVRO")
+    definition = json.loads(info.schema_data)
+    assert (definition["name"], definition["namespace"]) == ("Order", "com.example")
+    assert all(field["type"][0] == "null" for field in definition["fields"])
+    assert all(field["default"] is None for field in definition["fields"])
+    if value_format != "json":
+        with official(broker) as client:
+            reader = client.create_reader(topic, pulsar.MessageId.earliest)
+            found = [reader.read_next(30_000).data() for _ in ORDERS]
+            reader.close()
+        parsed = fastavro.parse_schema(definition)
+        assert [fastavro.schemaless_reader(BytesIO(data), parsed, None) for data in found] == ORDERS
+
+
+def test_a_struct_is_a_record_and_null_a_null_value(spark: SparkSession, broker: Broker) -> None:
+    topic = broker.create_topic()
+    frame = spark.sql(
+        "SELECT k AS __key, IF(k = 'b', NULL, named_struct('x', IF(k = 'c', NULL, 1))) AS value "
+        "FROM VALUES ('a'), ('b'), ('c') AS t(k)"
+    ).coalesce(1)
+    save(frame, broker, topic)
+    rows = read(broker, topic, {"includeMetadata": "true"})
+    assert [(row["__key"], row["x"]) for row in rows] == [(b"a", 1), (b"b", None), (b"c", None)]
+    raw = read(broker, topic, {"valueFormat": "raw"})
+    assert [row["value"] is None for row in raw] == [False, True, False]
+    # Of columns a row of nulls is a null value: what was read can be written back.
+    copy = broker.create_topic()
+    save(load(spark, broker, topic).drop("__topic"), broker, copy)
+    copied = read(broker, copy, {"valueFormat": "raw"})
+    assert [(row["__key"], row["value"] is None) for row in copied] == [
+        (b"a", False),
+        (b"b", True),
+        (b"c", True),
+    ]
+
+
+@pytest.mark.fault(64)
+@pytest.mark.parametrize("value_format", ["avro", "json"])
+def test_columns_are_added_to_a_schema(
+    spark: SparkSession, broker: Broker, value_format: str
+) -> None:
+    topic = broker.create_topic()
+    options = {"valueFormat": value_format}
+    save(spark.sql("SELECT 1 AS id, 'a' AS name"), broker, topic, options)
+    later = spark.sql("SELECT 2 AS id, 'b' AS name, named_struct('x', 1.5D) AS more")
+    with pytest.raises(PySparkException, match=f"valueFormat={value_format} adds columns"):
+        save(later, broker, topic)
+    save(later, broker, topic, options)
+    save(spark.sql("SELECT 3 AS id, 'c' AS name"), broker, topic)
+    rows = read(broker, topic, {"includeMetadata": "true"})
+    assert [(row["id"], row["name"], row["more"]) for row in rows] == [
+        (1, "a", None),
+        (2, "b", {"x": 1.5}),
+        (3, "c", None),
+    ]
+    assert [row["__schemaVersion"][-1] for row in rows] == [0, 1, 1]
+
+
+@pytest.mark.fault(64)
+def test_a_format_that_the_topic_does_not_have_is_refused(
+    spark: SparkSession, broker: Broker
+) -> None:
+    topic = broker.create_topic()
+    send(broker, topic, schemas.AvroSchema(Order), [])
+    with pytest.raises(PySparkException) as caught:
+        save(spark.sql("SELECT 2L AS id, 'x' AS name"), broker, topic, {"valueFormat": "json"})
+    assert "SchemaMismatch" in str(caught.value)
+    assert "the topic's schema is AVRO" in str(caught.value)

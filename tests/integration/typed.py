@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from pulsar_spark.spark.datasource import PulsarDataSource
@@ -34,12 +35,17 @@ class Reading:
         self.schema = schema or source.schema()
         self._reader: Any = source.reader(self.schema)
 
+    def batches(self) -> list[pa.RecordBatch]:
+        """Plan and read."""
+        parts = self._reader.partitions()
+        return [batch for part in parts for batch in self._reader.read(part)]
+
     def rows(self) -> list[dict[str, Any]]:
         """Plan and read; maps are dicts."""
-        parts = self._reader.partitions()
-        batches = [batch for part in parts for batch in self._reader.read(part)]
         return [
-            plain(row) for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict")
+            plain(row)
+            for batch in self.batches()
+            for row in batch.to_pylist(maps_as_pydicts="strict")
         ]
 
 
@@ -51,3 +57,22 @@ def read(
 ) -> list[dict[str, Any]]:
     """Return the rows of a read, without Spark itself."""
     return Reading(broker, topic, options, schema).rows()
+
+
+def write(
+    broker: Broker,
+    topic: str,
+    schema: StructType,
+    batches: list[pa.RecordBatch],
+    options: dict[str, str] | None = None,
+) -> None:
+    """Write record batches with the columns of `schema`, without Spark itself."""
+    given = {"service.url": broker.service_url, "topic": topic, **(options or {})}
+    writer: Any = PulsarDataSource(given).writer(schema, False)
+    writer.write(iter(batches))
+
+
+def copy_rows(broker: Broker, source: str, target: str) -> None:
+    """Read all of a topic, and write it to another one."""
+    reading = Reading(broker, source)
+    write(broker, target, reading.schema, reading.batches())
