@@ -252,7 +252,14 @@ class StreamSource:
                 ranges.append(ReadRange(topic, begin, stop, row_filter, resumed=resumed))
         if not ranges:
             return []
-        return self._planner().tasks(ranges, self.value_type(end))
+        planned = self._planner().tasks(ranges, self.value_type(end))
+        logger.info(
+            "a batch of %d tasks reads %d topic partitions for the subscription %s",
+            len(planned),
+            len(ranges),
+            end.subscription,
+        )
+        return planned
 
     def value_type(self, offset: StreamOffset) -> ValueType:
         """Return the type of the values, asked anew when there are other topics."""

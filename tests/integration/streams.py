@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from pulsar_spark.client.cluster import Cluster
 from pulsar_spark.client.options import ProducerOptions
 from pulsar_spark.client.topic_writer import TopicWriter
 from pulsar_spark.protocol.batches import MessageFields
-from tests.integration.brokers import Broker, Embedded, Real, rest_path
+from pulsar_spark.spark.stream_offsets import StreamOffset
+from pulsar_spark.spark.stream_options import Caps
+from tests.integration.brokers import Broker, Embedded, Real, rest_path, wait_until
 from tests.integration.messages import clustered
-from tests.spark.streams import Make, queries
+from tests.spark.streams import NO_CAPS, Make, Query, queries
+
+POINTS = ("started", "decided", "logged", "planned", "half read", "read", "committed")
+"""Where a query can be killed, in the order of a batch."""
 
 
 class Feed:
@@ -65,6 +72,14 @@ def backlog(broker: Broker, topic: str, subscription: str) -> int:
     return int(found[subscription]["msgBacklog"]) if subscription in found else -1
 
 
+def drained(broker: Broker, query: Query, *topics: str) -> None:
+    """Let an idle query run until nothing of topics is left unacknowledged."""
+    assert query.batch() == []
+    name = query.start().subscription
+    for topic in topics:
+        wait_until(lambda t=topic: backlog(broker, t, name) == 0, f"{topic} has a backlog")  # type: ignore[misc]
+
+
 def remove_subscription(broker: Broker, topic: str, subscription: str) -> None:
     """Remove a subscription as an administrator does, whoever is connected to it."""
     if isinstance(broker, Real):
@@ -79,3 +94,70 @@ def in_order(values: Sequence[bytes]) -> bool:
     """Whether payloads of a feed are in the order in which they were written."""
     numbers = [int(value[1:]) for value in values]
     return numbers == sorted(numbers)
+
+
+@dataclass
+class Checkpoint:
+    """Spark's two logs of a query, and a sink that is keyed by the batch's number."""
+
+    offsets: dict[int, str] = field(default_factory=dict)
+    committed: set[int] = field(default_factory=set)
+    sink: dict[int, list[bytes]] = field(default_factory=dict)
+
+    @property
+    def last(self) -> int:
+        """The last batch that was decided on, -1 before there is one."""
+        return max(self.offsets, default=-1)
+
+    def end_of(self, batch: int) -> StreamOffset | None:
+        """Return where a batch ends."""
+        text = self.offsets.get(batch)
+        return None if text is None else StreamOffset.from_json(json.loads(text))
+
+    @property
+    def values(self) -> list[bytes]:
+        """All that the sink holds."""
+        return [value for _, values in sorted(self.sink.items()) for value in values]
+
+
+def run_query(query: Query, checkpoint: Checkpoint, until: str = "", caps: Caps = NO_CAPS) -> bool:
+    """Do what Spark does when it starts a query, for one batch; returns whether there was one.
+
+    A batch that was not committed is repeated first. The new one is left at one of POINTS.
+    """
+    source = query.source
+    last = checkpoint.last
+    end = checkpoint.end_of(last)
+    if end is not None:
+        source.learn(end)
+        if last not in checkpoint.committed:
+            before = checkpoint.end_of(last - 1) or source.initial()
+            _run_batch(query, checkpoint, last, before, "")
+    start = end or source.initial()
+    if until == "started":
+        return True
+    end = source.latest(start, caps)
+    if end == start:
+        return False
+    if until != "decided":
+        checkpoint.offsets[last + 1] = json.dumps(end.to_json())
+        _run_batch(query, checkpoint, last + 1, start, until)
+    return True
+
+
+def _run_batch(
+    query: Query, checkpoint: Checkpoint, batch: int, start: StreamOffset, until: str
+) -> None:
+    if until == "logged":
+        return
+    end = checkpoint.end_of(batch)
+    assert end is not None
+    planned = query.source.plan(start, end)
+    if until == "planned":
+        return
+    if until == "half read":
+        query.values(planned[: len(planned) // 2])
+        return
+    checkpoint.sink[batch] = query.values(planned)
+    if until != "read":
+        checkpoint.committed.add(batch)

@@ -15,24 +15,26 @@ from pulsar_spark.client import consumer
 from pulsar_spark.client.backoff import Deadline
 from pulsar_spark.client.consumer import TopicEnd
 from pulsar_spark.client.pipeline import Job, retrying, run
-from pulsar_spark.client.topic_writer import TopicWriter
 from pulsar_spark.errors import ConsumerBusy, DataLossError
-from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.stream_offsets import StreamOffset
 from pulsar_spark.spark.stream_options import Caps
-from tests.integration.brokers import Broker, Real, as_real, wait_until
-from tests.integration.java_peer import JavaContent, JavaPeer
-from tests.integration.messages import clustered, read_rows
+from tests.integration.brokers import Broker, wait_until
+from tests.integration.messages import clustered
+from tests.integration.spark_io import official
 from tests.integration.streams import (
+    POINTS,
+    Checkpoint,
     Feed,
     backlog,
+    drained,
     feeding,
     in_order,
     remove_subscription,
+    run_query,
     streaming,
 )
-from tests.spark.streams import NO_CAPS, Make, Query
+from tests.spark.streams import NO_CAPS, Make
 
 
 @pytest.fixture
@@ -57,14 +59,6 @@ def tuned_make(tuned_broker: Broker) -> Iterator[Make]:
 def tuned_feed(tuned_broker: Broker) -> Iterator[Feed]:
     with feeding(tuned_broker) as made:
         yield made
-
-
-def drained(broker: Broker, query: Query, *topics: str) -> None:
-    """Let an idle query run until nothing of topics is left unacknowledged."""
-    assert query.batch() == []
-    name = query.start().subscription
-    for topic in topics:
-        wait_until(lambda t=topic: backlog(broker, t, name) == 0, f"{topic} has a backlog")  # type: ignore[misc]
 
 
 @pytest.mark.fault(62)
@@ -113,131 +107,6 @@ def test_latest_begins_behind_what_is_there_and_loses_nothing_from_then_on(
     assert again.read(again.source.initial(), end) == new
 
 
-@pytest.mark.fault(63)
-def test_empty_topics_have_no_rows_and_take_no_time(broker: Broker, make: Make, feed: Feed) -> None:
-    topic = broker.create_topic()
-    query = make(topic, startingOffsets="earliest")
-    started = time.monotonic()
-    assert query.batch() == []
-    assert query.batch() == []
-    assert time.monotonic() - started < 15
-    assert query.restarted().batch() == []
-    new = feed(topic, [0])
-    assert query.batch() == new
-    broker.trim(topic)
-    assert query.batch() == []
-    new = feed(topic, [2])
-    assert query.batch() == new
-    drained(broker, query, topic)
-
-
-@pytest.mark.fault(58, 61)
-def test_ledgers_that_were_read_go_without_an_alarm(broker: Broker, make: Make, feed: Feed) -> None:
-    topic = broker.create_topic()
-    query = make(topic, startingOffsets="earliest")
-    for number in range(4):
-        new = feed(topic, [3, 0])
-        assert query.batch() == new
-        assert query.batch() == []
-        if number % 2:
-            broker.trim(topic)
-        else:
-            broker.roll_ledger(topic)
-        assert query.batch() == []
-        query = query.restarted()
-    drained(broker, query, topic)
-
-
-@pytest.mark.fault(58)
-def test_what_is_trimmed_unread_is_data_loss(
-    broker: Broker, make: Make, feed: Feed, caplog: pytest.LogCaptureFixture
-) -> None:
-    topic = broker.create_topic()
-    strict, loose = (
-        make(topic, startingOffsets="earliest", failOnDataLoss=value) for value in ("true", "false")
-    )
-    feed(topic, [3])
-    for query in (strict, loose):
-        assert len(query.batch()) == 3
-    feed(topic, [3])
-    # Seen, and not yet read.
-    for query in (strict, loose):
-        query.source.latest(query.start(), Caps(1))
-    broker.trim(topic)
-    kept = feed(topic, [2, 2])
-    with pytest.raises(DataLossError, match="are gone"):
-        strict.batch()
-    assert loose.batch() == kept
-    assert "data was lost" in caplog.text
-    drained(broker, loose, topic)
-
-
-@pytest.mark.fault(57)
-def test_new_partitions_are_read_from_their_beginning(
-    broker: Broker, make: Make, feed: Feed
-) -> None:
-    topic = broker.create_topic(partitions=3)
-    query = make(topic)
-    query.batch()
-    broker.add_partitions(topic, 6)
-    new = feed(broker.partitions_of(topic, 6)[5], [4])
-    assert query.batch() == new
-    drained(broker, query, *broker.partitions_of(topic, 6))
-
-
-@pytest.mark.fault(54)
-def test_a_deleted_topic_is_data_loss(broker: Broker, make: Make, feed: Feed) -> None:
-    one, two = (broker.create_topic() for _ in range(2))
-    options = {"topics": f"{one},{two}", "startingOffsets": "earliest"}
-    strict, loose = (make(None, failOnDataLoss=value, **options) for value in ("true", "false"))
-    for topic in (one, two):
-        feed(topic, [3])
-    for query in (strict, loose):
-        assert len(query.batch()) == 6
-    broker.delete_topic(one)
-    with pytest.raises(DataLossError, match="is gone"):
-        strict.batch()
-    new = feed(two, [2])
-    assert loose.batch() == new
-    assert set(loose.start().positions) == {two}
-
-
-@pytest.mark.fault(55)
-def test_a_topic_that_is_made_anew_is_data_loss_and_its_messages_are_read_once(
-    broker: Broker, make: Make, feed: Feed
-) -> None:
-    topic = broker.create_topic()
-    strict, loose = (
-        make(topic, startingOffsets="earliest", failOnDataLoss=value) for value in ("true", "false")
-    )
-    feed(topic, [3])
-    for query in (strict, loose):
-        assert len(query.batch()) == 3
-        query.source.close()
-    broker.delete_topic(topic)
-    broker.create_topic(topic)
-    new = feed(topic, [2, 0])
-    with pytest.raises(DataLossError, match=r"are gone|rolled back"):
-        strict.restarted().batch()
-    strict.source.close()
-    loose = loose.restarted()
-    assert loose.batch() == new
-    assert loose.batch() == []
-    new = feed(topic, [2])
-    assert loose.batch() == new
-    drained(broker, loose, topic)
-
-
-@pytest.mark.fault(56)
-def test_a_terminated_topic_is_read_to_its_end(broker: Broker, make: Make, feed: Feed) -> None:
-    topic = broker.create_topic()
-    payloads = feed(topic, [3, 0, 2])
-    query = make(topic, startingOffsets="earliest")
-    broker.terminate(topic)
-    assert query.batch() == payloads
-    drained(broker, query, topic)
-
-
 @pytest.mark.fault(70)
 def test_a_name_in_use_is_a_clear_error(
     broker: Broker, make: Make, feed: Feed, monkeypatch: pytest.MonkeyPatch
@@ -250,6 +119,46 @@ def test_a_name_in_use_is_a_clear_error(
     with pytest.raises(ConsumerBusy, match="each its own name"):
         make(topic, subscription="mine").batch()
     assert first.batch() == []
+
+
+@pytest.mark.fault(70)
+def test_a_name_that_others_share_is_a_clear_error(
+    broker: Broker, make: Make, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
+    monkeypatch.setattr(consumer, "BUSY_SECONDS", 1.5)
+    topic = broker.create_topic()
+    feed(topic, [0] * 3)
+    with official(broker) as client:
+        other = client.subscribe(topic, "shared", consumer_type=pulsar.ConsumerType.Shared)
+        with pytest.raises(ConsumerBusy, match="each its own name"):
+            make(topic, subscription="shared", startingOffsets="earliest").batch()
+        other.close()
+    assert backlog(broker, topic, "shared") == 0
+
+
+@pytest.mark.fault(71)
+@pytest.mark.parametrize("point", POINTS)
+def test_a_query_that_is_killed_anywhere_reads_every_message_once(
+    broker: Broker, make: Make, feed: Feed, point: str
+) -> None:
+    topic = broker.create_topic(partitions=2)
+    partitions = broker.partitions_of(topic, 2)
+    checkpoint = Checkpoint()
+    expected: list[bytes] = []
+    options = {"startingOffsets": "earliest", "subscription": "mine"}
+    for number in range(5):
+        for partition in partitions:
+            expected += feed(partition, [4, 0, 3])
+        query = make(topic, **options)
+        run_query(query, checkpoint, "" if number % 2 else point, Caps(9))
+        query.source.close()
+    query = make(topic, **options)
+    while run_query(query, checkpoint, caps=Caps(9)):
+        pass
+    assert sorted(checkpoint.values) == sorted(expected)
+    for partition in partitions:
+        wait_until(partial(lambda at: backlog(broker, at, "mine") == 0, partition), "a backlog")
 
 
 @pytest.mark.fault(73)
@@ -276,28 +185,6 @@ def test_a_subscription_that_was_removed_is_made_again_where_the_query_stands(
     assert "it is set to" in caplog.text
     wait_until(lambda: backlog(broker, topic, "mine") == 2, "what is unread is not held")
     assert query.read(query.start(), end) == new
-
-
-@pytest.mark.fault(59)
-def test_a_durable_subscription_keeps_what_nobody_else_would(
-    broker: Broker, make: Make, feed: Feed
-) -> None:
-    if isinstance(broker, Real):
-        namespace = f"public/gone-{time.time_ns()}"
-        broker.own.admin("PUT", f"namespaces/{namespace}")
-    else:
-        namespace = broker.create_namespace()
-    topic = broker.create_topic(broker.unique_topic(namespace=namespace))
-    query = make(topic)
-    query.batch()
-    query.source.close()
-    new = feed(topic, [3, 0])
-    for _ in range(2):
-        broker.unload(topic)
-        new += feed(topic, [1])
-    query = query.restarted()
-    assert query.batch() == new
-    drained(broker, query, topic)
 
 
 @pytest.mark.fault(14)
@@ -420,6 +307,27 @@ def test_a_fixed_end_is_reached_while_messages_keep_coming(
     assert values == expected
 
 
+@pytest.mark.fault(74)
+def test_a_topic_that_is_lost_on_the_way_to_a_fixed_end_is_data_loss(
+    broker: Broker, make: Make, feed: Feed
+) -> None:
+    one, two = (broker.create_topic() for _ in range(2))
+    options = {"topics": f"{one},{two}", "startingOffsets": "earliest"}
+    strict, loose = (make(None, failOnDataLoss=value, **options) for value in ("true", "false"))
+    for topic in (one, two):
+        feed(topic, [0] * 20)
+    for query in (strict, loose):
+        query.source.fix_end()
+        assert len(query.batch(Caps(20))) == 20
+    broker.delete_topic(one)
+    with pytest.raises(DataLossError, match="is gone"):
+        strict.batch(Caps(20))
+    left = []
+    while batch := loose.batch(Caps(20)):
+        left += batch
+    assert len(left) == 10
+
+
 @pytest.mark.fault(76)
 def test_two_hundred_partitions_without_news_cost_less_than_a_second(
     broker: Broker, make: Make
@@ -434,79 +342,3 @@ def test_two_hundred_partitions_without_news_cost_less_than_a_second(
         times.append(time.monotonic() - started)
     # The best of them: the machine may be busy with something else.
     assert min(times) < 1.0
-
-
-# --- what only a real broker does -----------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def java(request: pytest.FixtureRequest) -> Iterator[JavaPeer]:
-    peer = JavaPeer(request.getfixturevalue("_distribution"))
-    yield peer
-    peer.close()
-
-
-@pytest.mark.fault(61)
-def test_transactions_end_batches_and_hold_them_back(
-    broker: Broker, make: Make, request: pytest.FixtureRequest
-) -> None:
-    real = as_real(broker)
-    java: JavaPeer = request.getfixturevalue("java")
-    topic = real.create_topic()
-    query = make(topic, startingOffsets="earliest")
-    assert query.batch() == []
-    number = 0
-    for fate in ("commit", "abort", "plain", "abort", "commit", "abort"):
-        sent = [JavaContent(b"%d" % (number + index)) for index in range(5)]
-        number += 5
-        java.write(real, topic, sent, transaction=None if fate == "plain" else fate)
-        expected = [] if fate == "abort" else [content.value for content in sent]
-        assert query.batch() == expected
-        assert query.batch() == []
-        if fate == "abort":
-            # Nothing but aborted messages can be left, and ledgers that were read may go.
-            real.unload(topic)
-            query = query.restarted()
-            assert query.batch() == []
-    java.write(real, topic, [JavaContent(b"open")], transaction="leave")
-    assert query.batch() == []
-
-
-@pytest.mark.fault(60)
-def test_a_compacted_topic_is_read_as_it_is_and_compacted(
-    broker: Broker, make: Make, feed: Feed
-) -> None:
-    real = as_real(broker)
-    topic = real.create_topic()
-    raw, compacted = (
-        make(topic, startingOffsets="earliest", readCompacted=value) for value in ("false", "true")
-    )
-    assert raw.batch() == compacted.batch() == []
-    with clustered(real) as cluster, TopicWriter(cluster, topic) as writer:
-        for number in range(30):
-            writer.send(MessageFields(b"%d" % number, f"k{number % 3}"))
-            writer.flush()
-    real.compact(topic)
-    assert raw.batch() == [b"%d" % number for number in range(30)]
-    assert compacted.batch() == [b"27", b"28", b"29"]
-    with clustered(real) as cluster, TopicWriter(cluster, topic) as writer:
-        writer.send(MessageFields(b"30", "k1"))
-        writer.flush()
-        start = compacted.start()
-        end = compacted.source.latest(start, NO_CAPS)
-        for key, value in (("k1", b"31"), ("k0", None)):
-            writer.send(MessageFields(value, key))
-            writer.flush()
-    real.compact(topic)
-
-    def view() -> list[bytes | None]:
-        return [row.content.payload for row in read_rows(real, topic, read_compacted=True)]
-
-    wait_until(lambda: view() == [b"29", b"31", None], "it is not compacted")
-    assert raw.batch() == [b"30", b"31", None]
-    # The end of the range is a message that is gone.
-    assert compacted.read(start, end) == []
-    compacted.committed = end
-    # This broker keeps the tombstone.
-    assert compacted.batch() == [b"31", None]
-    assert raw.batch() == compacted.batch() == []

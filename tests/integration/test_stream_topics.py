@@ -1,0 +1,335 @@
+"""What becomes of a stream's topics, on both brokers: nothing is lost quietly or read twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.errors import DataLossError, TopicNotFound
+from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.spark.stream_options import Caps
+from tests.integration.brokers import Broker, Real, as_real, rest_path, wait_until
+from tests.integration.java_peer import JavaContent, JavaPeer
+from tests.integration.messages import clustered, read_rows
+from tests.integration.streams import (
+    Feed,
+    backlog,
+    drained,
+    feeding,
+    streaming,
+)
+from tests.spark.streams import NO_CAPS, Make
+
+
+@pytest.fixture
+def make(broker: Broker) -> Iterator[Make]:
+    with streaming(broker) as made:
+        yield made
+
+
+@pytest.fixture
+def feed(broker: Broker) -> Iterator[Feed]:
+    with feeding(broker) as made:
+        yield made
+
+
+@pytest.mark.fault(63)
+def test_empty_topics_have_no_rows_and_take_no_time(broker: Broker, make: Make, feed: Feed) -> None:
+    topic = broker.create_topic()
+    query = make(topic, startingOffsets="earliest")
+    started = time.monotonic()
+    assert query.batch() == []
+    assert query.batch() == []
+    assert time.monotonic() - started < 15
+    assert query.restarted().batch() == []
+    new = feed(topic, [0])
+    assert query.batch() == new
+    broker.trim(topic)
+    assert query.batch() == []
+    new = feed(topic, [2])
+    assert query.batch() == new
+    drained(broker, query, topic)
+
+
+@pytest.mark.fault(58, 61)
+def test_ledgers_that_were_read_go_without_an_alarm(broker: Broker, make: Make, feed: Feed) -> None:
+    topic = broker.create_topic()
+    query = make(topic, startingOffsets="earliest")
+    for number in range(4):
+        new = feed(topic, [3, 0])
+        assert query.batch() == new
+        assert query.batch() == []
+        if number % 2:
+            broker.trim(topic)
+        else:
+            broker.roll_ledger(topic)
+        assert query.batch() == []
+        query = query.restarted()
+    drained(broker, query, topic)
+
+
+@pytest.mark.fault(58)
+def test_what_is_trimmed_unread_is_data_loss(
+    broker: Broker, make: Make, feed: Feed, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = broker.create_topic()
+    strict, loose = (
+        make(topic, startingOffsets="earliest", failOnDataLoss=value) for value in ("true", "false")
+    )
+    feed(topic, [3])
+    for query in (strict, loose):
+        assert len(query.batch()) == 3
+    feed(topic, [3])
+    # Seen, and not yet read.
+    for query in (strict, loose):
+        query.source.latest(query.start(), Caps(1))
+    broker.trim(topic)
+    kept = feed(topic, [2, 2])
+    with pytest.raises(DataLossError, match="are gone"):
+        strict.batch()
+    assert loose.batch() == kept
+    assert "data was lost" in caplog.text
+    drained(broker, loose, topic)
+
+
+@pytest.mark.fault(57)
+def test_new_partitions_are_read_from_their_beginning(
+    broker: Broker, make: Make, feed: Feed
+) -> None:
+    topic = broker.create_topic(partitions=3)
+    query = make(topic)
+    query.batch()
+    broker.add_partitions(topic, 6)
+    new = feed(broker.partitions_of(topic, 6)[5], [4])
+    assert query.batch() == new
+    drained(broker, query, *broker.partitions_of(topic, 6))
+
+
+@pytest.mark.fault(57)
+def test_a_batch_that_was_decided_on_does_not_change_with_the_partitions(
+    broker: Broker, make: Make, feed: Feed
+) -> None:
+    topic = broker.create_topic(partitions=2)
+    old = feed(broker.partitions_of(topic, 2)[1], [3])
+    query = make(topic, startingOffsets="earliest")
+    start = query.start()
+    end = query.source.latest(start, NO_CAPS)
+    broker.add_partitions(topic, 4)
+    new = feed(broker.partitions_of(topic, 4)[3], [4])
+    assert query.read(start, end) == old
+    query.committed = end
+    assert query.batch() == new
+
+
+@pytest.mark.fault(57)
+def test_new_topics_of_a_pattern_are_read_from_their_beginning(
+    broker: Broker, make: Make, feed: Feed
+) -> None:
+    namespace = broker.create_namespace()
+    one = broker.create_topic(broker.unique_topic("one", namespace))
+    query = make(None, topicsPattern=f"persistent://{namespace}/(one|two)-.*")
+    assert query.batch() == []
+    two = broker.create_topic(broker.unique_topic("two", namespace))
+    broker.create_topic(broker.unique_topic("three", namespace))
+    new = feed(one, [2]) + feed(two, [2, 0])
+    assert query.batch() == new
+    drained(broker, query, one, two)
+
+
+@pytest.mark.fault(54)
+def test_a_topic_that_is_deleted_during_a_batch_fails_its_tasks_unless_that_is_allowed(
+    broker: Broker, make: Make, feed: Feed, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = broker.create_topic()
+    feed(topic, [3, 0])
+    strict, loose = (
+        make(topic, startingOffsets="earliest", failOnDataLoss=value, pollTimeout="10s")
+        for value in ("true", "false")
+    )
+    planned = []
+    for query in (strict, loose):
+        start = query.start()
+        planned.append(query.source.plan(start, query.source.latest(start, NO_CAPS)))
+        # What the topic's schema is cannot be asked any more when it is gone.
+        assert len(query.values(planned[-1])) == 4
+    broker.delete_topic(topic)
+    with pytest.raises((DataLossError, TopicNotFound)):
+        strict.values(planned[0])
+    assert loose.values(planned[1]) == []
+    assert "data was lost" in caplog.text
+
+
+@pytest.mark.fault(54)
+def test_a_deleted_topic_is_data_loss(broker: Broker, make: Make, feed: Feed) -> None:
+    one, two = (broker.create_topic() for _ in range(2))
+    options = {"topics": f"{one},{two}", "startingOffsets": "earliest"}
+    strict, loose = (make(None, failOnDataLoss=value, **options) for value in ("true", "false"))
+    for topic in (one, two):
+        feed(topic, [3])
+    for query in (strict, loose):
+        assert len(query.batch()) == 6
+    broker.delete_topic(one)
+    with pytest.raises(DataLossError, match="is gone"):
+        strict.batch()
+    new = feed(two, [2])
+    assert loose.batch() == new
+    assert set(loose.start().positions) == {two}
+
+
+@pytest.mark.fault(55)
+def test_a_topic_that_is_made_anew_is_data_loss_and_its_messages_are_read_once(
+    broker: Broker, make: Make, feed: Feed
+) -> None:
+    topic = broker.create_topic()
+    strict, loose = (
+        make(topic, startingOffsets="earliest", failOnDataLoss=value) for value in ("true", "false")
+    )
+    feed(topic, [3])
+    for query in (strict, loose):
+        assert len(query.batch()) == 3
+        query.source.close()
+    broker.delete_topic(topic)
+    broker.create_topic(topic)
+    new = feed(topic, [2, 0])
+    with pytest.raises(DataLossError, match=r"are gone|rolled back"):
+        strict.restarted().batch()
+    strict.source.close()
+    loose = loose.restarted()
+    assert loose.batch() == new
+    assert loose.batch() == []
+    new = feed(topic, [2])
+    assert loose.batch() == new
+    drained(broker, loose, topic)
+
+
+@pytest.mark.fault(56)
+def test_a_terminated_topic_is_read_to_its_end(broker: Broker, make: Make, feed: Feed) -> None:
+    topic = broker.create_topic()
+    payloads = feed(topic, [3, 0, 2])
+    query = make(topic, startingOffsets="earliest")
+    broker.terminate(topic)
+    assert query.batch() == payloads
+    drained(broker, query, topic)
+
+
+@pytest.mark.fault(59)
+def test_a_durable_subscription_keeps_what_nobody_else_would(
+    broker: Broker, make: Make, feed: Feed
+) -> None:
+    if isinstance(broker, Real):
+        namespace = f"public/gone-{time.time_ns()}"
+        broker.own.admin("PUT", f"namespaces/{namespace}")
+    else:
+        namespace = broker.create_namespace()
+    topic = broker.create_topic(broker.unique_topic(namespace=namespace))
+    query = make(topic)
+    query.batch()
+    query.source.close()
+    new = feed(topic, [3, 0])
+    for _ in range(2):
+        broker.unload(topic)
+        new += feed(topic, [1])
+    query = query.restarted()
+    assert query.batch() == new
+    drained(broker, query, topic)
+
+
+# --- what only a real broker does -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def java(request: pytest.FixtureRequest) -> Iterator[JavaPeer]:
+    peer = JavaPeer(request.getfixturevalue("_distribution"))
+    yield peer
+    peer.close()
+
+
+@pytest.mark.fault(58)
+def test_expiry_moves_the_subscription_and_the_query_reads_what_is_stored(
+    broker: Broker, make: Make, feed: Feed, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = as_real(broker)
+    topic = real.create_topic(real.unique_topic(namespace=real.create_namespace()))
+    query = make(topic, startingOffsets="earliest", subscription="mine")
+    read = feed(topic, [3, 0])
+    assert query.batch() == read
+    assert query.batch() == []
+    wait_until(lambda: backlog(real, topic, "mine") == 0, "it is not acknowledged")
+    unread = feed(topic, [2, 0, 4])
+    time.sleep(1.1)
+    unread += feed(topic, [5])
+    time.sleep(0.5)
+    real.own.admin("POST", f"{rest_path(topic)}/subscription/mine/expireMessages/1")
+    wait_until(lambda: backlog(real, topic, "mine") < 4, "nothing expires")
+    assert query.batch() == unread
+    assert "by expiry" in caplog.text or "it is set to" in caplog.text
+    drained(real, query, topic)
+
+
+@pytest.mark.fault(61)
+def test_transactions_end_batches_and_hold_them_back(
+    broker: Broker, make: Make, request: pytest.FixtureRequest
+) -> None:
+    real = as_real(broker)
+    java: JavaPeer = request.getfixturevalue("java")
+    topic = real.create_topic()
+    query = make(topic, startingOffsets="earliest")
+    assert query.batch() == []
+    number = 0
+    for fate in ("commit", "abort", "plain", "abort", "commit", "abort"):
+        sent = [JavaContent(b"%d" % (number + index)) for index in range(5)]
+        number += 5
+        java.write(real, topic, sent, transaction=None if fate == "plain" else fate)
+        expected = [] if fate == "abort" else [content.value for content in sent]
+        assert query.batch() == expected
+        assert query.batch() == []
+        if fate == "abort":
+            # Nothing but aborted messages can be left, and ledgers that were read may go.
+            real.unload(topic)
+            query = query.restarted()
+            assert query.batch() == []
+    java.write(real, topic, [JavaContent(b"open")], transaction="leave")
+    assert query.batch() == []
+
+
+@pytest.mark.fault(60)
+def test_a_compacted_topic_is_read_as_it_is_and_compacted(
+    broker: Broker, make: Make, feed: Feed
+) -> None:
+    real = as_real(broker)
+    topic = real.create_topic()
+    raw, compacted = (
+        make(topic, startingOffsets="earliest", readCompacted=value) for value in ("false", "true")
+    )
+    assert raw.batch() == compacted.batch() == []
+    with clustered(real) as cluster, TopicWriter(cluster, topic) as writer:
+        for number in range(30):
+            writer.send(MessageFields(b"%d" % number, f"k{number % 3}"))
+            writer.flush()
+    real.compact(topic)
+    assert raw.batch() == [b"%d" % number for number in range(30)]
+    assert compacted.batch() == [b"27", b"28", b"29"]
+    with clustered(real) as cluster, TopicWriter(cluster, topic) as writer:
+        writer.send(MessageFields(b"30", "k1"))
+        writer.flush()
+        start = compacted.start()
+        end = compacted.source.latest(start, NO_CAPS)
+        for key, value in (("k1", b"31"), ("k0", None)):
+            writer.send(MessageFields(value, key))
+            writer.flush()
+    real.compact(topic)
+
+    def view() -> list[bytes | None]:
+        return [row.content.payload for row in read_rows(real, topic, read_compacted=True)]
+
+    wait_until(lambda: view() == [b"29", b"31", None], "it is not compacted")
+    assert raw.batch() == [b"30", b"31", None]
+    # The end of the range is a message that is gone.
+    assert compacted.read(start, end) == []
+    compacted.committed = end
+    # This broker keeps the tombstone.
+    assert compacted.batch() == [b"31", None]
+    assert raw.batch() == compacted.batch() == []
