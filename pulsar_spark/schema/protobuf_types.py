@@ -1,0 +1,111 @@
+"""The tree that a protobuf schema is: messages, their fields and enums, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum as PythonEnum
+from typing import Any
+
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto
+
+from pulsar_spark.errors import SchemaMismatch
+
+Type = FieldDescriptorProto
+
+RAW_REMEDY = "Read it with valueFormat=raw, which gives each value's bytes."
+
+MAX_DEPTH = 64
+"""Messages within each other."""
+MAX_LEAVES = 10_000
+"""Fields of a schema with those of all messages within, each as often as it is a column."""
+
+_LAST_NUMBER = 2**29 - 1
+
+STRINGS = frozenset((Type.TYPE_STRING, Type.TYPE_BYTES))
+MESSAGES = frozenset((Type.TYPE_MESSAGE, Type.TYPE_GROUP))
+UNSIGNED = frozenset((Type.TYPE_UINT32, Type.TYPE_FIXED32, Type.TYPE_UINT64, Type.TYPE_FIXED64))
+
+
+class Presence(PythonEnum):
+    """What a field that is not in a value means."""
+
+    EXPLICIT = "null"
+    IMPLICIT = "its default"
+    REQUIRED = "an error for those who write"
+
+
+class Shape(PythonEnum):
+    """What a message is as a column."""
+
+    STRUCT = "its fields"
+    EMPTY = "true where it is there, as it has no fields"
+    TIMESTAMP = "google.protobuf.Timestamp"
+    DURATION = "google.protobuf.Duration"
+    WRAPPER = "the field of a google.protobuf wrapper"
+    JSON = "google.protobuf.Struct, Value and ListValue"
+    FIELD_MASK = "google.protobuf.FieldMask"
+
+
+@dataclass(frozen=True, slots=True)
+class EnumType:
+    """An enum; the first name of a number counts. Closed ones have no other numbers."""
+
+    names: Mapping[int, str]
+    numbers: Mapping[str, int]
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field; `type` is a number of FieldDescriptorProto.Type, `oneof` is "" outside of one.
+
+    A map is a repeated field whose message has `is_entry`. `default` counts where the presence is
+    implicit; None is the type's own, 0 or empty.
+    """
+
+    number: int
+    name: str
+    type: int
+    presence: Presence = Presence.EXPLICIT
+    repeated: bool = False
+    packed: bool = False
+    oneof: str = ""
+    message: Message | None = None
+    enum: EnumType | None = None
+    default: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message; `leaves` counts its fields and those of the messages within."""
+
+    name: str
+    fields: tuple[Field, ...]
+    shape: Shape = Shape.STRUCT
+    is_entry: bool = False
+    leaves: int = field(default=0, compare=False)
+
+
+def type_name(kind: int) -> str:
+    """Return a scalar type as .proto files spell it."""
+    return Type.Type.DESCRIPTOR.values_by_number[kind].name.removeprefix("TYPE_").lower()
+
+
+def damaged(what: str) -> SchemaMismatch:
+    """Return the error for a definition that does not say what it must."""
+    return SchemaMismatch(f"the topic's protobuf schema {what}", RAW_REMEDY)
+
+
+def check_number(number: int, name: str) -> int:
+    """Return the number of a field. Raises SchemaMismatch if no field can have it."""
+    if not name or not 1 <= number <= _LAST_NUMBER or 19_000 <= number <= 19_999:
+        raise damaged(f"gives the field {name!r} the number {number}")
+    return number
+
+
+def check_unique(name: str, fields: Sequence[Field]) -> None:
+    """Raise SchemaMismatch if two fields of a message share a name or a number."""
+    for attribute in ("name", "number"):
+        if len({getattr(each, attribute) for each in fields}) < len(fields):
+            raise damaged(f"has a message {name} with two fields of one {attribute}")
