@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -21,8 +23,13 @@ from pyspark.sql.types import (
 from pulsar_spark.errors import CorruptMessage, OptionError, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageId
-from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.spark.batch_reader import PulsarBatchReader, PushdownBatchReader, infer_schema
+from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo, join_key_value
+from pulsar_spark.spark.batch_reader import (
+    PulsarBatchReader,
+    PushdownBatchReader,
+    infer_schema,
+    infer_values,
+)
 from pulsar_spark.spark.read_options import parse_read_options
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import NOW, full, read, reader, set_schema, store, store_many, values
@@ -232,6 +239,53 @@ def test_filters_that_are_taken_leave_exactly_their_rows(broker: EmbeddedBroker)
     assert len(parts) == 2
     rows = [row for part in parts for batch in source.read(part) for row in batch.to_pylist()]
     assert sorted(row["value"] for row in rows) == [b"02", b"04", b"22", b"24"]
+
+
+@pytest.mark.skipif(not hasattr(spark, "Filter"), reason="this Spark pushes no filters down")
+def test_filters_of_typed_keys_are_left_to_spark(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    none = SchemaInfo(BYTES)
+    set_schema(broker, "t", join_key_value(none, none, separated=False))
+    pair = b"\0\0\0\1k\0\0\0\1v"
+    store(broker, "t", [pair], batched=False, partition_key="other")
+    options = parse_read_options({"service.url": broker.service_url, "topic": "t"})
+    inferred = replace(options, value_type=infer_values(options))
+    given = [spark.EqualTo(("__key",), b"k"), spark.IsNotNull(("__topic",))]
+    for found in (options, inferred):
+        source = PushdownBatchReader(found, infer_schema(options))
+        assert list(source.pushFilters(given)) == given[:1]
+        (part,) = source.partitions()
+        (batch,) = source.read(part)
+        assert batch.to_pylist()[0]["__key"] == b"k"
+
+
+def test_a_query_keeps_the_columns_that_it_was_planned_with(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    set_schema(broker, "t", SchemaInfo(pb.Schema.Avro, "r", _record("a")))
+    options = parse_read_options({"service.url": broker.service_url, "topic": "t"})
+    planned = replace(options, value_type=infer_values(options))
+    schema = infer_schema(options)
+    set_schema(broker, "t", SchemaInfo(pb.Schema.Avro, "r", _record("b", "a")))
+    store(broker, "t", [b"\x02"], schema_version=(0).to_bytes(8, "big"))
+    store(broker, "t", [b"\x04\x06", None], schema_version=(1).to_bytes(8, "big"))
+    store(broker, "t", [b"\x08"])
+    source = PulsarBatchReader(planned, schema)
+    rows = [
+        row
+        for part in source.partitions()
+        for batch in source.read(part)
+        for row in batch.to_pylist()
+    ]
+    assert [row["a"] for row in rows] == [1, 3, None, 4]
+    assert "b" not in rows[0]
+    with pytest.raises(CorruptMessage):
+        # A message without a version is taken to be of the newest.
+        read(broker, {"topic": "t"})
+
+
+def _record(*names: str) -> bytes:
+    fields = [{"name": name, "type": "int", "default": 0} for name in names]
+    return json.dumps({"type": "record", "name": "r", "fields": fields}).encode()
 
 
 def test_only_the_reader_for_pushdown_takes_filters() -> None:

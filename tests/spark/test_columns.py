@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     IntegerType,
     LongType,
@@ -14,9 +15,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pulsar_spark.errors import OptionError
+from pulsar_spark.errors import OptionError, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value
 from pulsar_spark.schema import record_batches
 from pulsar_spark.spark.columns import check_columns, project, read_schema
 from pulsar_spark.spark.value_types import ValueType
@@ -122,3 +123,65 @@ def test_what_no_topic_can_offer_is_told_before_the_topics_are_known() -> None:
         check_columns(unknown, CORRUPT, raw=True)
     with pytest.raises(OptionError, match="'__topic' is bigint, not string"):
         check_columns(StructType().add("__topic", LongType()), CORRUPT, raw=False)
+
+
+def avro(*names: str) -> ValueType:
+    fields = ",".join(f'{{"name":"{name}","type":"int"}}' for name in names)
+    data = f'{{"type":"record","name":"r","fields":[{fields}]}}'
+    return ValueType(SchemaInfo(pb.Schema.Avro, "r", data.encode()))
+
+
+def test_fields_of_records_come_before_the_named_columns() -> None:
+    schema = read_schema(avro("b", "a"), include_metadata=False)
+    assert fields(schema) == [("b", "int"), ("a", "int"), *DEFAULT[1:]]
+    assert all(field.nullable for field in schema.fields)
+    asked = StructType().add("A", IntegerType()).add("__topic", StringType())
+    assert project(asked, avro("b", "a"), CORRUPT) == ("a", "__topic")
+    with pytest.raises(OptionError, match="'a' is bigint, not int"):
+        project(StructType().add("a", LongType()), avro("b", "a"), CORRUPT)
+    with pytest.raises(OptionError, match="'a' is never null, but it can be"):
+        project(StructType().add("a", IntegerType(), nullable=False), avro("a"), CORRUPT)
+    with pytest.raises(OptionError, match="columnNameOfCorruptRecord"):
+        project(asked, avro("a", CORRUPT), CORRUPT)
+
+
+@pytest.mark.fault(99)
+@pytest.mark.parametrize("names", [("__key",), ("x", "__TOPIC"), ("__size",)])
+def test_fields_with_the_name_of_another_column_are_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(SchemaMismatch, match=names[-1]) as caught:
+        read_schema(avro(*names), include_metadata=False)
+    assert "valueFormat=raw" in caught.value.remedy
+
+
+@pytest.mark.fault(99)
+def test_fields_that_differ_in_case_only_are_refused() -> None:
+    with pytest.raises(SchemaMismatch, match="'id' and 'ID'") as caught:
+        read_schema(avro("id", "x", "ID"), include_metadata=False)
+    assert "valueFormat=raw" in caught.value.remedy
+
+
+def test_keys_of_pairs_have_a_type_and_structs_where_they_are_records() -> None:
+    record = avro("a").schema
+    assert record is not None
+    string = SchemaInfo(pb.Schema.String, "String")
+    typed = ValueType(join_key_value(string, record, separated=True))
+    assert fields(read_schema(typed, include_metadata=False))[:2] == [
+        ("a", "int"),
+        ("__key", "string"),
+    ]
+    nested = ValueType(join_key_value(record, string, separated=False))
+    schema = read_schema(nested, include_metadata=False)
+    assert fields(schema)[:2] == [("value", "string"), ("__key", "struct<a:int>")]
+    assert project(schema, nested, CORRUPT)[:2] == ("value", "__key")
+    with pytest.raises(OptionError, match="'__key' is binary, not string"):
+        project(StructType().add("__key", BinaryType()), typed, CORRUPT)
+
+
+def test_what_may_be_null_within_a_column_must_be_declared_so() -> None:
+    data = b"""{"type":"record","name":"r","fields":[{"name":"a","type":{"type":"array",
+        "items":["null",{"type":"record","name":"s","fields":[{"name":"x","type":"int"}]}]}}]}"""
+    kind = ValueType(SchemaInfo(pb.Schema.Avro, "r", data))
+    inner = StructType().add("x", IntegerType())
+    assert project(StructType().add("a", ArrayType(inner)), kind, CORRUPT) == ("a",)
+    with pytest.raises(OptionError, match="'a' is array"):
+        project(StructType().add("a", ArrayType(inner, containsNull=False)), kind, CORRUPT)
