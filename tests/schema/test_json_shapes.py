@@ -1,0 +1,77 @@
+"""The shapes of fields follow the reader's definition, and the writer's units."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pulsar_spark.schema.avro_schema import Node, parse_definition
+from pulsar_spark.schema.avro_types import arrow_type
+from pulsar_spark.schema.json_shapes import Dialect, Rule, Shape, shape_of
+from tests.schema.json_cases import LEAVES, logical, nullable, record
+
+JAVA, PYTHON = Dialect(False), Dialect(True)
+
+
+def node(kind: Any) -> Node:
+    return parse_definition(json.dumps(kind).encode())
+
+
+def shape(kind: Any, writer: Any = None, dialect: Dialect = JAVA) -> Shape:
+    return shape_of(node(kind), node(kind if writer is None else writer), dialect)
+
+
+@pytest.mark.parametrize("leaf", LEAVES)
+def test_columns_have_the_types_that_avro_topics_have(leaf: Any) -> None:
+    for kind in (
+        leaf,
+        nullable(leaf),
+        {"type": "array", "items": leaf},
+        {"type": "map", "values": leaf},
+        record([("a", leaf)]),
+        [leaf, "null", record([])],
+    ):
+        assert shape(kind).kind == arrow_type(node(kind), all_nullable=True)
+
+
+def test_maps_and_unions_have_no_wire_type_nor_what_they_are_in() -> None:
+    for inner in ({"type": "map", "values": "int"}, ["int", "string"]):
+        assert shape(inner).wire is None
+        assert shape({"type": "array", "items": inner}).wire is None
+        assert shape(record([("a", inner)])).wire is None
+    assert shape(record([("a", nullable("int"))])).wire == pa.struct([("a", pa.int32())])
+
+
+@pytest.mark.parametrize("family", ["timestamp", "local-timestamp"])
+def test_units_are_the_writers_in_the_same_family_only(family: str) -> None:
+    reader = logical("long", f"{family}-micros")
+    assert (shape(reader).times, shape(reader).divided) == (1, 1)
+    assert shape(reader, logical("long", f"{family}-millis")).times == 1000
+    assert shape(reader, logical("long", f"{family}-nanos")).divided == 1000
+    for other in ("long", logical("long", "time-millis"), "string"):
+        assert shape(reader, other).times == 1
+
+
+def test_the_writers_types_are_found_by_name_in_whatever_they_lie() -> None:
+    def deep(unit: str, *more: tuple[str, Any]) -> dict[str, Any]:
+        item = record([*more, ("at", nullable(logical("long", unit)))], "Item")
+        return {"type": "map", "values": {"type": "array", "items": item}}
+
+    found = shape(deep("timestamp-micros"), deep("timestamp-millis", ("x", "int")))
+    assert found.parts[0].parts[0].parts[0].times == 1000
+
+
+def test_bytes_are_base64_or_text_by_who_defined_the_schema() -> None:
+    assert shape("bytes").rule is Rule.BASE64
+    assert shape("bytes", dialect=PYTHON).rule is Rule.BYTES
+    assert shape({"type": "fixed", "name": "F", "size": 2}).rule is Rule.BASE64
+
+
+def test_the_python_client_is_known_by_its_white_space() -> None:
+    definition = record([("é", "bytes")])
+    assert Dialect.of(json.dumps(definition, indent=1).encode()) == PYTHON
+    for options in ({}, {"indent": 2}, {"separators": (",", ":")}):
+        assert Dialect.of(json.dumps(definition, **options).encode()) == JAVA
