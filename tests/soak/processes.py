@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 WORKER = "pyspark.daemon pyspark.worker"
 """Daemons and what they fork: processes that run tasks, and parts of the driver's work."""
@@ -41,6 +43,27 @@ def _is_below(pid: int, root: int, parents: dict[int, int]) -> bool:
     while pid in parents and pid != root:
         pid = parents[pid]
     return pid == root
+
+
+def connected(pids: list[int], port: int) -> list[int]:
+    """Return those of the processes that have a connection to a port, as far as /proc tells."""
+    peers = f":{port:04X}"
+    try:
+        lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    except OSError:
+        return []
+    # Of each socket: its number, local and remote address, ..., the inode as the tenth field.
+    sockets = {f"socket:[{fields[9]}]" for fields in map(str.split, lines) if peers in fields[2]}
+    return [pid for pid in pids if not sockets.isdisjoint(_open_files(pid))]
+
+
+def _open_files(pid: int) -> set[str]:
+    found: set[str] = set()
+    # It may be gone, or another's.
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return found
 
 
 def kill(pids: list[int]) -> int:

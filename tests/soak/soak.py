@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pulsar_spark.errors import PulsarError
 from tests.integration.brokers import Broker, Real
 from tests.integration.streams import backlog
 from tests.soak.job import Job, Results
-from tests.soak.processes import kill
+from tests.soak.processes import connected, kill
 from tests.soak.producers import Producers
 from tests.support.real_broker import AdminError
 
@@ -46,7 +47,9 @@ _OWN = "pulsar_spark.errors"
 _LOOK_SECONDS = 0.1
 _UNLOAD_SECONDS = 1.0
 _DRAIN_SECONDS = 90.0
+# How long to wait for a task that can be killed, and how much of it for one that is reading.
 _VICTIM_SECONDS = 60.0
+_BUSY_SECONDS = 20.0
 
 
 class SoakFailed(Exception):
@@ -183,15 +186,23 @@ class Soak:
     @contextmanager
     def _running(self) -> Iterator[None]:
         self._job.launch()
-        self._start_query()
-        self._producers.start()
-        self._unloader.start()
         try:
-            yield
+            self._start_query()
+            # What is written before is held by nothing.
+            self._wait_for(self._is_subscribed)
+            self._producers.start()
+            self._unloader.start()
+            try:
+                yield
+            finally:
+                self._unloader.stop()
+                self._producers.stop()
         finally:
-            self._unloader.stop()
-            self._producers.stop()
             self._job.kill()
+
+    def _is_subscribed(self) -> bool:
+        partitions = self._broker.partitions_of(self._topic, PARTITIONS)
+        return all(SUBSCRIPTION in self._broker.subscriptions(topic) for topic in partitions)
 
     # --- what happens -------------------------------------------------------------------------
 
@@ -227,12 +238,15 @@ class Soak:
             self._moved()
 
     def _kill_tasks(self) -> None:
-        deadline = time.monotonic() + _VICTIM_SECONDS
-        while time.monotonic() < deadline:
-            victims = self._job.workers()
+        """Kill what reads from the broker just now, or else waits for a task."""
+        port = urlsplit(self._broker.service_url).port or 6650
+        started = time.monotonic()
+        while (waited := time.monotonic() - started) < _VICTIM_SECONDS:
+            workers = self._job.workers()
+            victims = connected(workers, port) or (workers if waited > _BUSY_SECONDS else [])
             if victims and kill(self._rng.sample(victims, self._rng.randint(1, len(victims)))):
                 return
-            self._pause(0.02)
+            self._look()
         raise SoakFailed("no task is run")
 
     def _start_query(self) -> None:

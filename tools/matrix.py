@@ -1,0 +1,187 @@
+"""Run the smoke tests of streams with several versions of Spark and of Python.
+
+``python -m tools.matrix`` takes all of them, ``python -m tools.matrix 4.0 4.3`` some, and
+``python -m tools.matrix oldest`` the oldest that can be had here. Each has an environment of its
+own in .venv-matrix, made by uv if that is there, and kept. What cannot be had is said and left
+out; only if nothing at all could be run, and CI is true, that is a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENTS = ROOT / ".venv-matrix"
+SMOKE_TESTS = "tests/integration/test_matrix_smoke.py"
+TEST_TOOLS = ("pytest>=8.0", "pytest-timeout>=2.3", "hypothesis>=6.100")
+
+# The oldest Spark goes with the oldest Python that the package is for, if that can be had.
+PYTHONS = {"4.0": "3.10"}
+SPARKS = ("4.0", "4.1", "4.2", "4.3")
+
+PASSED = "passed"
+FAILED = "FAILED"
+
+_INSTALL_SECONDS = 1800
+_TEST_SECONDS = 900
+
+
+class Unavailable(Exception):
+    """A Python or a Spark cannot be had here."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A version of Spark, and of Python; None for the one that runs this."""
+
+    spark: str
+    python: str | None
+
+    def __str__(self) -> str:
+        version = self.python or ".".join(map(str, sys.version_info[:2]))
+        return f"Spark {self.spark} with Python {version}"
+
+    @property
+    def folder(self) -> Path:
+        """Where its environment is."""
+        return ENVIRONMENTS / f"spark-{self.spark}"
+
+
+def find_python(version: str | None) -> str:
+    """Return an interpreter of a version, such as ``3.10``. Raises Unavailable."""
+    candidates = [[sys.executable]] if version is None else [[f"python{version}"]]
+    if version is not None and shutil.which("uv"):
+        candidates += _listed(["uv", "python", "find", version])
+    if version is not None and shutil.which("pyenv"):
+        candidates += [[found] for found in _pyenv_pythons(version)]
+    for candidate in candidates:
+        try:
+            answer = _output([*candidate, "-c", "import sys; print(*sys.version_info[:2])"])
+        except (OSError, subprocess.SubprocessError):
+            # A name that pyenv puts on the path for a version that is not switched on.
+            continue
+        if version is None or answer.split() == version.split("."):
+            return candidate[0]
+    raise Unavailable(f"there is no Python {version}")
+
+
+def _listed(command: list[str]) -> list[list[str]]:
+    try:
+        return [[line] for line in _output(command).splitlines()]
+    except (OSError, subprocess.SubprocessError):
+        return []
+
+
+def _pyenv_pythons(version: str) -> list[str]:
+    found = _listed(["pyenv", "root"])
+    folders = Path(found[0][0], "versions").glob(f"{version}.*") if found else ()
+    return [str(folder / "bin" / "python") for folder in folders]
+
+
+def _output(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.strip()
+
+
+def prepare(pair: Pair) -> Path:
+    """Return the interpreter of a pair's environment, made if there is none. Raises Unavailable."""
+    python = pair.folder / "bin" / "python"
+    wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    ready = pair.folder / ".ready"
+    if ready.exists() and ready.read_text() == wanted:
+        return python
+    interpreter = find_python(pair.python)
+    errors: list[str] = []
+    for commands in _ways(pair, interpreter, python):
+        shutil.rmtree(pair.folder, ignore_errors=True)
+        try:
+            for command in commands:
+                subprocess.run(command, check=True, timeout=_INSTALL_SECONDS)
+            break
+        except (OSError, subprocess.SubprocessError) as error:
+            errors.append(str(error))
+    else:
+        raise Unavailable(f"it cannot be installed: {'; '.join(errors)}")
+    ready.write_text(wanted)
+    return python
+
+
+def _ways(pair: Pair, interpreter: str, python: Path) -> list[list[list[str]]]:
+    """Return the commands that make an environment, by uv if it is there, and without it."""
+    packages = [f"pyspark=={pair.spark}.*", *TEST_TOOLS, "-e", f"{ROOT}[all]"]
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    plain = [[interpreter, "-m", "venv", str(pair.folder)], [*pip, *packages]]
+    if shutil.which("uv") is None:
+        return [plain]
+    by_uv = [
+        ["uv", "venv", "--quiet", "--python", interpreter, str(pair.folder)],
+        ["uv", "pip", "install", "--quiet", "--python", str(python), *packages],
+    ]
+    return [by_uv, plain]
+
+
+def test(pair: Pair, python: Path, further: list[str]) -> bool:
+    """Run the smoke tests; returns whether all passed."""
+    # Whatever Spark the surroundings point to is another one.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK")}
+    environment.pop("SPARK_HOME", None)
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", SMOKE_TESTS]
+    # Old versions of PySpark leave their own sockets to the garbage collector.
+    command += ["-W", "ignore::pytest.PytestUnraisableExceptionWarning", *further]
+    print(f"{pair}:", flush=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment, timeout=_TEST_SECONDS, check=False)
+    return done.returncode == 0
+
+
+def choose(spark: str) -> Pair:
+    """Return the pair for a version of Spark."""
+    wanted = PYTHONS.get(spark)
+    if wanted is not None:
+        try:
+            find_python(wanted)
+        except Unavailable as error:
+            print(f"Spark {spark} is run with another Python than {wanted}: {error}", flush=True)
+            wanted = None
+    return Pair(spark, wanted)
+
+
+def run(sparks: list[str], further: list[str], *, only_first: bool) -> dict[Pair, str]:
+    """Run the tests with each version, or with the first that can be had; returns outcomes."""
+    outcomes: dict[Pair, str] = {}
+    for spark in sparks:
+        pair = choose(spark)
+        try:
+            python = prepare(pair)
+        except Unavailable as error:
+            outcomes[pair] = f"left out: {error}"
+            continue
+        outcomes[pair] = PASSED if test(pair, python, further) else FAILED
+        if only_first:
+            break
+    return outcomes
+
+
+def main() -> int:
+    """Run what the command line names; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tools.matrix", description=__doc__)
+    parser.add_argument("spark", nargs="*", help="versions of Spark, or oldest; default: all")
+    arguments, further = parser.parse_known_args()
+    oldest = arguments.spark == ["oldest"]
+    sparks = arguments.spark if arguments.spark and not oldest else list(SPARKS)
+    outcomes = run(sparks, further, only_first=oldest)
+    for pair, outcome in outcomes.items():
+        print(f"{pair}: {outcome}")
+    if FAILED in outcomes.values():
+        return 1
+    return int(os.environ.get("CI") == "true" and PASSED not in outcomes.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
