@@ -37,7 +37,18 @@ from pulsar_spark.schema.avro_vectors import ONE, ZERO, Window, halves, number, 
 
 _INT64 = pa.int64()
 _EIGHT = number(8)
-_BYTES = pa.binary()
+_UINT64 = pa.uint64()
+_UINT8 = pa.uint8()
+
+
+def _byte(value: int) -> pa.Scalar:
+    return _BYTES.slice(value, 1)[0]
+
+
+_BYTES = pa.Array.from_buffers(_UINT8, 256, [None, pa.py_buffer(bytes(range(256)))])
+_BYTE_ONE = _byte(1)
+# Those whose number takes one byte; rows with others are given up.
+_BRANCHES = 64
 
 
 class ColumnReader:
@@ -95,9 +106,9 @@ class ColumnReader:
             return self._whole(plan, rows, build)
         if plan.kind == "boolean":
             found = self._window.bytes_at(rows.places)
-            self._give_up(rows, pc.greater(found, ONE))
+            self._give_up(rows, pc.greater(found, _BYTE_ONE))
             rows.advance(ONE)
-            return pc.equal(found, ONE) if build else None
+            return pc.equal(found, _BYTE_ONE) if build else None
         size = number(4) if plan.kind == "float" else _EIGHT
         words = self._window.words(rows.places) if build else None
         rows.advance(size)
@@ -139,7 +150,8 @@ class ColumnReader:
             self._give_up(rows, invalid)
         rows.advance(sizes)
         left = pc.subtract(rows.limits, rows.places)
-        wrong = pc.or_(pc.less(found, ZERO), pc.greater_equal(found, left))
+        # Without signs, numbers below 0 are larger than any size.
+        wrong = pc.greater_equal(found.view(_UINT64), left.view(_UINT64))
         return pc.if_else(wrong, ZERO, found) if self._give_up(rows, wrong) else found
 
     def _bytes(self, plan: ReadBytes, rows: Rows, build: bool) -> pa.Array | None:
@@ -231,8 +243,9 @@ class ColumnReader:
         rows.advance(ONE)
         parts = []
         count = 0
-        for branch_number, branch in enumerate(plan.branches):
-            where = pc.equal(chosen, number(2 * branch_number))
+        branches = plan.branches[:_BRANCHES]
+        for branch_number, branch in enumerate(branches):
+            where = pc.equal(chosen, _byte(2 * branch_number))
             matching = pc.sum(where).as_py() or 0
             if not matching:
                 continue
@@ -245,9 +258,9 @@ class ColumnReader:
             if build and not isinstance(branch, ReadNull):
                 parts.append((where, found))
         if count < len(rows):
-            known = number(2 * len(plan.branches) - 2)
-            odd = pc.equal(pc.bit_wise_and(chosen, ONE), ONE)
-            self._give_up(rows, pc.or_(odd, pc.greater(chosen, known)))
+            odd = pc.equal(pc.bit_wise_and(chosen, _BYTE_ONE), _BYTE_ONE)
+            beyond = pc.greater(chosen, _byte(2 * len(branches) - 1))
+            self._give_up(rows, pc.or_(odd, beyond))
         return spread(parts, len(rows), plan.type) if build else None
 
     def _array(self, plan: ReadArray, rows: Rows, build: bool) -> pa.Array | None:
@@ -285,7 +298,7 @@ class ColumnReader:
         rows.places = pc.replace_with_mask(rows.places, filled, places)
         # What follows one block is usually the end, a count of 0.
         following = self._window.bytes_at(rows.places)
-        self._give_up(rows, pc.and_(filled, pc.not_equal(following, ZERO)))
+        self._give_up(rows, pc.and_(filled, pc.not_equal(following, _byte(0))))
         rows.advance(filled.cast(_INT64))
         if not build:
             return None
@@ -298,7 +311,7 @@ class ColumnReader:
             self._give_up(rows, invalid)
         rows.advance(sizes)
         most = pc.divide(pc.subtract(rows.limits, rows.places), number(max(least, 1)))
-        wrong = pc.or_(pc.less(found, ZERO), pc.greater(found, most))
+        wrong = pc.greater(found.view(_UINT64), most.view(_UINT64))
         return pc.if_else(wrong, ZERO, found) if self._give_up(rows, wrong) else found
 
 

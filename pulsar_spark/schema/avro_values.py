@@ -107,6 +107,10 @@ def read_long(cursor: Cursor) -> int:
     data, pos = cursor.data, cursor.pos
     shift = number = 0
     try:
+        byte = data[pos]
+        if byte < 128:
+            cursor.pos = pos + 1
+            return (byte >> 1) ^ -(byte & 1)
         while (byte := data[pos]) > 127:
             number |= (byte & 127) << shift
             shift += 7
@@ -123,11 +127,12 @@ def read_long(cursor: Cursor) -> int:
 
 
 def _take(cursor: Cursor, size: int) -> bytes:
-    start = cursor.pos
-    if not 0 <= size <= len(cursor.data) - start:
-        raise Malformed(f"{size} bytes are announced, {len(cursor.data) - start} are left")
-    cursor.pos = start + size
-    return cursor.data[start : start + size]
+    data, start = cursor.data, cursor.pos
+    end = start + size
+    if size < 0 or end > len(data):
+        raise Malformed(f"{size} bytes are announced, {len(data) - start} are left")
+    cursor.pos = end
+    return data[start:end]
 
 
 def _read_null(_cursor: Cursor) -> None:
@@ -184,14 +189,19 @@ def _number(plan: ReadNumber) -> Read:
 
 def _bytes(plan: ReadBytes) -> Read:
     size = plan.size
-
-    def raw(cursor: Cursor) -> bytes:
-        return _take(cursor, read_long(cursor) if size is None else size)
-
+    raw = _read_sized if size is None else lambda cursor: _take(cursor, size)
     convert = conversion(plan)
     if convert is None:
         return raw
-    return lambda cursor: convert(raw(cursor))
+    return _read_text if convert is _text else lambda cursor: convert(raw(cursor))
+
+
+def _read_sized(cursor: Cursor) -> bytes:
+    return _take(cursor, read_long(cursor))
+
+
+def _read_text(cursor: Cursor) -> bytes:
+    return _text(_take(cursor, read_long(cursor)))
 
 
 def conversion(plan: ReadBytes) -> Callable[[bytes], Any] | None:
@@ -206,10 +216,11 @@ def conversion(plan: ReadBytes) -> Callable[[bytes], Any] | None:
 
 
 def _text(raw: bytes) -> bytes:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        raise Malformed("a text is not UTF-8") from None
+    if not raw.isascii():
+        try:
+            raw.decode()
+        except UnicodeDecodeError:
+            raise Malformed("a text is not UTF-8") from None
     return raw
 
 

@@ -47,6 +47,10 @@ ROUNDS = (
 )
 
 
+# What the bytes below 128 stand for.
+_SMALL = integers([(byte >> 1) ^ -(byte & 1) for byte in range(128)], _INT64)
+
+
 class Window:
     """The bytes of many values, such that words can be taken at any place."""
 
@@ -62,6 +66,7 @@ class Window:
         ]
         self._words = pa.concat_arrays(shifted)
         self._stride = number(self._count)
+        self._bytes = pa.Array.from_buffers(pa.uint8(), len(padded), [None, buffer])
         self._buffer = buffer
 
     def words(self, places: pa.Array) -> pa.Array:
@@ -70,8 +75,8 @@ class Window:
         return self._words.take(pc.add(row, pc.shift_right(places, _THREE)))
 
     def bytes_at(self, places: pa.Array) -> pa.Array:
-        """Return the byte at each place, as a number of 64 bits."""
-        return pc.bit_wise_and(self.words(places), _BYTE)
+        """Return the byte at each place."""
+        return self._bytes.take(places)
 
     def slices(self, starts: pa.Array, ends: pa.Array) -> pa.Array:
         """Return the bytes between two places, for each pair of them."""
@@ -84,19 +89,15 @@ class Window:
         parts = pa.Array.from_buffers(_BYTES, 2 * count - 1, [None, edges, self._buffer])
         return parts.take(even_numbers(count))
 
-    def lengths(self, places: pa.Array) -> pa.Array:
-        """Return how many bytes the number at each place has, 8 for more than that."""
-        return _length(_end_mask(self.words(places)))
-
-    def varints(self, places: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array | None]:
+    def varints(self, places: pa.Array) -> tuple[pa.Array, pa.Array | pa.Scalar, pa.Array | None]:
         """Return the number at each place, its length, and where there is none that is valid.
 
         The latter is None if all are valid: of at most 10 bytes, and 64 bits.
         """
-        words = self.words(places)
-        first = pc.bit_wise_and(words, _BYTE)
+        first = self.bytes_at(places)
         if (pc.max(first).as_py() or 0) < 128:
-            return _unzigzag(first), _ones(len(places)), None
+            return _SMALL.take(first), ONE, None
+        words = self.words(places)
         mask = _end_mask(words)
         lengths = _length(mask)
         raw = pc.bit_wise_and(pc.bit_wise_and(words, mask), SEVENS)
@@ -145,10 +146,6 @@ def halves(words: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return the lower and the upper 32 bits of words, as numbers without a sign."""
     low = pc.bit_wise_and(words, _LOW_HALF)
     return low, pc.bit_wise_and(pc.shift_right(words, _32), _LOW_HALF)
-
-
-def _ones(count: int) -> pa.Array:
-    return pc.add(zeros(count), ONE)
 
 
 def zeros(count: int) -> pa.Array:

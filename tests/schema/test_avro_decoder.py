@@ -262,6 +262,16 @@ def test_values_larger_than_a_window_are_decoded() -> None:
     assert found.columns[1].to_pylist() == [0, 1, 2, 3]
 
 
+def test_unions_of_more_than_64_types(way: str) -> None:
+    members = [{"type": "fixed", "name": f"F{n}", "size": n % 3} for n in range(70)]
+    data = [zigzag(n) + b"ab"[: n % 3] for n in range(70)] * 5
+    found = decode(record(members), data)
+    assert not found.bad
+    for n, value in enumerate(found.columns[0].to_pylist()):
+        filled = {name: item for name, item in value.items() if item is not None}
+        assert filled == {f"member{n % 70}": b"ab"[: n % 70 % 3]}
+
+
 def test_a_decoder_can_be_pickled() -> None:
     tree = record("int", ENUM, ["null", POINT])
     decoder = pickle.loads(pickle.dumps(avro_codec.decoder(info(tree), info(tree), ["f1", "f0"])))
