@@ -1,0 +1,169 @@
+"""Payloads of KEY_VALUE topics with the encoding INLINE: a key and a value in one.
+
+    i32 size, key, i32 size, value      (big endian; the size -1 stands for null)
+
+Whole arrays are split and joined by their buffers: no object is made for a row, unless one of them
+is no pair. With the encoding SEPARATED the key is the message's own, and the payload the value.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from struct import Struct
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_spark.schema.arrow_arrays import binaries, integers
+from pulsar_spark.schema.codec import Undecodable
+
+_SIZE = Struct(">i")
+_BOTH_SIZES = 2 * _SIZE.size
+_INT32, _BINARY = pa.int32(), pa.binary()
+
+
+def split_pairs(raw: pa.Array) -> tuple[pa.Array, pa.Array, list[Undecodable]]:
+    """Return the keys and the values of payloads, and what is no such payload.
+
+    Where the payload is null or no pair, so are key and value. No size is believed before it is
+    compared with the bytes that are there.
+    """
+    pairs = raw.drop_null()
+    found = _split(pairs)
+    if found is not None and len(pairs) == len(raw):
+        return *found, []
+    bad: list[Undecodable] = []
+    places: list[int | None] = []
+    good = 0
+    for row, payload in enumerate(raw.to_pylist()):
+        problem = _problem(payload) if payload is not None and found is None else ""
+        if problem:
+            bad.append(Undecodable(row, "", problem))
+        is_pair = payload is not None and not problem
+        places.append(good if is_pair else None)
+        good += is_pair
+    if found is None:
+        rows = [row for row, place in enumerate(places) if place is not None]
+        found = _split(raw.take(integers(rows, _INT32)))
+        assert found is not None
+    indices = integers(places, _INT32)
+    return found[0].take(indices), found[1].take(indices), bad
+
+
+def join_pairs(keys: pa.Array, values: pa.Array) -> pa.Array:
+    """Return payloads of these keys and values, either of which can be null."""
+    nothing = binaries([b""])[0]
+    parts = []
+    for part in (keys, values):
+        sizes = pc.if_else(part.is_valid(), pc.binary_length(part), _number(-1))
+        parts += [_to_big_endian(sizes), pc.if_else(part.is_valid(), part, nothing)]
+    return pc.binary_join_element_wise(*parts, nothing)
+
+
+def _split(pairs: pa.Array) -> tuple[pa.Array, pa.Array] | None:
+    """Return the keys and the values of payloads without nulls, None if one is no pair."""
+    if not len(pairs):
+        return pairs, pairs
+    lengths = pc.binary_length(pairs)
+    if pc.min(lengths).as_py() < _BOTH_SIZES:
+        return None
+    key_sizes = _from_big_endian(pc.binary_slice(pairs, 0, _SIZE.size))
+    key_bytes = _bytes_of(key_sizes)
+    rest = pc.subtract(lengths, _number(_BOTH_SIZES))
+    if key_bytes is None or not _all(pc.less_equal(key_bytes, rest)):
+        return None
+    segments = _segments(pairs, key_bytes)
+    value_sizes = _from_big_endian(_every_fourth(segments, 2))
+    value_bytes = _bytes_of(value_sizes)
+    if value_bytes is None or not _all(pc.equal(value_bytes, pc.subtract(rest, key_bytes))):
+        return None
+    keys, values = _every_fourth(segments, 1), _every_fourth(segments, 3)
+    return _null_where_absent(keys, key_sizes), _null_where_absent(values, value_sizes)
+
+
+def _segments(pairs: pa.Array, key_bytes: pa.Array) -> pa.Array:
+    """Return four parts of each payload, one after the other: size, key, size, value."""
+    _, offsets, data = pairs.buffers()
+    count = len(pairs)
+    ends = pa.Array.from_buffers(_INT32, count + 1, [None, offsets], offset=pairs.offset)
+    size = _number(_SIZE.size)
+    key = pc.add(ends.slice(0, count), size)
+    value_size = pc.add(key, key_bytes)
+    bounds = array("i", bytes(4 * (4 * count + 1)))
+    for index, starts in enumerate(
+        (ends.slice(0, count), key, value_size, pc.add(value_size, size))
+    ):
+        bounds[index : 4 * count : 4] = _ints(starts)
+    bounds[4 * count] = _ints(ends.slice(count))[0]
+    return pa.Array.from_buffers(_BINARY, 4 * count, [None, pa.py_buffer(bounds), data])
+
+
+def _every_fourth(segments: pa.Array, first: int) -> pa.Array:
+    return segments.take(integers(range(first, len(segments), 4), _INT32))
+
+
+def _ints(numbers: pa.Array) -> array[int]:
+    """Return a copy of 32-bit numbers."""
+    found = array("i")
+    found.frombytes(numbers.buffers()[1].slice(4 * numbers.offset, 4 * len(numbers)))
+    return found
+
+
+def _from_big_endian(fours: pa.Array) -> pa.Array:
+    """Return the numbers that four bytes each are; the array holds nothing else."""
+    start = fours.buffers()[1].slice(4 * fours.offset, 4)
+    begin = array("i", bytes(start))[0]
+    found = array("i")
+    found.frombytes(fours.buffers()[2].slice(begin, 4 * len(fours)))
+    _swap(found)
+    return pa.Array.from_buffers(_INT32, len(fours), [None, pa.py_buffer(found)])
+
+
+def _to_big_endian(numbers: pa.Array) -> pa.Array:
+    found = _ints(numbers)
+    _swap(found)
+    fours = pa.Array.from_buffers(pa.binary(4), len(found), [None, pa.py_buffer(found)])
+    return fours.cast(_BINARY)
+
+
+def _swap(numbers: array[int]) -> None:
+    if sys.byteorder == "little":
+        numbers.byteswap()
+
+
+def _bytes_of(sizes: pa.Array) -> pa.Array | None:
+    """Return how many bytes there are for sizes, none for -1; None if one is less than that."""
+    if pc.min(sizes).as_py() < -1:
+        return None
+    return pc.if_else(pc.less(sizes, _number(0)), _number(0), sizes)
+
+
+def _null_where_absent(parts: pa.Array, sizes: pa.Array) -> pa.Array:
+    absent = pc.less(sizes, _number(0))
+    return pc.if_else(absent, pa.nulls(1, _BINARY)[0], parts) if absent.true_count else parts
+
+
+def _all(flags: pa.Array) -> bool:
+    return bool(flags.true_count == len(flags))
+
+
+def _number(value: int) -> pa.Scalar:
+    return integers([value], _INT32)[0]
+
+
+# --- what is no pair ----------------------------------------------------------------------
+
+
+def _problem(payload: bytes) -> str:
+    """Return why a payload is no pair, "" if it is one."""
+    end = 0
+    for what in ("key", "value"):
+        begin = end + _SIZE.size
+        if begin > len(payload):
+            return f"it ends before the {what}"
+        (size,) = _SIZE.unpack_from(payload, end)
+        if size < -1 or size > len(payload) - begin:
+            return f"its {what} has {size} bytes, but {len(payload) - begin} follow"
+        end = begin + max(size, 0)
+    return f"{len(payload) - end} bytes follow the value" if end < len(payload) else ""
