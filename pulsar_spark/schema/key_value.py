@@ -100,7 +100,8 @@ def _segments(pairs: pa.Array, key_bytes: pa.Array) -> pa.Array:
 
 
 def _every_fourth(segments: pa.Array, first: int) -> pa.Array:
-    return segments.take(integers(range(first, len(segments), 4), _INT32))
+    places = array("i", range(first, len(segments), 4))
+    return segments.take(_numbers(places))
 
 
 def _ints(numbers: pa.Array) -> array[int]:
@@ -117,7 +118,7 @@ def _from_big_endian(fours: pa.Array) -> pa.Array:
     found = array("i")
     found.frombytes(fours.buffers()[2].slice(begin, 4 * len(fours)))
     _swap(found)
-    return pa.Array.from_buffers(_INT32, len(fours), [None, pa.py_buffer(found)])
+    return _numbers(found)
 
 
 def _to_big_endian(numbers: pa.Array) -> pa.Array:
@@ -146,6 +147,10 @@ def _null_where_absent(parts: pa.Array, sizes: pa.Array) -> pa.Array:
 
 def _all(flags: pa.Array) -> bool:
     return bool(flags.true_count == len(flags))
+
+
+def _numbers(values: array[int]) -> pa.Array:
+    return pa.Array.from_buffers(_INT32, len(values), [None, pa.py_buffer(values)])
 
 
 def _number(value: int) -> pa.Scalar:
