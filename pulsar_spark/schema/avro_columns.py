@@ -119,10 +119,11 @@ class ColumnReader:
         return words.view(pa.float32() if plan.kind == "float" else pa.float64()).cast(plan.type)
 
     def _whole(self, plan: ReadNumber, rows: Rows, build: bool) -> pa.Array | None:
-        found, sizes, invalid = self._window.varints(rows.places)
-        if invalid is not None:
-            self._give_up(rows, invalid)
-        rows.advance(sizes)
+        if not build and plan.kind == "long":
+            sizes, invalid = self._window.varint_sizes(rows.places)
+            self._advance(rows, sizes, invalid)
+            return None
+        found = self._varints(rows)
         if plan.kind == "int":
             found = self._within(rows, found, 2**31)
         if not build:
@@ -138,6 +139,17 @@ class ColumnReader:
             return found.cast(pa.int32()).view(plan.type)
         return found.view(plan.type)
 
+    def _varints(self, rows: Rows) -> pa.Array:
+        """Read whole numbers."""
+        found, sizes, invalid = self._window.varints(rows.places)
+        self._advance(rows, sizes, invalid)
+        return found
+
+    def _advance(self, rows: Rows, sizes: pa.Array | pa.Scalar, invalid: pa.Array | None) -> None:
+        if invalid is not None:
+            self._give_up(rows, invalid)
+        rows.advance(sizes)
+
     def _within(self, rows: Rows, found: pa.Array, bound: int) -> pa.Array:
         """Give up the rows whose numbers are not in [-bound, bound), and make them 0."""
         outside = pc.or_(pc.less(found, number(-bound)), pc.greater(found, number(bound - 1)))
@@ -145,10 +157,7 @@ class ColumnReader:
 
     def _sizes(self, rows: Rows) -> pa.Array:
         """Read a length, and return it, 0 where it is more than what is left."""
-        found, sizes, invalid = self._window.varints(rows.places)
-        if invalid is not None:
-            self._give_up(rows, invalid)
-        rows.advance(sizes)
+        found = self._varints(rows)
         left = pc.subtract(rows.limits, rows.places)
         # Without signs, numbers below 0 are larger than any size.
         wrong = pc.greater_equal(found.view(_UINT64), left.view(_UINT64))
@@ -195,10 +204,7 @@ class ColumnReader:
         return build_array(values, plan.type)
 
     def _enum(self, plan: ReadEnum, rows: Rows, build: bool) -> pa.Array | None:
-        found, sizes, invalid = self._window.varints(rows.places)
-        if invalid is not None:
-            self._give_up(rows, invalid)
-        rows.advance(sizes)
+        found = self._varints(rows)
         last = number(len(plan.symbols) - 1)
         wrong = pc.or_(pc.less(found, ZERO), pc.greater(found, last))
         if self._give_up(rows, wrong):
@@ -306,10 +312,7 @@ class ColumnReader:
 
     def _counts(self, least: int, rows: Rows) -> pa.Array:
         """Read a number of items, and return it, 0 where it is more than there can be."""
-        found, sizes, invalid = self._window.varints(rows.places)
-        if invalid is not None:
-            self._give_up(rows, invalid)
-        rows.advance(sizes)
+        found = self._varints(rows)
         most = pc.divide(pc.subtract(rows.limits, rows.places), number(max(least, 1)))
         wrong = pc.greater(found.view(_UINT64), most.view(_UINT64))
         return pc.if_else(wrong, ZERO, found) if self._give_up(rows, wrong) else found

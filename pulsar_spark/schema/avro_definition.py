@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.schema.avro_types import usual_type
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -87,6 +88,7 @@ class _Maker:
         return ["null", kind] if field.nullable and kind != "null" else kind
 
     def _type(self, kind: pa.DataType, name: str, path: str) -> Any:
+        kind = usual_type(kind)
         if pa.types.is_struct(kind):
             return self.record(list(kind), self._unique(name), path)
         if pa.types.is_list(kind):

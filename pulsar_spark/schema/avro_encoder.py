@@ -29,7 +29,7 @@ from pulsar_spark.schema.avro_schema import (
     UnionOf,
     is_null,
 )
-from pulsar_spark.schema.avro_types import DURATION, LOCAL, UTC, is_nullable
+from pulsar_spark.schema.avro_types import DURATION, LOCAL, UTC, is_nullable, usual_type
 from pulsar_spark.schema.avro_writing import Unfit, Write, required
 
 _Fields = list[tuple[str, int, Write] | bytes]
@@ -40,6 +40,8 @@ class AvroEncoder:
 
     def __init__(self, node: Node, columns: pa.Schema) -> None:
         self._node, self._columns = node, columns
+        columns = pa.schema([field.with_type(usual_type(field.type)) for field in columns])
+        self._types = columns.types
         fitting = _Fitting()
         if isinstance(node, Record):
             self._fields = fitting.fields(node, columns, "")
@@ -63,8 +65,12 @@ class AvroEncoder:
 
     def encode(self, columns: pa.RecordBatch) -> pa.Array:
         """Return a binary array with a value for each row; raises InvalidRow."""
+        arrays = [
+            array if array.type == kind else array.cast(kind)
+            for array, kind in zip(columns.columns, self._types, strict=True)
+        ]
         try:
-            return writing.write_fields(self._fields, columns.columns, columns.num_rows)
+            return writing.write_fields(self._fields, arrays, columns.num_rows)
         except Unfit as error:
             raise InvalidRow(
                 f"row {error.place} of the batch cannot be written: the field {error.field}: "

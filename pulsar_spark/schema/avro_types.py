@@ -144,3 +144,22 @@ def sole_type(union: UnionOf) -> Node | None:
             if present in (pair, pair[::-1]):
                 return pair[1]
     return None
+
+
+def usual_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type with 32-bit offsets for one with 64-bit ones, which Spark can be set to use."""
+    if pa.types.is_large_string(kind):
+        kind = pa.string()
+    elif pa.types.is_large_binary(kind):
+        kind = pa.binary()
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = pa.list_(_usual_field(kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_usual_field(kind.key_field), _usual_field(kind.item_field))
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_usual_field(field) for field in kind])
+    return kind
+
+
+def _usual_field(field: pa.Field) -> pa.Field:
+    return field.with_type(usual_type(field.type))

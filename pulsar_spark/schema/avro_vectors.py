@@ -98,16 +98,21 @@ class Window:
         if (pc.max(first).as_py() or 0) < 128:
             return _SMALL.take(first), ONE, None
         words = self.words(places)
-        mask = _end_mask(words)
-        lengths = _length(mask)
+        mask, lengths, long = _ends(words)
         raw = pc.bit_wise_and(pc.bit_wise_and(words, mask), SEVENS)
         for low, high, shift in ROUNDS:
             moved = pc.shift_right(pc.bit_wise_and(raw, high), shift)
             raw = pc.bit_wise_or(pc.bit_wise_and(raw, low), moved)
-        long = pc.equal(pc.bit_wise_and(pc.bit_wise_not(words), HIGH_BITS), ZERO)
-        if not pc.any(long).as_py():
+        if long is None:
             return _unzigzag(raw), lengths, None
         return self._long_varints(places, raw, lengths, long)
+
+    def varint_sizes(self, places: pa.Array) -> tuple[pa.Array | pa.Scalar, pa.Array | None]:
+        """Return the lengths of the numbers at these places, and where they are not valid."""
+        if (pc.max(self.bytes_at(places)).as_py() or 0) < 128:
+            return ONE, None
+        _, sizes, long = _ends(self.words(places))
+        return (sizes, None) if long is None else self.varints(places)[1:]
 
     def _long_varints(
         self, places: pa.Array, raw: pa.Array, lengths: pa.Array, long: pa.Array
@@ -126,15 +131,16 @@ class Window:
         return _unzigzag(raw), pc.if_else(long, more, lengths), invalid
 
 
-def _end_mask(words: pa.Array) -> pa.Array:
-    """Return words with all bits set up to the first byte whose high bit is not set."""
+def _ends(words: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array | None]:
+    """Return words with all bits set up to the first byte whose high bit is not set.
+
+    With them come their numbers of bytes, and where there is no such byte, if anywhere.
+    """
     ends = pc.bit_wise_and(pc.bit_wise_not(words), HIGH_BITS)
-    return pc.bit_wise_xor(ends, pc.subtract(ends, ONE))
-
-
-def _length(mask: pa.Array) -> pa.Array:
+    mask = pc.bit_wise_xor(ends, pc.subtract(ends, ONE))
     ones = pc.multiply(pc.bit_wise_and(mask, LOW_BITS), LOW_BITS)
-    return pc.shift_right(ones, _56)
+    long = pc.equal(ends, ZERO)
+    return mask, pc.shift_right(ones, _56), long if pc.any(long).as_py() else None
 
 
 def _unzigzag(raw: pa.Array) -> pa.Array:

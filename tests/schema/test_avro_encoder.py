@@ -264,3 +264,16 @@ def test_an_encoder_can_be_pickled() -> None:
     rows = batch(pa.int32(), 3)
     encoder = avro_codec.encoder(info(record(of("f", "int"))), rows.schema)
     assert pickle.loads(pickle.dumps(encoder)).encode(rows).to_pylist() == [b"\6"]
+
+
+def test_types_with_large_offsets_are_taken_like_the_usual_ones() -> None:
+    tree = record(of("a", "string"), of("b", {"type": "array", "items": ["null", "bytes"]}))
+    columns = pa.schema([("a", pa.large_string()), ("b", pa.large_list(pa.large_binary()))])
+    rows = pa.RecordBatch.from_pylist([{"a": "x", "b": [b"y", None]}], schema=columns)
+    data = avro_codec.encoder(info(tree), columns).encode(rows).to_pylist()
+    assert decoded(tree, data) == rows.to_pylist()
+    assert avro_codec.definition(columns, "R").schema_data == (
+        avro_codec.definition(
+            pa.schema([("a", pa.string()), ("b", pa.list_(pa.binary()))]), "R"
+        ).schema_data
+    )

@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.avro_schema import parse_definition
-from pulsar_spark.schema.avro_types import arrow_columns, arrow_type
+from pulsar_spark.schema.avro_types import arrow_columns, arrow_type, usual_type
 
 
 def arrow(tree: Any, **more: Any) -> pa.DataType:
@@ -116,3 +116,15 @@ def test_decimals_that_spark_does_not_have_are_refused_with_their_path() -> None
     tree = {"type": "array", "items": logical("bytes", "decimal", precision=39)}
     with pytest.raises(SchemaMismatch, match=r"the field f\[\] is a decimal of 39 digits"):
         arrow(tree)
+
+
+def test_types_with_large_offsets_become_the_usual_ones() -> None:
+    large = pa.struct([("a", pa.large_list(pa.large_string())), ("b", pa.large_binary())])
+    usual = pa.struct([("a", pa.list_(pa.string())), ("b", pa.binary())])
+    maps = [pa.map_(pa.large_string(), large), pa.map_(pa.string(), usual)]
+    assert [usual_type(kind) for kind in (large, *maps, pa.int32())] == [
+        usual,
+        maps[1],
+        maps[1],
+        pa.int32(),
+    ]

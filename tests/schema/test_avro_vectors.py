@@ -37,6 +37,9 @@ def test_numbers_of_any_size(values: list[int]) -> None:
     assert found.to_pylist() == values
     assert pc.add(zeros(len(parts)), sizes).to_pylist() == [len(part) for part in parts]
     assert invalid is None or not any(invalid.to_pylist())
+    again, invalid = window.varint_sizes(starts)
+    assert pc.add(zeros(len(parts)), again).to_pylist() == [len(part) for part in parts]
+    assert invalid is None or not any(invalid.to_pylist())
 
 
 @pytest.mark.parametrize(
