@@ -160,6 +160,8 @@ Plan: TypeAlias = (
 """What to do with a value's bytes; `type` is that of the column or the part that it becomes."""
 
 _MAX_PAIRS = 40_000
+# Of all defaults of a schema together, in bytes: each value without the fields gets all of them.
+_MAX_DEFAULTS = 16 * 1024
 _WHOLE = ("int", "long")
 _PROMOTIONS = {
     "int": ("int", "long", "float", "double"),
@@ -209,6 +211,7 @@ class _Resolver:
 
     def __init__(self) -> None:
         self._pairs = 0
+        self._default_bytes = 0
 
     def resolve(self, writer: Node, reader: Node, path: str) -> Plan:
         """Return the plan of one type's values; Unresolvable where the types do not go together.
@@ -281,6 +284,13 @@ class _Resolver:
         known = field.default is not NO_DEFAULT
         data = encode_default(field.type, field.default) if known else None
         if data is not None:
+            self._default_bytes += len(data)
+            if self._default_bytes > _MAX_DEFAULTS:
+                raise SchemaMismatch(
+                    f"the default of the field {path} is too large: together they may have "
+                    f"{_MAX_DEFAULTS} bytes",
+                    _REMEDY,
+                )
             return Default(target, self.resolve(field.type, field.type, path), data)
         if is_nullable(field.type):
             return None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from random import Random
 
 import pyarrow as pa
@@ -34,3 +37,40 @@ def test_random_values_are_read_and_written_as_fastavro_does(
     again = avro_codec.encoder(info(tree), columns).encode(batch)
     again.validate(full=True)
     assert decoded(tree, again.to_pylist()) == wanted
+
+
+WITHOUT_PANDAS = """
+import sys
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema import avro_codec
+from pulsar_spark.schema.arrow_arrays import binaries
+import pyarrow as pa
+
+definition = b'''{"type": "record", "name": "R", "fields": [
+    {"name": "a", "type": ["null", "string"]},
+    {"name": "b", "type": {"type": "array", "items": "long"}},
+    {"name": "c", "type": {"type": "map", "values": "double"}},
+    {"name": "d", "type": {"type": "bytes", "logicalType": "decimal", "precision": 5}},
+    {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["A"]}}]}'''
+info = SchemaInfo(4, "", definition)
+columns = avro_codec.arrow_schema(info)
+value = bytes.fromhex("02 02 61 04 02 80 01 00 02 02 6b 0000000000000000 00 02 07 00")
+for count in (1, 1000):
+    found = avro_codec.decoder(info, info, columns.names).decode(binaries([value] * count))
+    assert not found.bad, found.bad
+    batch = pa.RecordBatch.from_arrays(list(found.columns), schema=columns)
+    assert avro_codec.encoder(info, columns).encode(batch).to_pylist() == [value] * count
+print("pandas" in sys.modules)
+"""
+
+
+def test_pandas_is_not_imported() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PANDAS],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (result.stdout, result.stderr) == ("False\n", "")

@@ -195,6 +195,19 @@ def test_no_number_in_nanoseconds_is_rounded_towards_1970(way: str) -> None:
     assert found.view(pa.int64()).to_pylist()[:3] == [-1, -1, 1]
 
 
+@pytest.mark.fault(94)
+def test_times_beyond_what_people_write_are_kept_and_those_beyond_64_bits_are_undecodable(
+    way: str,
+) -> None:
+    year_10_000 = 253_402_300_800_000
+    longest = (2**63 - 1) // 1000
+    given = [0, -1, year_10_000, -longest, longest, longest + 1, -(2**63), 2**63 - 1] * 50
+    found = decode(record(MILLIS), [zigzag(number) for number in given])
+    kept = [n * 1000 if -longest <= n <= longest else None for n in given]
+    assert found.columns[0].view(pa.int64()).to_pylist() == kept
+    assert [item.row for item in found.bad] == [i for i, n in enumerate(kept) if n is None]
+
+
 @pytest.mark.fault(44)
 @pytest.mark.parametrize("seed", range(24))
 def test_both_ways_agree_on_any_bytes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

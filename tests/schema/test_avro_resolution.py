@@ -274,3 +274,14 @@ def test_unions_of_a_hostile_size_are_refused_in_bounded_time() -> None:
     others = [record(of("y", "int"), name=f"S{n}") for n in range(2000)]
     with pytest.raises(SchemaMismatch, match="too large"):
         avro_codec.decoder(info(record(of("f", members))), info(record(of("f", others))), ["f"])
+
+
+@pytest.mark.fault(44)
+def test_defaults_of_a_hostile_size_are_refused() -> None:
+    wanted = [of(f"f{n}", "string", default="x" * 5000) for n in range(4)]
+    with pytest.raises(SchemaMismatch, match="the default of the field f3 is too large"):
+        read(record(of("a", "int")), record(*wanted), {"a": 1})
+    assert (
+        len(read(record(of("a", "int")), record(*wanted[:3]), {"a": 1}).columns[0][0].as_py())
+        == 5000
+    )
