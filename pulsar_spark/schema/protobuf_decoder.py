@@ -6,6 +6,7 @@ be parsed so is looked for row by row. The columns themselves are in `protobuf_r
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from pulsar_spark.schema.arrow_arrays import binaries, integers
 from pulsar_spark.schema.codec import Decoded, Undecodable
+from pulsar_spark.schema.protobuf_bounds import MAX_CELLS, Counter
 from pulsar_spark.schema.protobuf_classes import FRAME_TAG, batch_class
 from pulsar_spark.schema.protobuf_columns import column_type
 from pulsar_spark.schema.protobuf_readers import Place, reader
@@ -39,6 +41,9 @@ class ProtobufDecoder:
 
     def __init__(self, message: Message, fields: Sequence[Field]) -> None:
         self._class = batch_class(message, fields)
+        self._counter = Counter(fields)
+        harmless = self._counter.harmless
+        self._chunk_bytes = _CHUNK_BYTES if harmless is None else min(_CHUNK_BYTES, harmless)
         self._types = [column_type(field) for field in fields]
         row_class = self._class().rows.add().__class__
         self._readers = [reader(field, row_class) for field in fields]
@@ -48,7 +53,8 @@ class ProtobufDecoder:
         faults: dict[int, tuple[str, str]] = {}
         pieces: list[list[pa.Array]] = [[] for _ in self._types]
         read: list[int] = []
-        for start, count in _chunks(raw):
+        raw = self._without_excess(raw, faults)
+        for start, count in _chunks(raw, self._chunk_bytes):
             rows, messages = self._parse(raw.slice(start, count), start, faults)
             place = Place(faults, rows.__getitem__)
             for arrays, column in zip(pieces, self._readers, strict=True):
@@ -59,6 +65,28 @@ class ProtobufDecoder:
             columns = _spread(columns, read, faults, len(raw))
         bad = [Undecodable(row, *faults[row]) for row in sorted(faults)]
         return Decoded(columns, bad)
+
+    def _without_excess(self, raw: pa.Array, faults: dict[int, tuple[str, str]]) -> pa.Array:
+        """Return the values with null for those that would hold too much, and note these."""
+        harmless = self._counter.harmless
+        if harmless is None or raw.nbytes <= harmless:
+            return raw
+        lengths = pc.binary_length(raw).to_pylist()
+        for row, length in enumerate(lengths):
+            if length is not None and length > harmless:
+                reason = self._excess(raw[row].as_py())
+                if reason:
+                    faults[row] = ("", reason)
+        if not faults:
+            return raw
+        return raw.take(integers([None if r in faults else r for r in range(len(raw))], pa.int32()))
+
+    def _excess(self, value: bytes) -> str:
+        try:
+            fields = self._counter.count(value)
+        except _PARSE_ERRORS:
+            return _MALFORMED
+        return f"its messages have more than {MAX_CELLS} fields" if fields > MAX_CELLS else ""
 
     def _parse(
         self, raw: pa.Array, start: int, faults: dict[int, tuple[str, str]]
@@ -96,12 +124,24 @@ class ProtobufDecoder:
 _PARSE_ERRORS = (DecodeError, RecursionError, ValueError)
 
 
-def _chunks(raw: pa.Array) -> list[tuple[int, int]]:
-    """Return starts and counts of rows to parse at once."""
-    if len(raw) <= _CHUNK_ROWS and raw.nbytes <= _CHUNK_BYTES:
+def _chunks(raw: pa.Array, limit: int) -> list[tuple[int, int]]:
+    """Return starts and counts of rows to parse at once, of at most so many bytes or one row."""
+    if len(raw) <= _CHUNK_ROWS and raw.nbytes <= limit:
         return [(0, len(raw))]
-    rows = max(1, min(_CHUNK_ROWS, len(raw) * _CHUNK_BYTES // max(raw.nbytes, 1)))
-    return [(start, min(rows, len(raw) - start)) for start in range(0, len(raw), rows)]
+    _, offsets, _ = raw.buffers()
+    ends = memoryview(offsets).cast("i")[raw.offset : raw.offset + len(raw) + 1]
+    chunks = []
+    start = 0
+    while start < len(raw):
+        count = min(_CHUNK_ROWS, len(raw) - start)
+        if ends[start + count] - ends[start] > limit:
+            # The last end that is within the limit.
+            count = max(
+                1, bisect_right(ends, ends[start] + limit, start + 1, start + count) - 1 - start
+            )
+        chunks.append((start, count))
+        start += count
+    return chunks
 
 
 def _frame(raw: pa.Array) -> pa.Array:
