@@ -59,11 +59,15 @@ class ValueDecoder:
         Raises SchemaMismatch for a version that cannot be resolved to the query's schema, and
         what `writers` raises.
         """
-        pieces = [
-            self._decode(version, Runs(runs.topic, runs.partition, list(group)))
-            for version, group in groupby(runs.runs, _version)
-        ]
-        return pieces[0] if len(pieces) == 1 else _joined(pieces)
+        versions = {run.entry.metadata.schema_version for run in runs.runs}
+        if len(versions) == 1:
+            return self._decode(versions.pop(), runs)
+        return _joined(
+            [
+                self._decode(version, Runs(runs.topic, runs.partition, list(group)))
+                for version, group in groupby(runs.runs, _version)
+            ]
+        )
 
     def _decode(self, version: bytes, runs: Runs) -> DecodedValues:
         raw = values(runs)

@@ -178,9 +178,14 @@ def test_spark_itself_refuses_other_modes_than_append(
         ("'x' value; '1' __eventTime", {}, ("__eventTime is string, not timestamp or long",)),
         ("'x' value; map('a', 1) __messageProperties", {}, ("__messageProperties", "map<string")),
         ("'x' value; 1 __sequenceId", {}, ("__sequenceId is int, not long",)),
-        ("'x' value; 'y' other", {}, ("several columns", "value, other", "to_json")),
+        (
+            "'x' value; 'y' other",
+            {"valueFormat": "raw"},
+            ("one column of bytes", "value, other", "to write records"),
+        ),
+        ("1 a; INTERVAL 1 DAY b", {}, ("SchemaMismatch", "b")),
         ("'x' __key", {}, ("no column left for the value",)),
-        ("struct(1 a) value", {}, ("value is struct<a:int>", "to_json")),
+        ("struct(1 a) value", {"valueFormat": "string"}, ("value is struct<a:int>", "string")),
         ("'x' value", {"valueFormat": "raw"}, ("valueFormat=raw writes bytes", "value is string")),
         ("'x' value", {"topics": "a,b"}, ("topics names topics to read", "one topic")),
         ("'x' value", {"deliveryGuarantee": "exactly-once"}, ("deliveryGuarantee=exactly-once",)),
@@ -225,11 +230,11 @@ def test_values_that_do_not_fit_the_topics_schema_are_refused(
     order = type("Order", (pulsar.schema.Record,), {"number": pulsar.schema.Integer()})
     with official(broker) as client:
         client.create_producer(topic, schema=pulsar.schema.JsonSchema(order)).close()
-    with error("the topic's schema is JSON", "valueFormat=raw"):
+    with error("does not fit the topic's schema", "value is not in", "valueFormat=json adds"):
         save(spark.range(1).selectExpr("'x' value"), broker, topic)
     texts = broker.create_topic()
     save(spark.range(1).selectExpr("'x' value"), broker, texts)
-    with error("schema is STRING, but the value column is binary", "Cast it to string"):
+    with error("schema is STRING, but the column value is binary", "Cast it to string"):
         save(spark.range(1).selectExpr("binary('x') value"), broker, texts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from io import BytesIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fastavro
@@ -394,3 +395,39 @@ def test_a_format_that_the_topic_does_not_have_is_refused(
         save(spark.sql("SELECT 2L AS id, 'x' AS name"), broker, topic, {"valueFormat": "json"})
     assert "SchemaMismatch" in str(caught.value)
     assert "the topic's schema is AVRO" in str(caught.value)
+
+
+# --- streams ----------------------------------------------------------------------------------
+
+
+def test_a_stream_keeps_its_columns_when_the_topics_schema_goes_on(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    source, target = broker.create_topic(), broker.create_topic()
+    send(broker, source, schemas.AvroSchema(Order), [official_order(o) for o in ORDERS[:10]])
+    options = {"service.url": broker.service_url, "startingOffsets": "earliest"}
+    orders = spark.readStream.format("pulsar").options(**options).load(source)
+    frame = orders.select("id", "name", "address", "__key", "__eventTime")
+
+    def run() -> None:
+        writer = frame.writeStream.format("pulsar").option("service.url", broker.service_url)
+        writer = writer.option("topic", target).option("checkpointLocation", str(tmp_path))
+        query = writer.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(100), "the stream does not end"
+        finally:
+            query.stop()
+
+    run()
+    later = [OrderV2(id=100 + n, name=f"new {n}", currency="CHF", discount=n) for n in range(5)]
+    send(broker, source, schemas.AvroSchema(OrderV2), later)
+    send(broker, source, schemas.AvroSchema(Order), [official_order(ORDERS[10])])
+    run()
+    rows = read(broker, target, {"includeMetadata": "true"})
+    names = ("id", "name", "address")
+    expected = [tuple(order[name] for name in names) for order in ORDERS[:10]]
+    expected += [(100 + number, f"new {number}", None) for number in range(5)]
+    expected += [tuple(ORDERS[10][name] for name in names)]
+    found = [tuple(row[name] for name in names) for row in rows]
+    assert sorted(found, key=str) == sorted(expected, key=str)
+    assert {row["__schemaVersion"] for row in rows} == {bytes(8)}
