@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsar_spark.schema import avro_decimals as decimals
 from pulsar_spark.schema.avro_arrays import build_array, pair_type, struct_array
 from pulsar_spark.schema.avro_lists import GrowingLists, Lists, Rows, spread
 from pulsar_spark.schema.avro_resolution import (
@@ -169,8 +170,13 @@ class ColumnReader:
         rows.advance(sizes)
         if not build:
             return None
+        if pa.types.is_decimal(plan.type) and plan.scale == plan.type.scale and _narrow(sizes):
+            found = decimals.from_words(self._window.words(starts), sizes)
+            if self._give_up(rows, wrong := decimals.beyond(found, plan.type.precision)):
+                found = pc.if_else(wrong, ZERO, found)
+            return decimals.decimals(found, plan.type)
         raw = self._window.slices(starts, rows.places)
-        if plan.size is None and pa.types.is_binary(plan.type):
+        if pa.types.is_binary(plan.type):
             return raw
         if plan.size is None and pa.types.is_string(plan.type):
             return self._text(rows, raw)
@@ -313,9 +319,20 @@ class ColumnReader:
     def _counts(self, least: int, rows: Rows) -> pa.Array:
         """Read a number of items, and return it, 0 where it is more than there can be."""
         found = self._varints(rows)
-        most = pc.divide(pc.subtract(rows.limits, rows.places), number(max(least, 1)))
+        # How many items without bytes there may be is not for this way to say.
+        most = pc.subtract(rows.limits, rows.places) if least else zeros(len(rows))
+        most = pc.divide(most, number(max(least, 1)))
         wrong = pc.greater(found.view(_UINT64), most.view(_UINT64))
         return pc.if_else(wrong, ZERO, found) if self._give_up(rows, wrong) else found
+
+
+def _narrow(sizes: pa.Array | pa.Scalar) -> bool:
+    """Whether these are sizes of decimals that are decoded in columns."""
+    if isinstance(sizes, pa.Scalar):
+        low = high = sizes.as_py()
+    else:
+        low, high = (value.as_py() for value in pc.min_max(sizes).values())
+    return bool(low) and low >= 1 and bool(high <= decimals.WIDTH)
 
 
 def _floor_divide(dividends: pa.Array, divisor: pa.Scalar) -> pa.Array:

@@ -71,7 +71,7 @@ def varints(values: pa.Array) -> list[pa.Array]:
     sizes = pc.add(pc.shift_right(counted, _56), ONE)
     words = pc.bit_wise_or(raw, followed)
     if low >= 0 and high < 2**56:
-        return [_packed(words, sizes)]
+        return [packed(words, sizes)]
     return _long_varints(zigzag, words, sizes)
 
 
@@ -84,12 +84,12 @@ def _long_varints(zigzag: pa.Array, words: pa.Array, sizes: pa.Array) -> list[pa
     # The tenth byte can only be 1.
     tail = pc.if_else(has_tenth, pc.bit_wise_or(top, number(0x100)), top)
     return [
-        _packed(words, sizes),
-        _packed(tail, pc.add(is_long.cast(_INT64), has_tenth.cast(_INT64))),
+        packed(words, sizes),
+        packed(tail, pc.add(is_long.cast(_INT64), has_tenth.cast(_INT64))),
     ]
 
 
-def _packed(words: pa.Array, sizes: pa.Array) -> pa.Array:
+def packed(words: pa.Array, sizes: pa.Array) -> pa.Array:
     """Return the lowest bytes of each word, so many as `sizes` says, none to 8."""
     count = len(words)
     bitmap = pc.subtract(pc.shift_left(pc.add(zeros(count), ONE), sizes), ONE)

@@ -14,6 +14,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsar_spark.schema import avro_decimals as decimals
 from pulsar_spark.schema import avro_packing as packing
 from pulsar_spark.schema.arrow_arrays import binaries
 from pulsar_spark.schema.avro_arrays import build_array
@@ -210,13 +211,28 @@ def write_decimal(given: pa.DataType, precision: int, scale: int, size: int | No
         return found.to_bytes(size if size is not None else bits // 8 + 1, "big", signed=True)
 
     def write(values: pa.Array) -> pa.Array:
-        kind = pa.binary(16)
-        start = values.offset
+        if given.precision <= decimals.DIGITS and given.scale == scale:
+            found = decimals.without_points(values)
+            refuse(
+                decimals.beyond(found, precision), f"it does not fit decimal({precision},{scale})"
+            )
+            if size is None or 1 <= size <= decimals.WIDTH:
+                return _write_narrow(found, size)
+        kind, start = pa.binary(16), values.offset
         raw = pa.Array.from_buffers(kind, len(values), [None, values.buffers()[1]], offset=start)
-        found = _one_by_one(raw, convert)
-        return write_text(found) if size is None else found
+        written = _one_by_one(raw, convert)
+        return write_text(written) if size is None else written
 
     return write
+
+
+def _write_narrow(found: pa.Array, size: int | None) -> pa.Array:
+    if size is not None:
+        sizes = pc.add(zeros(len(found)), number(size))
+        return packing.packed(decimals.to_words(found, sizes), sizes)
+    sizes = decimals.sizes_of(found)
+    parts = [*packing.varints(sizes), packing.packed(decimals.to_words(found, sizes), sizes)]
+    return packing.joined(parts, len(found))
 
 
 # --- what has parts ---------------------------------------------------------------------------

@@ -31,6 +31,8 @@ LOGICAL: tuple[dict[str, Any], ...] = (
     {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 4},
     {"type": "string", "logicalType": "uuid"},
     {"type": "fixed", "size": 9, "logicalType": "decimal", "precision": 18, "scale": 2},
+    {"type": "bytes", "logicalType": "decimal", "precision": 17, "scale": 3},
+    {"type": "fixed", "size": 8, "logicalType": "decimal", "precision": 18, "scale": 2},
     {"type": "fixed", "size": 16, "logicalType": "uuid"},
     {"type": "fixed", "size": 12, "logicalType": "duration"},
 )
