@@ -32,8 +32,9 @@ def judge(
     """Return what became of the messages from `position` on.
 
     `end` is the position behind the topic's last entry, EARLIEST_POSITION if it is empty, `done`
-    the one up to which the subscription is acknowledged, `seen` the topic's end at an earlier
-    look. What a subscription has lost is still to be looked for: it may be stored yet.
+    the one up to which the subscription is acknowledged, `seen` the first end behind `position`
+    that was met at an earlier look, if any. What a subscription has lost is still to be looked
+    for: it may be stored yet.
     """
     if position == EARLIEST_POSITION:
         # Nothing was read yet, so there is nothing that the subscription could be compared with.
@@ -44,7 +45,8 @@ def judge(
     if done is None or done <= entry:
         return Verdict.KEPT
     unread = end > position
-    known_unread = seen is not None and seen > position
+    # The entry before that end was not read, and it does not hold it any more.
+    known_unread = seen is not None and position < seen <= done
     if unread and done >= end:
         return Verdict.UNHELD
     # At the beginning of a ledger it stands where all earlier ones were read and deleted.

@@ -56,6 +56,8 @@ class StreamTopics:
         # Per topic partition: its end at the last look, and how its subscription stood when it
         # was judged last.
         self.seen: dict[str, Position] = {}
+        # The first end that was seen behind where the stream stands: what lies before is unread.
+        self._unread: dict[str, Position] = {}
         self._judged: dict[str, tuple[Position | None, int]] = {}
 
     # --- which topics ---------------------------------------------------------------------------
@@ -98,9 +100,9 @@ class StreamTopics:
         Partitions that vanished are not among them. Raises DataLossError, unless failOnDataLoss
         is off.
         """
-        for topic in positions:
+        for topic in {**self.seen, **positions}:
             if topic not in self._subscriptions:
-                self._vanished(topic, positions[topic])
+                self._vanished(topic, positions.get(topic, EARLIEST_POSITION))
         spans: dict[str, Span] = {}
         for topic, end in self.ends(positions).items():
             position = positions.get(topic, EARLIEST_POSITION)
@@ -127,7 +129,7 @@ class StreamTopics:
         for topic, result in results.items():
             position = positions.get(topic, EARLIEST_POSITION)
             if isinstance(result, TopicNotFound):
-                if position != EARLIEST_POSITION:
+                if topic in positions or topic in self.seen:
                     self._vanished(topic, position)
                 continue
             if isinstance(result, PulsarError):
@@ -142,12 +144,15 @@ class StreamTopics:
     def _start(self, topic: str, position: Position, found: TopicEnd) -> Position:
         """Return where to read from: `position`, if the topic is still the same."""
         end = entry_end(found.last)
-        seen = self.seen.get(topic)
         self.seen[topic] = end
+        unread = self._unread.get(topic)
+        if unread is None or unread <= position:
+            unread = None
+            self._unread[topic] = end
         if self._options.reader.read_compacted:
             # What compaction removed is not lost.
             return position
-        verdict = judge(position, end, found.done, seen)
+        verdict = judge(position, end, found.done, unread)
         if verdict is Verdict.KEPT:
             self._judged.pop(topic, None)
         elif verdict is Verdict.ROLLED_BACK:
@@ -158,10 +163,12 @@ class StreamTopics:
                 "is gone",
             )
             self._move(topic, EARLIEST_POSITION)
+            del self._unread[topic]
             return EARLIEST_POSITION
         elif self._judged.get(topic) != (found.done, found.attachment):
             self._look_closer(topic, position, verdict, found)
             self._judged[topic] = found.done, found.attachment
+            self._unread[topic] = end
         return position
 
     def _look_closer(
@@ -206,12 +213,17 @@ class StreamTopics:
 
     def _vanished(self, topic: str, position: Position) -> None:
         self._subscriptions.remove(topic)
-        self.seen.pop(topic, None)
-        self._judged.pop(topic, None)
+        seen = self.seen.pop(topic, None)
+        for kept in (self._judged, self._unread):
+            kept.pop(topic, None)
+        if position == seen == EARLIEST_POSITION:
+            logger.info("%s: is gone, and was empty", topic)
+            return
+        begun = f"{position} on, where the query stands"
         self._lost(
             topic,
-            f"the topic partition is gone: what was on it from {position} on, where the query "
-            "stands, cannot be read",
+            "the topic partition is gone: what was on it from "
+            f"{'its beginning on' if position == EARLIEST_POSITION else begun}, cannot be read",
         )
 
     def _lost(self, topic: str, what: str) -> None:

@@ -38,6 +38,13 @@ def test_gaps_later_ledgers_and_late_acknowledgements_are_no_loss(
     assert judge(position, end, done, seen=position) is Verdict.KEPT
 
 
+def test_what_is_unread_in_a_later_ledger_only_is_no_loss_of_the_ledgers_before() -> None:
+    # The ledger was deleted once it was read; what came since was seen, and is still held.
+    position, seen = Position(5, 3), Position(7, 2)
+    assert judge(position, Position(7, 2), Position(7, 0), seen) is Verdict.KEPT
+    assert judge(position, Position(7, 9), Position(7, 0), seen) is Verdict.KEPT
+
+
 @pytest.mark.fault(55)
 def test_a_topic_that_ends_before_the_position_is_another_one() -> None:
     assert judge(Position(5, 3), Position(2, 9), Position(2, 9)) is Verdict.ROLLED_BACK

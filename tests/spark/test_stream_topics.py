@@ -8,6 +8,7 @@ import pytest
 
 from pulsar_spark.errors import DataLossError, TopicNotFound
 from pulsar_spark.protocol.message_id import Position
+from pulsar_spark.spark.stream_options import Caps
 from pulsar_spark.testing import EmbeddedBroker
 from tests.client.test_connection import wait_until
 from tests.spark.streams import NO_CAPS, Make, backlogs, queries
@@ -176,6 +177,27 @@ def test_what_is_trimmed_after_it_was_read_is_none(broker: EmbeddedBroker, make:
         assert query.batch() == new
 
 
+@pytest.mark.fault(58)
+def test_what_waits_in_a_new_ledger_is_no_loss_of_the_one_that_was_read_and_deleted(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    query = make(startingOffsets="earliest")
+    store_many(broker, "t", 10)
+    assert len(query.batch()) == 10
+    assert query.batch() == []
+    wait_until(lambda: backlogs(broker, "t") == [0])
+    broker.roll_ledger("t")
+    broker.trim("t")
+    new = store_many(broker, "t", 10)
+    # Seen, and not yet read, also when the consumer comes anew.
+    wait = Caps(min_messages=100, max_delay=60.0)
+    for _ in range(3):
+        assert query.batch(wait) == []
+        broker.unload("t")
+    assert query.batch() == new
+
+
 @pytest.mark.fault(61)
 def test_markers_between_and_behind_messages_are_no_loss(
     broker: EmbeddedBroker, make: Make
@@ -214,3 +236,26 @@ def test_topics_move_while_the_stream_runs(broker: EmbeddedBroker, make: Make) -
     broker.restart(down_for=0.3)
     new = store_many(broker, "t-partition-0", 10)
     assert query.batch() == new
+
+
+@pytest.mark.fault(54)
+def test_an_empty_topic_that_goes_is_no_loss(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    broker.create_topic("t-1")
+    broker.create_topic("t-2")
+    options = {"topicsPattern": "t-.*", "startingOffsets": "earliest"}
+    query = make(None, **options)
+    assert query.batch() == []
+    broker.delete_topic("t-1")
+    new = store_many(broker, "t-2", 10)
+    assert query.batch() == new
+    assert "is gone, and was empty" in caplog.text
+    # What was seen there and not read is lost with its topic.
+    broker.create_topic("t-3")
+    store_many(broker, "t-3", 10)
+    assert query.batch(Caps(min_messages=100, max_delay=60.0)) == []
+    broker.delete_topic("t-3")
+    with pytest.raises(DataLossError, match="what was on it from its beginning on, cannot be read"):
+        query.batch()
