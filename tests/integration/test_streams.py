@@ -15,7 +15,9 @@ from pulsar_spark.client import consumer
 from pulsar_spark.client.backoff import Deadline
 from pulsar_spark.client.consumer import TopicEnd
 from pulsar_spark.client.pipeline import Job, retrying, run
+from pulsar_spark.client.topic_writer import TopicWriter
 from pulsar_spark.errors import ConsumerBusy, DataLossError
+from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.stream_offsets import StreamOffset
 from pulsar_spark.spark.stream_options import Caps
@@ -221,6 +223,62 @@ def test_no_consumer_that_came_while_its_topic_was_let_go_is_believed(
 
 def _end(one: consumer.DurableConsumer, known: Position, deadline: Deadline) -> Job[TopicEnd]:
     return retrying(lambda to: one.end_job(to, known), deadline)
+
+
+def test_a_time_to_start_from_is_exact(broker: Broker, make: Make, feed: Feed) -> None:
+    topic = broker.create_topic(partitions=2)
+    for partition in broker.partitions_of(topic, 2):
+        feed(partition, [3, 0])
+    time.sleep(0.05)
+    now = int(time.time() * 1000)
+    time.sleep(0.05)
+    new = [value for at in broker.partitions_of(topic, 2) for value in feed(at, [2, 0])]
+    query = make(topic, startingTime=str(now))
+    start = query.start()
+    query.source.close()
+    # It is fixed when the query first starts.
+    later = str(now + 3_600_000)
+    query = make(topic, startingTime=later, offset=StreamOffset.from_json(start.to_json()))
+    assert query.batch() == new
+
+
+def test_bytes_are_capped(broker: Broker, make: Make) -> None:
+    topic = broker.create_topic(partitions=2)
+    partitions = broker.partitions_of(topic, 2)
+    payload = b"x" * 1000
+    with clustered(broker) as cluster:
+        for partition in partitions:
+            with TopicWriter(cluster, partition) as writer:
+                for _ in range(60):
+                    writer.send(MessageFields(payload))
+                    writer.flush()
+    query = make(topic, startingOffsets="earliest")
+    sizes = []
+    while batch := query.batch(Caps(max_bytes=22_000)):
+        sizes.append(len(batch))
+    assert sum(sizes) == 120
+    # An entry has some bytes more than its payload.
+    assert max(sizes) <= 22
+    assert min(sizes[:-1]) >= 18
+    drained(broker, query, *partitions)
+
+
+def test_a_batch_waits_for_a_least_number_of_messages(
+    broker: Broker, make: Make, feed: Feed
+) -> None:
+    topic = broker.create_topic(partitions=2)
+    one, two = broker.partitions_of(topic, 2)
+    query = make(topic, startingOffsets="earliest")
+    query.batch()
+    caps = Caps(min_messages=30, max_delay=60.0)
+    new = feed(one, [7, 0, 0])
+    assert query.batch(caps) == []
+    new += feed(two, [25])
+    assert query.batch(caps) == new
+    late = feed(two, [3])
+    assert query.batch(caps) == []
+    assert query.batch(Caps(min_messages=30, max_delay=0.0)) == late
+    drained(broker, query, one, two)
 
 
 def test_caps_hold_over_mixed_entries(broker: Broker, make: Make, feed: Feed) -> None:
