@@ -142,11 +142,11 @@ def _bytes_of(sizes: pa.Array) -> pa.Array | None:
 
 def _null_where_absent(parts: pa.Array, sizes: pa.Array) -> pa.Array:
     absent = pc.less(sizes, _number(0))
-    return pc.if_else(absent, pa.nulls(1, _BINARY)[0], parts) if absent.true_count else parts
+    return pc.if_else(absent, pa.nulls(1, _BINARY)[0], parts) if pc.any(absent).as_py() else parts
 
 
 def _all(flags: pa.Array) -> bool:
-    return bool(flags.true_count == len(flags))
+    return bool(pc.all(flags).as_py())
 
 
 def _numbers(values: array[int]) -> pa.Array:

@@ -37,6 +37,8 @@ from pulsar_spark.schema.protobuf_types import (
 )
 
 _MAX_TYPES = 100_000
+# A byte is a value of an enum, and its name is what a column holds.
+_MAX_ENUM_NAME = 128
 _NO_KEYS = MESSAGES | {
     FieldDescriptorProto.TYPE_DOUBLE,
     FieldDescriptorProto.TYPE_FLOAT,
@@ -241,6 +243,8 @@ class _Resolver:
             proto, rules = found
             names: dict[int, str] = {}
             for value in proto.value:
+                if len(value.name) > _MAX_ENUM_NAME:
+                    raise damaged(f"has a value of the enum {name[1:]} with a name too long")
                 names.setdefault(value.number, value.name)
             numbers = {value.name: value.number for value in proto.value}
             known = self._enums[name] = EnumType(names, numbers, rules.closed_enums)

@@ -303,8 +303,11 @@ class _Map:
         if max(lengths, default=0) > 1:
             lengths, entries = self._last(lengths, entries)
         inner = place.within(lambda: parents(lengths))
-        children = [self._keys.read(entries, inner), self._values.read(entries, inner)]
-        pairs = pa.Array.from_buffers(self._entry, len(entries), [None], children=children)
+        keys = self._keys.read(entries, inner)
+        # Asked for, as Arrow 15 ends the process over keys whose nulls are not counted.
+        nulls = keys.null_count
+        children = [keys, self._values.read(entries, inner)]
+        pairs = pa.Array.from_buffers(self._entry, len(entries), [None], nulls, children=children)
         return nested(self._kind, lengths, pairs)
 
     def _last(self, lengths: list[int], entries: list[Any]) -> tuple[list[int], list[Any]]:

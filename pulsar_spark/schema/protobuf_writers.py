@@ -81,7 +81,7 @@ class ScalarWriter:
         values = self._scalar.convert(values, self._path, row)
         if self._omits_default:
             said = self._scalar.not_default(values)
-            if said.true_count < len(said):
+            if len(said) and not pc.all(said).as_py():
                 records = self._scalar.encode(values.filter(said), self._head)
                 return wire.regrouped(records, wire.positions(said))
         return self._scalar.encode(values, self._head)

@@ -116,6 +116,17 @@ def test_enums_are_closed_in_proto2(syntax: str, closed: bool) -> None:
     assert found.numbers == {"A": 0, "B": 1, "ALIAS": 1}
 
 
+@pytest.mark.fault(44)
+def test_names_of_enums_have_a_bound() -> None:
+    file = new_file()
+    file.enum_type.add(name="E").value.add(name="A" * 128, number=0)
+    add(file.message_type.add(name="M"), "a", 1, Type.TYPE_ENUM, type_name=".t.E")
+    assert fields_of(file)["a"].enum
+    file.enum_type[0].value.add(name="B" * 129, number=1)
+    with pytest.raises(SchemaMismatch, match=r"enum t\.E with a name too long"):
+        resolved(file)
+
+
 def test_well_known_types_have_their_shapes_where_they_look_like_them() -> None:
     file = new_file()
     message = file.message_type.add(name="M")

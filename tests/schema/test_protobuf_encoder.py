@@ -47,7 +47,7 @@ def misfits(*columns: pa.Field) -> str:
 
 
 def encode(**columns: pa.Array) -> list[Any]:
-    batch = pa.record_batch(columns)
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
     values = codec.encoder(INFO, batch.schema).encode(batch)
     return [KIND.FromString(value) for value in values.to_pylist()]
 
@@ -58,7 +58,7 @@ def test_columns_are_found_by_name_and_those_that_can_be_absent_left_out() -> No
 
 
 def test_fields_are_written_in_the_order_of_their_numbers() -> None:
-    batch = pa.record_batch({"id": pa.array([1]), "name": pa.array(["a"])})
+    batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array(["a"])], names=["id", "name"])
     (value,) = codec.encoder(INFO, batch.schema).encode(batch).to_pylist()
     assert value == KIND(id=1, name="a").SerializeToString()
 
