@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 from pulsar_spark.client.backoff import Deadline
 from pulsar_spark.client.lookup import Lookup
@@ -14,6 +15,7 @@ from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 
 _MAX_VERSIONS = 1000
+_VERSION_SIZE = 8
 
 
 def latest_schemas(
@@ -33,6 +35,25 @@ def latest_schemas(
         topic: result.with_context(topic=topic) if isinstance(result, PulsarError) else result
         for topic, result in zip(topics, results, strict=True)
     }
+
+
+def older_schemas(lookup: Lookup, topic: str) -> Iterator[SchemaInfo]:
+    """Yield the schemas that a topic had before its latest one, newest first.
+
+    Versions that are gone are passed over. Raises what brokers refuse with.
+    """
+    timeout = lookup.pool.options.operation_timeout
+    answer = run(
+        lambda deadline: retrying(lambda end: _asking(lookup, topic, None, end), deadline), timeout
+    )
+    latest = b"" if answer is None else answer.schema_version
+    if len(latest) != _VERSION_SIZE:
+        return
+    versions = SchemaVersions(lookup, topic)
+    number = int.from_bytes(latest, "big")
+    for older in range(number - 1, max(number - _MAX_VERSIONS, 0) - 1, -1):
+        with contextlib.suppress(SchemaMismatch):
+            yield versions(older.to_bytes(_VERSION_SIZE, "big"))
 
 
 class SchemaVersions:
@@ -82,12 +103,21 @@ class SchemaVersions:
 
 def version_number(version: bytes) -> str:
     """Return a schema version as people know it: brokers count versions from 0."""
-    return str(int.from_bytes(version, "big")) if len(version) == 8 else version.hex()
+    return str(int.from_bytes(version, "big")) if len(version) == _VERSION_SIZE else version.hex()
 
 
 def _job(
     lookup: Lookup, topic: str, version: bytes | None, deadline: Deadline
 ) -> Job[SchemaInfo | None]:
+    answer = yield from _asking(lookup, topic, version, deadline)
+    if answer is None or not answer.HasField("schema"):
+        return None
+    return SchemaInfo.from_pb(answer.schema)
+
+
+def _asking(
+    lookup: Lookup, topic: str, version: bytes | None, deadline: Deadline
+) -> Job[pb.CommandGetSchemaResponse | None]:
     connection = yield from lookup.pool.service_job()
     try:
         answer: pb.CommandGetSchemaResponse = yield connection.request_async(
@@ -97,4 +127,4 @@ def _job(
     except TopicNotFound:
         # Brokers answer so for a topic without a schema, or without that version of it.
         return None
-    return SchemaInfo.from_pb(answer.schema) if answer.HasField("schema") else None
+    return answer

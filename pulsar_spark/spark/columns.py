@@ -114,6 +114,15 @@ def project(schema: StructType, kind: ValueType, corrupt_column: str) -> tuple[s
     return _project(schema, _value_fields(kind), kind.key_type, corrupt_column)
 
 
+def is_offered(schema: StructType, kind: ValueType, corrupt_column: str) -> bool:
+    """Whether a read of such values offers all columns of `schema`."""
+    try:
+        project(schema, kind, corrupt_column)
+    except (OptionError, SchemaMismatch):
+        return False
+    return True
+
+
 def _project(
     schema: StructType, values: StructType | None, key: DataType | None, corrupt_column: str
 ) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ class PulsarDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream with the columns of `schema`."""
         options = parse_stream_options(self.options)
-        read = replace(options.read, value_type=self._value_type)
+        read = replace(options.read, query=schema)
         return stream_reader_class()(replace(options, read=read), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

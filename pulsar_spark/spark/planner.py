@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TypeVar
+
+from pyspark.sql.types import StructType
 
 from pulsar_spark.client.cluster import Cluster
 from pulsar_spark.client.probe import FoundEntry, Probe
@@ -18,8 +21,9 @@ from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageId, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.schema.registry import latest_schemas
+from pulsar_spark.schema.registry import latest_schemas, older_schemas
 from pulsar_spark.schema.runs import RowFilter
+from pulsar_spark.spark.columns import is_offered
 from pulsar_spark.spark.filters import PushedFilters
 from pulsar_spark.spark.offsets import (
     LATEST_BOUND,
@@ -138,7 +142,32 @@ class Planner:
         if planned is not None:
             check_types(schemas, planned)
             return planned
+        if self._options.query is not None:
+            return self._type_of_query(schemas, self._options.query)
         return value_type(schemas, allow_different=self._options.allow_different_schemas)
+
+    def _type_of_query(
+        self, schemas: Mapping[str, SchemaInfo | None], query: StructType
+    ) -> ValueType:
+        """Return the newest version of the topics' schema that has a query's columns.
+
+        A query keeps its columns while the schemas of its topics go on, each at its own time.
+        """
+        kinds = {found.type for found in schemas.values() if found is not None}
+        one_type = len(kinds) == 1 and None not in schemas.values()
+        newest = dict([next(iter(schemas.items()))]) if one_type else schemas
+        kind = value_type(newest, allow_different=self._options.allow_different_schemas)
+        if kind.schema is None:
+            return kind
+        for schema in chain(schemas.values(), *(self._older(topic) for topic in schemas)):
+            if schema is not None and is_offered(
+                query, ValueType(schema), self._options.corrupt_column
+            ):
+                return ValueType(schema)
+        return kind
+
+    def _older(self, topic: str) -> Iterator[SchemaInfo]:
+        yield from older_schemas(self._lookup, topic)
 
     # --- ranges -------------------------------------------------------------------------------
 

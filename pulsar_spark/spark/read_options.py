@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pyspark.sql.types import StructType
+
 from pulsar_spark.client.options import ClientOptions, ReaderOptions, TlsOptions
 from pulsar_spark.errors import OptionError, UnsupportedFeature
 from pulsar_spark.protocol.topic_name import TopicName
@@ -50,6 +52,8 @@ class ReadOptions:
     waiting: bool = False
     value_type: ValueType | None = None
     """What the query's columns were made of, where they were inferred from topics."""
+    query: StructType | None = None
+    """The columns of a stream's query: Spark does not say whether they were inferred."""
 
 
 def parse_read_options(options: Mapping[str, str], scope: Scope = Scope.READ) -> ReadOptions:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 schemas = pytest.importorskip("pulsar.schema")
+Record: Any = schemas.Record
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -45,7 +46,7 @@ S_COLUMNS = [
 ]
 
 
-class Address(schemas.Record):  # type: ignore[misc]
+class Address(Record):  # type: ignore[misc]
     """A record within another."""
 
     city = schemas.String()
@@ -55,7 +56,7 @@ class Address(schemas.Record):  # type: ignore[misc]
 NULL = {"default": None, "required_default": True}
 
 
-class Order(schemas.Record):  # type: ignore[misc]
+class Order(Record):  # type: ignore[misc]
     """The first version of a record."""
 
     id = schemas.Long(required=True)
@@ -145,7 +146,7 @@ def test_only_the_columns_asked_for_are_read(spark: SparkSession, broker: Broker
     assert load(spark, broker, topic, schema="__topic string").count() == len(ORDERS)
 
 
-class OrderV2(schemas.Record):  # type: ignore[misc]
+class OrderV2(Record):  # type: ignore[misc]
     """A later version: two fields are new, most are gone."""
 
     id = schemas.Long(required=True)
@@ -250,6 +251,18 @@ def test_what_does_not_decode_follows_the_mode(broker: Broker, kind: str) -> Non
     corrupt = read(broker, topic, permissive, schema)
     assert [row["_corrupt_record"] is None for row in corrupt] == [True, False, True, False, True]
     assert corrupt[3]["_corrupt_record"] == b"\xff"
+
+
+@pytest.mark.fault(64)
+def test_a_data_frame_keeps_the_columns_that_it_was_loaded_with(
+    spark: SparkSession, broker: Broker
+) -> None:
+    topic = broker.create_topic()
+    send(broker, topic, schemas.AvroSchema(Order), [official_order(ORDERS[0])])
+    frame = load(spark, broker, topic).select("id", "price")
+    send(broker, topic, schemas.AvroSchema(OrderV2), [OrderV2(id=7, discount=1)])
+    assert [tuple(row) for row in frame.collect()] == [(0, 0.0), (7, None)]
+    assert "price" not in load(spark, broker, topic).columns
 
 
 # --- writing ----------------------------------------------------------------------------------

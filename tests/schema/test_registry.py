@@ -8,11 +8,16 @@ import pytest
 
 from pulsar_spark.client.cluster import Cluster
 from pulsar_spark.client.options import ClientOptions
-from pulsar_spark.errors import AuthorizationError
+from pulsar_spark.errors import AuthorizationError, OperationTimeout, SchemaMismatch
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.registry import latest_schemas
+from pulsar_spark.schema.registry import (
+    SchemaVersions,
+    latest_schemas,
+    older_schemas,
+    version_number,
+)
 from pulsar_spark.testing import EmbeddedBroker
 
 T, U = "persistent://public/default/t", "persistent://public/default/u"
@@ -63,3 +68,66 @@ def test_a_refusal_stands_in_the_place_of_the_schema(
     (found,) = latest_schemas(cluster.lookup, [T]).values()
     assert isinstance(found, AuthorizationError)
     assert found.topic == T
+
+
+RECORD = b'{"type":"record","name":"r","fields":[{"name":"%s","type":"int","default":0}]}'
+
+
+def version(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+@pytest.fixture
+def versions(broker: EmbeddedBroker, cluster: Cluster) -> SchemaVersions:
+    for name in (b"a", b"b", b"c"):
+        register(cluster, T, SchemaInfo(pb.Schema.Avro, "r", RECORD % name))
+    return SchemaVersions(cluster.lookup, f"{T}-partition-3")
+
+
+def test_each_version_is_asked_for_once_of_the_whole_topic(
+    broker: EmbeddedBroker, versions: SchemaVersions
+) -> None:
+    assert broker.faults.seen("GET_SCHEMA") == 0
+    for _ in range(3):
+        assert versions(version(2)).schema_data == RECORD % b"c"
+        assert versions(version(0)).schema_data == RECORD % b"a"
+    assert broker.faults.seen("GET_SCHEMA") == 2
+
+
+@pytest.mark.fault(64)
+def test_a_version_that_is_gone_is_an_error(versions: SchemaVersions) -> None:
+    with pytest.raises(SchemaMismatch, match="version 7") as caught:
+        versions(version(7))
+    assert caught.value.topic == T
+    assert "valueFormat=raw" in caught.value.remedy
+
+
+def test_trouble_that_can_pass_is_waited_for(
+    broker: EmbeddedBroker, versions: SchemaVersions
+) -> None:
+    broker.faults.error("GET_SCHEMA", pb.ServiceNotReady, times=2)
+    assert versions(version(1)).schema_data == RECORD % b"b"
+    assert broker.faults.seen("GET_SCHEMA") == 3
+
+
+def test_a_broker_that_does_not_answer_is_waited_for_only_so_long(
+    broker: EmbeddedBroker, versions: SchemaVersions
+) -> None:
+    with (
+        Cluster(ClientOptions(broker.service_url, operation_timeout=0.5)) as impatient,
+        broker.faults.drop("GET_SCHEMA", times=None),
+        pytest.raises(OperationTimeout) as caught,
+    ):
+        SchemaVersions(impatient.lookup, T)(version(1))
+    assert caught.value.topic == T
+
+
+def test_a_version_is_known_by_its_number() -> None:
+    assert version_number(version(12)) == "12"
+    assert version_number(b"\x01\xff") == "01ff"
+
+
+def test_older_versions_are_given_newest_first(cluster: Cluster, versions: SchemaVersions) -> None:
+    found = [schema.schema_data for schema in older_schemas(cluster.lookup, T)]
+    assert found == [RECORD % b"b", RECORD % b"a"]
+    assert list(older_schemas(cluster.lookup, U)) == []

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from pulsar_spark.client.cluster import Cluster
 from pulsar_spark.errors import DataLossError, InvalidOffset, OptionError, TopicNotFound
@@ -428,3 +430,44 @@ def test_a_thousand_partitions_are_planned_within_seconds(broker: EmbeddedBroker
     assert len(planned) == 500
     # Three seconds on an idle machine; tests share theirs.
     assert took < 15
+
+
+def _avro(*names: str) -> SchemaInfo:
+    fields = ",".join(f'{{"name":"{name}","type":"int","default":0}}' for name in names)
+    data = f'{{"type":"record","name":"r","fields":[{fields}]}}'
+    return SchemaInfo(pb.Schema.Avro, "r", data.encode())
+
+
+def _of_query(broker: EmbeddedBroker, columns: str, **options: str) -> list[str]:
+    query = StructType([StructField(name, IntegerType()) for name in columns.split()])
+    parsed = parse_read_options({"service.url": broker.service_url, **options})
+    with Cluster(parsed.client) as cluster:
+        planner = Planner(cluster, replace(parsed, query=query))
+        return planner.value_type(planner.topics()).fields.names
+
+
+@pytest.mark.fault(64)
+def test_a_streams_query_keeps_its_columns_while_schemas_go_on(broker: EmbeddedBroker) -> None:
+    for name in ("t", "u"):
+        broker.create_topic(name)
+        set_schema(broker, name, _avro("a", "b"))
+    set_schema(broker, "t", _avro("a", "c"))
+    set_schema(broker, "t", _avro("a", "d"))
+    assert _of_query(broker, "a", topic="t") == ["a", "d"]
+    assert _of_query(broker, "c a", topic="t") == ["a", "c"]
+    assert _of_query(broker, "b", topic="t") == ["a", "b"]
+    assert _of_query(broker, "b a", topics="t,u") == ["a", "b"]
+    # What no version has is told by the newest.
+    assert _of_query(broker, "b c", topic="t") == ["a", "d"]
+
+
+@pytest.mark.fault(64)
+def test_a_streams_query_meets_no_topic_of_another_type(broker: EmbeddedBroker) -> None:
+    for name, schema in (("t", _avro("a")), ("u", STRING), ("v", None)):
+        broker.create_topic(name)
+        if schema is not None:
+            set_schema(broker, name, schema)
+    for topics in ("t,u", "t,v"):
+        with pytest.raises(OptionError, match="different schemas"):
+            _of_query(broker, "a", topics=topics)
+    assert _of_query(broker, "a", topics="t,u", allowDifferentTopicSchemas="true") == ["value"]
