@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import math
+from ast import literal_eval
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -192,11 +194,16 @@ def _parsed(text: str | bytes) -> Any:
 def _offset(value: object) -> Mapping[str, Any] | None:
     """Return an offset, an object or JSON, if it is one of this data source."""
     if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return None
+        value = _object_of(value)
     return value if isinstance(value, Mapping) and value.keys() >= _OURS else None
+
+
+def _object_of(text: str) -> object:
+    for read in (json.loads, literal_eval):
+        # Spark Connect gives, in some versions, not the JSON but what Python shows of an object.
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            return read(text)
+    return None
 
 
 def _object(value: object) -> Mapping[str, Any]:

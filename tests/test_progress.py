@@ -64,9 +64,15 @@ def as_text(found: dict[str, Any]) -> dict[str, Any]:
     return {name: json.dumps(value) if value else value for name, value in found.items()}
 
 
+def as_shown(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: str(value) for name, value in found.items()}
+
+
 @pytest.mark.parametrize(
     "given",
     [
+        as_shown(source()),
+        Event(progress(as_shown(source()))),
         Event(progress(source())),
         Event(progress(as_text(source()))),
         json.dumps(progress(source())),
@@ -101,6 +107,8 @@ def test_the_objects_of_spark_are_understood() -> None:
 
 def test_sources_of_other_kinds_have_no_lag() -> None:
     other = {"description": "kafka", "endOffset": {"t": {"0": 5}}, "latestOffset": None}
+    shown = {"description": "files", "endOffset": "[" * 5000, "latestOffset": "f(x)"}
+    assert lag(progress(shown)) == QueryLag(())
     files = {"description": "files", "endOffset": {"logOffset": 0}, "latestOffset": "null"}
     assert lag(progress(other, files)) == QueryLag(())
     assert lag(progress(other, source())) == lag(progress(source()))
