@@ -8,7 +8,7 @@ alone, so that a value costs some ten nanoseconds a kernel rather than a Python 
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +19,8 @@ _INT64 = pa.int64()
 _BYTES = pa.binary()
 # Bytes that can be read beyond the end of the data, wherever reading stands.
 _PADDING = 32
+# So many numbers in a row are made once; Python takes its time over them.
+_KEPT = 32_768
 
 
 def number(value: int, kind: pa.DataType | None = None) -> pa.Scalar:
@@ -161,18 +163,21 @@ def zeros(count: int) -> pa.Array:
 
 def numbers(count: int) -> pa.Array:
     """Return the numbers from 0 to `count`, without it."""
-    return integers(range(count), _INT64) if count <= _CACHED else _range(count)
+    return _numbers().slice(0, count) if count <= _KEPT else integers(range(count), _INT64)
 
 
-@lru_cache(4)
-def _range(count: int) -> pa.Array:
-    return integers(range(count), _INT64)
-
-
-_CACHED = 64
-
-
-@lru_cache(8)
 def even_numbers(count: int) -> pa.Array:
     """Return the first even numbers from 0."""
+    if count <= _KEPT:
+        return _even_numbers().slice(0, count)
     return integers(range(0, 2 * count, 2), _INT64)
+
+
+@cache
+def _numbers() -> pa.Array:
+    return integers(range(_KEPT), _INT64)
+
+
+@cache
+def _even_numbers() -> pa.Array:
+    return integers(range(0, 2 * _KEPT, 2), _INT64)

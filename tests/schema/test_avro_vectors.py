@@ -78,7 +78,8 @@ def test_words_and_bytes_at_any_place_even_at_the_end(data: bytes) -> None:
 
 def test_small_arrays() -> None:
     assert numbers(3).to_pylist() == [0, 1, 2]
-    assert numbers(100).to_pylist() == list(range(100))
+    assert numbers(50_000).to_pylist() == list(range(50_000))
+    assert even_numbers(50_000).to_pylist() == list(range(0, 100_000, 2))
     assert even_numbers(3).to_pylist() == [0, 2, 4]
     assert zeros(2).to_pylist() == [0, 0]
     assert number(-5).as_py() == -5
