@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -23,7 +24,17 @@ from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.avro_definition import record_definition
-from pulsar_spark.schema.avro_schema import MAX_DEFINITION, Node, Record, parse_definition
+from pulsar_spark.schema.avro_schema import (
+    MAX_DEFINITION,
+    Array,
+    Logical,
+    Map,
+    Node,
+    Primitive,
+    Record,
+    UnionOf,
+    parse_definition,
+)
 from pulsar_spark.schema.avro_types import arrow_columns
 from pulsar_spark.schema.codec import Decoder, Encoder
 from pulsar_spark.schema.column_names import VALUE
@@ -43,7 +54,7 @@ def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> De
     """Return a decoder of `fields` of values that were written with `writer`."""
     node = parse_json_definition(reader)
     source = _source(writer, reader, node)
-    dialect = Dialect.of(writer.schema_data)
+    dialect = Dialect.of(writer)
     written: dict[str, Shape] = {}
     if not isinstance(node, Record):
         shapes = {VALUE: shape_of(node, source, dialect)}
@@ -65,7 +76,7 @@ def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
     Raises SchemaMismatch that lists what does not fit. Columns that can be null are taken for
     fields that cannot: `encode` raises InvalidRow for a null that is found there.
     """
-    return JsonEncoder(parse_json_definition(info), columns, Dialect.of(info.schema_data))
+    return JsonEncoder(parse_json_definition(info), columns, Dialect.of(info))
 
 
 def definition(columns: pa.Schema, name: str, namespace: str = "") -> SchemaInfo:
@@ -86,7 +97,29 @@ def parse_json_definition(info: SchemaInfo) -> Node:
             "them, not an Avro record",
             f"{_REMEDY} Newer clients register a version with a record.",
         )
-    return parse_definition(info.schema_data)
+    return _with_java_dates(parse_definition(info.schema_data))
+
+
+# What Java's reflection makes of them is a record without fields.
+_JAVA_DATES = frozenset(("java.util.Date", "java.sql.Timestamp"))
+_MILLIS = Primitive("long", Logical("timestamp-millis"))
+
+
+def _with_java_dates(node: Node) -> Node:
+    """Return a definition with Java's old classes for moments as what Jackson writes of them."""
+    match node:
+        case Record(name, ()) if name in _JAVA_DATES:
+            return _MILLIS
+        case Record():
+            fields = [replace(f, type=_with_java_dates(f.type)) for f in node.fields]
+            return replace(node, fields=tuple(fields))
+        case Array():
+            return Array(_with_java_dates(node.items))
+        case Map():
+            return Map(_with_java_dates(node.values))
+        case UnionOf():
+            return UnionOf(tuple(map(_with_java_dates, node.members)))
+    return node
 
 
 def _is_json_schema(definition: bytes) -> bool:

@@ -93,6 +93,7 @@ _BUILDERS = {
     Rule.DECIMAL: _decimals,
     Rule.TEXT: _texts,
     Rule.ENUM: _texts,
+    Rule.LOOSE_TEXT: _texts,
     Rule.BASE64: _texts,
     Rule.BYTES: _texts,
     Rule.RECORD: _structs,

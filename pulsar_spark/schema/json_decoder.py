@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 from pulsar_spark.schema.codec import Decoded, Undecodable
 from pulsar_spark.schema.json_columns import build
 from pulsar_spark.schema.json_maps import MapReader
+from pulsar_spark.schema.json_numbers import Misfit
 from pulsar_spark.schema.json_reader import ObjectReader, Refused
 from pulsar_spark.schema.json_shapes import Rule, Shape
-from pulsar_spark.schema.json_values import Misfit, converter, parse, parse_roughly, take
+from pulsar_spark.schema.json_values import converter, parse, parse_roughly, take
 from pulsar_spark.schema.json_wires import finish
 from pulsar_spark.schema.null_rows import spread
 
@@ -50,7 +51,7 @@ class JsonDecoder:
         wires = {n: s.wire for n, s in shapes.items() if s.wire is not None}
         self._reader = None if whole else ObjectReader(wires)
         self._maps = MapReader(shapes, skipped) if self._by_row and not whole else None
-        exact = any(_has_decimals(self._shapes[i]) for i in self._by_row)
+        exact = any(_needs_digits(self._shapes[i]) for i in self._by_row)
         self._parse = parse if exact else parse_roughly
 
     def decode(self, raw: pa.Array) -> Decoded:
@@ -221,5 +222,6 @@ def _replaced(column: pa.Array, row: int, single: pa.Array) -> pa.Array:
     return pa.concat_arrays([column.slice(0, row), single, column.slice(row + 1)])
 
 
-def _has_decimals(shape: Shape) -> bool:
-    return shape.rule is Rule.DECIMAL or any(_has_decimals(part) for part in shape.parts)
+def _needs_digits(shape: Shape) -> bool:
+    """Whether floats would not do for numbers with a point."""
+    return shape.rule is Rule.DECIMAL or shape.java or any(map(_needs_digits, shape.parts))

@@ -2,23 +2,30 @@
 
 JSON says less than an Avro definition does. What is meant follows those who write such values:
 
-- Java's client writes with Jackson: bytes are base64, dates and times numbers in the unit of the
-  logical type (or ISO 8601 text, if it is told so), decimals plain numbers, enums their symbols,
-  NaN and the infinities the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``.
+- Java's client writes with Jackson: bytes are base64, enums their symbols, NaN and the infinities
+  the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``. Decimals are plain numbers, also where
+  Avro's reflection defines text. Dates and times are those of its java.time classes: an Instant is
+  seconds with a point, the local ones are arrays such as ``[2024,2,29,13,14,15,123456789]``.
 - The Python client writes with `json`: bytes are text, enums the *values* of their members, which
-  may be numbers, NaN and the infinities bare words. Which client defined a schema can be seen by
-  the definition's white space, so whether bytes are base64 or text is known for all of its values.
+  may be numbers, NaN and the infinities bare words.
+- Others write dates and times as numbers in the unit of the logical type, or as ISO 8601 text,
+  which is read of all.
+
+Which client defined a schema can be seen: Java's sets properties, Python's indents the definition.
+So it is known of all values whether bytes are base64 or text, and what a time with a point means.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 import pyarrow as pa
 
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema import avro_schema as avro
 from pulsar_spark.schema.avro_types import arrow_type, is_nullable, sole_type
 
@@ -33,6 +40,7 @@ class Rule(Enum):
     DECIMAL = "a decimal number"
     TEXT = "a string"
     ENUM = "a symbol"
+    LOOSE_TEXT = "a string or a number"
     BASE64 = "a string in base64"
     BYTES = "a string that stands for its UTF-8"
     DATE = "a number of days or an ISO date"
@@ -52,7 +60,7 @@ class Shape:
     and None where it cannot. A number n of the rules MOMENT and TIME is n × `times` ÷ `divided`
     in the column's unit. `parts` are a record's fields, a union's members, or the one type of
     what is in an array or a map. Of an enum, `words` are the symbols, of a record the names of the
-    fields that must be there.
+    fields that must be there. With `java`, times are as Java's client writes them.
     """
 
     rule: Rule
@@ -63,22 +71,33 @@ class Shape:
     parts: tuple[Shape, ...] = ()
     names: tuple[str, ...] = ()
     words: frozenset[str] = frozenset()
+    java: bool = False
+
+
+_JAVA_PROPERTY = "__jsr310ConversionEnabled"
+# What Avro takes for text, and Jackson for numbers.
+_JAVA_NUMBER = re.compile(rb'"java-class"\s*:\s*"java\.math\.Big')
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Who wrote the values, as far as it makes a difference."""
+    """Who defined the schema of the values, as far as it makes a difference."""
 
-    bytes_are_text: bool
+    bytes_are_text: bool = False
+    has_java_times: bool = False
+    texts_may_be_numbers: bool = False
 
     @classmethod
-    def of(cls, definition: bytes) -> Dialect:
-        """Return the dialect of values with a definition, which must be JSON.
-
-        The Python client's definitions are indented by one space; Java's are in one line.
-        """
-        own = definition.startswith(b"{\n ")
-        return cls(own and definition.decode() == json.dumps(json.loads(definition), indent=1))
+    def of(cls, info: SchemaInfo) -> Dialect:
+        """Return the dialect of values with a schema whose definition is JSON."""
+        definition = info.schema_data
+        is_java = _JAVA_PROPERTY in info.properties
+        is_python = (
+            not is_java
+            and definition.startswith(b"{\n ")
+            and definition.decode() == json.dumps(json.loads(definition), indent=1)
+        )
+        return cls(is_python, is_java, _JAVA_NUMBER.search(definition) is not None)
 
 
 def field_shapes(reader: avro.Node, writer: avro.Node, dialect: Dialect) -> dict[str, Shape]:
@@ -149,7 +168,6 @@ _LEAVES: dict[str, Rule] = {
     "float": Rule.FLOAT,
     "double": Rule.FLOAT,
     "string": Rule.TEXT,
-    "date": Rule.DATE,
     "decimal": Rule.DECIMAL,
     "uuid": Rule.TEXT,
 }
@@ -160,12 +178,8 @@ def _leaf(node: avro.Node, source: avro.Node, dialect: Dialect) -> Shape:
     kind = arrow_type(node)
     name = node.logical.name if node.logical else ""
     family, _, unit = name.rpartition("-")
-    if family in ("timestamp", "local-timestamp", "time"):
-        times, divided = _UNITS[_writers_unit(source, family) or unit]
-        if family == "time":
-            # Such columns are nanoseconds, not microseconds.
-            return Shape(Rule.TIME, kind, pa.int64(), times * 1000, divided)
-        return Shape(Rule.MOMENT, kind, pa.int64(), times, divided)
+    if family in ("timestamp", "local-timestamp", "time") or name == "date":
+        return _time(kind, family, _writers_unit(source, family) or unit, dialect)
     if name == "duration":
         numbers = [Shape(Rule.INTEGER, pa.int64(), pa.int64()) for _ in _names(kind)]
         return _struct(Rule.RECORD, kind, numbers, frozenset(_names(kind)))
@@ -173,9 +187,24 @@ def _leaf(node: avro.Node, source: avro.Node, dialect: Dialect) -> Shape:
         if dialect.bytes_are_text:
             return Shape(Rule.BYTES, kind, kind)
         return Shape(Rule.BASE64, kind, pa.string())
+    if dialect.texts_may_be_numbers and kind == pa.string():
+        return Shape(Rule.LOOSE_TEXT, kind, kind)
     # Floats go through doubles, as they do when values are taken one by one.
     wire = pa.float64() if pa.types.is_float32(kind) else kind
     return Shape(_LEAVES[name or _kind_name(node)], kind, wire)
+
+
+def _time(kind: pa.DataType, family: str, unit: str, dialect: Dialect) -> Shape:
+    java = dialect.has_java_times
+    # Arrow's reader takes whole numbers only.
+    if not family:
+        return Shape(Rule.DATE, kind, None if java else kind, java=java)
+    wire = None if java else pa.int64()
+    times, divided = _UNITS[unit]
+    if family == "time":
+        # Such columns are nanoseconds, not microseconds.
+        return Shape(Rule.TIME, kind, wire, times * 1000, divided, java=java)
+    return Shape(Rule.MOMENT, kind, wire, times, divided, java=java)
 
 
 def _kind_name(node: avro.Primitive | avro.Fixed) -> str:

@@ -3,6 +3,8 @@
 What is written is what both of Pulsar's clients read, as far as they agree; where they do not,
 Java's Jackson is followed. NaN and the infinities are the texts ``"NaN"``, ``"Infinity"`` and
 ``"-Infinity"``: bare words are no JSON, and Jackson refuses them. Decimals are plain numbers.
+Dates and times are numbers in the unit of the logical type, but for schemas of Java's client:
+its classes take such numbers for others, or not at all, so they get ISO 8601 text, which they read.
 Nulls are written. Strings are in UTF-8, with only those characters escaped that must be.
 """
 
@@ -252,6 +254,8 @@ def _leaf(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> Wr
         long = avro.UnionOf((avro.Primitive("null"), avro.Primitive("long")))
         return _record(dict.fromkeys(shape.names, long), kind, dialect, path)
     write = _LEAVES.get(shape.rule, _as_text)
+    if shape.java:
+        write = _iso_texts
     if shape.rule is Rule.TEXT and pa.types.is_binary(kind):
         write = _uuids
 
@@ -259,7 +263,8 @@ def _leaf(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> Wr
         try:
             return write(column, shape)
         except (pa.ArrowInvalid, ValueError) as error:
-            raise Unfit(path, _REASONS.get(shape.rule, str(error))) from None
+            reason = str(error) if shape.java else _REASONS.get(shape.rule, str(error))
+            raise Unfit(path, reason) from None
 
     return convert
 
@@ -307,10 +312,32 @@ def _utf8(column: pa.Array, shape: Shape) -> pa.Array:
 
 
 def _times_of_day(column: pa.Array, shape: Shape) -> pa.Array:
+    _check_time_of_day(column)
+    return _moments(column, shape)
+
+
+def _check_time_of_day(column: pa.Array) -> None:
     ends = pc.min_max(column.view(pa.int64())).as_py()
     if ends["min"] is not None and not 0 <= ends["min"] <= ends["max"] < _NANOS_PER_DAY:
         raise ValueError("it is no time of day in nanoseconds")
-    return _moments(column, shape)
+
+
+def _iso_texts(column: pa.Array, shape: Shape) -> pa.Array:
+    """Return dates and times as what all of Jackson's classes for such read without doubt."""
+    zone = ""
+    if shape.rule is Rule.TIME:
+        _check_time_of_day(column)
+        column = column.view(pa.int64()).view(pa.time64("ns"))
+    elif shape.rule is Rule.MOMENT:
+        zone = "Z" if shape.kind.tz is not None else ""
+        column = column.view(pa.timestamp("us"))
+    texts = pc.replace_substring(column.cast(pa.string()), " ", "T")
+    if (
+        shape.rule is not Rule.TIME
+        and pc.any(pc.invert(pc.match_substring_regex(texts, r"^\d{4}-"))).as_py()
+    ):
+        raise ValueError("it is not in the years 0 to 9999, which ISO 8601 has")
+    return pc.binary_join_element_wise(text('"'), texts, text(f'{zone}"'), text(""))
 
 
 def _moments(column: pa.Array, shape: Shape) -> pa.Array:
@@ -329,6 +356,7 @@ def _moments(column: pa.Array, shape: Shape) -> pa.Array:
 _LEAVES: dict[Rule, Callable[[pa.Array, Shape], pa.Array]] = {
     Rule.TEXT: _quoted,
     Rule.ENUM: _quoted,
+    Rule.LOOSE_TEXT: _quoted,
     Rule.FLOAT: _floats,
     Rule.BASE64: _base64,
     Rule.BYTES: _utf8,

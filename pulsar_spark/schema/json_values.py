@@ -7,64 +7,33 @@ would not hold them. Slow; most rows never get here.
 from __future__ import annotations
 
 import json
-import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping
-from datetime import date
-from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from typing import Any
 
-import pyarrow as pa
-
+from pulsar_spark.schema.json_numbers import (
+    LONGEST_INTEGER,
+    NOT_FINITE,
+    Misfit,
+    NumberText,
+    in_range,
+    named,
+    scaled_decimal,
+    whole_number,
+    wrong,
+)
 from pulsar_spark.schema.json_shapes import Rule, Shape
+from pulsar_spark.schema.json_times import to_date, to_moment, to_time_of_day
 
 Convert = Callable[[Any], Any]
 """Turns a value that is not null into what `json_columns.build` takes, or raises Misfit."""
 
 _MAX_SHOWN = 100
-_LONGEST_INTEGER = 40
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
-_MICROS_PER_DAY = 86_400_000_000
-_NANOS_PER_DAY = _MICROS_PER_DAY * 1000
-_INT64 = range(-(2**63), 2**63)
-_NOT_FINITE = frozenset(("NaN", "Infinity", "-Infinity"))
-_LONGEST_DECIMAL = 1000
-_EXACT = Context(prec=_LONGEST_DECIMAL, Emax=MAX_EMAX, Emin=MIN_EMIN)
-
-_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
-_TIME = r"(\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?"
-_TIME_OF_DAY = re.compile(_TIME, re.ASCII)
-_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[T ]" + _TIME + r"(Z|[+-]\d\d(?::?\d\d)?)?", re.ASCII)
-_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-
-
-class Misfit(Exception):
-    """A value is not what its shape wants; `path` leads to it, innermost name last."""
-
-    def __init__(self, reason: str, *path: str) -> None:
-        self.reason = reason
-        self.path = path
-        super().__init__(reason)
-
-    @property
-    def field(self) -> str:
-        """The path as people write it."""
-        return "".join(self.path).removeprefix(".")
-
-    def inside(self, name: str) -> Misfit:
-        """Return the same, seen from one level further out."""
-        return Misfit(self.reason, name, *self.path)
-
-
-class NumberText(str):
-    """A number as it is written, where it is not a short integer."""
-
-    __slots__ = ()
 
 
 def _parse_integer(text: str) -> int | NumberText:
     # Python refuses to parse integers of thousands of digits, and columns hold none of 40.
-    return int(text) if len(text) <= _LONGEST_INTEGER else NumberText(text)
+    return int(text) if len(text) <= LONGEST_INTEGER else NumberText(text)
 
 
 _PARSER = json.JSONDecoder(
@@ -118,7 +87,7 @@ def _record(shape: Shape) -> Convert:
 
     def convert(value: Any) -> Any:
         if not isinstance(value, dict):
-            raise _wrong(value, shape.rule)
+            raise wrong(value, shape.rule)
         return tuple([take(value, name, part) for name, part in parts])
 
     return convert
@@ -140,7 +109,7 @@ def _array(shape: Shape) -> Convert:
 
     def convert(value: Any) -> Any:
         if not isinstance(value, list):
-            raise _wrong(value, shape.rule)
+            raise wrong(value, shape.rule)
         found = []
         for index, item in enumerate(value):
             try:
@@ -157,7 +126,7 @@ def _map(shape: Shape) -> Convert:
 
     def convert(value: Any) -> Any:
         if not isinstance(value, dict):
-            raise _wrong(value, shape.rule)
+            raise wrong(value, shape.rule)
         found = []
         for key, item in value.items():
             try:
@@ -187,7 +156,7 @@ def _union(shape: Shape) -> Convert:
             except Misfit:
                 continue
             return tuple([found if i == index else None for i in range(len(members))])
-        raise Misfit(f"it is {_named(value)}, which no member of the union takes")
+        raise Misfit(f"it is {named(value)}, which no member of the union takes")
 
     return convert
 
@@ -210,26 +179,29 @@ def _is_exactly(value: Any, shape: Shape) -> bool:
 
 
 def _null(value: Any) -> Any:
-    raise _wrong(value, Rule.NULL)
+    raise wrong(value, Rule.NULL)
 
 
 def _boolean(value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    raise _wrong(value, Rule.BOOLEAN)
+    raise wrong(value, Rule.BOOLEAN)
 
 
 def _text(value: Any) -> bytes:
     if not isinstance(value, str) or isinstance(value, NumberText):
-        raise _wrong(value, Rule.TEXT)
+        raise wrong(value, Rule.TEXT)
     try:
         return value.encode()
     except UnicodeEncodeError:
         raise Misfit("it is a string with half of a surrogate pair") from None
 
 
-def _symbol(value: Any) -> bytes:
-    # Python's client writes the values of an enum's members; only their symbols are known here.
+def _loose_text(value: Any) -> bytes:
+    """Return a string, or a number as it is written.
+
+    Python's client writes the values of an enum's members; only their symbols are known here.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return b"%d" % value
     return value.encode() if isinstance(value, NumberText) else _text(value)
@@ -247,115 +219,18 @@ def _float(value: Any) -> float:
     if isinstance(value, float):
         return value
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise _wrong(value, Rule.FLOAT)
-    if isinstance(value, str) and not isinstance(value, NumberText) and value not in _NOT_FINITE:
-        raise _wrong(value, Rule.FLOAT)
+        raise wrong(value, Rule.FLOAT)
+    if isinstance(value, str) and not isinstance(value, NumberText) and value not in NOT_FINITE:
+        raise wrong(value, Rule.FLOAT)
     try:
         return float(value)
     except OverflowError:
         raise Misfit("it is an integer that no double holds") from None
 
 
-def _whole(value: Any, shape: Shape) -> int:
-    """Return an integer, also one that is written as 1.0 or 1e3."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if not isinstance(value, NumberText) or value in _NOT_FINITE:
-        raise _wrong(value, shape.rule)
-    number = Decimal(value) if _DECIMAL.fullmatch(value) else None
-    # Beyond that it is out of any column's range, and the power would not end.
-    if number is None or number.adjusted() > _LONGEST_INTEGER:
-        raise Misfit("it is a number out of the range of its type")
-    whole = int(number)
-    if whole != number:
-        raise Misfit(f"it is a number with a fraction where the schema has {shape.rule.value}")
-    return whole
-
-
 def _integer(value: Any, shape: Shape) -> int:
     bits = shape.kind.bit_width - 1
-    return _in_range(_whole(value, shape), range(-(2**bits), 2**bits))
-
-
-def _in_range(number: int, allowed: range) -> int:
-    if number in allowed:
-        return number
-    raise Misfit("it is a number out of the range of its type")
-
-
-def _decimal(value: Any, shape: Shape) -> int:
-    """Return a decimal times ten to the power of its scale; refuses to round."""
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise _wrong(value, shape.rule)
-    text = str(value)
-    if not _DECIMAL.fullmatch(text):
-        raise _wrong(value, shape.rule)
-    kind = shape.kind
-    number = Decimal(text)
-    digits = number.adjusted() + 1 + kind.scale
-    if len(text) > _LONGEST_DECIMAL or (number and not 0 < digits <= kind.precision):
-        raise Misfit(
-            f"it is a number that {kind.precision} digits, {kind.scale} of them behind "
-            "the point, do not hold"
-        )
-    scaled = number.scaleb(kind.scale, _EXACT) if number else number
-    whole = int(scaled)
-    if whole != scaled:
-        raise Misfit(f"it is a number with more than {kind.scale} digits behind the point")
-    return whole
-
-
-def _date(value: Any) -> int:
-    if isinstance(value, str) and not isinstance(value, NumberText):
-        return _day(value)
-    shape = Shape(Rule.DATE, pa.date32(), None)
-    return _in_range(_whole(value, shape), range(-(2**31), 2**31))
-
-
-def _day(text: str) -> int:
-    try:
-        if _DATE.fullmatch(text):
-            return date.fromisoformat(text).toordinal() - _EPOCH_DAY
-    except ValueError:
-        pass
-    raise Misfit("it is a string that is no ISO date")
-
-
-def _nanos(match: re.Match[str], first: int) -> int:
-    hours, minutes, seconds, fraction = match.groups()[first : first + 4]
-    parts = int(hours), int(minutes), int(seconds or 0)
-    if parts[0] > 23 or parts[1] > 59 or parts[2] > 59:
-        raise Misfit("it is a string with a time that no day has")
-    whole = (parts[0] * 60 + parts[1]) * 60 + parts[2]
-    return whole * 1_000_000_000 + int((fraction or "").ljust(9, "0"))
-
-
-def _moment(value: Any, shape: Shape) -> int:
-    """Return microseconds."""
-    if not isinstance(value, str) or isinstance(value, NumberText):
-        return _in_range(_whole(value, shape) * shape.times // shape.divided, _INT64)
-    match = _MOMENT.fullmatch(value)
-    if match is None:
-        raise Misfit("it is a string that is no ISO time")
-    zone = match[6]
-    if zone and shape.kind.tz is None:
-        raise Misfit("it is a time with a zone where the schema has a local one")
-    micros = _day(match[1]) * _MICROS_PER_DAY + _nanos(match, 1) // 1000
-    if not zone or zone == "Z":
-        return micros
-    hours, minutes = int(zone[1:3]), int(zone[3:].lstrip(":") or 0)
-    offset = (hours * 60 + minutes) * 60_000_000
-    return micros + offset if zone[0] == "-" else micros - offset
-
-
-def _time_of_day(value: Any, shape: Shape) -> int:
-    """Return nanoseconds."""
-    if not isinstance(value, str) or isinstance(value, NumberText):
-        return _in_range(_whole(value, shape) * shape.times // shape.divided, _INT64)
-    match = _TIME_OF_DAY.fullmatch(value)
-    if match is None:
-        raise Misfit("it is a string that is no ISO time of day")
-    return _nanos(match, 0)
+    return in_range(whole_number(value, shape), range(-(2**bits), 2**bits))
 
 
 _SIMPLE: dict[Rule, Convert] = {
@@ -364,17 +239,18 @@ _SIMPLE: dict[Rule, Convert] = {
     Rule.FLOAT: _float,
     Rule.TEXT: _text,
     Rule.BYTES: _text,
-    Rule.ENUM: _symbol,
+    Rule.ENUM: _loose_text,
+    Rule.LOOSE_TEXT: _loose_text,
     Rule.BASE64: _base64,
-    Rule.DATE: _date,
 }
 
 
 _SHAPED: dict[Rule, Callable[[Any, Shape], Any]] = {
     Rule.INTEGER: _integer,
-    Rule.DECIMAL: _decimal,
-    Rule.MOMENT: _moment,
-    Rule.TIME: _time_of_day,
+    Rule.DECIMAL: scaled_decimal,
+    Rule.DATE: to_date,
+    Rule.MOMENT: to_moment,
+    Rule.TIME: to_time_of_day,
 }
 
 _MAKERS: dict[Rule, Callable[[Shape], Convert]] = {
@@ -383,17 +259,3 @@ _MAKERS: dict[Rule, Callable[[Shape], Convert]] = {
     Rule.MAP: _map,
     Rule.UNION: _union,
 }
-
-
-def _wrong(value: Any, wanted: Rule) -> Misfit:
-    return Misfit(f"it is {_named(value)} where the schema has {wanted.value}")
-
-
-def _named(value: Any) -> str:
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, int | float | NumberText):
-        return "a number"
-    if isinstance(value, str):
-        return "a string"
-    return "an array" if isinstance(value, list) else "an object"

@@ -53,7 +53,7 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
 @pytest.mark.parametrize("kind,values,wanted", CASES)
 def test_columns(kind: Any, values: list[Any], wanted: list[Any]) -> None:
     node = parse_definition(json.dumps(kind).encode())
-    shape = shape_of(node, node, Dialect(False))
+    shape = shape_of(node, node, Dialect())
     for count in range(len(values) + 1):
         found = build(values[:count], shape)
         found.validate(full=True)

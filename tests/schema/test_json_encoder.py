@@ -16,7 +16,7 @@ from tests.schema.json_cases import nullable, record
 
 
 def encoder(definition: Any, columns: pa.Schema) -> JsonEncoder:
-    return JsonEncoder(parse_definition(json.dumps(definition).encode()), columns, Dialect(False))
+    return JsonEncoder(parse_definition(json.dumps(definition).encode()), columns, Dialect())
 
 
 def encode(definition: Any, batch: pa.RecordBatch) -> list[Any]:

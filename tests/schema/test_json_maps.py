@@ -23,7 +23,7 @@ VALUES = st.none() | st.integers(-(2**63), 2**63 - 1)
 def shapes(*fields: tuple[str, Any]) -> dict[str, Shape]:
     node = parse_definition(json.dumps(record(fields)).encode())
     assert isinstance(node, Record)
-    return field_shapes(node, node, Dialect(False))
+    return field_shapes(node, node, Dialect())
 
 
 LONGS = shapes(("m", {"type": "map", "values": nullable("long")}), ("x", "int"))

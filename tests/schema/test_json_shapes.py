@@ -8,19 +8,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.avro_schema import Node, parse_definition
 from pulsar_spark.schema.avro_types import arrow_type
 from pulsar_spark.schema.json_shapes import Dialect, Rule, Shape, shape_of
-from tests.schema.json_cases import LEAVES, logical, nullable, record
+from tests.schema.json_cases import LEAVES, info, logical, nullable, record
 
-JAVA, PYTHON = Dialect(False), Dialect(True)
+OTHERS, PYTHON = Dialect(), Dialect(bytes_are_text=True)
 
 
 def node(kind: Any) -> Node:
     return parse_definition(json.dumps(kind).encode())
 
 
-def shape(kind: Any, writer: Any = None, dialect: Dialect = JAVA) -> Shape:
+def shape(kind: Any, writer: Any = None, dialect: Dialect = OTHERS) -> Shape:
     return shape_of(node(kind), node(kind if writer is None else writer), dialect)
 
 
@@ -70,8 +72,21 @@ def test_bytes_are_base64_or_text_by_who_defined_the_schema() -> None:
     assert shape({"type": "fixed", "name": "F", "size": 2}).rule is Rule.BASE64
 
 
-def test_the_python_client_is_known_by_its_white_space() -> None:
+def test_clients_are_known_by_white_space_and_properties() -> None:
     definition = record([("é", "bytes")])
-    assert Dialect.of(json.dumps(definition, indent=1).encode()) == PYTHON
-    for options in ({}, {"indent": 2}, {"separators": (",", ":")}):
-        assert Dialect.of(json.dumps(definition, **options).encode()) == JAVA
+    assert Dialect.of(info(definition, indent=1)) == PYTHON
+    for indent in (None, 2):
+        assert Dialect.of(info(definition, indent=indent)) == OTHERS
+    java = {"__jsr310ConversionEnabled": "false"}
+    of_java = SchemaInfo(pb.Schema.Json, "", info(definition, indent=1).schema_data, java)
+    assert Dialect.of(of_java) == Dialect(has_java_times=True)
+    big = record([("a", {"type": "string", "java-class": "java.math.BigInteger"})])
+    assert Dialect.of(info(big)).texts_may_be_numbers
+
+
+def test_javas_times_and_numbers_have_their_own_rules() -> None:
+    java = Dialect(has_java_times=True, texts_may_be_numbers=True)
+    for kind in (logical("int", "date"), logical("int", "time-millis")):
+        assert (shape(kind, dialect=java).java, shape(kind, dialect=java).wire) == (True, None)
+    assert shape("string", dialect=java).rule is Rule.LOOSE_TEXT
+    assert shape(logical("string", "uuid"), dialect=java).wire == pa.string()

@@ -20,7 +20,7 @@ from pulsar_spark.schema.json_shapes import Dialect
 from pulsar_spark.schema.json_texts import Unfit, quote, writer
 from tests.schema.json_cases import logical, nullable, record
 
-JAVA, PYTHON = Dialect(False), Dialect(True)
+JAVA, PYTHON = Dialect(), Dialect(bytes_are_text=True)
 
 
 def write(kind: Any, column: pa.Array, dialect: Dialect = JAVA) -> list[Any]:

@@ -24,7 +24,7 @@ TIMES = [
 
 def shape(kind: Any) -> Shape:
     node = parse_definition(json.dumps(kind).encode())
-    return shape_of(node, node, Dialect(False))
+    return shape_of(node, node, Dialect())
 
 
 @pytest.mark.parametrize("name,read,wanted", TIMES)
