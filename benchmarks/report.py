@@ -67,9 +67,9 @@ def table(results: list[Result], base: str) -> str:
     return "\n".join(lines)
 
 
-def as_json(results: list[Result]) -> str:
-    """Every run of every contender."""
-    rows = [
+def as_json(results: list[Result], more: list[dict[str, object]]) -> str:
+    """Every run of every contender, and `more` rows."""
+    rows: list[dict[str, object]] = [
         {
             "operation": result.operation,
             "workload": result.workload.title,
@@ -85,17 +85,19 @@ def as_json(results: list[Result]) -> str:
         }
         for result in results
     ]
-    return json.dumps(rows, indent=1)
+    return json.dumps([*rows, *more], indent=1)
 
 
 def picture(results: list[Result], path: Path) -> None:
-    """Bars of MB/s, one panel per operation and workload."""
+    """Bars of MB/s, one panel per operation and workload; no picture of nothing."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
     titles = list(dict.fromkeys((r.operation, r.workload.title) for r in results))
+    if not titles:
+        return
     columns = 3
     rows = -(-len(titles) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(16, 3.2 * rows), squeeze=False)

@@ -1,0 +1,49 @@
+"""Writes rows at an even pace, in a process of its own: ``python -m benchmarks.pace``.
+
+Each row says its number and when it was sent: ``number nanoseconds``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from pulsar_spark.client.cluster import Cluster
+from pulsar_spark.client.options import ClientOptions
+from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.protocol.batches import MessageFields
+
+# Rows that are sent together: every hundredth of a second at 1,000 rows a second.
+_TOGETHER = 10
+
+
+def write(writer: TopicWriter, rows: int, rate: float) -> None:
+    """Send `rows` rows, `rate` a second."""
+    due = time.monotonic()
+    for first in range(0, rows, _TOGETHER):
+        time.sleep(max(0.0, due - time.monotonic()))
+        due += _TOGETHER / rate
+        for number in range(first, min(first + _TOGETHER, rows)):
+            writer.send(MessageFields(b"%d %d" % (number, time.time_ns())))
+        writer.flush_batches()
+    writer.flush()
+
+
+def main() -> None:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--rows", type=int, required=True)
+    parser.add_argument("--rate", type=float, required=True)
+    arguments = parser.parse_args()
+    with (
+        Cluster(ClientOptions(arguments.url)) as cluster,
+        TopicWriter(cluster, arguments.topic) as writer,
+    ):
+        writer.open()
+        write(writer, arguments.rows, arguments.rate)
+
+
+if __name__ == "__main__":
+    main()
