@@ -91,6 +91,8 @@ class RecordBatchBuilder:
         self._runs: list[Run] = []
         self._rows = 0
         self._bytes = 0
+        self.dropped = 0
+        """Rows left out so far because their values do not decode."""
 
     @property
     def pending_rows(self) -> int:
@@ -169,13 +171,16 @@ class RecordBatchBuilder:
 
     def _without(self, batch: pa.RecordBatch, bad: Sequence[Undecodable]) -> pa.RecordBatch:
         dropped = {found.row for found in bad}
-        logger.warning(
-            "%s: %d values do not decode; their rows are dropped. The first of them: %s%s",
-            self._topic,
-            len(dropped),
-            _field(bad[0]),
-            bad[0].reason,
-        )
+        # One line tells what is wrong, however many there are; how many is told at the end.
+        if not self.dropped:
+            logger.warning(
+                "%s: %d values do not decode; their rows are dropped. The first of them: %s%s",
+                self._topic,
+                len(dropped),
+                _field(bad[0]),
+                bad[0].reason,
+            )
+        self.dropped += len(dropped)
         return batch.filter(booleans([row not in dropped for row in range(batch.num_rows)]))
 
     def _undecodable(self, runs: Runs, found: DecodedValues) -> CorruptMessage:

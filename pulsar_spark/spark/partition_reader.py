@@ -50,6 +50,12 @@ def read_partition(
         for entry in _entries(cluster, options, partition):
             yield from builder.add(entry)
         yield from builder.flush()
+        if builder.dropped:
+            logger.warning(
+                "%s: %d rows were dropped by a task, as their values do not decode",
+                partition.topic,
+                builder.dropped,
+            )
 
 
 def _entries(

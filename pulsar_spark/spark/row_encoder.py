@@ -22,7 +22,7 @@ from pulsar_spark.spark.write_columns import WriteColumns
 Locate = Callable[[int], int]
 """Turns a row of a record batch into the number of the task's row."""
 
-_ROW = re.compile(r"\brow (\d+)")
+_ROW = re.compile(r"\brow (\d+)( of the batch)?")
 
 
 class EncodedRows(NamedTuple):
@@ -77,7 +77,10 @@ class RowEncoder:
 class _Part:
     """Encodes columns as values of one schema. Rows in which all of them are null are null."""
 
-    def __init__(self, fields: StructType, info: SchemaInfo, *, unwraps: bool) -> None:
+    def __init__(
+        self, fields: StructType, info: SchemaInfo, *, unwraps: bool, place: str = ""
+    ) -> None:
+        self._place = place
         self._plain = info.type in PLAIN
         self._unwraps = unwraps
         if unwraps:
@@ -114,12 +117,12 @@ class _Part:
         try:
             return self._encoder.encode(batch).to_pylist()  # type: ignore[no-any-return]
         except InvalidRow as error:
-            raise InvalidRow(_renumbered(error.what, locate), error.remedy) from None
+            raise InvalidRow(_renumbered(error.what, locate, self._place), error.remedy) from None
 
 
 def _key_part(field: StructField, info: SchemaInfo) -> _Part:
     unwraps = is_record(info) and isinstance(field.dataType, StructType)
-    return _Part(StructType([field]), info, unwraps=unwraps)
+    return _Part(StructType([field]), info, unwraps=unwraps, place=f"{KEY}: ")
 
 
 def _present_rows(columns: Sequence[pa.Array]) -> pa.BooleanArray | None:
@@ -144,6 +147,7 @@ def _inline(key: bytes | None, value: bytes | None) -> bytes:
     )
 
 
-def _renumbered(what: str, locate: Locate) -> str:
-    """Return an error's text with the number of the task's row in it."""
-    return _ROW.sub(lambda found: f"row {locate(int(found[1]))}", what, count=1)
+def _renumbered(what: str, locate: Locate, place: str) -> str:
+    """Return an error's text with the number of the task's row in it, and the column's `place`."""
+    told = _ROW.sub(lambda found: f"row {locate(int(found[1]))}", what, count=1)
+    return told.replace(" cannot be written: ", f" cannot be written: {place}", 1)

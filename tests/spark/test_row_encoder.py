@@ -74,3 +74,29 @@ def test_a_value_that_the_schema_does_not_hold_is_named_by_its_row_in_the_task()
     times = pa.array([None, 5, None, -7], pa.int64())
     with pytest.raises(InvalidRow, match="row 103 "):
         encode(TIME, {"value": (LongType(), times)})
+    required = b'{"type":"record","name":"r","fields":[{"name":"a","type":"long"},' + (
+        b'{"name":"b","type":["null","long"]}]}'
+    )
+    rows = {"a": (LongType(), pa.array([1, None, None], pa.int64())), "b": (LongType(), times[:3])}
+    for kind in (pb.Schema.Avro, pb.Schema.Json):
+        with pytest.raises(InvalidRow, match="row 101 cannot be written: the field a"):
+            encode(SchemaInfo(kind, "r", required), rows)
+    native = b'{"name":"r","type":"record","fields":[{"name":"a","type":"long"}]}'
+    pair = join_key_value(SchemaInfo(pb.Schema.Avro, "r", native), STRING, separated=False)
+    struct = StructType().add("a", LongType())
+    keys = pa.StructArray.from_arrays([pa.array([None, 1], pa.int64())], names=["a"])
+    with pytest.raises(InvalidRow, match="row 100 cannot be written: __key: the field a"):
+        encode(pair, {"__key": (struct, keys), "v": (StringType(), pa.array(["x", "y"]))})
+
+
+def test_the_fields_of_one_struct_can_be_the_record() -> None:
+    record = b'{"type":"record","name":"r","fields":[{"name":"a","type":["null","int"]}]}'
+    kind = StructType().add("a", IntegerType())
+    inner = pa.array([1, None, None], pa.int32())
+    mask = pa.array([False, False, True])
+    structs = pa.StructArray.from_arrays([inner], names=["a"], mask=mask)
+    info = SchemaInfo(pb.Schema.Avro, "r", record)
+    found = encode(info, {"value": (kind, structs)}, unwraps=True)
+    assert found.payloads == [b"\x02\x02", b"\0", None]
+    flat = encode(info, {"a": (IntegerType(), inner)})
+    assert flat.payloads == [b"\x02\x02", None, None]
