@@ -182,6 +182,19 @@ def test_we_read_javas_protobuf_messages(broker: Broker, java: JavaPeer) -> None
         assert [_without_more(row, ours[0]) for row in found] == ours, name
 
 
+def test_we_read_javas_protobuf_records(broker: Broker, java: JavaPeer) -> None:
+    name = "com.google.type.Money"
+    theirs, ours = MESSAGES[name]
+    schema = {"type": "PROTOBUF", "class": name}
+    source, target = broker.create_topic(), broker.create_topic()
+    java.write_typed(broker, source, schema, theirs)
+    rows = read(broker, source)
+    assert [{key: row[key] for key in ours[0]} for row in rows] == ours
+    java.write_typed(broker, target, schema, [])
+    copy_rows(broker, source, target)
+    assert java.read_typed(broker, target, schema, 1) == java.read_typed(broker, source, schema, 1)
+
+
 def _without_more(row: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
     """Leave out fields that later versions of a message type may have added to lists."""
     return {

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pytest
+from google.protobuf.any_pb2 import Any as Any_
+from google.protobuf.type_pb2 import Field, Option
 from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, LongType, StructType
 
@@ -22,7 +24,7 @@ from pulsar_spark.schema.registry import latest_schemas
 from tests.integration.brokers import Broker
 from tests.integration.messages import clustered
 from tests.integration.spark_io import load, official, save
-from tests.integration.typed import Reading, plain, read
+from tests.integration.typed import Reading, copy_rows, plain, read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -263,6 +265,31 @@ def test_a_data_frame_keeps_the_columns_that_it_was_loaded_with(
     send(broker, topic, schemas.AvroSchema(OrderV2), [OrderV2(id=7, discount=1)])
     assert [tuple(row) for row in frame.collect()] == [(0, 0.0), (7, None)]
     assert "price" not in load(spark, broker, topic).columns
+
+
+def test_protobuf_messages_go_both_ways(broker: Broker) -> None:
+    source, target = broker.create_topic(), broker.create_topic()
+    schema = schemas.ProtobufNativeSchema(Field)
+    options = [{"name": "o", "value": {"type_url": "t", "value": b"\0\xff"}}]
+    sent = [
+        Field(name="✓", number=2, kind=Field.TYPE_DOUBLE, packed=True),
+        Field(
+            number=-1,
+            cardinality=Field.CARDINALITY_REPEATED,
+            options=[Option(name="o", value=Any_(type_url="t", value=b"\0\xff"))],
+        ),
+        Field(),
+    ]
+    send(broker, source, schema, sent)
+    rows = read(broker, source)
+    assert [row["name"] for row in rows] == ["✓", "", ""]
+    assert [row["number"] for row in rows] == [2, -1, 0]
+    assert [row["kind"] for row in rows] == ["TYPE_DOUBLE", "TYPE_UNKNOWN", "TYPE_UNKNOWN"]
+    assert [row["packed"] for row in rows] == [True, False, False]
+    assert [row["options"] for row in rows] == [[], options, []]
+    send(broker, target, schema, [])
+    copy_rows(broker, source, target)
+    assert receive(broker, target, schema, 3) == sent
 
 
 # --- writing ----------------------------------------------------------------------------------
