@@ -379,7 +379,7 @@ def bulk_row(rng: random.Random) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(10))
 def test_ten_thousand_records_read_as_json_reads_them_and_written_again(seed: int) -> None:
     rng = random.Random(seed)
     rows = [bulk_row(rng) for _ in range(10_000)]
