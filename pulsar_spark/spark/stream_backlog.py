@@ -104,14 +104,12 @@ class _Known:
         if start < self.start:
             self.sampled, self.samples = None, {}
         found = self.samples.get(start[:2])
+        if found is not None and start.batch_index >= found.messages:
+            found = None
         self.first = None if found is None else replace(found, start=start)
         self.first_end = None if found is None or self.sampled is None else self.sampled[1]
         self.start, self.count_end = start, None
         self.samples = {at: found for at, found in self.samples.items() if at > start[:2]}
-
-    def add(self, found: FoundEntry) -> None:
-        """Take note of an entry that was looked at."""
-        self.samples[found.start.ledger_id, found.start.entry_id] = found
 
     @property
     def indexed(self) -> bool:
@@ -234,7 +232,7 @@ class Backlogs:
                 strata = self._strata(known.start, end)
                 places += [(question, place, "sample") for place in strata]
                 known.whole = known.start[0] == end[0] and end[1] - known.start[1] <= _ENOUGH
-                known.sampled = known.start, end
+                known.sampled, known.samples = (known.start, end), {}
             if question.wants_first():
                 places.append((question, known.start, "first"))
             if question.wants_last():
@@ -250,8 +248,9 @@ class Backlogs:
                 known.first, known.first_end = found, question.end
             elif role == "last":
                 known.last, known.last_end = found, question.end
+                continue
             if found is not None and found.start[:2] != known.start[:2]:
-                known.add(found)
+                known.samples[found.start.ledger_id, found.start.entry_id] = found
 
     def _strata(self, start: Position, end: Position) -> list[Position]:
         """Return places behind the first entry to look at: anywhere in equal parts of a ledger."""

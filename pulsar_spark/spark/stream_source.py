@@ -158,6 +158,8 @@ class StreamSource:
         if not caps.bounded:
             return spans
         cuts = self._admission.admit(spans, caps)
+        for topic in set(self._batch_sizes).difference(spans):
+            del self._batch_sizes[topic]
         for topic, size in self._admission.batch_sizes.items():
             self._batch_sizes[topic] = cuts[topic], size
         return {topic: Span(span.start, cuts[topic]) for topic, span in spans.items()}

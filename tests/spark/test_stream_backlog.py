@@ -255,3 +255,26 @@ def test_topics_that_are_gone_are_forgotten() -> None:
     backlogs.left({name: (Position(1, 3), Position(1, 20)) for name in "ab"}, topics, NOW)
     backlogs.left({"a": (Position(1, 3), Position(1, 20))}, topics, NOW)
     assert set(backlogs._known) == {"a"}
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_what_is_remembered_stays_little_while_a_stream_stands_and_its_topic_grows(
+    indexed: bool,
+) -> None:
+    backlog = Backlog([2] * 3000, per_ledger=50, indexed=indexed)
+    topics, backlogs = Topics(t=backlog), Backlogs()
+    for ledger in range(1, 180, 3):
+        for entry in range(1, 50, 7):
+            end = Position(ledger, entry)
+            left = backlogs.left({"t": (Position(1, 0), end)}, topics, NOW)
+            if indexed:
+                assert only(left).messages == backlog.count(Position(1, 0), end)
+            assert len(backlogs._known["t"].samples) <= 12
+
+
+def test_a_position_behind_the_last_message_of_a_batch_is_before_the_next_one() -> None:
+    backlog = Backlog([3, 3, 4], first_time=NOW)
+    topics, backlogs = Topics(t=backlog), Backlogs()
+    for start in (Position(1, 0), Position(1, 1, 3)):
+        left = only(backlogs.left({"t": (start, backlog.end)}, topics, NOW))
+    assert left.messages == 4
