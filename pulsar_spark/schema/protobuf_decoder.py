@@ -23,9 +23,9 @@ from pulsar_spark.schema.protobuf_readers import Place, reader
 from pulsar_spark.schema.protobuf_types import Field, Message
 from pulsar_spark.schema.protobuf_wire import varint
 
-# A chunk of rows is parsed at once. Its size is measured: Python's collector of garbage goes over
-# the objects of larger ones again and again.
-_CHUNK_ROWS = 2048
+# A chunk of rows is parsed at once. Its size is measured: the objects of larger ones leave the
+# processor's caches, and Python's collector of garbage goes over them again and again.
+_CHUNK_ROWS = 1024
 _CHUNK_BYTES = 16 * 1024 * 1024
 
 _MALFORMED = "the bytes are no protobuf message of this schema"

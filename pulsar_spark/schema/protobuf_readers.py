@@ -267,8 +267,15 @@ class _List:
         lists = list(map(self._get, messages))
         lengths = list(map(len, lists))
         inner = place.within(lambda: parents(lengths))
-        elements = self._content(list(chain.from_iterable(lists)), inner)
-        return nested(self._kind, lengths, elements)
+        return nested(self._kind, lengths, self._content(_flat(lists), inner))
+
+
+def _flat(lists: Sequence[Any]) -> list[Any]:
+    """Return the elements of protobuf's lists, which give slices faster than one by one."""
+    elements: list[Any] = []
+    for each in lists:
+        elements += each[:]
+    return elements
 
 
 def parents(lengths: Sequence[int]) -> list[int]:
@@ -299,7 +306,7 @@ class _Map:
     def read(self, messages: Sequence[Any], place: Place) -> pa.Array:
         lists = list(map(self._get, messages))
         lengths = list(map(len, lists))
-        entries = list(chain.from_iterable(lists))
+        entries = _flat(lists)
         if max(lengths, default=0) > 1:
             lengths, entries = self._last(lengths, entries)
         inner = place.within(lambda: parents(lengths))
