@@ -14,7 +14,14 @@ from pulsar_spark.errors import InvalidRow
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.codec import Encoder
-from pulsar_spark.schema.codecs import NO_SCHEMA, PLAIN, codec_of, is_record, key_value_parts
+from pulsar_spark.schema.codecs import (
+    NO_SCHEMA,
+    PLAIN,
+    codec_of,
+    is_record,
+    key_value_parts,
+    shape,
+)
 from pulsar_spark.schema.column_names import KEY
 from pulsar_spark.spark.compat import arrow_schema
 from pulsar_spark.spark.write_columns import WriteColumns
@@ -87,7 +94,7 @@ class _Part:
             (field,) = fields.fields
             assert isinstance(field.dataType, StructType)
             fields = field.dataType
-        self._schema = arrow_schema(fields)
+        self._schema = _named_as(arrow_schema(fields), info)
         self._encoder: Encoder = codec_of(info).encoder(info, self._schema)
 
     def encode(self, columns: Sequence[pa.Array], locate: Locate) -> list[bytes | None]:
@@ -118,6 +125,19 @@ class _Part:
             return self._encoder.encode(batch).to_pylist()  # type: ignore[no-any-return]
         except InvalidRow as error:
             raise InvalidRow(_renumbered(error.what, locate, self._place), error.remedy) from None
+
+
+def _named_as(columns: pa.Schema, info: SchemaInfo) -> pa.Schema:
+    """Return columns with the names of a record's fields, as case does not matter to Spark."""
+    if not is_record(info):
+        return columns
+    names = shape(info).fields.names
+    known = {name.lower(): name for name in names}
+
+    def named(name: str) -> str:
+        return name if name in names else known.get(name.lower(), name)
+
+    return pa.schema([column.with_name(named(column.name)) for column in columns])
 
 
 def _key_part(field: StructField, info: SchemaInfo) -> _Part:

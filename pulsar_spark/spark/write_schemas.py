@@ -181,7 +181,9 @@ def _evolved(current: SchemaInfo, fields: pa.Schema) -> SchemaInfo:
     made = record_definition(current.type, _nullable(pa.schema(added)), definition["name"], None)
     more: dict[str, Any] = json.loads(made.schema_data)
     definition["fields"] = [*definition["fields"], *more["fields"]]
-    text = json.dumps(definition, ensure_ascii=False, separators=(",", ":"))
+    # The layout tells whose JSON it is: that of Python's client is indented.
+    indented = current.schema_data.startswith(b"{\n ")
+    text = json.dumps(definition, **({"indent": 1} if indented else {"separators": (",", ":")}))
     return replace(current, schema_data=text.encode())
 
 

@@ -77,7 +77,10 @@ def test_a_value_that_the_schema_does_not_hold_is_named_by_its_row_in_the_task()
     required = b'{"type":"record","name":"r","fields":[{"name":"a","type":"long"},' + (
         b'{"name":"b","type":["null","long"]}]}'
     )
-    rows = {"a": (LongType(), pa.array([1, None, None], pa.int64())), "b": (LongType(), times[:3])}
+    rows: Any = {
+        "a": (LongType(), pa.array([1, None, None], pa.int64())),
+        "b": (LongType(), times[:3]),
+    }
     for kind in (pb.Schema.Avro, pb.Schema.Json):
         with pytest.raises(InvalidRow, match="row 101 cannot be written: the field a"):
             encode(SchemaInfo(kind, "r", required), rows)

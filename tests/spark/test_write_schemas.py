@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from typing import Any
 
 import pytest
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     ByteType,
@@ -105,6 +108,64 @@ def test_a_column_that_does_not_fit_the_topics_schema_is_refused(
         target(current, value_format, value=kind)
     assert caught.value.topic == TOPIC
     assert caught.value.remedy
+
+
+def record(*names: str, **layout: Any) -> bytes:
+    fields = [{"name": name, "type": ["null", "string"], "default": None} for name in names]
+    tree = {"type": "record", "name": "Order", "namespace": "com.example", "fields": fields}
+    return json.dumps(tree, **layout).encode()
+
+
+@pytest.mark.parametrize("kind,name", [(pb.Schema.Avro, "avro"), (pb.Schema.Json, "json")])
+@pytest.mark.parametrize("layout", [{"indent": 1}, {"separators": (",", ":")}])
+def test_new_columns_come_behind_the_topics_own_fields(
+    kind: int, name: str, layout: dict[str, Any]
+) -> None:
+    current = SchemaInfo(kind, "o", record("a", "b", **layout), {"__java": "x"})
+    columns: Any = {"C": StringType(), "B": StringType(), "a": StringType()}
+    with pytest.raises(SchemaMismatch, match="C is not in the topic's schema") as caught:
+        target(current, **columns)
+    assert f"valueFormat={name}" in caught.value.remedy
+    found = target(current, name, **columns).schema
+    assert found is not None
+    assert found.schema_data == record("a", "b", "C", **layout)
+    assert found.properties == current.properties
+    assert target(current, name, a=StringType()) == Target(current)
+    string = SchemaInfo(pb.Schema.String, "String")
+    pair = join_key_value(string, current, separated=True)
+    assert target(pair, name, **columns).schema == join_key_value(string, found, separated=True)
+
+
+def test_one_struct_is_a_record_unless_the_record_has_a_field_of_that_name() -> None:
+    current = SchemaInfo(pb.Schema.Avro, "o", record("a", "b"))
+    struct = StructType().add("a", StringType())
+    assert target(current, value=struct) == Target(current, unwraps=True)
+    nested = SchemaInfo(pb.Schema.Avro, "o", record("x").replace(b'"string"', record("a")))
+    assert target(nested, X=struct) == Target(nested)
+    made = target(None, anything=struct)
+    assert made.unwraps
+    assert made.schema is not None
+    definition = json.loads(made.schema.schema_data)
+    assert definition["name"] == "orders_2"
+    assert [field["name"] for field in definition["fields"]] == ["a"]
+
+
+def test_what_has_no_primitive_is_a_record_of_one_field() -> None:
+    found = target(None, tags=ArrayType(StringType())).schema
+    assert found is not None
+    (field,) = json.loads(found.schema_data)["fields"]
+    assert (field["name"], field["type"][0], field["default"]) == ("tags", "null", None)
+
+
+def test_fields_of_schemas_that_are_made_can_be_null_whatever_spark_knows() -> None:
+    schema = StructType().add("a", LongType(), nullable=False).add("b", LongType())
+    columns = plan_columns(schema, topic_given=True, value_format="json")
+    choice = SchemaChoice("json", "Order", "com.example")
+    found = target_for(TOPIC, None, columns, choice).schema
+    assert found is not None
+    definition = json.loads(found.schema_data)
+    assert (definition["name"], definition["namespace"]) == ("Order", "com.example")
+    assert [field["type"] for field in definition["fields"]] == [["null", "long"]] * 2
 
 
 def test_keys_of_any_type_are_for_topics_with_such_keys() -> None:
