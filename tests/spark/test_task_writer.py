@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 )
 
 from pulsar_spark.errors import (
+    IncompatibleSchema,
     InvalidRow,
     MessageTooLarge,
     PulsarError,
@@ -30,7 +31,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark import task_writer
-from pulsar_spark.spark.task_writer import PulsarCommitMessage, write_task
+from pulsar_spark.spark.task_writer import PulsarCommitMessage, find_targets, write_task
 from pulsar_spark.spark.write_columns import plan_columns
 from pulsar_spark.spark.write_options import parse_write_options
 from pulsar_spark.testing import EmbeddedBroker
@@ -203,6 +204,37 @@ def test_a_topic_of_another_schema_is_refused_before_anything_is_sent(
     with pytest.raises(SchemaMismatch, match="INT32"):
         write(broker, {"value": [b"x"]})
     assert broker.faults.seen("SEND") == 0
+
+
+@pytest.mark.fault(64)
+def test_a_schema_that_the_broker_refuses_is_told_with_the_topic(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    broker.faults.error("PRODUCER", pb.IncompatibleSchema, times=None)
+    with pytest.raises(IncompatibleSchema) as caught:
+        write(broker, {"text": ["x"]})
+    assert caught.value.topic == full("t")
+    assert "compatibility" in caught.value.remedy
+    assert broker.faults.seen("SEND") == 0
+
+
+@pytest.mark.fault(64)
+def test_what_was_decided_on_the_driver_is_not_asked_again(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    options = parse_write_options({"service.url": broker.service_url, "topic": "t"})
+    planned = plan_columns(
+        StructType().add("a", LongType()).add("b", StringType()),
+        topic_given=True,
+        value_format="auto",
+    )
+    targets = find_targets(options, planned)
+    asked = broker.faults.seen("GET_SCHEMA")
+    batch = pa.RecordBatch.from_pydict({"a": [1, 2, None], "b": ["x", None, None]})
+    for _ in range(2):
+        write_task(options, planned, [batch], targets)
+    assert broker.faults.seen("GET_SCHEMA") == asked == 1
+    rows = read(broker, {"topic": "t", "includeMetadata": "true"})
+    assert [(row["a"], row["b"]) for row in rows] == [(1, "x"), (2, None), (None, None)] * 2
+    assert {row["__schemaVersion"] for row in rows} == {bytes(8)}
 
 
 @pytest.mark.fault(77, 86)
