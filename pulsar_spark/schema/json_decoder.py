@@ -1,9 +1,12 @@
 """Values of JSON → columns: many at once, or one by one where that does not go.
 
-Rows are read together by Arrow's JSON reader. Where it refuses, they are divided until those that
-it refuses are few, and these are taken one by one, so that a value that is broken, or written in
-an unusual way, costs no more than itself. Whether and as what a value decodes does not depend on
-those around it.
+Rows are read together by Arrow's JSON reader. Where it refuses, the rows that are to be blamed are
+taken one by one, or, where that is not known, rows are divided until few are left; so a value that
+is broken, or written in an unusual way, costs little more than itself. Fields that are unusual in
+many rows are soon taken from each row by itself, and only the others are read together.
+
+Whether and as what a value decodes does not depend on those around it, but for one thing: what is
+nested more deeply than Python parses, in fields that are skipped, may be bad or skipped with them.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsar_spark.schema.arrow_arrays import integers
 from pulsar_spark.schema.codec import Decoded, Undecodable
 from pulsar_spark.schema.json_columns import build
 from pulsar_spark.schema.json_maps import MapReader
@@ -30,6 +34,8 @@ _LARGEST_VALUE = 1024 * 1024 * 1024
 _FEW_ROWS = 16
 _MANY_ROWS = 1024
 _PART_ROWS = 256
+# One row in so many may be unusual without a change of how its fields are read.
+_TOLERATED = 50
 _PARTS = 8
 
 
@@ -46,13 +52,21 @@ class JsonDecoder:
         self._shapes = list(shapes.values())
         self._whole = whole
         self._fields = [(name, converter(shape)) for name, shape in shapes.items()]
+        self._unusual = 0
         # Fields that Arrow cannot read, as maps, are taken from each row by itself.
-        self._by_row = [i for i, shape in enumerate(self._shapes) if shape.wire is None]
-        wires = {n: s.wire for n, s in shapes.items() if s.wire is not None}
-        self._reader = None if whole else ObjectReader(wires)
-        self._maps = MapReader(shapes, skipped) if self._by_row and not whole else None
-        exact = any(_needs_digits(self._shapes[i]) for i in self._by_row)
+        by_row = [i for i, shape in enumerate(self._shapes) if shape.wire is None]
+        self._prepare(by_row, exact=any(_needs_digits(self._shapes[i]) for i in by_row))
+        self._maps = MapReader(shapes, skipped) if by_row and not whole else None
+
+    def _prepare(self, by_row: Sequence[int], *, exact: bool) -> None:
+        self._by_row = list(by_row)
         self._parse = parse if exact else parse_roughly
+        wires = {
+            name: shape.wire
+            for i, ((name, _), shape) in enumerate(zip(self._fields, self._shapes, strict=True))
+            if i not in by_row
+        }
+        self._reader = None if self._whole else ObjectReader(wires)
 
     def decode(self, raw: pa.Array) -> Decoded:
         """Decode a binary array; null is a value that is null, as is the JSON null."""
@@ -88,9 +102,12 @@ class JsonDecoder:
         while start < len(rows):
             rest = rows.slice(start)
             try:
-                return [*pieces, Decoded(self._together(rest))]
+                pieces.append(Decoded(self._together(rest)))
             except Refused as refused:
                 blamed = refused.row
+            else:
+                self._unusual = max(self._unusual - len(rest) // _TOLERATED, 0)
+                return pieces
             if blamed is None and len(rest) > max(few, _PART_ROWS):
                 return [*pieces, *self._in_parts(rest, first + start, _PARTS)]
             blamed = min(blamed or 0, len(rest) - 1)
@@ -100,9 +117,27 @@ class JsonDecoder:
             else:
                 # Rows that need it are seldom alone, and each attempt costs as much as many rows.
                 few = min(2 * few, _MANY_ROWS)
-            pieces.append(self._one_by_one(rows.slice(start, few), first + start))
+            alone = rows.slice(start, few)
+            pieces.append(self._one_by_one(alone, first + start))
+            self._adapt(alone, {item.row - first - start for item in pieces[-1].bad})
             start += few
         return pieces
+
+    def _adapt(self, rows: pa.Array, bad: set[int]) -> None:
+        """Take the fields from each row by itself that many rows have in an unusual way."""
+        self._unusual += len(rows) - len(bad)
+        if self._unusual < _MANY_ROWS or self._whole:
+            return
+        self._unusual = 0
+        good = rows.take(integers([i for i in range(len(rows)) if i not in bad], pa.int64()))
+        found = [
+            i
+            for i, shape in enumerate(self._shapes)
+            if i not in self._by_row and not _reads(self._fields[i][0], shape, good)
+        ]
+        if found:
+            self._prepare([*self._by_row, *found], exact=True)
+            self._maps = None
 
     def _in_parts(self, rows: pa.Array, first: int, parts: int) -> list[Decoded]:
         step = -(-len(rows) // parts)
@@ -154,23 +189,25 @@ class JsonDecoder:
             found = self._reader.read(rows)
         plain, by_row = iter(found), iter(self._pick(rows) if self._by_row else [])
         return [
-            next(by_row) if shape.wire is None else finish(next(plain), shape)
-            for shape in self._shapes
+            next(by_row) if i in self._by_row else finish(next(plain), shape)
+            for i, shape in enumerate(self._shapes)
         ]
 
     def _pick(self, rows: pa.Array) -> list[pa.Array]:
-        """Return the columns that Arrow cannot read; raises Misfit if a row does not fit."""
-        fields = [self._fields[i] for i in self._by_row]
+        """Return the columns that Arrow does not read; raises Refused if a row does not fit."""
+        order = sorted(self._by_row)
+        fields = [self._fields[i] for i in order]
         found: list[list[Any]] = [[] for _ in fields]
-        for value in rows.to_pylist():
-            tree = self._parse(value)
-            if not isinstance(tree, dict):
-                raise Misfit("it is JSON, but not an object")
-            for values, (name, convert) in zip(found, fields, strict=True):
-                values.append(take(tree, name, convert))
-        return [
-            build(values, self._shapes[i]) for i, values in zip(self._by_row, found, strict=True)
-        ]
+        for row, value in enumerate(rows.to_pylist()):
+            try:
+                tree = self._parse(value)
+                if not isinstance(tree, dict):
+                    raise Refused(row)
+                for values, (name, convert) in zip(found, fields, strict=True):
+                    values.append(take(tree, name, convert))
+            except (Misfit, RecursionError):
+                raise Refused(row) from None
+        return [build(v, self._shapes[i]) for i, v in zip(order, found, strict=True)]
 
     # --- one row --------------------------------------------------------------------------
 
@@ -220,6 +257,15 @@ def _is_text(key: str) -> bool:
 
 def _replaced(column: pa.Array, row: int, single: pa.Array) -> pa.Array:
     return pa.concat_arrays([column.slice(0, row), single, column.slice(row + 1)])
+
+
+def _reads(name: str, shape: Shape, rows: pa.Array) -> bool:
+    """Whether Arrow can read a field of these rows."""
+    try:
+        finish(ObjectReader({name: shape.wire}).read(rows)[0], shape)
+    except (Refused, pa.ArrowInvalid):
+        return False
+    return True
 
 
 def _needs_digits(shape: Shape) -> bool:

@@ -69,9 +69,15 @@ def check(definition: dict[str, Any], values: Sequence[bytes | None], *names: st
     return len(bad)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_random_records_in_which_some_are_broken(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(80))
+def test_random_records_in_which_some_are_broken(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = random.Random(seed)
+    if seed % 4 == 0:
+        # Fields are soon taken from each row by itself.
+        monkeypatch.setattr(json_decoder, "_MANY_ROWS", 8)
+        monkeypatch.setattr(json_decoder, "_FEW_ROWS", 2)
     definition = random_record(rng)
     count, share = rng.choice([(40, 0.3), (150, 0.02), (200, 0.0)])
     values: list[bytes | None] = []
@@ -187,6 +193,21 @@ def test_large_batches_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.columns[0].to_pylist()[7] == "x" * 150
     assert found.columns[1].to_pylist()[51:] == list(range(51, 100))
     assert [(item.row, "limit" in item.reason) for item in found.bad] == [(50, True)]
+
+
+def test_fields_that_are_unusual_in_most_rows_are_taken_by_themselves() -> None:
+    schema = info(NUMBERS)
+    decoder = json_codec.decoder(schema, schema, ["f0", "f1"])
+    values = [b'{"f0":1.5,"f1":%d.0}' % i for i in range(3000)]
+    values[7], values[2500] = b"{", b'{"f1":"x"}'
+    for _ in range(2):
+        found = decoder.decode(pa.array(values, pa.binary()))
+        assert [item.row for item in found.bad] == [7, 2500]
+        numbers = found.columns[1].to_pylist()
+        assert numbers == [None if i in (7, 2500) else i for i in range(3000)]
+    usual = decoder.decode(pa.array([b'{"f0":"NaN","f1":1}', b'{"f1":1.5}'], pa.binary()))
+    assert usual.columns[1].to_pylist() == [1, None]
+    assert [item.field for item in usual.bad] == ["f1"]
 
 
 def test_no_fields_are_still_checked_for_being_json() -> None:
