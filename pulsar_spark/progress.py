@@ -55,8 +55,7 @@ class PartitionLag:
 class QueryLag:
     """The lag of all Pulsar sources of a query, by topic partition, and in all.
 
-    A total is None where that of a partition is not known; `seconds` is that of the partition
-    that is furthest behind.
+    A total is None where that of a partition is not known.
     """
 
     partitions: tuple[PartitionLag, ...]
@@ -78,9 +77,10 @@ class QueryLag:
 
     @property
     def seconds(self) -> float | None:
-        """Age of the oldest message that is left, 0 if there is none."""
-        known = [partition.seconds for partition in self.partitions]
-        return None if None in known else max((age for age in known if age is not None), default=0)
+        """Age of the oldest message that is left, as far as ages are known; 0 if there is none."""
+        ages = [partition.seconds for partition in self.partitions if partition.entries != 0]
+        known = [age for age in ages if age is not None]
+        return max(known) if known else None if ages else 0.0
 
     @property
     def messages_estimated(self) -> bool:

@@ -115,6 +115,12 @@ def test_sources_of_other_kinds_have_no_lag() -> None:
     assert lag(None) == QueryLag(())
 
 
+def test_the_oldest_age_is_that_of_the_partitions_whose_age_is_known() -> None:
+    told = {ONE: {"entries": 5}, THREE: {"entries": 2, "messages": 7, "seconds": 1}}
+    assert lag(source(latest={**LATEST, "lag": told})).seconds == 1
+    assert lag(source(latest={**LATEST, "lag": {}})).seconds == 0
+
+
 def test_two_sources_of_a_query_are_both_told() -> None:
     again = {**LATEST, "subscription": "other"}
     found = lag(progress(source(), source(latest=again)))

@@ -28,9 +28,9 @@ SAMPLE_SECONDS = 3.0
 
 # After a failure nothing is asked for so long: a batch must not wait for numbers again and again.
 _SILENCE = 30.0
-# Topic partitions that are asked about for one batch.
-_MOST = 300
-# Entries that are looked at of a topic partition, at the most, before others are taken to be alike.
+# Entries that are looked at for one batch: admission control looks at as many.
+_QUESTIONS = 500
+# Of those, how many at the most are of one topic partition: the others are taken to be alike.
 _ENOUGH = 8
 # Where ledgers begin and end is not known: how far behind the first entry others are looked for.
 _STEPS = (1, 10, 100, 1000)
@@ -138,9 +138,12 @@ class _Known:
 
 
 class _Question(NamedTuple):
+    """What is asked of one topic partition; `share` is how many samples are taken."""
+
     topic: str
     known: _Known
     end: Position
+    share: int
 
     def wants_first(self) -> bool:
         """Whether the first entry is to be looked for; there may have been none."""
@@ -167,7 +170,7 @@ class _Question(NamedTuple):
         slots = known.entries(end)
         if slots is None or upto.ledger_id != end.ledger_id:
             return True
-        return 2 * len(known.samples) < min(_ENOUGH, slots) or 2 * (end[1] - upto[1]) > slots
+        return 2 * len(known.samples) < min(self.share, slots) or 2 * (end[1] - upto[1]) > slots
 
 
 class Backlogs:
@@ -192,12 +195,18 @@ class Backlogs:
             self._known.setdefault(topic, _Known(start)).move(start)
         if behind and self._clock() >= self._silent_until:
             self._ask({topic: end for topic, (_, end) in behind.items()}, asks)
+        # Those of which nothing is known yet are taken to be like the others.
+        pool = [entry for known in self._known.values() for entry in known.samples.values()]
         return {
-            topic: _estimate(self._known[topic], end, now_ms) for topic, (_, end) in behind.items()
+            topic: _estimate(self._known[topic], end, now_ms, pool)
+            for topic, (_, end) in behind.items()
         }
 
     def _ask(self, ends: Mapping[str, Position], asks: Asks) -> None:
-        questions = [_Question(topic, self._known[topic], end) for topic, end in ends.items()]
+        share = max(min(_QUESTIONS // len(ends) - 2, _ENOUGH), 1)
+        questions = [
+            _Question(topic, self._known[topic], end, share) for topic, end in ends.items()
+        ]
         stale = [
             question
             for question in questions
@@ -207,7 +216,8 @@ class Backlogs:
             or question.wants_samples()
         ]
         # Those that were left out the last time come first.
-        stale = sorted(stale, key=lambda question: question.known.asked_at)[:_MOST]
+        stale = sorted(stale, key=lambda question: question.known.asked_at)
+        stale = stale[: _QUESTIONS // (share + 2)]
         for question in stale:
             question.known.asked_at = self._clock()
         self._ask_for_counts([question for question in stale if question.wants_count()], asks)
@@ -229,9 +239,9 @@ class Backlogs:
         for question in questions:
             known, end = question.known, question.end
             if question.wants_samples():
-                strata = self._strata(known.start, end)
+                strata = self._strata(known.start, end, question.share)
                 places += [(question, place, "sample") for place in strata]
-                known.whole = known.start[0] == end[0] and end[1] - known.start[1] <= _ENOUGH
+                known.whole = known.start[0] == end[0] and end[1] - known.start[1] <= question.share
                 known.sampled, known.samples = (known.start, end), {}
             if question.wants_first():
                 places.append((question, known.start, "first"))
@@ -252,12 +262,12 @@ class Backlogs:
             if found is not None and found.start[:2] != known.start[:2]:
                 known.samples[found.start.ledger_id, found.start.entry_id] = found
 
-    def _strata(self, start: Position, end: Position) -> list[Position]:
+    def _strata(self, start: Position, end: Position, most: int) -> list[Position]:
         """Return places behind the first entry to look at: anywhere in equal parts of a ledger."""
         several = start.ledger_id != end.ledger_id
         low = 0 if several else start.entry_id + 1
         width = end.entry_id - low
-        count = max(min(_ENOUGH, width), 0)
+        count = max(min(most, width), 0)
         edges = [low + width * number // max(count, 1) for number in range(count + 1)]
         places = [
             Position(end.ledger_id, self._random.randrange(part, after))
@@ -265,8 +275,9 @@ class Backlogs:
         ]
         if several:
             ahead = [Position(start.ledger_id, max(start.entry_id, 0) + step) for step in _STEPS]
-            return ahead + places[: _ENOUGH - len(ahead)]
-        return places
+            places = [*ahead, *places]
+            self._random.shuffle(places)
+        return places[:most]
 
     def _fail(self, error: PulsarError) -> None:
         if self._clock() >= self._silent_until:
@@ -274,11 +285,11 @@ class Backlogs:
             logger.info("what is left behind a batch is not known for now: %s", error)
 
 
-def _estimate(known: _Known, end: Position, now_ms: int) -> Left:
+def _estimate(known: _Known, end: Position, now_ms: int, pool: Sequence[FoundEntry]) -> Left:
     entries, first = known.entries(end), known.first
     samples = [found for found in known.samples.values() if found.start < end]
     if known.first_end is None:
-        return _by_samples(samples, entries)
+        return _by_samples(samples or pool, entries)
     if first is None or first.start >= end:
         # There is nothing but what no reader is sent: markers, and what they undid.
         return Left(entries, 0, 0, 0.0)
