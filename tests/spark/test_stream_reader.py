@@ -115,6 +115,22 @@ def test_before_spark_4_2_it_goes_on_from_what_it_gave_last(broker: EmbeddedBrok
     assert len(broker.subscriptions("t-partition-0")) == 1
 
 
+def test_before_spark_4_2_caps_bound_the_only_batch_of_available_now_and_a_warning_says_so(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 30, batch_size=1)
+    reader = plain_reader(broker)
+    assert reader.latestOffset()["positions"] == {full("t"): "1:30:0"}
+    reader.stop()
+    assert "one batch" not in caplog.text
+    reader = plain_reader(broker, maxMessagesPerTrigger="10")
+    assert reader.latestOffset()["positions"] == {full("t"): "1:10:0"}
+    assert reader.latestOffset()["positions"] == {full("t"): "1:20:0"}
+    reader.stop()
+    assert caplog.text.count("makes one batch of Trigger.AvailableNow and Trigger.Once") == 1
+
+
 @pytest.mark.fault(72)
 def test_a_checkpoint_that_is_not_ours_is_refused(broker: EmbeddedBroker) -> None:
     with pytest.raises(InvalidOffset, match="not one of this data source"):
