@@ -11,12 +11,13 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pyspark
 from pyspark.sql import SparkSession
 
-from benchmarks import contenders, official, report, streams
+from benchmarks import codecs, contenders, official, report, streams
 from benchmarks.contenders import ALL_COLUMNS, VALUE_ONLY, Bench
 from benchmarks.measure import Measurement
 from benchmarks.report import Result
@@ -26,6 +27,8 @@ from tests.support.real_broker import OwnBroker, RealBroker, prepare
 
 ROOT = Path(__file__).parent.parent
 OFFICIAL = "official client"
+OPERATIONS = ("read", "write", "stream", "codec", "all")
+CODECS = "codecs"
 Contender = Callable[[], Measurement]
 
 log = logging.getLogger("benchmarks")
@@ -174,7 +177,9 @@ def settings(runs: int) -> str:
         "the official client reads with a queue of "
         f"{official.QUEUE_SIZE:,} by the fastest of its three ways, and sends with 50,000 "
         "pending; the trivial source yields ready-made batches of the same values from a file in "
-        "memory. Row count and a checksum of the values were checked in every run."
+        "memory. The ceiling of what Spark reads is that source with the same columns, of what is "
+        "handed to Spark the raw drain. Row count and a checksum of the values were checked in "
+        "every run."
     )
 
 
@@ -183,8 +188,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--runs", type=int, default=5, help="counted runs of each contender")
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the messages")
-    parser.add_argument("--only", nargs="*", help="names, such as small large-4 stream-latency")
-    parser.add_argument("--operation", choices=["read", "write", "stream", "all"], default="all")
+    parser.add_argument(
+        "--only", nargs="*", help="names, such as small large-4 stream-latency codecs"
+    )
+    parser.add_argument("--operation", choices=OPERATIONS, default="all")
     parser.add_argument("--output", type=Path, help="folder for results.json and the picture")
     parser.add_argument("--readme", action="store_true", help="put the table into README.md")
     arguments = parser.parse_args()
@@ -208,13 +215,20 @@ def main() -> None:
         if arguments.operation in ("stream", "all"):
             found = measure_streams(bench, broker, arguments.only, arguments.runs, arguments.scale)
         bench.spark.stop()
+    compared: list[codecs.Compared] = []
+    if arguments.operation in ("codec", "all") and (not arguments.only or CODECS in arguments.only):
+        compared = codecs.measure(int(codecs.RECORDS * arguments.scale), arguments.runs)
     tables = [report.table(results, OFFICIAL)] if results else []
-    text = "\n\n".join([settings(arguments.runs), *tables, *found.tables()])
+    tables += found.tables()
+    tables += [codecs.table(compared)] if compared else []
+    text = "\n\n".join([settings(arguments.runs), *tables])
     print(text)
     log.info("took %.0f s", time.monotonic() - started)
     if arguments.output:
         arguments.output.mkdir(parents=True, exist_ok=True)
-        (arguments.output / "results.json").write_text(report.as_json(results, found.rows()) + "\n")
+        (arguments.output / "results.json").write_text(
+            report.as_json(results, [*found.rows(), *map(asdict, compared)]) + "\n"
+        )
         report.picture(results, arguments.output / "benchmarks.png")
     if arguments.readme:
         report.put_between_markers(ROOT / "README.md", text)

@@ -1,36 +1,28 @@
-"""``python -m benchmarks.codecs_protobuf``: CPU per record of the protobuf codec.
+"""Protobuf: `FromString` and `SerializeToString` for each message, against our codec.
 
-Against what one would write by hand: `FromString` and an attribute per field into
-`pa.Table.from_pylist`, and a message per row of `to_pylist` with `SerializeToString`. Two kinds of
-records of ten fields: flat ones (numbers, text, bytes) and mixed ones (with an enum, a time, a
-list, a message and an optional field). Ways are run in turn; the median of the ratios counts.
+Two kinds of records of ten fields: flat ones (numbers, text, bytes), and mixed ones (with an enum,
+a time, a list, a message and an optional field).
 """
 
 from __future__ import annotations
 
-import argparse
 import base64
 import json
-import platform
 import random
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timezone
 from typing import Any
 
-import google.protobuf
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Type
-from google.protobuf.internal import api_implementation
 
+from benchmarks.codecs import ROWS_PER_BATCH, Way
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema import protobuf_codec
 
-BATCH = 10_000
 _STATUS = ("NEW", "PAID", "SENT", "RETURNED")
 _CITIES = ("Berlin", "Paris", "Rome", "Łódź", "São Paulo")
 
@@ -207,94 +199,57 @@ def mixed(count: int) -> Records:
 # --- the ways -----------------------------------------------------------------------------
 
 
-def batches(values: Sequence[bytes]) -> list[pa.Array]:
-    """Return values in batches as Spark has them."""
-    return [pa.array(values[i : i + BATCH], pa.binary()) for i in range(0, len(values), BATCH)]
+def ways(count: int) -> list[Way]:
+    """Return reading and writing of `count` records of either kind."""
+    return [
+        way
+        for records in (flat(count), mixed(count))
+        for way in (_reading(records), _writing(records))
+    ]
 
 
-def read_ways(records: Records, raw: Sequence[pa.Array]) -> dict[str, Callable[[], Any]]:
-    """Return what reads: the naive way first."""
+def _in_batches(values: Sequence[bytes]) -> list[pa.Array]:
+    starts = range(0, len(values), ROWS_PER_BATCH)
+    return [pa.array(values[start : start + ROWS_PER_BATCH], pa.binary()) for start in starts]
+
+
+def _reading(records: Records) -> Way:
     schema = protobuf_codec.arrow_schema(records.info)
+    decoder = protobuf_codec.decoder(records.info, records.info, schema.names)
     parse, as_row = records.kind.FromString, records.as_row
+    raw = _in_batches(records.values)
 
-    def naive() -> list[Any]:
+    def by_rows() -> list[pa.Table]:
         return [
             pa.Table.from_pylist([as_row(parse(value)) for value in array.to_pylist()], schema)
             for array in raw
         ]
 
-    def all_columns() -> list[Any]:
-        decoder = protobuf_codec.decoder(records.info, records.info, schema.names)
+    def in_columns() -> list[pa.Table]:
         return [pa.table(list(decoder.decode(array).columns), schema=schema) for array in raw]
 
-    def two_columns() -> list[Any]:
-        decoder = protobuf_codec.decoder(records.info, records.info, schema.names[:2])
-        return [decoder.decode(array).columns for array in raw]
-
-    for expected, found in zip(naive(), all_columns(), strict=True):
-        assert found.equals(expected), "the two ways differ"
-    return {"naive": naive, "codec": all_columns, "codec, 2 of 10 columns": two_columns}
+    assert pa.concat_tables(in_columns()) == pa.concat_tables(by_rows())
+    return Way(f"Protobuf, {records.name}, read (FromString)", by_rows, in_columns)
 
 
-def write_ways(records: Records, raw: Sequence[pa.Array]) -> dict[str, Callable[[], Any]]:
-    """Return what writes: the naive way first."""
+def _writing(records: Records) -> Way:
     schema = protobuf_codec.arrow_schema(records.info)
     decoder = protobuf_codec.decoder(records.info, records.info, schema.names)
-    rows = [
+    encoder = protobuf_codec.encoder(records.info, schema)
+    batches = [
         pa.RecordBatch.from_arrays(list(decoder.decode(array).columns), schema=schema)
-        for array in raw
+        for array in _in_batches(records.values)
     ]
     kind, from_row = records.kind, records.from_row
 
-    def naive() -> list[Any]:
+    def by_rows() -> list[list[bytes]]:
         return [
-            pa.array([from_row(kind(), row).SerializeToString() for row in batch.to_pylist()])
-            for batch in rows
+            [from_row(kind(), row).SerializeToString() for row in batch.to_pylist()]
+            for batch in batches
         ]
 
-    def codec() -> list[Any]:
-        encoder = protobuf_codec.encoder(records.info, schema)
-        return [encoder.encode(batch) for batch in rows]
+    def in_columns() -> list[pa.Array]:
+        return [encoder.encode(batch) for batch in batches]
 
-    for expected, found in zip(naive(), codec(), strict=True):
-        assert found.to_pylist() == expected.to_pylist(), "the two ways differ"
-    return {"naive": naive, "codec": codec}
-
-
-def measure(ways: dict[str, Callable[[], Any]], count: int, rounds: int) -> dict[str, list[float]]:
-    """Return microseconds of CPU per record of each way in each round; they take turns."""
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, way in ways.items():
-            started = time.process_time()
-            way()
-            found[name].append((time.process_time() - started) / count * 1e6)
-    return found
-
-
-def main() -> None:
-    """Measure and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=50_000, help="records of each kind")
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
-    print(
-        f"Python {platform.python_version()}, protobuf {google.protobuf.__version__} "
-        f"({api_implementation.Type()}), pyarrow {pa.__version__}; {arguments.count:,} records in "
-        f"batches of {BATCH:,}, medians of {arguments.rounds} rounds\n"
-    )
-    print("| | way | µs of CPU a record | times the naive way |\n|---|---|---|---|")
-    for records in (flat(arguments.count), mixed(arguments.count)):
-        raw = batches(records.values)
-        for operation, ways in (("read", read_ways), ("write", write_ways)):
-            found = measure(ways(records, raw), arguments.count, arguments.rounds)
-            for name, times in found.items():
-                ratios = [a / b for a, b in zip(found["naive"], times, strict=True)]
-                print(
-                    f"| {operation} {records.name} | {name} | {statistics.median(times):.2f} "
-                    f"| {statistics.median(ratios):.1f} |"
-                )
-
-
-if __name__ == "__main__":
-    main()
+    assert [array.to_pylist() for array in in_columns()] == by_rows()
+    return Way(f"Protobuf, {records.name}, write (SerializeToString)", by_rows, in_columns)
