@@ -31,7 +31,9 @@ from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Posit
 
 T = TypeVar("T")
 
-_FIRST_PATIENCE = 3.0
+# An entry comes within milliseconds, from cold storage later; each wait is twice as long as the last.
+# Topics that move all the time cost a first one again and again.
+_FIRST_PATIENCE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
