@@ -15,6 +15,7 @@ from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 
 _MAX_VERSIONS = 1000
+_MAX_OLDER = 100
 _VERSION_SIZE = 8
 
 
@@ -38,7 +39,7 @@ def latest_schemas(
 
 
 def older_schemas(lookup: Lookup, topic: str) -> Iterator[SchemaInfo]:
-    """Yield the schemas that a topic had before its latest one, newest first.
+    """Yield the schemas that a topic had before its latest one, newest first, at most 100.
 
     Versions that are gone are passed over. Raises what brokers refuse with.
     """
@@ -51,7 +52,7 @@ def older_schemas(lookup: Lookup, topic: str) -> Iterator[SchemaInfo]:
         return
     versions = SchemaVersions(lookup, topic)
     number = int.from_bytes(latest, "big")
-    for older in range(number - 1, max(number - _MAX_VERSIONS, 0) - 1, -1):
+    for older in range(number - 1, max(number - _MAX_OLDER, 0) - 1, -1):
         with contextlib.suppress(SchemaMismatch):
             yield versions(older.to_bytes(_VERSION_SIZE, "big"))
 

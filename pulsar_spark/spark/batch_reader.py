@@ -7,6 +7,7 @@ where they are used and closed there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -57,7 +58,7 @@ class PulsarBatchReader(DataSourceReader):
     """Reads topics as they are when `partitions` is called. Asks no broker before that."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._options = options
+        self._options = replace(options, query=schema)
         self._schema = schema
         # What can be wrong whatever the topics' schemas are is told without asking any broker.
         self._columns = check_columns(schema, options.corrupt_column, raw=options.raw)
@@ -107,5 +108,5 @@ class PushdownBatchReader(PulsarBatchReader):
         names = {getattr(found, "attribute", ("",))[0].lower() for found in filters}
         if KEY.lower() not in names:
             return False
-        kind = self._options.value_type or infer_values(self._options)
+        kind = infer_values(self._options)
         return kind is not None and kind.key_type is not None

@@ -13,25 +13,19 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pulsar_spark.spark.batch_reader import PulsarBatchReader, PushdownBatchReader, infer_values
+from pulsar_spark.spark.batch_reader import PulsarBatchReader, PushdownBatchReader, infer_schema
 from pulsar_spark.spark.batch_writer import PulsarBatchWriter
-from pulsar_spark.spark.columns import read_schema
 from pulsar_spark.spark.compat import ends_micro_batch, filters_are_pushed, limits_are_told
 from pulsar_spark.spark.option_table import Scope
 from pulsar_spark.spark.read_options import parse_read_options
 from pulsar_spark.spark.stream_options import parse_stream_options
 from pulsar_spark.spark.stream_reader import PulsarStreamReader
 from pulsar_spark.spark.stream_writer import stream_writer
-from pulsar_spark.spark.value_types import ValueType
 from pulsar_spark.spark.write_options import parse_write_options
 
 
 class PulsarDataSource(DataSource):
     """Reads and writes Pulsar topics; see docs/options.md for its options."""
-
-    # What a query's columns were inferred from goes with the data source to whoever plans it: the
-    # topics' schemas may change, those of the query do not.
-    _value_type: ValueType | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -41,16 +35,12 @@ class PulsarDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the schema that the topics' schemas and the options give; asks the brokers."""
         # Spark asks before it says whether a batch or a stream is read.
-        options = parse_read_options(self.options, Scope.READS)
-        self._value_type = infer_values(options)
-        kind = self._value_type or ValueType()
-        return read_schema(kind, include_metadata=options.include_metadata)
+        return infer_schema(parse_read_options(self.options, Scope.READS))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch with the columns of `schema`."""
         kind = PushdownBatchReader if filters_are_pushed() else PulsarBatchReader
-        options = parse_read_options(self.options)
-        return kind(replace(options, value_type=self._value_type), schema)
+        return kind(parse_read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch with the columns of `schema`."""

@@ -23,7 +23,7 @@ from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas, older_schemas
 from pulsar_spark.schema.runs import RowFilter
-from pulsar_spark.spark.columns import is_offered
+from pulsar_spark.spark.columns import is_offered, looks_inferred
 from pulsar_spark.spark.filters import PushedFilters
 from pulsar_spark.spark.offsets import (
     LATEST_BOUND,
@@ -36,7 +36,7 @@ from pulsar_spark.spark.offsets import (
 from pulsar_spark.spark.partitions import PulsarInputPartition
 from pulsar_spark.spark.range_splitter import Question, split_ranges
 from pulsar_spark.spark.read_options import ReadOptions
-from pulsar_spark.spark.value_types import ValueType, check_types, value_type
+from pulsar_spark.spark.value_types import ValueType, value_type
 
 logger = logging.getLogger(__name__)
 
@@ -127,21 +127,15 @@ class Planner:
         return FoundTopics(topics, missing)
 
     def value_type(self, topics: Topics) -> ValueType:
-        """Return what the values are: what the query has been planned with, if it has.
+        """Return what the values are: for a query the newest that has its columns.
 
         Raises OptionError where schemas exclude each other, SchemaMismatch for one that cannot
         be columns.
         """
-        planned = self._options.value_type
         if self._options.raw:
             return ValueType()
-        if planned is not None and planned.schema is None:
-            return planned
         owners = list(dict.fromkeys(str(TopicName.parse(name).partitioned) for name in topics))
         schemas: Mapping[str, SchemaInfo | None] = _all(latest_schemas(self._lookup, owners))
-        if planned is not None:
-            check_types(schemas, planned)
-            return planned
         if self._options.query is not None:
             return self._type_of_query(schemas, self._options.query)
         return value_type(schemas, allow_different=self._options.allow_different_schemas)
@@ -149,22 +143,33 @@ class Planner:
     def _type_of_query(
         self, schemas: Mapping[str, SchemaInfo | None], query: StructType
     ) -> ValueType:
-        """Return the newest version of the topics' schema that has a query's columns.
+        """Return the version of the topics' schema that a query's columns are of.
 
-        A query keeps its columns while the schemas of its topics go on, each at its own time.
+        If they were inferred it is the newest that has just these columns, else the newest that
+        has them all: a query keeps its columns while the schemas of its topics go on, each at
+        its own time.
         """
-        kinds = {found.type for found in schemas.values() if found is not None}
-        one_type = len(kinds) == 1 and None not in schemas.values()
-        newest = dict([next(iter(schemas.items()))]) if one_type else schemas
+        corrupt, inferred = self._options.corrupt_column, looks_inferred(query)
+        kinds = {None if found is None else found.type for found in schemas.values()}
+        if inferred and len(kinds) == 1:
+            # They were one when the columns were inferred.
+            newest = dict([next(iter(schemas.items()))])
+        else:
+            newest = dict(schemas)
         kind = value_type(newest, allow_different=self._options.allow_different_schemas)
         if kind.schema is None:
             return kind
+        first: ValueType | None = None
         for schema in chain(schemas.values(), *(self._older(topic) for topic in schemas)):
-            if schema is not None and is_offered(
-                query, ValueType(schema), self._options.corrupt_column
-            ):
-                return ValueType(schema)
-        return kind
+            found = ValueType(schema)
+            if schema is not None and is_offered(query, found, corrupt):
+                first = first or found
+                if not inferred or set(found.fields.names) <= set(query.names):
+                    return found
+        if first is None and inferred and is_offered(query, ValueType(), corrupt):
+            # It began as a topic without a schema.
+            return ValueType()
+        return first or kind
 
     def _older(self, topic: str) -> Iterator[SchemaInfo]:
         yield from older_schemas(self._lookup, topic)

@@ -23,7 +23,6 @@ from pulsar_spark.spark.offsets import (
 from pulsar_spark.spark.option_table import Scope
 from pulsar_spark.spark.options import Values, resolve
 from pulsar_spark.spark.topic_patterns import TopicPattern
-from pulsar_spark.spark.value_types import ValueType
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +49,8 @@ class ReadOptions:
     partitions_per_topic_partition: int
     min_partitions: int | None
     waiting: bool = False
-    value_type: ValueType | None = None
-    """What the query's columns were made of, where they were inferred from topics."""
     query: StructType | None = None
-    """The columns of a stream's query: Spark does not say whether they were inferred."""
+    """The columns of the query, given or inferred: Spark does not say which."""
 
 
 def parse_read_options(options: Mapping[str, str], scope: Scope = Scope.READ) -> ReadOptions:

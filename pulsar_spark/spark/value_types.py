@@ -53,29 +53,15 @@ def value_type(schemas: Mapping[str, SchemaInfo | None], *, allow_different: boo
     if len(by_schema) > 1:
         if not allow_different:
             described = "; ".join(f"{s.type_name}: {_some(t)}" for s, t in by_schema.values())
-            raise _different(described)
+            raise OptionError(
+                f"the topics have different schemas ({described})",
+                "Read them apart, or set allowDifferentTopicSchemas=true to read raw values.",
+            )
         return ValueType()
     for schema, topics in by_schema.values():
         if schema.type != BYTES:
             return _decoded(schema, topics)
     return ValueType()
-
-
-def check_types(schemas: Mapping[str, SchemaInfo | None], kind: ValueType) -> None:
-    """Raise OptionError if a topic's values cannot be those that a query has been planned with.
-
-    Versions of one topic's schema are resolved message by message; another type is another topic.
-    """
-    planned = kind.schema
-    if planned is None:
-        return
-    others = [
-        f"{(found or NO_SCHEMA).type_name}: {topic}"
-        for topic, found in schemas.items()
-        if (found or NO_SCHEMA).type != planned.type
-    ]
-    if others:
-        raise _different(f"the query has {planned.type_name}; {_some(others)}")
 
 
 def _decoded(schema: SchemaInfo, topics: list[str]) -> ValueType:
@@ -92,13 +78,6 @@ def _decoded(schema: SchemaInfo, topics: list[str]) -> ValueType:
         schema.type_name,
     )
     return ValueType()
-
-
-def _different(described: str) -> OptionError:
-    return OptionError(
-        f"the topics have different schemas ({described})",
-        "Read them apart, or set allowDifferentTopicSchemas=true to read raw values.",
-    )
 
 
 def _some(topics: list[str]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -28,7 +27,6 @@ from pulsar_spark.spark.batch_reader import (
     PulsarBatchReader,
     PushdownBatchReader,
     infer_schema,
-    infer_values,
 )
 from pulsar_spark.spark.read_options import parse_read_options
 from pulsar_spark.testing import EmbeddedBroker
@@ -249,27 +247,24 @@ def test_filters_of_typed_keys_are_left_to_spark(broker: EmbeddedBroker) -> None
     pair = b"\0\0\0\1k\0\0\0\1v"
     store(broker, "t", [pair], batched=False, partition_key="other")
     options = parse_read_options({"service.url": broker.service_url, "topic": "t"})
-    inferred = replace(options, value_type=infer_values(options))
     given = [spark.EqualTo(("__key",), b"k"), spark.IsNotNull(("__topic",))]
-    for found in (options, inferred):
-        source = PushdownBatchReader(found, infer_schema(options))
-        assert list(source.pushFilters(given)) == given[:1]
-        (part,) = source.partitions()
-        (batch,) = source.read(part)
-        assert batch.to_pylist()[0]["__key"] == b"k"
+    source = PushdownBatchReader(options, infer_schema(options))
+    assert list(source.pushFilters(given)) == given[:1]
+    (part,) = source.partitions()
+    (batch,) = source.read(part)
+    assert batch.to_pylist()[0]["__key"] == b"k"
 
 
 def test_a_query_keeps_the_columns_that_it_was_planned_with(broker: EmbeddedBroker) -> None:
     broker.create_topic("t")
     set_schema(broker, "t", SchemaInfo(pb.Schema.Avro, "r", _record("a")))
     options = parse_read_options({"service.url": broker.service_url, "topic": "t"})
-    planned = replace(options, value_type=infer_values(options))
     schema = infer_schema(options)
     set_schema(broker, "t", SchemaInfo(pb.Schema.Avro, "r", _record("b", "a")))
     store(broker, "t", [b"\x02"], schema_version=(0).to_bytes(8, "big"))
     store(broker, "t", [b"\x04\x06", None], schema_version=(1).to_bytes(8, "big"))
     store(broker, "t", [b"\x08"])
-    source = PulsarBatchReader(planned, schema)
+    source = PulsarBatchReader(options, schema)
     rows = [
         row
         for part in source.partitions()

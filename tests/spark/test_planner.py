@@ -17,6 +17,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageId, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.runs import RowFilter
+from pulsar_spark.spark.columns import read_schema
 from pulsar_spark.spark.filters import Condition, PushedFilters
 from pulsar_spark.spark.partitions import PulsarInputPartition
 from pulsar_spark.spark.planner import Planner, Topics
@@ -438,8 +439,12 @@ def _avro(*names: str) -> SchemaInfo:
     return SchemaInfo(pb.Schema.Avro, "r", data.encode())
 
 
-def _of_query(broker: EmbeddedBroker, columns: str, **options: str) -> list[str]:
+def _of_query(
+    broker: EmbeddedBroker, columns: str, *, inferred: bool = True, **options: str
+) -> list[str]:
     query = StructType([StructField(name, IntegerType()) for name in columns.split()])
+    if inferred:
+        query = StructType([*query, *read_schema(ValueType(), include_metadata=False).fields[1:]])
     parsed = parse_read_options({"service.url": broker.service_url, **options})
     with Cluster(parsed.client) as cluster:
         planner = Planner(cluster, replace(parsed, query=query))
@@ -447,22 +452,43 @@ def _of_query(broker: EmbeddedBroker, columns: str, **options: str) -> list[str]
 
 
 @pytest.mark.fault(64)
-def test_a_streams_query_keeps_its_columns_while_schemas_go_on(broker: EmbeddedBroker) -> None:
+def test_a_query_keeps_its_columns_while_schemas_go_on(broker: EmbeddedBroker) -> None:
     for name in ("t", "u"):
         broker.create_topic(name)
         set_schema(broker, name, _avro("a", "b"))
     set_schema(broker, "t", _avro("a", "c"))
     set_schema(broker, "t", _avro("a", "d"))
+    assert _of_query(broker, "a", topic="t", inferred=False) == ["a", "d"]
     assert _of_query(broker, "a", topic="t") == ["a", "d"]
+    assert _of_query(broker, "d a", topic="t") == ["a", "d"]
     assert _of_query(broker, "c a", topic="t") == ["a", "c"]
     assert _of_query(broker, "b", topic="t") == ["a", "b"]
+    assert _of_query(broker, "b", topic="t", inferred=False) == ["a", "b"]
+    # They go on each at its own time, but of columns that were not inferred nobody knows that.
     assert _of_query(broker, "b a", topics="t,u") == ["a", "b"]
+    with pytest.raises(OptionError, match="different schemas"):
+        _of_query(broker, "b a", topics="t,u", inferred=False)
     # What no version has is told by the newest.
     assert _of_query(broker, "b c", topic="t") == ["a", "d"]
 
 
 @pytest.mark.fault(64)
-def test_a_streams_query_meets_no_topic_of_another_type(broker: EmbeddedBroker) -> None:
+def test_a_query_of_bytes_goes_on_when_the_topic_gets_a_schema(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    query = read_schema(ValueType(), include_metadata=False)
+    parsed = replace(
+        parse_read_options({"service.url": broker.service_url, "topic": "t"}), query=query
+    )
+    for schema in (None, _avro("a"), _avro("a", "b")):
+        if schema is not None:
+            set_schema(broker, "t", schema)
+        with Cluster(parsed.client) as cluster:
+            planner = Planner(cluster, parsed)
+            assert planner.value_type(planner.topics()) == ValueType()
+
+
+@pytest.mark.fault(64)
+def test_a_query_meets_no_topic_of_another_type(broker: EmbeddedBroker) -> None:
     for name, schema in (("t", _avro("a")), ("u", STRING), ("v", None)):
         broker.create_topic(name)
         if schema is not None:

@@ -10,7 +10,7 @@ import pytest
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo
-from pulsar_spark.spark.value_types import ValueType, check_types, value_type
+from pulsar_spark.spark.value_types import ValueType, value_type
 
 STRING = SchemaInfo(pb.Schema.String, "String")
 NONE = SchemaInfo(BYTES)
@@ -61,11 +61,3 @@ def test_different_schemas_are_told_with_their_topics() -> None:
     assert "AVRO: a" in str(caught.value)
     assert "STRING: t0, t1, t2 and 6 more" in str(caught.value)
     assert value_type(schemas, allow_different=True) == ValueType()
-
-
-@pytest.mark.fault(64)
-def test_a_planned_query_takes_other_versions_but_no_other_type() -> None:
-    check_types({"t": AVRO, "u": OTHER_AVRO}, ValueType(AVRO))
-    check_types({"t": AVRO, "u": None}, ValueType())
-    with pytest.raises(OptionError, match="the query has AVRO; STRING: t, BYTES: u"):
-        check_types({"t": STRING, "u": None, "v": AVRO}, ValueType(AVRO))
