@@ -31,7 +31,7 @@ from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Posit
 
 T = TypeVar("T")
 
-# An entry comes within milliseconds, from cold storage later; each wait is twice as long as the last.
+# An entry comes within milliseconds, from cold storage later: each wait is twice the last one.
 # Topics that move all the time cost a first one again and again.
 _FIRST_PATIENCE = 1.0
 
