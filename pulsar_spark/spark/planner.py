@@ -159,6 +159,9 @@ class Planner:
         kind = value_type(newest, allow_different=self._options.allow_different_schemas)
         if kind.schema is None:
             return kind
+        if inferred and is_offered(query, ValueType(), corrupt):
+            # Its topics had no schema, or several, when it was planned.
+            return kind if is_offered(query, kind, corrupt) else ValueType()
         first: ValueType | None = None
         for schema in chain(schemas.values(), *(self._older(topic) for topic in schemas)):
             found = ValueType(schema)
@@ -166,9 +169,6 @@ class Planner:
                 first = first or found
                 if not inferred or set(found.fields.names) <= set(query.names):
                     return found
-        if first is None and inferred and is_offered(query, ValueType(), corrupt):
-            # It began as a topic without a schema.
-            return ValueType()
         return first or kind
 
     def _older(self, topic: str) -> Iterator[SchemaInfo]:
