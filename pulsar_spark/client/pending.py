@@ -21,8 +21,8 @@ class PendingSend:
     """One SEND that waits for its receipt.
 
     It keeps the command and the bytes so that it can be sent again. `deadline` is a time of
-    the monotonic clock, `size` the bytes of metadata and payload. Of a message in chunks only the last one has the callback, counts as
-    a message, and completes it.
+    the monotonic clock, `size` the bytes of metadata and payload. Of a message in chunks only
+    the last one has the callback, counts as a message, and completes it.
     """
 
     __slots__ = (
