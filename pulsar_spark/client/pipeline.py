@@ -72,7 +72,8 @@ def is_retryable(error: PulsarError) -> bool:
 def retrying(attempt: JobFactory[T], deadline: Deadline) -> Job[T]:
     """Return a job that makes attempts, ever further apart, until one succeeds.
 
-    Errors that can pass end it only when the deadline leaves no room for another attempt.
+    Errors that can pass, among them that an attempt got no answer in the time it allowed, end it
+    only when the deadline leaves no room for another attempt.
     """
     backoff = Backoff(maximum=_RETRY_MAXIMUM)
     attempts = 0
@@ -82,7 +83,7 @@ def retrying(attempt: JobFactory[T], deadline: Deadline) -> Job[T]:
         except PulsarError as error:
             attempts += 1
             delay = backoff.next()
-            if not is_retryable(error):
+            if not (is_retryable(error) or isinstance(error, OperationTimeout)):
                 raise
             if delay >= deadline.remaining():
                 raise _after(error, attempts) from error

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from pulsar_spark.client import probe as module
+from pulsar_spark.client import temporary_consumer
 from pulsar_spark.client.connection_pool import ConnectionPool
 from pulsar_spark.client.probe import FoundEntry, Probe
 from pulsar_spark.errors import CorruptMessage, OperationTimeout, TopicNotFound
@@ -159,6 +160,22 @@ def test_a_consumer_that_is_given_nothing_is_replaced(monkeypatch: pytest.Monkey
         assert found.start == first
         broker.faults.drop("FLOW")
         assert probe.first_entry_from_time(TOPIC, 0) == found
+        wait_until(lambda: not broker.subscriptions(TOPIC))
+
+
+@pytest.mark.fault(14, 24)
+@pytest.mark.parametrize("question", ["SUBSCRIBE", "GET_LAST_MESSAGE_ID"])
+def test_a_question_that_a_broker_leaves_unanswered_is_asked_again(
+    question: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(temporary_consumer, "_ATTEMPT_SECONDS", 0.2)
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        messages = fill(broker, TOPIC, 3)
+        with broker.faults.drop(question) as rule:
+            found = Probe(pool).first_entry_at(TOPIC, EARLIEST_POSITION)
+        assert rule.hits == 1
+        assert found is not None
+        assert found.start == Position(*messages[0][:2])
         wait_until(lambda: not broker.subscriptions(TOPIC))
 
 
