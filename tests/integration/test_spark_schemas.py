@@ -18,7 +18,9 @@ from pulsar_spark.client.message_columns import MessageColumns
 from pulsar_spark.client.options import ProducerOptions
 from pulsar_spark.client.topic_writer import TopicWriter
 from pulsar_spark.errors import CorruptMessage
-from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value
 from pulsar_spark.schema import column_names as names
 from pulsar_spark.schema.registry import latest_schemas
 from tests.integration.brokers import Broker
@@ -435,6 +437,39 @@ def test_a_format_that_the_topic_does_not_have_is_refused(
         save(spark.sql("SELECT 2L AS id, 'x' AS name"), broker, topic, {"valueFormat": "json"})
     assert "SchemaMismatch" in str(caught.value)
     assert "the topic's schema is AVRO" in str(caught.value)
+
+
+@pytest.mark.parametrize("separated", [True, False])
+def test_keys_of_pairs_are_columns_and_back(
+    spark: SparkSession, broker: Broker, separated: bool
+) -> None:
+    def record(name: str, field: str, kind: str) -> bytes:
+        fields = [{"name": field, "type": ["null", kind], "default": None}]
+        return json.dumps({"type": "record", "name": name, "fields": fields}).encode()
+
+    pair = join_key_value(
+        SchemaInfo(pb.Schema.Json, "k", record("k", "id", "int")),
+        SchemaInfo(pb.Schema.Avro, "v", record("v", "name", "string")),
+        separated=separated,
+    )
+    topic = broker.create_topic()
+    with clustered(broker) as cluster:
+        cluster.pool.service().request(
+            lambda request_id: commands.get_or_create_schema(topic, request_id, pair.to_pb())
+        )
+    frame = spark.sql(
+        "SELECT IF(id = 3, NULL, named_struct('id', id)) AS __key, IF(id = 2, NULL, 'n') AS name "
+        "FROM VALUES (1), (2), (3) AS t(id)"
+    ).coalesce(1)
+    save(frame, broker, topic)
+    found = load(spark, broker, topic)
+    assert found.dtypes[:2] == [("name", "string"), ("__key", "struct<id:int>")]
+    rows = [(row["name"], row["__key"] and row["__key"]["id"]) for row in found.collect()]
+    assert rows == [("n", 1), (None, 2), ("n", None)]
+    assert found.where("__key.id = 2").select("name").collect() == [(None,)]
+    wrong = spark.sql("SELECT 'k' AS __key, 'n' AS name")
+    with pytest.raises(PySparkException, match="SchemaMismatch"):
+        save(wrong, broker, topic)
 
 
 # --- streams ----------------------------------------------------------------------------------
