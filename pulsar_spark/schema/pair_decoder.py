@@ -1,28 +1,20 @@
-"""Messages of KEY_VALUE topics → the columns of their values, and __key.
-
-With the encoding SEPARATED the key is the message's own and the payload is the value. With INLINE
-both are in the payload; a size of -1 stands for null:
-
-    i32 size, key, i32 size, value      (big endian)
-"""
+"""Messages of KEY_VALUE topics → the columns of their values, and __key."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from struct import Struct
 
 import pyarrow as pa
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.arrow_arrays import binaries, booleans
+from pulsar_spark.schema.arrow_arrays import booleans
 from pulsar_spark.schema.codec import Decoded, Decoder, Undecodable
 from pulsar_spark.schema.codecs import codec_of, is_record, key_value_parts
 from pulsar_spark.schema.column_names import KEY
-
-_SIZE = Struct(">i")
+from pulsar_spark.schema.key_value import split_pairs
 
 
 class PairDecoder:
@@ -91,43 +83,6 @@ class _KeyDecoder:
             list(decoded.columns), fields=list(self._schema), mask=mask
         )
         return Decoded([struct], bad)
-
-
-def split_pairs(raw: pa.Array) -> tuple[pa.Array, pa.Array, list[Undecodable]]:
-    """Return the keys and the values of payloads that hold both, and what is no such payload."""
-    keys: list[bytes | None] = []
-    values: list[bytes | None] = []
-    bad: list[Undecodable] = []
-    for row, payload in enumerate(raw.to_pylist()):
-        key = value = None
-        if payload is not None:
-            try:
-                key, end = _take(payload, 0, "key")
-                value, end = _take(payload, end, "value")
-                if end != len(payload):
-                    raise _NoPair(f"{len(payload) - end} bytes follow the value")
-            except _NoPair as error:
-                key = value = None
-                bad.append(Undecodable(row, "", str(error)))
-        keys.append(key)
-        values.append(value)
-    return binaries(keys), binaries(values), bad
-
-
-class _NoPair(ValueError):
-    """A payload is not a key and a value."""
-
-
-def _take(payload: bytes, start: int, what: str) -> tuple[bytes | None, int]:
-    begin = start + _SIZE.size
-    if begin > len(payload):
-        raise _NoPair(f"it ends before the {what}")
-    (size,) = _SIZE.unpack_from(payload, start)
-    if size == -1:
-        return None, begin
-    if not 0 <= size <= len(payload) - begin:
-        raise _NoPair(f"its {what} has {size} bytes, but {len(payload) - begin} follow")
-    return payload[begin : begin + size], begin + size
 
 
 def _one_each(bad: Iterable[Undecodable]) -> list[Undecodable]:

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructField, StructType
 from pulsar_spark.errors import InvalidRow
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema.arrow_arrays import binaries
 from pulsar_spark.schema.codec import Encoder
 from pulsar_spark.schema.codecs import (
     NO_SCHEMA,
@@ -23,6 +24,7 @@ from pulsar_spark.schema.codecs import (
     shape,
 )
 from pulsar_spark.schema.column_names import KEY
+from pulsar_spark.schema.key_value import join_pairs
 from pulsar_spark.spark.compat import arrow_schema
 from pulsar_spark.spark.write_columns import WriteColumns
 
@@ -78,7 +80,7 @@ class RowEncoder:
         if self._separated:
             null_keys = [key is None for key in keys]
             return EncodedRows(payloads, keys, null_keys if any(null_keys) else None)
-        return EncodedRows(list(map(_inline, keys, payloads)))
+        return EncodedRows(join_pairs(binaries(keys), binaries(payloads)).to_pylist())
 
 
 class _Part:
@@ -158,13 +160,6 @@ def _present_rows(columns: Sequence[pa.Array]) -> pa.BooleanArray | None:
 def _binary(column: pa.Array) -> pa.Array:
     large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
     return column.cast(pa.large_binary() if large else pa.binary())
-
-
-def _inline(key: bytes | None, value: bytes | None) -> bytes:
-    return b"".join(
-        b"\xff\xff\xff\xff" if part is None else len(part).to_bytes(4, "big") + part
-        for part in (key, value)
-    )
 
 
 def _renumbered(what: str, locate: Locate, place: str) -> str:

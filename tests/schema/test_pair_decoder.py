@@ -11,7 +11,7 @@ from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo, join_key_value
 from pulsar_spark.schema.codec import Undecodable
-from pulsar_spark.schema.pair_decoder import PairDecoder, split_pairs
+from pulsar_spark.schema.pair_decoder import PairDecoder
 
 NONE = SchemaInfo(BYTES)
 STRING = SchemaInfo(pb.Schema.String, "String")
@@ -33,35 +33,6 @@ def pair(key: bytes | None, value: bytes | None) -> bytes:
 
 def binary(*values: bytes | None) -> pa.Array:
     return pa.array(values, pa.binary())
-
-
-def test_payloads_are_split() -> None:
-    raw = binary(pair(b"k", b"v"), pair(None, b""), pair(b"", None), None, pair(None, None))
-    keys, values, bad = split_pairs(raw)
-    assert keys.to_pylist() == [b"k", None, b"", None, None]
-    assert values.to_pylist() == [b"v", b"", None, None, None]
-    assert not bad
-
-
-@pytest.mark.fault(44)
-@pytest.mark.parametrize(
-    "payload,told",
-    [
-        (b"", "before the key"),
-        (b"\0\0\0\x05abc", "its key has 5 bytes, but 3 follow"),
-        (b"\xff\xff\xff\xfe", "its key has -2 bytes"),
-        (b"\x7f\xff\xff\xff", "its key has 2147483647 bytes"),
-        (pair(b"k", b"v")[:-1], "its value has 1 bytes, but 0 follow"),
-        (b"\0\0\0\1k", "before the value"),
-        (pair(b"k", b"v") + b"?", "1 bytes follow"),
-    ],
-)
-def test_what_is_no_pair_is_told(payload: bytes, told: str) -> None:
-    keys, values, bad = split_pairs(binary(pair(b"k", b"v"), payload))
-    assert (keys.to_pylist(), values.to_pylist()) == ([b"k", None], [b"v", None])
-    (found,) = bad
-    assert found.row == 1
-    assert told in found.reason
 
 
 def test_inline_and_separated_give_the_same() -> None:
