@@ -36,6 +36,13 @@ class Backoff:
         self._next = self._initial
 
 
+ATTEMPT_SECONDS = 10.0
+"""A broker that lets go of a topic can leave a question about it without an answer for good.
+
+Asked again it answers, so no attempt waits longer than this.
+"""
+
+
 class Deadline:
     """A point on the monotonic clock, `seconds` from its creation; None means never."""
 
@@ -48,6 +55,10 @@ class Deadline:
     def remaining(self) -> float:
         """Seconds that are left, never negative; infinite without an end."""
         return max(self.at - time.monotonic(), 0.0)
+
+    def attempt(self) -> float:
+        """Seconds that one question of many attempts may take, more than 0."""
+        return max(min(self.remaining(), ATTEMPT_SECONDS), 0.001)
 
     def expired(self) -> bool:
         """Whether the time is up."""

@@ -50,8 +50,6 @@ BUSY_SECONDS = 10.0
 """How long a consumer in the way may be one whose connection broke without the broker's knowing."""
 
 _BUSY_PAUSE = 0.5
-# A broker that lets go of a topic can forget a request: it is asked anew.
-_ATTEMPT_SECONDS = 15.0
 # That nothing is there is no reason for doubt at once: most topics that are empty are just that.
 # Thousands of them are not looked at all together.
 _DOUBT_SECONDS = 5.0
@@ -191,7 +189,7 @@ class DurableConsumer:
         while True:
             try:
                 yield place.connection.request_async(
-                    self._subscribe_command(place.consumer_id), _attempt(deadline)
+                    self._subscribe_command(place.consumer_id), deadline.attempt()
                 )
                 return
             except ConsumerBusy:
@@ -243,7 +241,7 @@ class DurableConsumer:
         other = _Place(self, place.connection)
         try:
             yield place.connection.request_async(
-                self._subscribe_command(other.consumer_id), _attempt(deadline)
+                self._subscribe_command(other.consumer_id), deadline.attempt()
             )
         except ConsumerBusy:
             other.leave(tell=False)
@@ -305,7 +303,7 @@ class DurableConsumer:
         self, place: _Place, builder: Callable[[int], pb.BaseCommand], deadline: Deadline
     ) -> Job[Any]:
         try:
-            return (yield place.connection.request_async(builder, _attempt(deadline)))
+            return (yield place.connection.request_async(builder, deadline.attempt()))
         except LocalProtocolError:
             # It was sent away in between.
             raise _sent_away(self.topic) from None
@@ -443,10 +441,6 @@ class _Place:
     def on_disconnect(self, error: PulsarError) -> None:
         """The connection ended."""
         self._consumer.on_place_lost(self, None)
-
-
-def _attempt(deadline: Deadline) -> float:
-    return max(min(deadline.remaining(), _ATTEMPT_SECONDS), 0.001)
 
 
 def _sent_away(topic: str) -> PulsarError:

@@ -82,7 +82,7 @@ class Lookup:
         for _ in range(limit + 1):
             builder = self._lookup_command(topic, authoritative)
             answer: pb.CommandLookupTopicResponse = yield connection.request_async(
-                builder, deadline.remaining()
+                builder, deadline.attempt()
             )
             host = self._named_host(answer)
             if answer.response == _LookupType.Connect:
@@ -139,7 +139,7 @@ class Lookup:
                 raise TopicNotFound("the topic does not exist")
         answer: pb.CommandPartitionedTopicMetadataResponse = yield connection.request_async(
             lambda request_id: commands.partitioned_metadata(topic, request_id),
-            deadline.remaining(),
+            deadline.attempt(),
         )
         if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
             raise from_server_error(0, answer.message)
@@ -167,7 +167,7 @@ class Lookup:
         connection = yield from self.pool.service_job()
         answer: pb.CommandGetTopicsOfNamespaceResponse = yield connection.request_async(
             lambda request_id: commands.get_topics_of_namespace(namespace, request_id, mode=mode),
-            deadline.remaining(),
+            deadline.attempt(),
         )
         names: set[str] = set()
         for name in answer.topics:

@@ -21,14 +21,7 @@ from pulsar_spark.protocol.events import MessageReceived
 from pulsar_spark.protocol.message_id import MessageId, Position
 
 _CLOSE_TIMEOUT = 5.0
-# A broker that lets go of a topic can leave questions about it without an answer for good. Asked
-# again, by another consumer, it answers.
-_ATTEMPT_SECONDS = 10.0
 _MAX_ENTRIES = 1000
-
-
-def _attempt(deadline: Deadline) -> float:
-    return max(min(deadline.remaining(), _ATTEMPT_SECONDS), 0.001)
 
 
 def unique_name(prefix: str) -> str:
@@ -81,7 +74,7 @@ class TemporaryConsumer:
                 read_compacted=read_compacted,
                 force_topic_creation=False,
             ),
-            _attempt(deadline),
+            deadline.attempt(),
         )
         answer.add_done_callback(self._on_subscribed)
         return answer
@@ -95,14 +88,14 @@ class TemporaryConsumer:
         """Ask for the last message; the answer is a CommandGetLastMessageIdResponse."""
         return self._connection.request_async(
             lambda request_id: commands.get_last_message_id(self._consumer_id, request_id),
-            _attempt(deadline),
+            deadline.attempt(),
         )
 
     def stats(self, deadline: Deadline) -> Future[Any]:
         """Ask how the consumer does; the answer is a CommandConsumerStatsResponse."""
         return self._connection.request_async(
             lambda request_id: commands.consumer_stats(self._consumer_id, request_id),
-            _attempt(deadline),
+            deadline.attempt(),
         )
 
     def seek(self, publish_time: int, deadline: Deadline) -> Future[Any]:
@@ -111,7 +104,7 @@ class TemporaryConsumer:
             lambda request_id: commands.seek(
                 self._consumer_id, request_id, publish_time=publish_time
             ),
-            _attempt(deadline),
+            deadline.attempt(),
         )
 
     def next_entry(self, permits: int) -> Future[MessageReceived]:

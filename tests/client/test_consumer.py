@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pulsar_spark.client import backoff
 from pulsar_spark.client import consumer as module
 from pulsar_spark.client.backoff import Deadline
 from pulsar_spark.client.cluster import Cluster
@@ -217,7 +218,7 @@ def test_questions_at_the_same_time_attach_it_once(
 def test_a_broker_that_does_not_answer_is_asked_anew(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_ATTEMPT_SECONDS", 0.5)
+    monkeypatch.setattr(backoff, "ATTEMPT_SECONDS", 0.5)
     with Cluster(quick(broker)) as cluster:
         consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
         ask(consumer.end_job)

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from pulsar_spark.client import backoff
 from pulsar_spark.client import probe as module
-from pulsar_spark.client import temporary_consumer
 from pulsar_spark.client.connection_pool import ConnectionPool
 from pulsar_spark.client.probe import FoundEntry, Probe
 from pulsar_spark.errors import CorruptMessage, OperationTimeout, TopicNotFound
@@ -168,7 +168,7 @@ def test_a_consumer_that_is_given_nothing_is_replaced(monkeypatch: pytest.Monkey
 def test_a_question_that_a_broker_leaves_unanswered_is_asked_again(
     question: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(temporary_consumer, "_ATTEMPT_SECONDS", 0.2)
+    monkeypatch.setattr(backoff, "ATTEMPT_SECONDS", 0.2)
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         messages = fill(broker, TOPIC, 3)
         with broker.faults.drop(question) as rule:
