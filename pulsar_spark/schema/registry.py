@@ -57,6 +57,28 @@ def older_schemas(lookup: Lookup, topic: str) -> Iterator[SchemaInfo]:
             yield versions(older.to_bytes(_VERSION_SIZE, "big"))
 
 
+def register_schema(lookup: Lookup, topic: str, schema: SchemaInfo) -> bytes:
+    """Register a schema on a topic, or find that it is there, and return its version.
+
+    `topic` is a plain topic or a partition, whose topic the schema is of. Raises IncompatibleSchema
+    where the namespace's compatibility forbids it, TopicNotFound, and what else brokers refuse
+    with.
+    """
+
+    def job(deadline: Deadline) -> Job[bytes]:
+        connection = yield from lookup.connection_job(topic, deadline)
+        answer: pb.CommandGetOrCreateSchemaResponse = yield connection.request_async(
+            lambda request_id: commands.get_or_create_schema(topic, request_id, schema.to_pb()),
+            deadline.attempt(),
+        )
+        return answer.schema_version
+
+    try:
+        return run(lambda deadline: retrying(job, deadline), lookup.pool.options.operation_timeout)
+    except PulsarError as error:
+        raise error.with_context(topic=topic) from error.__cause__
+
+
 class SchemaVersions:
     """The versions of one topic's schema; each is asked for once, when it is needed first.
 
@@ -123,7 +145,7 @@ def _asking(
     try:
         answer: pb.CommandGetSchemaResponse = yield connection.request_async(
             lambda request_id: commands.get_schema(topic, request_id, version),
-            deadline.remaining(),
+            deadline.attempt(),
         )
     except TopicNotFound:
         # Brokers answer so for a topic without a schema, or without that version of it.

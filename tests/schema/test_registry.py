@@ -9,13 +9,13 @@ import pytest
 from pulsar_spark.client.cluster import Cluster
 from pulsar_spark.client.options import ClientOptions
 from pulsar_spark.errors import AuthorizationError, OperationTimeout, SchemaMismatch
-from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.registry import (
     SchemaVersions,
     latest_schemas,
     older_schemas,
+    register_schema,
     version_number,
 )
 from pulsar_spark.testing import EmbeddedBroker
@@ -37,18 +37,11 @@ def cluster(broker: EmbeddedBroker) -> Iterator[Cluster]:
         yield opened
 
 
-def register(cluster: Cluster, topic: str, schema: SchemaInfo) -> None:
-    connection = cluster.pool.service()
-    connection.request(
-        lambda request_id: commands.get_or_create_schema(topic, request_id, schema.to_pb())
-    )
-
-
 STRING = SchemaInfo(pb.Schema.String, "String")
 
 
 def test_the_latest_schema_of_each_topic_is_had(cluster: Cluster) -> None:
-    register(cluster, T, STRING)
+    register_schema(cluster.lookup, T, STRING)
     found = latest_schemas(cluster.lookup, [T, U])
     assert found[U] is None
     schema = found[T]
@@ -80,7 +73,7 @@ def version(number: int) -> bytes:
 @pytest.fixture
 def versions(broker: EmbeddedBroker, cluster: Cluster) -> SchemaVersions:
     for name in (b"a", b"b", b"c"):
-        register(cluster, T, SchemaInfo(pb.Schema.Avro, "r", RECORD % name))
+        register_schema(cluster.lookup, T, SchemaInfo(pb.Schema.Avro, "r", RECORD % name))
     return SchemaVersions(cluster.lookup, f"{T}-partition-3")
 
 

@@ -1,0 +1,51 @@
+"""The registry of schemas, asked on both brokers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pulsar_spark.errors import IncompatibleSchema, TopicNotFound
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema.registry import SchemaVersions, latest_schemas, register_schema
+from tests.integration.brokers import Broker
+from tests.integration.messages import clustered
+
+
+def avro(*fields: str, kind: object = ("null", "string")) -> SchemaInfo:
+    named = [{"name": name, "type": kind, "default": None} for name in fields]
+    record = {"type": "record", "name": "R", "fields": named}
+    return SchemaInfo(pb.Schema.Avro, "R", json.dumps(record).encode())
+
+
+def test_a_schema_is_registered_once_and_had_by_its_version(broker: Broker) -> None:
+    topic = broker.create_topic(partitions=2)
+    first, second = broker.partitions_of(topic, 2)
+    with clustered(broker) as cluster:
+        lookup = cluster.lookup
+        old = register_schema(lookup, first, avro("a"))
+        assert register_schema(lookup, second, avro("a")) == old
+        new = register_schema(lookup, first, avro("a", "b"))
+        assert new > old
+        versions = SchemaVersions(lookup, second)
+        assert versions(old).schema_data == avro("a").schema_data
+        assert versions(new).schema_data == avro("a", "b").schema_data
+        latest = latest_schemas(lookup, [topic])[topic]
+        assert isinstance(latest, SchemaInfo)
+        assert latest.schema_data == avro("a", "b").schema_data
+
+
+def test_what_cannot_be_registered_is_told_with_its_topic(broker: Broker) -> None:
+    topic = broker.create_topic()
+    missing = broker.unique_topic()
+    with clustered(broker) as cluster:
+        register_schema(cluster.lookup, topic, avro("a"))
+        other = SchemaInfo(pb.Schema.Int32, "INT32")
+        with pytest.raises(IncompatibleSchema) as refused:
+            register_schema(cluster.lookup, topic, other)
+        assert refused.value.topic == topic
+        with pytest.raises(TopicNotFound) as absent:
+            register_schema(cluster.lookup, missing, avro("a"))
+        assert absent.value.topic == missing
