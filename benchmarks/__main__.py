@@ -219,7 +219,7 @@ def main() -> None:
         bench.spark.stop()
     compared: list[codecs.Compared] = []
     if arguments.operation in ("codec", "all") and (not arguments.only or CODECS in arguments.only):
-        compared = codecs.measure(int(codecs.RECORDS * arguments.scale), arguments.runs)
+        compared = codecs.measure(int(codecs.RECORDS * arguments.scale))
     tables = [report.table(results, OFFICIAL)] if results else []
     tables += found.tables()
     tables += [codecs.table(compared)] if compared else []

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 RECORDS = 500_000
 ROWS_PER_BATCH = 10_000
+# Each takes seconds of CPU, so that more add little.
+ROUNDS = 2
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def compare(way: Way, records: int, rounds: int) -> Compared:
     )
 
 
-def measure(records: int = RECORDS, rounds: int = 3) -> list[Compared]:
+def measure(records: int = RECORDS, rounds: int = ROUNDS) -> list[Compared]:
     """Compare all formats, both directions."""
     # Each needs the format's own library, which only the tests bring.
     from benchmarks import codecs_avro, codecs_json, codecs_protobuf
