@@ -63,7 +63,9 @@ def official(bench: Bench, operation: str, workload: Workload, topic: str) -> Me
     if workload.batched:
         command.append("--batched")
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
-    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    # The client's own log goes to the same place.
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    answer = json.loads(line)
     if operation != "write":
         check(workload, answer["count"], answer["checksum"])
     return Measurement(answer["seconds"], answer["cpu_seconds"], answer["peak"])
