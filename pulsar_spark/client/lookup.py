@@ -58,15 +58,15 @@ class Lookup:
 
     def broker(self, topic: str) -> BrokerAddress:
         """Return the broker that serves a topic partition."""
-        return self._ask(topic, self.broker_job)
+        return self.ask(topic, self.broker_job)
 
     def broker_many(self, topics: Iterable[str]) -> dict[str, BrokerAddress | PulsarError]:
         """As `broker`, for many topics at once."""
-        return self._ask_many(topics, self.broker_job)
+        return self.ask_many(topics, self.broker_job)
 
     def connection(self, topic: str) -> ClientConnection:
         """Return a connection to the broker that serves a topic partition."""
-        return self._ask(topic, self.connection_job)
+        return self.ask(topic, self.connection_job)
 
     def connection_job(self, topic: str, deadline: Deadline) -> Job[ClientConnection]:
         """Return a job for one attempt to find and to connect to a topic's broker."""
@@ -123,11 +123,11 @@ class Lookup:
         also by brokers that cannot be asked without creating the topic: there, the topics of
         the namespace are listed first, which may need a permission of its own.
         """
-        return self._ask(topic, self.partitions_job)
+        return self.ask(topic, self.partitions_job)
 
     def partitions_many(self, topics: Iterable[str]) -> dict[str, int | PulsarError]:
         """As `partitions`, for many topics at once."""
-        return self._ask_many(topics, self.partitions_job)
+        return self.ask_many(topics, self.partitions_job)
 
     def partitions_job(self, topic: str, deadline: Deadline) -> Job[int]:
         """Return a job for one attempt to learn a topic's number of partitions."""
@@ -180,11 +180,11 @@ class Lookup:
 
     def last_message_id(self, topic: str) -> MessageId:
         """Return the last message of a topic partition that can be read; -1:-1 if none."""
-        return self._ask(topic, self.last_message_id_job)
+        return self.ask(topic, self.last_message_id_job)
 
     def last_message_ids(self, topics: Iterable[str]) -> dict[str, MessageId | PulsarError]:
         """As `last_message_id`, for many topic partitions at once."""
-        return self._ask_many(topics, self.last_message_id_job)
+        return self.ask_many(topics, self.last_message_id_job)
 
     def last_message_id_job(self, topic: str, deadline: Deadline) -> Job[MessageId]:
         """Return a job for one attempt to learn the last message of a topic partition."""
@@ -205,15 +205,17 @@ class Lookup:
 
     # --- asking -------------------------------------------------------------------------------
 
-    def _ask(self, topic: str, attempt: Callable[[str, Deadline], Job[T]]) -> T:
-        result = self._ask_many([topic], attempt)[topic]
+    def ask(self, topic: str, attempt: Callable[[str, Deadline], Job[T]]) -> T:
+        """Make attempts at a question about a topic until one is answered."""
+        result = self.ask_many([topic], attempt)[topic]
         if isinstance(result, PulsarError):
             raise result
         return result
 
-    def _ask_many(
+    def ask_many(
         self, topics: Iterable[str], attempt: Callable[[str, Deadline], Job[T]]
     ) -> dict[str, T | PulsarError]:
+        """As `ask`, about many topics at once."""
         names = list(dict.fromkeys(topics))
 
         def factory(topic: str) -> Callable[[Deadline], Job[T]]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from pulsar_spark.client.backoff import Deadline
 from pulsar_spark.client.lookup import Lookup
-from pulsar_spark.client.pipeline import Job, retrying, run, run_many
+from pulsar_spark.client.pipeline import Job
 from pulsar_spark.errors import PulsarError, SchemaMismatch, TopicNotFound
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -27,15 +27,9 @@ def latest_schemas(
     All are asked for at once. A topic that does not exist has no schema either.
     """
 
-    def factory(topic: str) -> Callable[[Deadline], Job[SchemaInfo | None]]:
-        return lambda deadline: retrying(lambda end: _job(lookup, topic, None, end), deadline)
-
-    timeout = lookup.pool.options.operation_timeout
-    results = run_many([factory(topic) for topic in topics], timeout)
-    return {
-        topic: result.with_context(topic=topic) if isinstance(result, PulsarError) else result
-        for topic, result in zip(topics, results, strict=True)
-    }
+    return lookup.ask_many(
+        topics, lambda topic, deadline: _schema_job(lookup, topic, None, deadline)
+    )
 
 
 def older_schemas(lookup: Lookup, topic: str) -> Iterator[SchemaInfo]:
@@ -43,10 +37,7 @@ def older_schemas(lookup: Lookup, topic: str) -> Iterator[SchemaInfo]:
 
     Versions that are gone are passed over. Raises what brokers refuse with.
     """
-    timeout = lookup.pool.options.operation_timeout
-    answer = run(
-        lambda deadline: retrying(lambda end: _asking(lookup, topic, None, end), deadline), timeout
-    )
+    answer = lookup.ask(topic, lambda name, deadline: _answer_job(lookup, name, None, deadline))
     latest = b"" if answer is None else answer.schema_version
     if len(latest) != _VERSION_SIZE:
         return
@@ -65,18 +56,15 @@ def register_schema(lookup: Lookup, topic: str, schema: SchemaInfo) -> bytes:
     with.
     """
 
-    def job(deadline: Deadline) -> Job[bytes]:
-        connection = yield from lookup.connection_job(topic, deadline)
+    def job(name: str, deadline: Deadline) -> Job[bytes]:
+        connection = yield from lookup.connection_job(name, deadline)
         answer: pb.CommandGetOrCreateSchemaResponse = yield connection.request_async(
-            lambda request_id: commands.get_or_create_schema(topic, request_id, schema.to_pb()),
+            lambda request_id: commands.get_or_create_schema(name, request_id, schema.to_pb()),
             deadline.attempt(),
         )
         return answer.schema_version
 
-    try:
-        return run(lambda deadline: retrying(job, deadline), lookup.pool.options.operation_timeout)
-    except PulsarError as error:
-        raise error.with_context(topic=topic) from error.__cause__
+    return lookup.ask(topic, job)
 
 
 class SchemaVersions:
@@ -105,15 +93,10 @@ class SchemaVersions:
         return found
 
     def _ask(self, version: bytes) -> SchemaInfo:
-        try:
-            found = run(
-                lambda deadline: retrying(
-                    lambda end: _job(self._lookup, self._topic, version, end), deadline
-                ),
-                self._lookup.pool.options.operation_timeout,
-            )
-        except PulsarError as error:
-            raise error.with_context(topic=self._topic) from error.__cause__
+        found = self._lookup.ask(
+            self._topic,
+            lambda topic, deadline: _schema_job(self._lookup, topic, version, deadline),
+        )
         if found is None:
             raise SchemaMismatch(
                 f"messages were written with the version {version_number(version)} of the topic's "
@@ -129,16 +112,16 @@ def version_number(version: bytes) -> str:
     return str(int.from_bytes(version, "big")) if len(version) == _VERSION_SIZE else version.hex()
 
 
-def _job(
+def _schema_job(
     lookup: Lookup, topic: str, version: bytes | None, deadline: Deadline
 ) -> Job[SchemaInfo | None]:
-    answer = yield from _asking(lookup, topic, version, deadline)
+    answer = yield from _answer_job(lookup, topic, version, deadline)
     if answer is None or not answer.HasField("schema"):
         return None
     return SchemaInfo.from_pb(answer.schema)
 
 
-def _asking(
+def _answer_job(
     lookup: Lookup, topic: str, version: bytes | None, deadline: Deadline
 ) -> Job[pb.CommandGetSchemaResponse | None]:
     connection = yield from lookup.pool.service_job()
