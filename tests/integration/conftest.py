@@ -8,6 +8,8 @@ import pytest
 
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.brokers import Broker, Embedded, Real
+from tests.integration.streams import Feed, feeding, streaming
+from tests.spark.streams import Make
 from tests.support.real_broker import OwnBroker
 
 KINDS = ["embedded", pytest.param("real", marks=pytest.mark.real_broker)]
@@ -79,3 +81,27 @@ def tuned_broker(request: pytest.FixtureRequest) -> Broker:
     name = "_tuned_real_broker" if request.param == "real" else "_tuned_embedded_broker"
     found: Broker = request.getfixturevalue(name)
     return found
+
+
+@pytest.fixture
+def make(broker: Broker) -> Iterator[Make]:
+    with streaming(broker) as made:
+        yield made
+
+
+@pytest.fixture
+def feed(broker: Broker) -> Iterator[Feed]:
+    with feeding(broker) as made:
+        yield made
+
+
+@pytest.fixture
+def tuned_make(tuned_broker: Broker) -> Iterator[Make]:
+    with streaming(tuned_broker) as made:
+        yield made
+
+
+@pytest.fixture
+def tuned_feed(tuned_broker: Broker) -> Iterator[Feed]:
+    with feeding(tuned_broker) as made:
+        yield made

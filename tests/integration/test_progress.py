@@ -25,7 +25,7 @@ from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.stream_options import Caps
 from tests.integration.brokers import Broker, wait_until
 from tests.integration.messages import clustered
-from tests.integration.streams import Feed, feeding, streaming
+from tests.integration.streams import Feed
 from tests.spark.streams import Make, Query
 
 if TYPE_CHECKING:
@@ -61,30 +61,6 @@ def watching(spark: SparkSession) -> Iterator[Watching]:
     spark.streams.addListener(made)
     yield made
     spark.streams.removeListener(made)
-
-
-@pytest.fixture
-def feed(broker: Broker) -> Iterator[Feed]:
-    with feeding(broker) as made:
-        yield made
-
-
-@pytest.fixture
-def make(broker: Broker) -> Iterator[Make]:
-    with streaming(broker) as made:
-        yield made
-
-
-@pytest.fixture
-def tuned_feed(tuned_broker: Broker) -> Iterator[Feed]:
-    with feeding(tuned_broker) as made:
-        yield made
-
-
-@pytest.fixture
-def tuned_make(tuned_broker: Broker) -> Iterator[Make]:
-    with streaming(tuned_broker) as made:
-        yield made
 
 
 def test_a_listener_learns_what_each_batch_leaves_behind(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.integration.brokers import Broker, Real, wait_until
-from tests.integration.streams import Feed, backlog, feeding
+from tests.integration.streams import Feed, backlog
 from tests.soak.soak import FAULTS, Settings, Soak
 
 if TYPE_CHECKING:
@@ -51,12 +50,6 @@ class Job:
     def values(self) -> list[bytes]:
         """What the batches hold, in their order."""
         return [value for _, batch in sorted(self.batches.items()) for value in batch]
-
-
-@pytest.fixture
-def feed(broker: Broker) -> Iterator[Feed]:
-    with feeding(broker) as made:
-        yield made
 
 
 def test_a_stream_is_read_and_acknowledged(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -16,7 +16,7 @@ from pulsar_spark.errors import DataLossError
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from pulsar_spark.spark.stream_options import Caps
 from tests.integration.brokers import Broker, Embedded
-from tests.integration.streams import Feed, feeding, streaming
+from tests.integration.streams import Feed
 from tests.spark.streams import NO_CAPS, Make, Query
 
 TOPICS = 5
@@ -190,18 +190,6 @@ class Steps:
             if not any(self.unread.values()):
                 return
         raise AssertionError(f"never read: {self.unread}")
-
-
-@pytest.fixture
-def make(broker: Broker) -> Iterator[Make]:
-    with streaming(broker) as made:
-        yield made
-
-
-@pytest.fixture
-def feed(broker: Broker) -> Iterator[Feed]:
-    with feeding(broker) as made:
-        yield made
 
 
 @pytest.mark.fault(54, 55, 57, 58)

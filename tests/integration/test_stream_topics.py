@@ -18,22 +18,8 @@ from tests.integration.streams import (
     Feed,
     backlog,
     drained,
-    feeding,
-    streaming,
 )
 from tests.spark.streams import NO_CAPS, Make
-
-
-@pytest.fixture
-def make(broker: Broker) -> Iterator[Make]:
-    with streaming(broker) as made:
-        yield made
-
-
-@pytest.fixture
-def feed(broker: Broker) -> Iterator[Feed]:
-    with feeding(broker) as made:
-        yield made
 
 
 @pytest.mark.fault(63)

@@ -6,7 +6,6 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -30,37 +29,11 @@ from tests.integration.streams import (
     Feed,
     backlog,
     drained,
-    feeding,
     in_order,
     remove_subscription,
     run_query,
-    streaming,
 )
 from tests.spark.streams import NO_CAPS, Make
-
-
-@pytest.fixture
-def make(broker: Broker) -> Iterator[Make]:
-    with streaming(broker) as made:
-        yield made
-
-
-@pytest.fixture
-def feed(broker: Broker) -> Iterator[Feed]:
-    with feeding(broker) as made:
-        yield made
-
-
-@pytest.fixture
-def tuned_make(tuned_broker: Broker) -> Iterator[Make]:
-    with streaming(tuned_broker) as made:
-        yield made
-
-
-@pytest.fixture
-def tuned_feed(tuned_broker: Broker) -> Iterator[Feed]:
-    with feeding(tuned_broker) as made:
-        yield made
 
 
 @pytest.mark.fault(62)
