@@ -129,6 +129,7 @@ def measure_writes(bench: Bench, broker: RealBroker, workload: Workload, runs: i
             lambda topic: contenders.official(bench, "write", workload, topic)
         ),
         "pulsar_spark": checked(lambda topic: contenders.spark_write(bench, workload, topic)),
+        "trivial Arrow sink": lambda: contenders.trivial_write(bench, workload),
     }
     return alternate("write", workload, named, runs)
 
@@ -179,7 +180,8 @@ def settings(runs: int) -> str:
         "the official client reads with a queue of "
         f"{official.QUEUE_SIZE:,} by the fastest of its three ways, and sends with 50,000 "
         "pending; the trivial source yields ready-made batches of the same values from a file in "
-        "memory. The ceiling of what Spark reads is that source with the same columns, of what is "
+        "memory, the trivial sink counts the rows that it is given. The ceiling of what Spark "
+        "reads is that source with the same columns, of what Spark writes that sink, of what is "
         "handed to Spark the raw drain. Row count and a checksum of the values were checked in "
         "every run."
     )

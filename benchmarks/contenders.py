@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from benchmarks.drain import Drain
 from benchmarks.measure import Measurement, measured
 from benchmarks.trivial import make_file
-from benchmarks.workloads import BATCHING_MAX_BYTES, BATCHING_MAX_MESSAGES, VALUE_SQL, Workload
+from benchmarks.workloads import BATCHING_MAX_BYTES, BATCHING_MAX_MESSAGES, Workload, value_sql
 
 ALL_COLUMNS = (
     "value binary, __key binary, __topic string, __messageId binary, __publishTime timestamp, "
@@ -152,13 +152,29 @@ def handed(bench: Bench, workload: Workload, topic: str) -> Measurement:
     return result
 
 
-def spark_write(bench: Bench, workload: Workload, topic: str) -> Measurement:
-    """Our sink: as many rows, made by Spark, one task per topic partition."""
-    frame = bench.spark.range(0, workload.messages, 1, workload.partitions).selectExpr(
-        VALUE_SQL.format(size=workload.size)
-    )
+def _made_by_spark(bench: Bench, workload: Workload) -> DataFrame:
+    rows = bench.spark.range(0, workload.messages, 1, workload.partitions)
+    return rows.selectExpr(value_sql(workload.size))
+
+
+def trivial_write(bench: Bench, workload: Workload) -> Measurement:
+    """The trivial Arrow sink, which checks the number of its rows."""
     writer = (
-        frame.write.format("pulsar")
+        _made_by_spark(bench, workload)
+        .write.format("trivial")
+        .mode("append")
+        .option("rows", workload.messages)
+    )
+    with measured(bench.broker_pid) as result:
+        writer.save()
+    return result
+
+
+def spark_write(bench: Bench, workload: Workload, topic: str) -> Measurement:
+    """Our sink, one task per topic partition."""
+    writer = (
+        _made_by_spark(bench, workload)
+        .write.format("pulsar")
         .mode("append")
         .option("service.url", bench.service_url)
         .option("topic", topic)

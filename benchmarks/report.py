@@ -15,6 +15,7 @@ CEILINGS = {
     "pulsar_spark, value": "trivial Arrow source, value",
     "pulsar_spark, all columns": "trivial Arrow source, all columns",
     "pulsar_spark, handed to Spark": "raw drain",
+    "pulsar_spark": "trivial Arrow sink",
 }
 """Contenders, and what they cannot be faster than: less work of the same kind."""
 

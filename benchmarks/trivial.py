@@ -1,17 +1,25 @@
-"""A data source that only yields ready-made Arrow batches: the most that Spark takes in.
+"""A data source that only yields ready-made Arrow batches, and a sink that only counts them.
 
-The batches lie in an Arrow file that is mapped into memory, so that nothing is decoded or copied
-before they are handed to Spark. They hold the values of the workload, and are checked as all else.
+They are the most that Spark takes in and gives out. The batches lie in an Arrow file that is
+mapped into memory, so that nothing is decoded or copied before they are handed to Spark. They hold
+the values of the workload, and are checked as all else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 from benchmarks.workloads import Workload
@@ -79,8 +87,31 @@ class TrivialReader(DataSourceReader):
                 yield reader.get_batch(number)
 
 
+@dataclass
+class Counted(WriterCommitMessage):
+    """How many rows a task was given."""
+
+    rows: int
+
+
+class TrivialWriter(DataSourceArrowWriter):
+    """Counts rows; raises AssertionError unless they are `expected` in the end."""
+
+    def __init__(self, expected: int) -> None:
+        self.expected = expected
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
+        """Count the rows of a task."""
+        return Counted(sum(batch.num_rows for batch in iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Check the number of rows."""
+        found = sum(message.rows for message in messages if isinstance(message, Counted))
+        assert found == self.expected, f"{found} rows instead of {self.expected}"
+
+
 class TrivialSource(DataSource):
-    """``format("trivial")`` with the options file and tasks."""
+    """``format("trivial")``: read with the options file and tasks, written to with rows."""
 
     @classmethod
     def name(cls) -> str:
@@ -90,3 +121,7 @@ class TrivialSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader; the file has the columns that the user's schema names."""
         return TrivialReader(dict(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> TrivialWriter:
+        """A writer that expects the rows that the option names."""
+        return TrivialWriter(int(self.options["rows"]))
