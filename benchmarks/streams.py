@@ -69,6 +69,8 @@ class Backlog:
     query: list[Measurement] = field(default_factory=list)
     micro_batches: list[float] = field(default_factory=list)
     """Seconds that Spark gives for the micro-batches of each run (triggerExecution)."""
+    empty: list[Measurement] = field(default_factory=list)
+    """A query of the trivial source, with one micro-batch without a row."""
 
 
 @dataclass
@@ -94,13 +96,17 @@ class Streams:
             }
             rows.append({"operation": "stream", "workload": LATENCY, **numbers})
         if self.backlog is not None:
-            both = {"batch_read": self.backlog.batch, "query": self.backlog.query}
+            ways = {
+                "batch_read": self.backlog.batch,
+                "query": self.backlog.query,
+                "empty_query": self.backlog.empty,
+            }
             runs = {
                 f"{name}_runs": [
                     {"seconds": round(run.seconds, 4), "cpu_seconds": round(run.cpu_seconds, 3)}
                     for run in measurements
                 ]
-                for name, measurements in both.items()
+                for name, measurements in ways.items()
             }
             micro_batches = {"micro_batch_seconds": self.backlog.micro_batches}
             title = self.backlog.workload.title
@@ -202,8 +208,18 @@ def measure_latency(bench: Bench, topic: str, scale: float = 1.0) -> Latency:
 # --- throughput -------------------------------------------------------------------------------
 
 
+def _run_to_its_end(bench: Bench, frame: DataFrame, handler: Handler) -> tuple[Measurement, float]:
+    """Run a query by AvailableNow; returns the run, and the seconds of its micro-batches alone."""
+    with tempfile.TemporaryDirectory() as folder, measured(bench.broker_pid) as result:
+        query = _start(frame, handler, folder, availableNow=True)
+        if not query.awaitTermination(int(_DEADLINE)):
+            query.stop()
+            raise WrongResult(f"AvailableNow did not end in {_DEADLINE:.0f} s")
+    return result, sum(_execution_millis(query)) / 1000
+
+
 def available_now(bench: Bench, workload: Workload, topic: str) -> tuple[Measurement, float]:
-    """Read all of a topic; returns the run, and the seconds of its micro-batches alone."""
+    """Read all of a topic."""
     sums: list[tuple[int, int]] = []
 
     def handle(frame: DataFrame, batch_id: int) -> None:
@@ -212,26 +228,30 @@ def available_now(bench: Bench, workload: Workload, topic: str) -> tuple[Measure
 
     source = bench.spark.readStream.format("pulsar").schema(VALUE_ONLY)
     source = source.option("service.url", bench.service_url).option("topic", topic)
-    frame = source.option("startingOffsets", "earliest").load()
-    with tempfile.TemporaryDirectory() as folder, measured(bench.broker_pid) as result:
-        query = _start(frame, handle, folder, availableNow=True)
-        if not query.awaitTermination(int(_DEADLINE)):
-            query.stop()
-            raise WrongResult(f"AvailableNow did not end in {_DEADLINE:.0f} s")
+    found = _run_to_its_end(bench, source.option("startingOffsets", "earliest").load(), handle)
     contenders.check(workload, sum(n for n, _ in sums), sum(total for _, total in sums))
-    return result, sum(_execution_millis(query)) / 1000
+    return found
+
+
+def nothing_available(bench: Bench) -> Measurement:
+    """Run a query of the trivial source: what starting and ending one takes."""
+    frame = bench.spark.readStream.format("trivial-stream").load()
+    return _run_to_its_end(bench, frame, lambda rows, batch_id: None)[0]
 
 
 def measure_backlog(bench: Bench, workload: Workload, topic: str, runs: int) -> Backlog:
-    """Read a topic in both ways in turn, after one warm-up of each."""
+    """Read a topic in both ways in turn, and nothing, after one warm-up of each."""
+    bench.spark.dataSource.register(TrivialStreamSource)
     found = Backlog(workload)
     for number in range(runs + 1):
         batch = contenders.spark_read(bench, workload, topic, VALUE_ONLY)
         query, micro_batches = available_now(bench, workload, topic)
+        empty = nothing_available(bench)
         if number:
             found.batch.append(batch)
             found.query.append(query)
             found.micro_batches.append(micro_batches)
+            found.empty.append(empty)
     return found
 
 
@@ -266,12 +286,15 @@ def backlog_table(found: Backlog) -> str:
     }
     messages = found.workload.messages
     lines = [
-        f"| backlog of {found.workload.title} | rows/s | CPU s per million rows | × batch read |",
-        "|---|---:|---:|---:|",
+        f"| backlog of {found.workload.title} | s | rows/s | CPU s per million rows "
+        "| × batch read |",
+        "|---|---:|---:|---:|---:|",
     ]
     for name, (seconds, runs) in ways.items():
         cpu = statistics.median(run.cpu_seconds for run in runs) / messages * 1e6
         ratio = statistics.median(b / own for b, own in zip(batch, seconds, strict=True))
-        speed = messages / statistics.median(seconds)
-        lines.append(f"| {name} | {speed:,.0f} | {cpu:.2f} | {ratio:.2f} |")
+        took = statistics.median(seconds)
+        lines.append(f"| {name} | {took:.2f} | {messages / took:,.0f} | {cpu:.2f} | {ratio:.2f} |")
+    took = statistics.median(run.seconds for run in found.empty)
+    lines.append(f"| the same of a trivial Python source without a row | {took:.2f} | | | |")
     return "\n".join(lines)
