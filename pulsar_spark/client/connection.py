@@ -25,7 +25,14 @@ from pulsar_spark.client.auth import AuthProvider, NoAuth
 from pulsar_spark.client.backoff import Deadline
 from pulsar_spark.client.handlers import ConsumerHandler, HandlerTable, ProducerHandler
 from pulsar_spark.client.options import ClientOptions
-from pulsar_spark.client.requests import ANSWERS, Request, RequestTable, error_in, fail
+from pulsar_spark.client.requests import (
+    ANSWERS,
+    Request,
+    RequestTable,
+    asked_consumer,
+    error_in,
+    fail,
+)
 from pulsar_spark.client.transport import Transport
 from pulsar_spark.client.writer import Writer
 from pulsar_spark.errors import (
@@ -166,7 +173,7 @@ class ClientConnection:
             command = builder(self._requests.next_id())
             request_id = getattr(command, BODY_FIELDS[command.type]).request_id
             name = pb.BaseCommand.Type.Name(command.type)
-            request = Request(request_id, name, timeout)
+            request = Request(request_id, name, timeout, asked_consumer(command))
             try:
                 self._check_open()
                 self._requests.add(request)
@@ -390,6 +397,8 @@ class ClientConnection:
                 self._on_challenge(cast(pb.CommandAuthChallenge, event.body))
             else:
                 self._handlers.on_command(event.kind, event.body)
+                if event.kind == _T.CLOSE_CONSUMER:
+                    self._on_sent_away(cast(pb.CommandCloseConsumer, event.body).consumer_id)
         elif isinstance(event, ConnectionFailed):
             raise event.error.with_context(broker=self.address.logical)
         elif isinstance(event, EndOfStream):
@@ -412,6 +421,16 @@ class ClientConnection:
             request.set_exception(error)
         elif not waits:
             request.set_result(body)
+
+    def _on_sent_away(self, consumer_id: int) -> None:
+        """Wait no longer for what a broker was asked about a consumer that it has no more."""
+        with self._mutex:
+            requests = self._requests.take_asked(consumer_id)
+        for request in requests:
+            fail(
+                request,
+                ConnectionLost("the broker sent the consumer away", broker=self.address.logical),
+            )
 
     def _log_unknown(self, kind: int, request_id: int) -> None:
         level = logging.DEBUG if self._logged_unknown else logging.WARNING

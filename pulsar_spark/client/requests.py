@@ -17,6 +17,7 @@ from pulsar_spark.errors import (
     from_server_error,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.frames import BODY_FIELDS
 
 MAX_REQUESTS = 50_000
 """Requests that one connection lets wait at a time."""
@@ -30,13 +31,23 @@ ANSWERS = frozenset(
 ) | {_T.SUCCESS, _T.ERROR}
 """Types of the commands that answer a request."""
 
+# A broker that sends a consumer away need not answer these. It does answer a SEEK, for which it
+# sends its consumer away.
+_QUESTIONS = frozenset({_T.GET_LAST_MESSAGE_ID, _T.CONSUMER_STATS})
+
 
 class Request(Future[Any]):
-    """An answer that is waited for; its result is the answering command's own message."""
+    """An answer that is waited for; its result is the answering command's own message.
 
-    def __init__(self, request_id: int, what: str, timeout: float) -> None:
+    `asked` is the id of the consumer that a question is about.
+    """
+
+    def __init__(
+        self, request_id: int, what: str, timeout: float, asked: int | None = None
+    ) -> None:
         super().__init__()
         self.request_id = request_id
+        self.asked = asked
         self.what = what
         self.timeout = timeout
         self.deadline = time.monotonic() + timeout
@@ -56,6 +67,8 @@ class RequestTable:
     def __init__(self) -> None:
         self._ids = itertools.count()
         self._open: dict[int, Request] = {}
+        # Request ids by the consumer that is asked about: thousands may be sent away at once.
+        self._asked: dict[int, set[int]] = {}
         self._next_deadline = float("inf")
 
     def __len__(self) -> int:
@@ -70,11 +83,19 @@ class RequestTable:
         if len(self._open) >= MAX_REQUESTS:
             raise LocalProtocolError(f"{MAX_REQUESTS} requests wait for an answer already")
         self._open[request.request_id] = request
+        if request.asked is not None:
+            self._asked.setdefault(request.asked, set()).add(request.request_id)
         self._next_deadline = min(self._next_deadline, request.deadline)
 
     def take(self, request_id: int) -> Request | None:
         """Return and forget the request, None if it is not open (any more)."""
-        return self._open.pop(request_id, None)
+        request = self._open.pop(request_id, None)
+        if request is not None and request.asked is not None:
+            ids = self._asked[request.asked]
+            ids.discard(request_id)
+            if not ids:
+                del self._asked[request.asked]
+        return request
 
     def get(self, request_id: int) -> Request | None:
         """Return the request, None if it is not open (any more)."""
@@ -86,17 +107,30 @@ class RequestTable:
             return []
         expired = [request for request in self._open.values() if request.deadline <= now]
         for request in expired:
-            del self._open[request.request_id]
+            self.take(request.request_id)
         self._next_deadline = min(
             (request.deadline for request in self._open.values()), default=float("inf")
         )
         return expired
 
+    def take_asked(self, consumer_id: int) -> list[Request]:
+        """Return and forget the questions about a consumer."""
+        taken = [self.take(request_id) for request_id in list(self._asked.get(consumer_id, ()))]
+        return [request for request in taken if request is not None]
+
     def take_all(self) -> list[Request]:
         """Return and forget all requests."""
         requests = list(self._open.values())
         self._open.clear()
+        self._asked.clear()
         return requests
+
+
+def asked_consumer(command: pb.BaseCommand) -> int | None:
+    """Return the id of the consumer that a command asks about, None if it is no question."""
+    if command.type not in _QUESTIONS:
+        return None
+    return int(getattr(command, BODY_FIELDS[command.type]).consumer_id)
 
 
 def error_in(body: Message, broker: str) -> BrokerError | None:

@@ -324,6 +324,29 @@ def test_a_closed_connection_refuses_everything() -> None:
             connection.add_producer(Recorder())
 
 
+def test_questions_about_a_consumer_end_when_the_broker_sends_it_away_and_a_seek_does_not() -> None:
+    def script(session: Session, event: Event) -> bool:
+        if kind_of(event) == T.SEEK:
+            session.send(commands.close_consumer(consumer_id, commands.NO_REQUEST_ID))
+            session.send(answers.success(request_of(event)))
+            return True
+        return kind_of(event) in (T.GET_LAST_MESSAGE_ID, T.CONSUMER_STATS)
+
+    with ScriptedBroker(script) as broker:
+        connection = connected(broker)
+        consumer_id = connection.add_consumer(Recorder())
+        subscribe(connection, consumer_id)
+        questions = [
+            connection.request_async(lambda r: commands.get_last_message_id(consumer_id, r)),
+            connection.request_async(lambda r: commands.consumer_stats(consumer_id, r)),
+        ]
+        connection.request(lambda r: commands.seek(consumer_id, r, publish_time=1))
+        for question in questions:
+            with pytest.raises(ConnectionLost, match="sent the consumer away"):
+                question.result(5)
+        connection.close()
+
+
 def test_callbacks_may_send() -> None:
     with ScriptedBroker() as broker:
         connection = connected(broker)

@@ -32,6 +32,26 @@ def test_a_request_is_taken_once() -> None:
     assert len(table) == 0
 
 
+def test_the_questions_about_a_consumer_are_taken_together() -> None:
+    table = RequestTable()
+    about = {number: Request(number, "CONSUMER_STATS", 5, number % 2) for number in range(4)}
+    for request in [*about.values(), Request(4, "SEEK", 5)]:
+        table.add(request)
+    assert table.take(1) is about[1]
+    assert table.take_asked(1) == [about[3]]
+    assert table.take_asked(1) == []
+    assert set(table.take_asked(0)) == {about[0], about[2]}
+    assert [request.request_id for request in table.take_all()] == [4]
+
+
+def test_a_question_that_expired_is_not_taken_again() -> None:
+    table = RequestTable()
+    request = Request(1, "CONSUMER_STATS", 0.0, 7)
+    table.add(request)
+    assert table.take_expired(time.monotonic()) == [request]
+    assert table.take_asked(7) == []
+
+
 def test_a_request_cannot_be_cancelled_from_outside() -> None:
     assert not Request(7, "LOOKUP", 5).cancel()
 
