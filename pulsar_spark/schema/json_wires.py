@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,18 +19,27 @@ def finish(column: pa.Array, shape: Shape) -> pa.Array:
     """
     if _is_finished(shape):
         return column
+    return _finish_parts(column, shape) if shape.parts else _finish_leaf(column, shape)
+
+
+def _finish_leaf(column: pa.Array, shape: Shape) -> pa.Array:
     match shape.rule:
         case Rule.MOMENT | Rule.TIME:
             return _scaled(column, shape).view(shape.kind)
-        case Rule.FLOAT:
-            return column.cast(shape.kind, safe=False)
+        case Rule.DECIMAL:
+            return _in_precision(column)
         case Rule.BASE64:
             return _decoded(column)
-        case Rule.RECORD:
-            parts = [finish(column.field(i), part) for i, part in enumerate(shape.parts)]
-            mask = column.is_null() if column.null_count else None
-            fields = [shape.kind.field(i) for i in range(shape.kind.num_fields)]
-            return pa.StructArray.from_arrays(parts, fields=fields, mask=mask)
+    assert shape.rule is Rule.FLOAT
+    return column.cast(shape.kind, safe=False)
+
+
+def _finish_parts(column: pa.Array, shape: Shape) -> pa.Array:
+    if shape.rule is Rule.RECORD:
+        parts = [finish(column.field(i), part) for i, part in enumerate(shape.parts)]
+        mask = column.is_null() if column.null_count else None
+        fields = [shape.kind.field(i) for i in range(shape.kind.num_fields)]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=mask)
     assert shape.rule is Rule.ARRAY
     return pa.Array.from_buffers(
         shape.kind,
@@ -44,7 +54,19 @@ def finish(column: pa.Array, shape: Shape) -> pa.Array:
 def _is_finished(shape: Shape) -> bool:
     if shape.parts:
         return all(map(_is_finished, shape.parts))
+    if shape.rule is Rule.DECIMAL:
+        return False
     return shape.wire == shape.kind and shape.times == shape.divided == 1
+
+
+def _in_precision(column: pa.Array) -> pa.Array:
+    # Arrow's reader counts the digits that are written, before it brings them to the scale.
+    kind = column.type
+    limit = Decimal(10) ** (kind.precision - kind.scale)
+    ends = pc.min_max(column).as_py()
+    if any(end is not None and abs(end) >= limit for end in ends.values()):
+        raise pa.ArrowInvalid("a decimal has too many digits")
+    return column
 
 
 def _scaled(column: pa.Array, shape: Shape) -> pa.Array:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.schema.avro_schema import parse_definition
+from pulsar_spark.schema.json_reader import ObjectReader
 from pulsar_spark.schema.json_shapes import Dialect, Shape, shape_of
 from pulsar_spark.schema.json_wires import finish
 from tests.schema.json_cases import logical, nullable, plain, record
@@ -20,6 +21,10 @@ TIMES = [
     ("local-timestamp-millis", [-1, None, 5], [-1000, None, 5000]),
     ("time-micros", [0, None, 5], [0, None, 5000]),
 ]
+
+
+def array(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
 
 
 def shape(kind: Any) -> Shape:
@@ -54,6 +59,19 @@ def test_times_beyond_64_bits_are_refused() -> None:
     found = shape(logical("long", "timestamp-millis"))
     with pytest.raises(pa.ArrowInvalid):
         finish(pa.array([2**62], pa.int64()), found)
+
+
+def test_decimals_of_more_digits_than_the_type_has_are_refused() -> None:
+    decimal = nullable(logical("bytes", "decimal", precision=4, scale=2))
+    reader = ObjectReader({"x": shape(decimal).wire, "y": shape(array(decimal)).wire})
+    for number, fits in (("99.99", True), ("-1e1", True), ("100", False), ("-1e2", False)):
+        rows = pa.array([b'{"x": %b, "y": [null, %b]}' % ((number.encode(),) * 2), b"{}"])
+        for column, kind in zip(reader.read(rows), (decimal, array(decimal)), strict=True):
+            if fits:
+                finish(column, shape(kind)).validate(full=True)
+            else:
+                with pytest.raises(pa.ArrowInvalid):
+                    finish(column, shape(kind))
 
 
 def test_base64_becomes_bytes() -> None:
