@@ -61,7 +61,7 @@ class PulsarBatchReader(DataSourceReader):
         self._options = replace(options, query=schema)
         self._schema = schema
         # What can be wrong whatever the topics' schemas are is told without asking any broker.
-        self._columns = check_columns(schema, options.corrupt_column, raw=options.raw)
+        self._columns = check_columns(schema, options.corrupt_column, options.mode, raw=options.raw)
         self._pushed = PushedFilters()
 
     def partitions(self) -> list[InputPartition]:
@@ -73,7 +73,7 @@ class PulsarBatchReader(DataSourceReader):
             planner = Planner(cluster, self._options)
             topics = planner.topics()
             kind = planner.value_type(topics)
-            project(self._schema, kind, self._options.corrupt_column)
+            project(self._schema, kind, self._options.corrupt_column, self._options.mode)
             return [*planner.partitions(topics, kind, self._pushed)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -83,7 +83,7 @@ class PulsarBatchReader(DataSourceReader):
             return iter(())
         kind = ValueType(partition.schema)
         projection = Projection(
-            columns=project(self._schema, kind, self._options.corrupt_column),
+            columns=project(self._schema, kind, self._options.corrupt_column, self._options.mode),
             schema=partition.schema,
             mode=self._options.mode,
             filter=partition.row_filter,

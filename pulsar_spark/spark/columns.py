@@ -41,7 +41,7 @@ from pulsar_spark.schema.column_names import (
     TOPIC,
     VALUE,
 )
-from pulsar_spark.schema.record_batches import CORRUPT
+from pulsar_spark.schema.record_batches import CORRUPT, PERMISSIVE
 from pulsar_spark.spark.value_types import ValueType
 
 _REMEDY = "Read with valueFormat=raw and decode the bytes, as with from_avro or from_json."
@@ -82,6 +82,8 @@ POSITION_COLUMNS: tuple[Column, ...] = (
 )
 """The columns that includeMetadata adds behind them."""
 
+_FIXED_NAMES = frozenset(column.name.lower() for column in METADATA_COLUMNS + POSITION_COLUMNS)
+
 
 def read_schema(kind: ValueType, *, include_metadata: bool) -> StructType:
     """Return the schema of a read with such values.
@@ -94,24 +96,27 @@ def read_schema(kind: ValueType, *, include_metadata: bool) -> StructType:
     return StructType(fields)
 
 
-def check_columns(schema: StructType, corrupt_column: str, *, raw: bool) -> tuple[str, ...]:
+def check_columns(
+    schema: StructType, corrupt_column: str, mode: str, *, raw: bool
+) -> tuple[str, ...]:
     """Return the names of the columns that the user's `schema` asks for, as far as they are known.
 
     The fields of values are known when the topics are; a name that may be one is returned as it
     is. Raises OptionError as `project`.
     """
     values = StructType().add(VALUE, BinaryType()) if raw else None
-    return _project(schema, values, None, corrupt_column)
+    return _project(schema, values, None, corrupt_column, mode)
 
 
-def project(schema: StructType, kind: ValueType, corrupt_column: str) -> tuple[str, ...]:
+def project(schema: StructType, kind: ValueType, corrupt_column: str, mode: str) -> tuple[str, ...]:
     """Return the names, as above, of the columns that the user's `schema` asks for.
 
     The columns of includeMetadata can be asked for whether it is set or not, and
-    `corrupt_column` as string or binary. Spark's own rule holds: case does not matter. Raises
-    OptionError that names the column where its name, type or nullability does not fit.
+    `corrupt_column` as string or binary; where no bytes go into it, as `mode` says, it gives way
+    to a field of the values. Spark's own rule holds: case does not matter. Raises OptionError that
+    names the column where its name, type or nullability does not fit.
     """
-    return _project(schema, _value_fields(kind), kind.key_type, corrupt_column)
+    return _project(schema, _value_fields(kind), kind.key_type, corrupt_column, mode)
 
 
 def looks_inferred(schema: StructType) -> bool:
@@ -119,29 +124,38 @@ def looks_inferred(schema: StructType) -> bool:
     return {column.name for column in METADATA_COLUMNS} <= set(schema.names)
 
 
-def is_offered(schema: StructType, kind: ValueType, corrupt_column: str) -> bool:
+def is_offered(schema: StructType, kind: ValueType, corrupt_column: str, mode: str) -> bool:
     """Whether a read of such values offers all columns of `schema`."""
     try:
-        project(schema, kind, corrupt_column)
+        project(schema, kind, corrupt_column, mode)
     except (OptionError, SchemaMismatch):
         return False
     return True
 
 
 def _project(
-    schema: StructType, values: StructType | None, key: DataType | None, corrupt_column: str
+    schema: StructType,
+    values: StructType | None,
+    key: DataType | None,
+    corrupt_column: str,
+    mode: str,
 ) -> tuple[str, ...]:
     offered = [Column(field.name, field.dataType, field.nullable) for field in values or ()]
     offered += METADATA_COLUMNS + POSITION_COLUMNS
     known = {column.name.lower(): column for column in offered}
     if key is not None:
         known[KEY.lower()] = Column(KEY, key, True)
-    if corrupt_column.lower() in known:
-        raise OptionError(f"columnNameOfCorruptRecord names the column {corrupt_column!r}")
+    corrupt = corrupt_column.lower()
+    if corrupt in known and (mode == PERMISSIVE or corrupt in _FIXED_NAMES):
+        raise OptionError(
+            f"columnNameOfCorruptRecord names {corrupt_column!r}, a column that is there already",
+            "Set it to a name that no column has.",
+        )
+    takes_bytes = corrupt not in known and (values is not None or mode == PERMISSIVE)
     names: list[str] = []
     for field in schema.fields:
         lower = field.name.lower()
-        if lower == corrupt_column.lower():
+        if lower == corrupt and takes_bytes:
             if not isinstance(field.dataType, StringType | BinaryType):
                 raise _unfit(field, "string or binary")
             names.append(CORRUPT)
@@ -173,11 +187,10 @@ def _known_column(field: StructField, known: Mapping[str, Column]) -> Column:
 def _value_fields(kind: ValueType) -> StructType:
     """Return the value's columns, all of which a tombstone makes null."""
     fields = kind.fields
-    taken = {column.name.lower() for column in (*METADATA_COLUMNS, *POSITION_COLUMNS)}
     seen: dict[str, str] = {}
     for name in fields.names:
         lower = name.lower()
-        if lower in taken:
+        if lower in _FIXED_NAMES:
             raise SchemaMismatch(
                 f"the values have a field {name!r}, which is the name of a column of every read",
                 _REMEDY,

@@ -149,7 +149,8 @@ class Planner:
         has them all: a query keeps its columns while the schemas of its topics go on, each at
         its own time.
         """
-        corrupt, inferred = self._options.corrupt_column, looks_inferred(query)
+        corrupt = (self._options.corrupt_column, self._options.mode)
+        inferred = looks_inferred(query)
         kinds = {None if found is None else found.type for found in schemas.values()}
         if inferred and len(kinds) == 1:
             # They were one when the columns were inferred.
@@ -159,13 +160,13 @@ class Planner:
         kind = value_type(newest, allow_different=self._options.allow_different_schemas)
         if kind.schema is None:
             return kind
-        if inferred and is_offered(query, ValueType(), corrupt):
+        if inferred and is_offered(query, ValueType(), *corrupt):
             # Its topics had no schema, or several, when it was planned.
-            return kind if is_offered(query, kind, corrupt) else ValueType()
+            return kind if is_offered(query, kind, *corrupt) else ValueType()
         first: ValueType | None = None
         for schema in chain(schemas.values(), *(self._older(topic) for topic in schemas)):
             found = ValueType(schema)
-            if schema is not None and is_offered(query, found, corrupt):
+            if schema is not None and is_offered(query, found, *corrupt):
                 first = first or found
                 if not inferred or set(found.fields.names) <= set(query.names):
                     return found

@@ -77,7 +77,8 @@ class PulsarStreamReader(DataSourceStreamReader):
 
     def _check_schema(self, kind: ValueType) -> None:
         if kind != self._checked:
-            project(self._schema, kind, self._options.read.corrupt_column)
+            options = self._options.read
+            project(self._schema, kind, options.corrupt_column, options.mode)
             self._checked = kind
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

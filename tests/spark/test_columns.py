@@ -19,6 +19,7 @@ from pulsar_spark.errors import OptionError, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value
 from pulsar_spark.schema import record_batches
+from pulsar_spark.schema.record_batches import DROPMALFORMED, FAILFAST, PERMISSIVE
 from pulsar_spark.spark.columns import check_columns, project, read_schema
 from pulsar_spark.spark.value_types import ValueType
 
@@ -73,27 +74,31 @@ def test_a_projection_takes_columns_in_any_order_and_case() -> None:
         .add("VALUE", BinaryType())
         .add("__ledgerId", LongType())
     )
-    assert project(schema, ValueType(), CORRUPT) == ("__publishTime", "value", "__ledgerId")
+    assert project(schema, ValueType(), CORRUPT, FAILFAST) == (
+        "__publishTime",
+        "value",
+        "__ledgerId",
+    )
 
 
 def test_the_inferred_schema_is_a_projection_too() -> None:
     schema = read_schema(ValueType(), include_metadata=True)
-    assert project(schema, ValueType(), CORRUPT) == tuple(schema.fieldNames())
+    assert project(schema, ValueType(), CORRUPT, FAILFAST) == tuple(schema.fieldNames())
 
 
 def test_whether_values_of_the_properties_may_be_null_makes_no_difference() -> None:
     schema = StructType().add("__messageProperties", MapType(StringType(), StringType(), False))
-    assert project(schema, ValueType(), CORRUPT) == ("__messageProperties",)
+    assert project(schema, ValueType(), CORRUPT, FAILFAST) == ("__messageProperties",)
 
 
 def test_the_column_of_corrupt_records_is_string_or_binary() -> None:
     for kind in (StringType(), BinaryType()):
-        found = project(StructType().add(CORRUPT, kind), ValueType(), CORRUPT)
+        found = project(StructType().add(CORRUPT, kind), ValueType(), CORRUPT, FAILFAST)
         assert found == (record_batches.CORRUPT,)
     with pytest.raises(OptionError, match=CORRUPT):
-        project(StructType().add(CORRUPT, IntegerType()), ValueType(), CORRUPT)
+        project(StructType().add(CORRUPT, IntegerType()), ValueType(), CORRUPT, FAILFAST)
     with pytest.raises(OptionError, match="columnNameOfCorruptRecord"):
-        project(StructType().add("value", BinaryType()), ValueType(), "Value")
+        project(StructType().add("value", BinaryType()), ValueType(), "Value", PERMISSIVE)
 
 
 @pytest.mark.fault(99)
@@ -111,18 +116,18 @@ def test_the_column_of_corrupt_records_is_string_or_binary() -> None:
 )
 def test_a_column_that_does_not_fit_is_named(field: StructField, told: str) -> None:
     with pytest.raises(OptionError) as caught:
-        project(StructType([field]), ValueType(), CORRUPT)
+        project(StructType([field]), ValueType(), CORRUPT, FAILFAST)
     assert told in str(caught.value)
 
 
 @pytest.mark.fault(99)
 def test_what_no_topic_can_offer_is_told_before_the_topics_are_known() -> None:
     unknown = StructType().add("colour", StringType()).add("__KEY", LongType())
-    assert check_columns(unknown, CORRUPT, raw=False) == ("colour", "__key")
+    assert check_columns(unknown, CORRUPT, FAILFAST, raw=False) == ("colour", "__key")
     with pytest.raises(OptionError, match="colour"):
-        check_columns(unknown, CORRUPT, raw=True)
+        check_columns(unknown, CORRUPT, FAILFAST, raw=True)
     with pytest.raises(OptionError, match="'__topic' is bigint, not string"):
-        check_columns(StructType().add("__topic", LongType()), CORRUPT, raw=False)
+        check_columns(StructType().add("__topic", LongType()), CORRUPT, FAILFAST, raw=False)
 
 
 def avro(*names: str) -> ValueType:
@@ -136,13 +141,25 @@ def test_fields_of_records_come_before_the_named_columns() -> None:
     assert fields(schema) == [("b", "int"), ("a", "int"), *DEFAULT[1:]]
     assert all(field.nullable for field in schema.fields)
     asked = StructType().add("A", IntegerType()).add("__topic", StringType())
-    assert project(asked, avro("b", "a"), CORRUPT) == ("a", "__topic")
+    assert project(asked, avro("b", "a"), CORRUPT, FAILFAST) == ("a", "__topic")
     with pytest.raises(OptionError, match="'a' is bigint, not int"):
-        project(StructType().add("a", LongType()), avro("b", "a"), CORRUPT)
+        project(StructType().add("a", LongType()), avro("b", "a"), CORRUPT, FAILFAST)
     with pytest.raises(OptionError, match="'a' is never null, but it can be"):
-        project(StructType().add("a", IntegerType(), nullable=False), avro("a"), CORRUPT)
-    with pytest.raises(OptionError, match="columnNameOfCorruptRecord"):
-        project(asked, avro("a", CORRUPT), CORRUPT)
+        project(StructType().add("a", IntegerType(), nullable=False), avro("a"), CORRUPT, FAILFAST)
+
+
+def test_a_field_of_values_is_read_though_it_is_called_like_the_column_of_corrupt_records() -> None:
+    kind = avro("a", CORRUPT)
+    schema = read_schema(kind, include_metadata=False)
+    assert schema.fieldNames()[:2] == ["a", CORRUPT]
+    for mode in (FAILFAST, DROPMALFORMED):
+        assert check_columns(schema, CORRUPT, mode, raw=False)[1] == CORRUPT
+        assert project(schema, kind, CORRUPT, mode)[1] == CORRUPT
+        with pytest.raises(OptionError, match="columnNameOfCorruptRecord"):
+            project(schema, kind, "__topic", mode)
+    with pytest.raises(OptionError, match="Set it to a name that no column has"):
+        project(schema, kind, CORRUPT, PERMISSIVE)
+    assert project(schema, kind, "bad", PERMISSIVE)[1] == CORRUPT
 
 
 @pytest.mark.fault(99)
@@ -172,9 +189,9 @@ def test_keys_of_pairs_have_a_type_and_structs_where_they_are_records() -> None:
     nested = ValueType(join_key_value(record, string, separated=False))
     schema = read_schema(nested, include_metadata=False)
     assert fields(schema)[:2] == [("value", "string"), ("__key", "struct<a:int>")]
-    assert project(schema, nested, CORRUPT)[:2] == ("value", "__key")
+    assert project(schema, nested, CORRUPT, FAILFAST)[:2] == ("value", "__key")
     with pytest.raises(OptionError, match="'__key' is binary, not string"):
-        project(StructType().add("__key", BinaryType()), typed, CORRUPT)
+        project(StructType().add("__key", BinaryType()), typed, CORRUPT, FAILFAST)
 
 
 def test_what_may_be_null_within_a_column_must_be_declared_so() -> None:
@@ -182,6 +199,8 @@ def test_what_may_be_null_within_a_column_must_be_declared_so() -> None:
         "items":["null",{"type":"record","name":"s","fields":[{"name":"x","type":"int"}]}]}}]}"""
     kind = ValueType(SchemaInfo(pb.Schema.Avro, "r", data))
     inner = StructType().add("x", IntegerType())
-    assert project(StructType().add("a", ArrayType(inner)), kind, CORRUPT) == ("a",)
+    assert project(StructType().add("a", ArrayType(inner)), kind, CORRUPT, FAILFAST) == ("a",)
     with pytest.raises(OptionError, match="'a' is array"):
-        project(StructType().add("a", ArrayType(inner, containsNull=False)), kind, CORRUPT)
+        project(
+            StructType().add("a", ArrayType(inner, containsNull=False)), kind, CORRUPT, FAILFAST
+        )
