@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.client.cluster import Cluster
 from pulsar_spark.schema.column_names import KEY
-from pulsar_spark.schema.record_batches import Projection
+from pulsar_spark.schema.record_batches import PERMISSIVE, Projection
 from pulsar_spark.spark.columns import check_columns, project, read_schema
 from pulsar_spark.spark.compat import arrow_schema
 from pulsar_spark.spark.filters import PushedFilters, take_filters
@@ -48,10 +48,15 @@ def infer_values(options: ReadOptions) -> ValueType | None:
 def infer_schema(options: ReadOptions) -> StructType:
     """Return the schema of a read, as `infer_values`.
 
-    Raises SchemaMismatch where names of the value's fields would hide others.
+    With PERMISSIVE, which keeps the bytes of values that do not decode, they have a column. Raises
+    what `read_schema` raises.
     """
     kind = infer_values(options) or ValueType()
-    return read_schema(kind, include_metadata=options.include_metadata)
+    return read_schema(
+        kind,
+        include_metadata=options.include_metadata,
+        corrupt_column=options.corrupt_column if options.mode == PERMISSIVE else None,
+    )
 
 
 class PulsarBatchReader(DataSourceReader):

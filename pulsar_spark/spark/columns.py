@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql.types import (
@@ -85,14 +85,20 @@ POSITION_COLUMNS: tuple[Column, ...] = (
 _FIXED_NAMES = frozenset(column.name.lower() for column in METADATA_COLUMNS + POSITION_COLUMNS)
 
 
-def read_schema(kind: ValueType, *, include_metadata: bool) -> StructType:
-    """Return the schema of a read with such values.
+def read_schema(
+    kind: ValueType, *, include_metadata: bool, corrupt_column: str | None = None
+) -> StructType:
+    """Return the schema of a read with such values, with `corrupt_column` if they can be corrupt.
 
-    Raises SchemaMismatch where names of the value's fields would hide others.
+    Raises SchemaMismatch where names of the value's fields would hide others, OptionError where
+    `corrupt_column` would.
     """
     columns = METADATA_COLUMNS + (POSITION_COLUMNS if include_metadata else ())
     fields = [*_value_fields(kind)]
     fields += [StructField(column.name, _type(column, kind)) for column in columns]
+    if corrupt_column is not None and kind.schema is not None:
+        fields.append(StructField(corrupt_column, BinaryType()))
+        _check_corrupt_column(corrupt_column, {field.name.lower() for field in fields[:-1]})
     return StructType(fields)
 
 
@@ -146,11 +152,7 @@ def _project(
     if key is not None:
         known[KEY.lower()] = Column(KEY, key, True)
     corrupt = corrupt_column.lower()
-    if corrupt in known and (mode == PERMISSIVE or corrupt in _FIXED_NAMES):
-        raise OptionError(
-            f"columnNameOfCorruptRecord names {corrupt_column!r}, a column that is there already",
-            "Set it to a name that no column has.",
-        )
+    _check_corrupt_column(corrupt_column, known if mode == PERMISSIVE else _FIXED_NAMES)
     takes_bytes = corrupt not in known and (values is not None or mode == PERMISSIVE)
     names: list[str] = []
     for field in schema.fields:
@@ -164,6 +166,14 @@ def _project(
         else:
             names.append(_known_column(field, known).name)
     return tuple(names)
+
+
+def _check_corrupt_column(name: str, taken: Container[str]) -> None:
+    if name.lower() in taken:
+        raise OptionError(
+            f"columnNameOfCorruptRecord names {name!r}, a column that is there already",
+            "Set it to a name that no column has.",
+        )
 
 
 def _known_column(field: StructField, known: Mapping[str, Column]) -> Column:

@@ -170,7 +170,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "columnNameOfCorruptRecord",
         text,
-        "Column of the user's schema that takes such a value's bytes with `mode` PERMISSIVE.",
+        "Column that takes such a value's bytes with `mode` PERMISSIVE, behind all others.",
         Scope.READS,
         default="_corrupt_record",
     ),

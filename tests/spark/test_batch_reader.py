@@ -141,6 +141,8 @@ def test_text_that_is_none_follows_the_mode(broker: EmbeddedBroker) -> None:
         values(broker, {"topic": "t"})
     assert values(broker, {"topic": "t", "mode": "DROPMALFORMED"}) == ["a", None, "b"]
     assert values(broker, {"topic": "t", "mode": "permissive"}) == ["a", None, None, "b"]
+    kept = read(broker, {"topic": "t", "mode": "PERMISSIVE"})
+    assert [row["_corrupt_record"] for row in kept] == [None, b"\xff", None, None]
     schema = StructType().add("value", StringType()).add("bad", BinaryType())
     options = {"topic": "t", "mode": "PERMISSIVE", "columnNameOfCorruptRecord": "bad"}
     assert [row["bad"] for row in read(broker, options, schema)] == [None, b"\xff", None, None]
