@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructField, StructType
 
-from pulsar_spark.errors import InvalidRow
+from pulsar_spark.errors import InvalidRow, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow_arrays import binaries
@@ -60,13 +61,19 @@ class RowEncoder:
         self._separated = False
         self._key: _Part | None = None
         self._key_position = columns.position(KEY)
+        misfits: list[SchemaMismatch] = []
         if self.typed_keys:
             parts = key_value_parts(info)
             info, self._separated = parts.value, parts.separated
             if columns.key is not None:
-                self._key = _key_part(columns.key, parts.key)
+                with _collected(misfits, f"{KEY}: "):
+                    self._key = _key_part(columns.key, parts.key)
         self._positions = columns.values
-        self._value = _Part(columns.fields, info, unwraps=unwraps)
+        with _collected(misfits):
+            self._value = _Part(columns.fields, info, unwraps=unwraps)
+        if misfits:
+            remedies = dict.fromkeys(misfit.remedy for misfit in misfits)
+            raise SchemaMismatch("; ".join(misfit.what for misfit in misfits), " ".join(remedies))
 
     def encode(self, batch: pa.RecordBatch, locate: Locate) -> EncodedRows:
         """Encode rows; raises InvalidRow that names the task's row and the field."""
@@ -142,8 +149,24 @@ def _named_as(columns: pa.Schema, info: SchemaInfo) -> pa.Schema:
     return pa.schema([column.with_name(named(column.name)) for column in columns])
 
 
+@contextmanager
+def _collected(misfits: list[SchemaMismatch], place: str = "") -> Iterator[None]:
+    """Add what is raised to `misfits`, with the column's `place` before it."""
+    try:
+        yield
+    except SchemaMismatch as error:
+        misfits.append(SchemaMismatch(place + error.what, error.remedy))
+
+
 def _key_part(field: StructField, info: SchemaInfo) -> _Part:
-    unwraps = is_record(info) and isinstance(field.dataType, StructType)
+    unwraps = is_record(info)
+    if unwraps and not isinstance(field.dataType, StructType):
+        raise SchemaMismatch(
+            f"the topic's keys are {info.type_name} records with the fields "
+            f"{', '.join(shape(info).fields.names)}, but the column is "
+            f"{field.dataType.simpleString()}",
+            "Make it a struct of them.",
+        )
     return _Part(StructType([field]), info, unwraps=unwraps, place=f"{KEY}: ")
 
 

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructType
 
-from pulsar_spark.errors import InvalidRow
+from pulsar_spark.errors import InvalidRow, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value
+from pulsar_spark.schema.codecs import record_definition
 from pulsar_spark.spark.row_encoder import EncodedRows, RowEncoder
 from pulsar_spark.spark.write_columns import plan_columns
 
@@ -70,6 +71,20 @@ def test_a_frame_without_keys_writes_null_ones() -> None:
 
 
 @pytest.mark.fault(77)
+def test_what_does_not_fit_in_keys_and_in_values_is_listed_together() -> None:
+    schema = record_definition(pb.Schema.Avro, pa.schema([pa.field("a", pa.int32())]), "r", None)
+    pair = join_key_value(schema, schema, separated=True)
+    struct = StructType().add("b", IntegerType())
+    with pytest.raises(SchemaMismatch) as caught:
+        encode(pair, {"__key": (struct, pa.nulls(1)), "c": (StringType(), pa.nulls(1))})
+    of_key, of_value = caught.value.what.split("; the data frame")
+    assert of_key.startswith("__key: ")
+    assert "b is not in" in of_key
+    assert "c is not in" in of_value
+    with pytest.raises(SchemaMismatch, match=r"fields a, but the column is string\. Make it a"):
+        encode(pair, {"__key": (StringType(), pa.nulls(1)), "a": (IntegerType(), pa.nulls(1))})
+
+
 def test_a_value_that_the_schema_does_not_hold_is_named_by_its_row_in_the_task() -> None:
     times = pa.array([None, 5, None, -7], pa.int64())
     with pytest.raises(InvalidRow, match="row 103 "):
