@@ -188,8 +188,26 @@ def _evolved(current: SchemaInfo, fields: pa.Schema) -> SchemaInfo:
 
 
 def _nullable(fields: pa.Schema) -> pa.Schema:
-    """Return the columns as fields that can be null, which others can add and leave out later."""
-    return pa.schema([field.with_nullable(True) for field in fields])
+    """Return the columns as fields that can be null, which others can add and leave out later.
+
+    So can the fields of structs in them: that Spark knows of no null there today is chance.
+    """
+    return pa.schema([_nullable_field(field) for field in fields])
+
+
+def _nullable_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_nullable_fields(field.type)).with_nullable(True)
+
+
+def _nullable_fields(kind: pa.DataType) -> pa.DataType:
+    """Return a type of which the fields of all structs can be null."""
+    if pa.types.is_struct(kind):
+        return pa.struct([_nullable_field(kind.field(i)) for i in range(kind.num_fields)])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_nullable_fields(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field, kind.item_field.with_type(_nullable_fields(kind.item_type)))
+    return kind
 
 
 def _is_one_struct(fields: StructType) -> bool:

@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     LongType,
+    MapType,
     ShortType,
     StringType,
     StructType,
@@ -166,6 +167,26 @@ def test_fields_of_schemas_that_are_made_can_be_null_whatever_spark_knows() -> N
     definition = json.loads(found.schema_data)
     assert (definition["name"], definition["namespace"]) == ("Order", "com.example")
     assert [field["type"] for field in definition["fields"]] == [["null", "long"]] * 2
+
+
+def test_so_can_those_of_structs_wherever_they_lie() -> None:
+    inner = StructType().add("i", IntegerType(), nullable=False)
+    for kind in (
+        StructType().add("s", inner, nullable=False),
+        ArrayType(StructType().add("s", inner, nullable=False), containsNull=False),
+        MapType(StringType(), StructType().add("s", inner), valueContainsNull=False),
+    ):
+        for value_format in ("avro", "json"):
+            schema = target(None, value_format, a=kind, b=kind).schema
+            assert schema is not None
+            (first, _) = json.loads(schema.schema_data)["fields"]
+            found = first["type"][1]
+            found = found.get("items") or found.get("values") or found
+            (struct,) = found["fields"]
+            assert struct["type"][0] == "null"
+            assert struct["type"][1]["fields"] == [
+                {"name": "i", "type": ["null", "int"], "default": None}
+            ]
 
 
 def test_keys_of_any_type_are_for_topics_with_such_keys() -> None:
