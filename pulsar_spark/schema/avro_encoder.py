@@ -215,7 +215,7 @@ def _primitive(node: Primitive, kind: pa.DataType) -> Write | None:
         case "bytes" if pa.types.is_binary(kind):
             found = writing.write_text
         case "string" if pa.types.is_string(kind):
-            found = writing.write_text
+            found = writing.write_uuid_text if node.logical else writing.write_text
     return found
 
 

@@ -27,6 +27,9 @@ from pulsar_spark.schema.column_names import VALUE
 MAX_PRECISION = 38
 """The most digits that Spark's decimals have."""
 
+UUID_TEXT = r"\A[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\z"
+"""What a UUID is as text, as a regular expression of Arrow's."""
+
 UTC = pa.timestamp("us", tz="UTC")
 LOCAL = pa.timestamp("us")
 DURATION = pa.struct(

@@ -20,6 +20,7 @@ from pulsar_spark.schema.arrow_arrays import binaries
 from pulsar_spark.schema.avro_arrays import build_array
 from pulsar_spark.schema.avro_defaults import zigzag
 from pulsar_spark.schema.avro_lists import spread
+from pulsar_spark.schema.avro_types import UUID_TEXT
 from pulsar_spark.schema.avro_vectors import ZERO, number, zeros
 
 _INT64 = pa.int64()
@@ -182,6 +183,14 @@ def write_uuid(values: pa.Array) -> pa.Array:
             raise ValueError("it is no UUID") from None
 
     return _one_by_one(values, convert)
+
+
+def write_uuid_text(values: pa.Array) -> pa.Array:
+    """Write UUIDs as the text that they come as."""
+    unfit = pc.invert(pc.match_substring_regex(values, UUID_TEXT))
+    if pc.any(unfit).as_py():
+        raise Unfit(pc.indices_nonzero(unfit)[0].as_py(), "it is no UUID")
+    return write_text(values)
 
 
 def write_duration(values: pa.Array) -> pa.Array:

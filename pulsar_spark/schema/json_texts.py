@@ -21,7 +21,7 @@ from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema import avro_schema as avro
 from pulsar_spark.schema.arrow_arrays import binaries, integers, strings
 from pulsar_spark.schema.avro_encoder import AvroEncoder
-from pulsar_spark.schema.avro_types import is_nullable, sole_type
+from pulsar_spark.schema.avro_types import UUID_TEXT, is_nullable, sole_type
 from pulsar_spark.schema.json_shapes import Dialect, Rule, Shape, shape_of
 from pulsar_spark.schema.null_rows import spread
 
@@ -224,6 +224,9 @@ def _checker(node: avro.Node, path: str) -> Write | None:
     if isinstance(node, avro.Fixed) and node.logical is None:
         size = node.size
         return lambda column: _sized(column, size, path)
+    logical = node.logical if isinstance(node, avro.Primitive | avro.Fixed) else None
+    if logical is not None and logical.name == "uuid":
+        return lambda column: _uuid_texts(column, path)
     return None
 
 
@@ -239,6 +242,14 @@ def _sized(column: pa.Array, size: int, path: str) -> pa.Array:
     sizes = pc.binary_length(column)
     if pc.any(pc.not_equal(sizes, integers([size], pa.int32())[0])).as_py():
         raise Unfit(path, f"it does not have the {size} bytes that the topic's schema asks for")
+    return column
+
+
+def _uuid_texts(column: pa.Array, path: str) -> pa.Array:
+    # Bytes are made into such text.
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    if is_text and pc.any(pc.invert(pc.match_substring_regex(column, UUID_TEXT))).as_py():
+        raise Unfit(path, "it is no UUID")
     return column
 
 

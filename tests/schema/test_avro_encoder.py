@@ -210,6 +210,12 @@ def test_every_misfit_is_listed_with_what_to_do() -> None:
             "it is no UUID",
         ),
         (
+            ["null", logical("string", "uuid")],
+            pa.string(),
+            ["6f1f2a52-9d0e-4B4C-a0cb-0e4b8e1d0000", "6f1f2a52-9d0e-4b4c-a0cb-0e4b8e1d0000 ", None],
+            "it is no UUID",
+        ),
+        (
             {"type": "array", "items": "int"},
             pa.list_(pa.int32()),
             [[1, 2], [3, None]],

@@ -108,6 +108,16 @@ def test_uuids_are_texts_from_whatever_they_come() -> None:
     assert write(fixed, pa.array([uuid.bytes, None]).drop_null()) == [f'"{uuid}"']
 
 
+def test_texts_that_are_no_uuid_are_refused() -> None:
+    for kind in (
+        logical("string", "uuid"),
+        {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"},
+    ):
+        for text in ("", "x", f"{UUID(int=7)}\n"):
+            with pytest.raises(Unfit, match="it is no UUID"):
+                write(kind, pa.array([str(UUID(int=7)), text]))
+
+
 def test_durations_are_objects() -> None:
     kind = {"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"}
     row = {"months": 1, "days": 2, "milliseconds": 3}
