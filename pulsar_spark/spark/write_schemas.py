@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -130,7 +131,11 @@ def _record(columns: WriteColumns, *, unwraps: bool) -> pa.Schema:
 
 
 def _record_name(topic: str) -> str:
-    name = _NOT_IN_NAMES.sub("_", TopicName.parse(topic).partitioned.local_name)
+    return _plain_name(TopicName.parse(topic).partitioned.local_name)
+
+
+def _plain_name(text: str) -> str:
+    name = _NOT_IN_NAMES.sub("_", text)
     return f"_{name}" if name[:1].isdigit() else name
 
 
@@ -178,13 +183,37 @@ def _evolved(current: SchemaInfo, fields: pa.Schema) -> SchemaInfo:
     if not added or not is_record(current):
         return current
     definition: dict[str, Any] = json.loads(current.schema_data)
-    made = record_definition(current.type, _nullable(pa.schema(added)), definition["name"], None)
-    more: dict[str, Any] = json.loads(made.schema_data)
-    definition["fields"] = [*definition["fields"], *more["fields"]]
+    definition["fields"] += _made_fields(current.type, added, definition)
     # The layout tells whose JSON it is: that of Python's client is indented.
     indented = current.schema_data.startswith(b"{\n ")
     text = json.dumps(definition, **({"indent": 1} if indented else {"separators": (",", ":")}))
     return replace(current, schema_data=text.encode())
+
+
+def _made_fields(
+    kind: int, added: Sequence[pa.Field], definition: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return definitions of fields, whose types have names that `definition` does not have yet."""
+    # What a topic's record is called need not follow the rules for names that are made.
+    name = _plain_name(definition["name"].rpartition(".")[2])
+    taken = _type_names(definition["fields"])
+    while True:
+        made = record_definition(kind, _nullable(pa.schema(added)), name, None)
+        fields: list[dict[str, Any]] = json.loads(made.schema_data)["fields"]
+        if taken.isdisjoint(_type_names(fields)):
+            return fields
+        name += "_"
+
+
+def _type_names(tree: Any) -> set[str]:
+    """Return the names, without namespaces, of the types that are defined in a definition."""
+    if isinstance(tree, list):
+        return set().union(*map(_type_names, tree))
+    if not isinstance(tree, dict):
+        return set()
+    is_named = tree.get("type") in ("record", "error", "enum", "fixed")
+    own = {tree["name"].rpartition(".")[2]} if is_named else set()
+    return own.union(*(_type_names(tree.get(key)) for key in ("type", "fields", "items", "values")))
 
 
 def _nullable(fields: pa.Schema) -> pa.Schema:

@@ -6,6 +6,7 @@ import json
 import pickle
 from typing import Any
 
+import fastavro
 import pytest
 from pyspark.sql.types import (
     ArrayType,
@@ -135,6 +136,27 @@ def test_new_columns_come_behind_the_topics_own_fields(
     string = SchemaInfo(pb.Schema.String, "String")
     pair = join_key_value(string, current, separated=True)
     assert target(pair, name, **columns).schema == join_key_value(string, found, separated=True)
+
+
+@pytest.mark.parametrize("name", ["com.acme.Order", "Outer$Order", "Größe", "Order"])
+@pytest.mark.parametrize("value_format", ["avro", "json"])
+def test_new_columns_go_to_records_of_any_name(name: str, value_format: str) -> None:
+    known = {"type": "record", "name": "Order_t", "fields": [{"name": "i", "type": "int"}]}
+    definition = {
+        "type": "record",
+        "name": name,
+        "fields": [{"name": "old", "type": ["null", {"type": "array", "items": known}]}],
+    }
+    kind = pb.Schema.Avro if value_format == "avro" else pb.Schema.Json
+    current = SchemaInfo(kind, "", json.dumps(definition).encode())
+    added = {"t": StructType().add("x", IntegerType()), "u": StringType()}
+    found = target(current, value_format, **added).schema
+    assert found is not None
+    evolved = json.loads(found.schema_data)
+    assert (evolved["name"], evolved["fields"][0]) == (name, definition["fields"][0])
+    assert evolved["fields"][1]["type"][1]["name"] != "Order_t"
+    if name in ("com.acme.Order", "Order"):
+        fastavro.parse_schema(evolved)
 
 
 def test_one_struct_is_a_record_unless_the_record_has_a_field_of_that_name() -> None:
