@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.protocol.batches import UnpackedBatch, message_key
+from pulsar_spark.protocol.batches import UnpackedBatch
 from pulsar_spark.protocol.message_id import MessageId
 from pulsar_spark.schema import column_names as names
 from pulsar_spark.schema.arrow_arrays import binaries, integers, make, repeated, strings
@@ -176,7 +176,7 @@ def keys(runs: Runs) -> pa.Array:
     pieces = _Pieces(_BYTES)
     for run in runs.runs:
         if run.batch is None:
-            pieces.values([message_key(run.entry.metadata)])
+            pieces.values([run.single_key()])
             continue
         found = run.batch.keys
         if found is None:

@@ -48,6 +48,19 @@ class Run:
             )
         return MessageId(entry.ledger_id, entry.entry_id, partition, row, self.batch.count)
 
+    def single_key(self) -> bytes | None:
+        """Return the key of a message that is not in a batch.
+
+        Raises CorruptMessage with the entry's topic and id.
+        """
+        try:
+            return message_key(self.entry.metadata)
+        except PulsarError as error:
+            entry = self.entry
+            raise error.with_context(
+                topic=entry.topic, message_id=self.message_id(0, entry.partition)
+            ) from None
+
 
 class Runs:
     """The runs of one record batch, in the order of the topic."""
@@ -131,7 +144,7 @@ class RowFilter:
         rows: Sequence[int] = run.rows
         if self.needs_keys:
             if run.batch is None:
-                found: list[bytes | None] = [message_key(run.entry.metadata)]
+                found: list[bytes | None] = [run.single_key()]
             else:
                 found = run.batch.keys or [None] * run.batch.count
             rows = [row for row in rows if self._takes_key(found[row])]

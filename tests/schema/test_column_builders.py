@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.client.entries import ReceivedEntry
+from pulsar_spark.errors import CorruptMessage
 from pulsar_spark.protocol.message_id import MessageId
 from pulsar_spark.schema import column_names as names
 from pulsar_spark.schema.column_builders import BUILDERS, values
@@ -135,6 +136,15 @@ def test_keys_are_bytes_and_base64_is_undone() -> None:
     assert column(names.KEY, batch([message()] * 3)) == [None] * 3
     part = batch([message(partition_key=f"{i}") for i in range(9)], wanted=range(4, 6))
     assert column(names.KEY, part) == [b"4", b"5"]
+
+
+def test_a_key_that_is_not_the_base64_it_claims_to_be_is_told_with_its_message() -> None:
+    claimed: dict[str, Any] = {"partition_key": "@", "partition_key_b64_encoded": True}
+    for entry in (single(b"", **claimed), batch([message(b"", **claimed)])):
+        with pytest.raises(CorruptMessage, match="base64") as caught:
+            column(names.KEY, entry)
+        assert caught.value.topic == TOPIC
+        assert caught.value.message_id is not None
 
 
 def utc(millis: int) -> datetime:
