@@ -52,12 +52,24 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     Raises OptionError, InvalidOffset or UnsupportedFeature that names the option.
     """
     values = resolve(options, Scope.STREAM_READ)
+    _check_endless(options)
     return StreamOptions(
         read=read_options(values, options, Scope.STREAM_READ),
         subscription=values["subscription"],
         prefix=values["subscriptionPrefix"] or _PREFIX,
         caps=_caps(values),
     )
+
+
+def _check_endless(options: Mapping[str, str]) -> None:
+    """Raise OptionError for an end: who gives one would wait for a query that never stops."""
+    given = {name.lower() for name in options}
+    for key in ("endingOffsets", "endingTime"):
+        if key.lower() in given:
+            raise OptionError(
+                f"{key} is for batches: a stream has no end",
+                "Leave it out; Trigger.AvailableNow reads up to what is there when it begins.",
+            )
 
 
 def _caps(values: Values) -> Caps:

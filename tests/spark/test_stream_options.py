@@ -40,6 +40,12 @@ def test_the_name_of_the_subscription_is_given_or_made_up() -> None:
     assert parse(subscriptionPrefix="p").subscription_name().startswith("p-")
 
 
+@pytest.mark.parametrize("key", ["endingOffsets", "ENDINGOFFSETS", "endingTime"])
+def test_an_end_is_an_error(key: str) -> None:
+    with pytest.raises(OptionError, match=r"(?i)^ending(Offsets|Time) is for batches"):
+        parse(**{key: "latest" if key.lower() == "endingoffsets" else "-1h"})
+
+
 def test_caps_are_parsed() -> None:
     options = parse(
         maxMessagesPerTrigger="1000",
