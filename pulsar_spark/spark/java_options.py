@@ -8,7 +8,7 @@ must never be passed over, so each names what does the same here.
 from __future__ import annotations
 
 _CLIENT = """
-    serviceUrlProvider authentication lookupTimeoutMs statsIntervalSeconds numIoThreads
+    serviceUrlProvider lookupTimeoutMs statsIntervalSeconds numIoThreads
     numListenerThreads connectionsPerBroker connectionMaxIdleSeconds useTcpNoDelay
     concurrentLookupRequest maxLookupRequest maxNumberOfRejectedRequestPerConnection
     requestTimeoutMs readTimeoutMs autoCertRefreshSeconds initialBackoffIntervalNanos
@@ -51,6 +51,8 @@ IGNORED: dict[str, str] = {
 }
 """Lower-case key → key: real keys that change nothing here."""
 
+_CLIENT_PREFIX = "pulsar.client."
+
 IGNORED_PREFIX = "pulsar.admin."
 """All keys of Java's admin client: the admin port is not used."""
 
@@ -64,7 +66,7 @@ REFUSED: dict[str, tuple[str, str]] = {
         ),
         ("useTls", "Write the address as pulsar+ssl://host:6651 in service.url."),
         ("tlsCiphers tlsProtocols", "The system's OpenSSL configuration decides on them."),
-        ("authParamMap originalPrincipal", _AUTH),
+        ("authentication authParamMap originalPrincipal", _AUTH),
         (
             "proxyServiceUrl proxyProtocol socks5ProxyAddress socks5ProxyUsername "
             "socks5ProxyPassword",
@@ -80,3 +82,11 @@ REFUSED: dict[str, tuple[str, str]] = {
 
 HARMLESS_VALUES = {"pulsar.client.usekeystoretls": "false", "pulsar.client.usetls": "false"}
 """Values of refused keys that ask for nothing."""
+
+UNPREFIXED: dict[str, str] = {
+    key.removeprefix(_CLIENT_PREFIX): key
+    for key in (*IGNORED, *REFUSED)
+    if key.startswith(_CLIENT_PREFIX)
+}
+"""Lower-case key without its prefix → lower-case key, of the client: those of readers and
+producers, such as topicName, are too close to options of other names."""

@@ -108,6 +108,8 @@ def _check_foreign(name: str, value: str, ignored: list[str]) -> None:
     lower = name.lower()
     if lower in _SPARK_KEYS or lower.startswith(_SPARK_PREFIXES):
         return
+    # Settings of Java's client are also written without the prefix.
+    lower = java_options.UNPREFIXED.get(lower, lower)
     if lower in java_options.REFUSED:
         key, remedy = java_options.REFUSED[lower]
         if java_options.HARMLESS_VALUES.get(lower) != value.strip().lower():
