@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.client.cluster import Cluster
 from pulsar_spark.client.probe import FoundEntry, Probe
-from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
+from pulsar_spark.errors import DataLossError, InvalidOffset, PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageId, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
@@ -244,6 +244,7 @@ class Planner:
         for topic, last_id in last_ids.items():
             last_end = end_position(last_id)
             start, end = starts[topic], ends[topic]
+            _check_order(topic, start, end)
             if start.kind is BoundKind.ID:
                 self._check_start(topic, start, first[topic], last_end)
             if end.kind is BoundKind.ID:
@@ -351,6 +352,18 @@ class Planner:
         if self._options.fail_on_data_loss:
             raise error
         logger.warning("%s", error)
+
+
+def _check_order(topic: str, start: Bound, end: Bound) -> None:
+    """Raise InvalidOffset for a time to start at behind the time to end at."""
+    # Ids can be so where nothing is new: a job's start then lies right behind its end. For times
+    # a start that is the end says the same.
+    if start.kind is end.kind is BoundKind.TIME and start.millis > end.millis:
+        raise InvalidOffset(
+            f"the read starts at {start}, behind its end at {end}",
+            "Exchange startingTime with endingTime, or the times of the offsets.",
+            topic=topic,
+        )
 
 
 def _start(bound: Bound, found: FoundEntry | None, last_end: Position) -> Position:

@@ -233,6 +233,23 @@ def test_times_beyond_the_topic_are_no_trouble(broker: EmbeddedBroker) -> None:
     assert values(broker, {"topic": "t", "startingTime": early, "endingTime": late}) == [b"x"]
 
 
+@pytest.mark.parametrize(
+    "start,end", [("-1h", "-2h"), (NOW + 1, NOW), ("2026-01-02", "2026-01-01T23:00Z")]
+)
+def test_a_time_to_start_at_behind_the_end_is_an_error(
+    broker: EmbeddedBroker, start: object, end: object
+) -> None:
+    broker.create_topic("t")
+    with pytest.raises(InvalidOffset, match="behind its end") as caught:
+        values(broker, {"topic": "t", "startingTime": str(start), "endingTime": str(end)})
+    assert "startingTime" in caught.value.remedy
+    ages = {"startingOffsets": '{"t": "-1h"}', "endingOffsets": '{"t": "-2h"}'}
+    with pytest.raises(InvalidOffset, match="behind its end"):
+        values(broker, {"topic": "t", **ages})
+    store(broker, "t", [b"x"], publish_time=NOW)
+    assert values(broker, {"topic": "t", "startingTime": str(NOW), "endingTime": str(NOW)}) == []
+
+
 def test_an_age_and_times_per_topic(broker: EmbeddedBroker) -> None:
     now = int(time.time() * 1000)
     for name in "tu":
