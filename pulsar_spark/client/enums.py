@@ -36,7 +36,15 @@ from pulsar_spark.errors import (
 )
 
 
-class CompressionType(IntEnum):
+class _Choice(IntEnum):
+    """A choice whose text is that of the official client, such as "Result.Ok"."""
+
+    # Of itself it is the number from Python 3.11 on.
+    def __str__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+
+class CompressionType(_Choice):
     """How payloads are compressed."""
 
     NONE = 0
@@ -46,7 +54,7 @@ class CompressionType(IntEnum):
     SNAPPY = 4
 
 
-class ConsumerType(IntEnum):
+class ConsumerType(_Choice):
     """How the consumers of a subscription share its messages."""
 
     Exclusive = 0
@@ -55,14 +63,14 @@ class ConsumerType(IntEnum):
     KeyShared = 3
 
 
-class InitialPosition(IntEnum):
+class InitialPosition(_Choice):
     """Where a new subscription begins."""
 
     Latest = 0
     Earliest = 1
 
 
-class PartitionsRoutingMode(IntEnum):
+class PartitionsRoutingMode(_Choice):
     """Where messages without a key go."""
 
     UseSinglePartition = 0
@@ -70,14 +78,14 @@ class PartitionsRoutingMode(IntEnum):
     CustomPartition = 2
 
 
-class BatchingType(IntEnum):
+class BatchingType(_Choice):
     """What shares a batch: any messages, or those of one key."""
 
     Default = 0
     KeyBased = 1
 
 
-class ProducerAccessMode(IntEnum):
+class ProducerAccessMode(_Choice):
     """Whether other producers may write to the topic."""
 
     Shared = 0
@@ -86,7 +94,7 @@ class ProducerAccessMode(IntEnum):
     ExclusiveWithFencing = 3
 
 
-class Result(IntEnum):
+class Result(_Choice):
     """What the callback of `send_async` is told."""
 
     Ok = 0

@@ -1,11 +1,32 @@
-"""Results: every error of a send has the name that the official client gives it."""
+"""Choices and results have the names that the official client gives them."""
 
 from __future__ import annotations
 
+import pulsar
 import pytest
 
 from pulsar_spark import errors
+from pulsar_spark.client import enums
 from pulsar_spark.client.enums import Result, result_of
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "BatchingType",
+        "CompressionType",
+        "ConsumerType",
+        "InitialPosition",
+        "PartitionsRoutingMode",
+        "ProducerAccessMode",
+        "Result",
+    ],
+)
+def test_choices_have_the_names_numbers_and_texts_of_the_official_client(name: str) -> None:
+    ours, theirs = getattr(enums, name), getattr(pulsar, name)
+    expected = {key: (int(value), str(value)) for key, value in theirs.__members__.items()}
+    assert {key: (int(value), str(value)) for key, value in ours.__members__.items()} == expected
+    assert [f"{value}" for value in ours] == [text for _, text in expected.values()]
 
 
 def test_no_error_is_ok() -> None:
