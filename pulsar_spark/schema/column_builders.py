@@ -32,6 +32,10 @@ _LAST_MILLIS = 253_402_300_799_999
 
 _BYTES = pa.binary()
 
+# The fields of an id are serialized in the order of their numbers, and batch_index and batch_size
+# have the highest ones but for chunks, which are never in a batch.
+_ID_PREFIX = len(MessageId(0, 0).serialize())
+
 
 class _Pieces:
     """A column in the making: values and whole arrays, in order."""
@@ -131,16 +135,21 @@ def _id_tails(batch_size: int, rows: Sequence[int]) -> pa.Array:
     return tails.take(integers(rows, pa.int32()))
 
 
-def _make_tails(batch_size: int, rows: Sequence[int]) -> pa.Array:
-    # The fields of an id are serialized in the order of their numbers, and batch_index and
-    # batch_size have the highest ones but for chunks, which are never in a batch.
-    without = len(MessageId(0, 0).serialize())
-    return binaries([MessageId(0, 0, -1, row, batch_size).serialize()[without:] for row in rows])
-
-
 @lru_cache(64)
 def _cached_tails(batch_size: int) -> pa.Array:
-    return _make_tails(batch_size, range(batch_size))
+    # Batches are of any size: only what comes before the size is made row by row, and once.
+    indexes = _index_parts(1 << batch_size.bit_length()).slice(0, batch_size)
+    size = MessageId(0, 0, batch_size=batch_size).serialize()[_ID_PREFIX:]
+    return pc.binary_join_element_wise(indexes, binaries([size])[0], binaries([b""])[0])
+
+
+@cache
+def _index_parts(count: int) -> pa.Array:
+    return binaries([MessageId(0, 0, -1, row).serialize()[_ID_PREFIX:] for row in range(count)])
+
+
+def _make_tails(batch_size: int, rows: Sequence[int]) -> pa.Array:
+    return binaries([MessageId(0, 0, -1, row, batch_size).serialize()[_ID_PREFIX:] for row in rows])
 
 
 def batch_indexes(runs: Runs) -> pa.Array:
