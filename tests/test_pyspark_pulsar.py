@@ -42,7 +42,7 @@ def test_every_call_goes_to_the_data_source() -> None:
         source.schema,
         lambda: source.reader(StructType()),
         lambda: source.writer(StructType(), False),
-        lambda: source.streamReader(StructType()),
+        lambda: source.streamReader(StructType()).initialOffset(),
         lambda: source.streamWriter(StructType(), False),
     ):
         # What is not built says so; the rest looks at the options first.

@@ -13,11 +13,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pulsar_spark.errors import PulsarError
 from pulsar_spark.spark.batch_reader import PulsarBatchReader, PushdownBatchReader, infer_schema
 from pulsar_spark.spark.batch_writer import PulsarBatchWriter
 from pulsar_spark.spark.compat import ends_micro_batch, filters_are_pushed, limits_are_told
 from pulsar_spark.spark.option_table import Scope
 from pulsar_spark.spark.read_options import parse_read_options
+from pulsar_spark.spark.refused_reader import RefusedStreamReader
 from pulsar_spark.spark.stream_options import parse_stream_options
 from pulsar_spark.spark.stream_reader import PulsarStreamReader
 from pulsar_spark.spark.stream_writer import stream_writer
@@ -49,10 +51,16 @@ class PulsarDataSource(DataSource):
         return writer
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a stream with the columns of `schema`."""
-        options = parse_stream_options(self.options)
-        read = replace(options.read, query=schema)
-        return stream_reader_class()(replace(options, read=read), schema)
+        """Return the reader of a stream with the columns of `schema`.
+
+        What is wrong with the options or the columns is raised when Spark asks for an offset.
+        """
+        try:
+            options = parse_stream_options(self.options)
+            read = replace(options.read, query=schema)
+            return stream_reader_class()(replace(options, read=read), schema)
+        except PulsarError as error:
+            return RefusedStreamReader(error)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a micro-batch with the columns of `schema`.

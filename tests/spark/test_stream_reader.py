@@ -231,3 +231,16 @@ def test_a_query_ends_with_a_clear_error(
     broker.delete_topic("t")
     with pytest.raises(StreamingQueryException, match="the topic partition is gone"):
         query.awaitTermination(60)
+
+
+def test_a_query_that_cannot_be_ends_with_nothing_but_the_reason(
+    broker: EmbeddedBroker, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    caplog.set_level(logging.CRITICAL)
+    with pytest.raises(StreamingQueryException) as caught:
+        start(endingOffsets="latest").awaitTermination(60)
+    told = str(caught.value)
+    assert "endingOffsets" in told
+    # What Spark runs into when it stops a reader that was never made.
+    assert "UnboundLocalError" not in told
