@@ -17,6 +17,8 @@ _REMEDY = (
 # Whatever else stands where a tenant or namespace is expected is pattern, not name. A dot can be
 # in a name, and stands for itself there.
 _ENTITY = re.compile(r"[-=:.A-Za-z0-9_]+")
+# An alternative that begins with a tenant or namespace, where a topic's own name is expected.
+_LONG_ALTERNATIVE = re.compile(r"\|[-=:.A-Za-z0-9_]*/")
 _FULL_NAME = re.compile(r"([a-z-]+)://([^/]*)/([^/]*)/")
 
 
@@ -51,7 +53,13 @@ class TopicPattern:
             raise OptionError("topicsPattern lacks its tenant or namespace", _REMEDY)
         if len(parts) == 1:
             return cls(_DEFAULT_NAMESPACE, text, local=True)
-        return cls(_namespace(parts[0], parts[1]), parts[2], local=True)
+        namespace = _namespace(parts[0], parts[1])
+        if _LONG_ALTERNATIVE.search(parts[2]):
+            raise OptionError(
+                "topicsPattern names a namespace again in an alternative, which matches no topic",
+                f"Put alternatives in parentheses behind the namespace: {namespace}/(orders|other)",
+            )
+        return cls(namespace, parts[2], local=True)
 
     def select(self, names: Iterable[str]) -> list[str]:
         """Return the full names, without partition suffix, of the topics that match, sorted.

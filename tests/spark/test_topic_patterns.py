@@ -46,6 +46,8 @@ def names(*local: str) -> list[str]:
         (".*-partition-1", []),
         ("__.*", []),
         (".*np", []),
+        ("public/default/[^/|]+s", names("orders")),
+        ("public/default/(orders|other)", names("orders", "other")),
         ("pub/lic/.*", ["persistent://pub/lic/orders"]),
     ],
 )
@@ -79,6 +81,8 @@ def test_a_dot_in_the_namespace_is_a_dot() -> None:
         ".*://public/default/.*",
         "default/orders",
         "pub.*/default/x",
+        "a/b/c|a/b/d",
+        "a/b/c|d/e/f.*",
         "persistent://a/b/c|persistent://a/d/e",
         "persistent://a/b/c|non-persistent://a/b/e",
     ],
