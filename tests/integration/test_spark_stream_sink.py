@@ -18,7 +18,7 @@ from pyspark.errors import StreamingQueryException
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.testing import EmbeddedBroker
-from tests.integration.brokers import Broker
+from tests.integration.brokers import Broker, wait_until
 from tests.spark.topics import set_schema
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def test_a_micro_batch_asks_once_for_the_schema_and_its_commit_asks_nobody(
     Job(spark, tmp_path, own.service_url, topic="t").run()
     # One connection to check the schema, and one for each task.
     assert own.faults.seen("CONNECT") == 1 + TASKS
-    assert own.connections == 0
+    wait_until(lambda: own.connections == 0)
 
 
 @pytest.mark.fault(78)
