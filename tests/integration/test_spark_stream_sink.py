@@ -153,7 +153,7 @@ def test_a_micro_batch_asks_once_for_the_schema_and_its_commit_asks_nobody(
     Job(spark, tmp_path, own.service_url, topic="t").run()
     # One connection to check the schema, and one for each task.
     assert own.faults.seen("CONNECT") == 1 + TASKS
-    wait_until(lambda: own.connections == 0)
+    wait_until(lambda: own.connections == 0, "connections to be closed")
 
 
 @pytest.mark.fault(78)
