@@ -90,7 +90,9 @@ class Streams:
         rows: list[dict[str, object]] = []
         if self.latency is not None:
             numbers = {
-                "row_ms": [round(value, 1) for value in self.latency.rows],
+                "row_ms_percentiles": [
+                    round(value, 1) for value in statistics.quantiles(self.latency.rows, n=100)
+                ],
                 "batch_ms": self.latency.batches,
                 "empty_batch_ms": self.latency.empty,
             }
