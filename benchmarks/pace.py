@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import time
 
-from pulsar_spark.client.cluster import Cluster
-from pulsar_spark.client.options import ClientOptions
-from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.options import ClientOptions
+from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.protocol.batches import MessageFields
 
 # Rows that are sent together: every hundredth of a second at 1,000 rows a second.

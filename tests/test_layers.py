@@ -17,14 +17,15 @@ PACKAGE = ROOT / "pulsar_spark"
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "protocol": {"errors"},
-    "client": {"errors", "protocol"},
-    "schema": {"errors", "protocol", "client"},
-    "spark": {"errors", "protocol", "client", "schema"},
-    "progress": {"errors", "protocol", "client", "schema", "spark"},
+    "engine": {"errors", "protocol"},
+    "schema": {"errors", "protocol", "engine"},
+    "client": {"errors", "protocol", "engine", "schema"},
+    "spark": {"errors", "protocol", "engine", "schema"},
+    "progress": {"errors", "protocol", "engine", "schema", "spark"},
     "testing": {"errors", "protocol"},
-    "cli": {"errors", "protocol", "client", "schema", "spark", "progress", "testing"},
+    "cli": {"errors", "protocol", "engine", "schema", "client", "spark", "progress", "testing"},
     "__main__": {"cli"},
-    "__init__": {"errors", "protocol", "client", "schema", "spark"},
+    "__init__": {"errors", "protocol", "engine", "schema", "client", "spark"},
 }
 
 # No I/O, no clocks, no threads in the protocol; and nothing that only Spark's side needs.
@@ -138,7 +139,7 @@ for name in sys.argv[1:]:
 def test_the_protocol_loads_neither_spark_nor_arrow_nor_sockets_of_ours() -> None:
     modules = [name for name in NAMES if name.startswith("pulsar_spark.protocol")]
     loaded = run_python(f"import sys, {', '.join(modules)}; print(*sys.modules)").split()
-    assert not {"pyarrow", "pyspark", "asyncio", "ssl", "pulsar_spark.client"} & set(loaded)
+    assert not {"pyarrow", "pyspark", "asyncio", "ssl", "pulsar_spark.engine"} & set(loaded)
 
 
 def test_the_module_that_spark_discovers_is_cheap() -> None:
@@ -158,3 +159,14 @@ def test_a_private_name_of_a_module_stays_in_its_layer() -> None:
             if parts[0] == "pulsar_spark" and layer(name) not in (own, "__init__"):
                 private = [p for p in parts if p.startswith("_") and not p.startswith("__")]
                 assert not private, f"{module} imports {name}"
+
+
+def test_each_package_is_covered_by_tests_of_its_own() -> None:
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    for package in packages:
+        assert list((ROOT / "tests" / package).rglob("test_*.py")), f"tests/{package} has no test"
+
+
+def test_each_folder_of_tests_is_a_package() -> None:
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        assert (path.parent / "__init__.py").is_file(), path

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "design.md"
 START, END = "<!-- map:start -->", "<!-- map:end -->"
 
-LAYERS = ("protocol", "client", "schema", "spark", "testing", "cli")
+LAYERS = ("protocol", "engine", "schema", "client", "spark", "testing", "cli")
 
 
 def first_line(path: Path) -> str:

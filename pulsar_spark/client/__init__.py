@@ -26,8 +26,8 @@ if TYPE_CHECKING:
         Result,
     )
     from pulsar_spark.client.message import Message, MessageId
-    from pulsar_spark.client.pulsar_producer import PulsarProducer
-    from pulsar_spark.client.pulsar_reader import PulsarReader
+    from pulsar_spark.client.producer import PulsarProducer
+    from pulsar_spark.client.reader import PulsarReader
     from pulsar_spark.client.schemas import BytesSchema, StringSchema
 
 _HOMES = {
@@ -44,8 +44,8 @@ _HOMES = {
     "PartitionsRoutingMode": "enums",
     "ProducerAccessMode": "enums",
     "PulsarClient": "client",
-    "PulsarProducer": "pulsar_producer",
-    "PulsarReader": "pulsar_reader",
+    "PulsarProducer": "producer",
+    "PulsarReader": "reader",
     "Result": "enums",
     "StringSchema": "schemas",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from pulsar_spark.client.options import AuthOptions
+from pulsar_spark.engine.options import AuthOptions
 from pulsar_spark.errors import OptionError, UnsupportedFeature
 
 

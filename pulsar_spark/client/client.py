@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 from pulsar_spark.client.authentication import Authentication
 from pulsar_spark.client.callbacks import CallbackThread
-from pulsar_spark.client.cluster import Cluster
 from pulsar_spark.client.enums import (
     BatchingType,
     CompressionType,
@@ -22,18 +21,19 @@ from pulsar_spark.client.enums import (
     ProducerAccessMode,
 )
 from pulsar_spark.client.message import MessageId
-from pulsar_spark.client.options import (
+from pulsar_spark.client.producer import MessageRouter, PulsarProducer, SendingRules
+from pulsar_spark.client.reader import PulsarReader, ReaderListener
+from pulsar_spark.client.schemas import check_schema
+from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.options import (
     AuthOptions,
     ClientOptions,
     ProducerOptions,
     ReaderOptions,
     TlsOptions,
 )
-from pulsar_spark.client.pulsar_producer import MessageRouter, PulsarProducer, SendingRules
-from pulsar_spark.client.pulsar_reader import PulsarReader, ReaderListener
-from pulsar_spark.client.routing import ROUND_ROBIN, SINGLE_PARTITION
-from pulsar_spark.client.schemas import check_schema
-from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.engine.routing import ROUND_ROBIN, SINGLE_PARTITION
+from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.errors import OptionError, PulsarError, UnsupportedFeature
 from pulsar_spark.protocol.topic_name import TopicName
 

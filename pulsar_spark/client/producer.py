@@ -1,505 +1,307 @@
-"""The producer of one topic partition: a bounded window of SENDs, acknowledged in order.
-
-Threads. `send`, `flush` and `close` run on the caller's thread, which does all the work of
-encoding and writing. Receipts arrive on the connection's receive thread, which completes the
-window and runs the callbacks of sends; a callback must be quick and must not wait for the
-producer. When the broker or the connection goes away, a thread of the client's scheduler
-registers again, with growing pauses, and writes everything that is pending once more, so a
-producer whose callers do something else makes progress too. The scheduler also ends sends
-whose time is up.
-
-Locks, taken in this order: `_order` (one sender at a time, also while it waits for room),
-`_wire` (writes to the connection, so that resent messages stay before new ones),
-`_window.changed` (the state; never held while anything blocks or a callback runs).
-"""
+"""The producer that `PulsarClient.create_producer` gives: the official client's methods."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
-import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
 from typing import Any
 
-from pulsar_spark.client.backoff import Deadline
-from pulsar_spark.client.cluster import Cluster
-from pulsar_spark.client.options import ProducerOptions
-from pulsar_spark.client.outgoing import OutgoingEntry, SendLimits, encode_entry
-from pulsar_spark.client.pending import PendingSend, Verdict
-from pulsar_spark.client.registrar import Registrar
-from pulsar_spark.client.registration import Identity, Registration
-from pulsar_spark.client.send_window import SendWindow
-from pulsar_spark.errors import (
-    BrokerChecksumError,
-    ClosedError,
-    MessageTooLarge,
-    NotAllowed,
-    OperationTimeout,
-    ProducerFenced,
-    PulsarError,
-    RemoteProtocolError,
-    TopicTerminated,
-    from_server_error,
-)
+from pulsar_spark.client.callbacks import CallbackThread
+from pulsar_spark.client.enums import Result, result_of
+from pulsar_spark.client.message import Message, MessageId
+from pulsar_spark.client.schemas import Schema
+from pulsar_spark.engine.backoff import Deadline
+from pulsar_spark.engine.batching import DeferredCallback, Solo
+from pulsar_spark.engine.message_columns import pairs
+from pulsar_spark.engine.topic_writer import TopicWriter
+from pulsar_spark.errors import OperationTimeout, OptionError, ProducerQueueFull, PulsarError
+from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.message_id import MessageId
-from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.batches import MessageFields
 
-logger = logging.getLogger(__name__)
+SendCallback = Callable[[Result, MessageId], object]
+"""What `send_async` takes: it is told the result and the message's id."""
 
-_ABORT_SECONDS = 1.0
-_RESEND_GROUP = 16
+MessageRouter = Callable[[Message, int], int]
+"""Chooses a partition for a message, given the number of partitions."""
 
-# A refusal of a message that sending it again cannot change.
-_FATAL_SEND_ERRORS = (TopicTerminated, NotAllowed, ProducerFenced)
+# What brokers take for "to no other cluster".
+_LOCAL_ONLY = ("__local__",)
+_GRACE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerCounts:
-    """What a producer did so far. `duplicates` are messages that the broker had already."""
+class SendingRules:
+    """How a producer treats its callers, besides the options of its writer."""
 
-    messages: int
-    bytes: int
-    entries: int
-    acknowledged: int
-    duplicates: int
-    reconnects: int
+    send_timeout: float
+    max_pending_messages: int
+    block_if_queue_full: bool
+    router: MessageRouter | None = None
 
 
-class Producer:
-    """Writes to one topic partition. `send` opens it; `flush` or `close` makes sure of all.
+class PulsarProducer:
+    """Publishes messages to a topic. Made by `PulsarClient.create_producer`.
 
-    Errors are final: once a message cannot be delivered, every later `send`, `flush` and
-    `close` raises the same error. Only MessageTooLarge and InvalidRow, which are found before
-    anything is sent, leave the producer usable. `on_failure` is told the final error once.
+    Thread-safe. Undelivered messages are errors that stay: after one, `send`, `flush` and
+    `close` raise it, and `send_async` gives it to every callback.
     """
 
     def __init__(
         self,
-        cluster: Cluster,
-        topic: str,
-        options: ProducerOptions | None = None,
-        on_failure: Callable[[PulsarError], None] | None = None,
+        writer: TopicWriter,
+        callbacks: CallbackThread,
+        schema: Schema,
+        rules: SendingRules,
+        on_close: Callable[[PulsarProducer], None],
     ) -> None:
-        self._options = options or ProducerOptions()
-        self._cluster = cluster
-        self._topic = TopicName.parse(topic)
-        self.topic = str(self._topic)
-        self.partition = self._topic.partition_index
-        self._on_failure = on_failure
-        self._pid = os.getpid()
-        self._registrar = Registrar(cluster, self, _identity(self.topic, self._options))
-        self._limits: SendLimits | None = None
-        self._order = threading.Lock()
-        self._wire = threading.Lock()
-        self._window = SendWindow(
-            cluster.budget,
-            cluster.scheduler,
-            max_messages=self._options.max_pending_messages,
-            timeout=self._options.send_timeout,
-            describe=self._context,
-            trouble=lambda: self._registrar.trouble,
-            give_up=self._fail,
-        )
-        # The following are guarded by _window.changed.
-        self._opening = False
-        self._failed = False
-        self._registration: Registration | None = None
-        self._registrations = 0
-        self._next_sequence_id = 0
-        self._last_sequence_id = -1
-        self._last_message_id: MessageId | None = None
-        self._first_chunk: MessageId | None = None
-        self._duplicates = 0
-        cluster.add(self)
+        self._writer = writer
+        self._callbacks = callbacks
+        self._schema = schema
+        self._rules = rules
+        self._on_close = on_close
 
-    # --- what it is ---------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """The producer's name, given by the broker unless the options name one."""
-        return self._registrar.identity.name or ""
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether it is registered with a broker at this moment."""
-        return self._registration is not None
-
-    @property
-    def last_sequence_id(self) -> int:
-        """The highest sequence id known to be stored, -1 before the first."""
-        return self._last_sequence_id
-
-    @property
-    def last_message_id(self) -> MessageId | None:
-        """Where the last acknowledged entry is stored."""
-        return self._last_message_id
-
-    @property
-    def schema_version(self) -> bytes:
-        """The version of the options' schema on the topic, empty without one."""
-        return b"" if self._limits is None else self._limits.schema_version
-
-    @property
-    def max_message_size(self) -> int:
-        """Bytes of metadata and payload that the broker takes in one message."""
-        return 0 if self._limits is None else self._limits.max_message_size
-
-    @property
-    def pending_messages(self) -> int:
-        """Messages that are sent, or wait for a connection, and are not acknowledged."""
-        return self._window.pending.messages
-
-    @property
-    def counts(self) -> ProducerCounts:
-        """What it did so far."""
-        with self._window.changed:
-            return ProducerCounts(
-                messages=self._window.sent_messages,
-                bytes=self._window.sent_bytes,
-                entries=self._window.pending.appended,
-                acknowledged=self._window.acknowledged,
-                duplicates=self._duplicates,
-                reconnects=max(self._registrations - 1, 0),
-            )
-
-    # --- for callers --------------------------------------------------------------------------
-
-    def open(self, timeout: float | None = None) -> Producer:
-        """Register with the broker, within `timeout` (default: the operation timeout) seconds.
-
-        Errors that can pass are retried, a name that is taken only for some seconds. Raises the
-        broker's refusal, or OperationTimeout with the last trouble as its cause.
-        """
-        self._check_process()
-        deadline = Deadline(timeout or self._cluster.options.operation_timeout)
-        with self._window.changed:
-            self._window.check()
-            mine = not self._opening
-            self._opening = True
-            while not mine and not self._registrations:
-                deadline.check(f"opening a producer on {self.topic}")
-                self._window.changed.wait(deadline.remaining())
-                self._window.check()
-        if mine:
-            try:
-                self._registrar.open(deadline)
-            except PulsarError as error:
-                self._fail(error)
-                raise
+    def __enter__(self) -> PulsarProducer:
         return self
 
-    def send(self, entry: OutgoingEntry) -> None:
-        """Send an entry as soon as the window has room; `entry.callback` learns how it ends.
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort()
 
-        Blocks while the window is full, at most for the send timeout. Raises MessageTooLarge
-        or InvalidRow for an entry that cannot be sent, the final error of the producer, and
-        OperationTimeout.
+    def topic(self) -> str:
+        """The full name of the topic."""
+        return self._writer.topic
+
+    def producer_name(self) -> str:
+        """The name that was given, or that the broker gave; of the first partition if several."""
+        names = (producer.name for producer in self._writer.producers)
+        return next(names, "")
+
+    def last_sequence_id(self) -> int:
+        """The highest sequence id that is acknowledged, -1 if none ever was."""
+        producers = self._writer.producers
+        return max((producer.last_sequence_id for producer in producers), default=-1)
+
+    def is_connected(self) -> bool:
+        """Whether all partitions that were opened are connected at this moment."""
+        producers = self._writer.producers
+        return bool(producers) and all(producer.is_connected for producer in producers)
+
+    def send(
+        self,
+        content: Any,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> MessageId:
+        """Publish a message, None for a null value, and return its id when it is stored.
+
+        Times are milliseconds since the epoch. Raises MessageTooLarge, InvalidRow,
+        OperationTimeout without a receipt in time, ProducerQueueFull, and what brokers refuse
+        with. What is in the batch by then is sent along.
         """
-        self.send_many((entry,))
+        message = self._message(
+            content, properties, partition_key, ordering_key, sequence_id, event_timestamp
+        )
+        solo = _solo(replication_clusters, disable_replication, deliver_at, deliver_after)
+        partition = self._route(message)
+        if (full := self._queue_full(partition)) is not None:
+            raise full
+        stored: Future[MessageId] = Future()
 
-    def send_many(self, entries: Iterable[OutgoingEntry]) -> None:
-        """Send entries in order, as `send` does, but written to the connection together.
+        def complete(error: PulsarError | None, message_id: wire.MessageId | None) -> None:
+            if error is not None:
+                stored.set_exception(error.with_context())
+            else:
+                stored.set_result(_wrap(message_id))
 
-        If one raises, those before it are on their way.
-        """
-        self._check_process()
-        # One sender at a time: sequence ids follow the order in which entries are sent.
-        if not self._order.acquire(timeout=self._window.timeout):
+        self._writer.send(message, complete, solo, partition, at_once=True)
+        try:
+            return stored.result(self._rules.send_timeout + _GRACE)
+        except FutureTimeout as error:
+            if isinstance(error, PulsarError):
+                raise
             raise OperationTimeout(
-                f"no turn to send came within {self._window.timeout:g} s", **self._context()
-            )
-        try:
-            limits = self._limits or self._open_limits()
-            self._window.check()
-            upcoming = self._next_sequence_id
-            group: list[PendingSend] = []
-            try:
-                for entry in entries:
-                    first = upcoming if entry.sequence_ids is None else entry.sequence_ids[0]
-                    for send in encode_entry(entry, first, limits):
-                        self._make_room(send, group)
-                        group.append(send)
-                        upcoming = max(upcoming, send.highest_sequence_id + 1)
-            finally:
-                self._submit(group)
-        finally:
-            self._order.release()
+                f"a message had no receipt within {self._rules.send_timeout:g} s",
+                topic=self._writer.topic,
+            ) from None
 
-    def flush(self, timeout: float | None = None) -> None:
-        """Return when everything that was sent before is acknowledged.
+    def send_async(
+        self,
+        content: Any,
+        callback: SendCallback | None,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> None:
+        """Publish a message and let `callback` know: ``callback(Result.Ok, message_id)``.
 
-        Raises the final error of the producer, or OperationTimeout after `timeout` seconds
-        (default: none but the send timeout of each message).
+        Callbacks run on a thread of the client, in order. If the queue is full, the call waits
+        where the producer was made with `block_if_queue_full`, otherwise the callback is told
+        ProducerQueueIsFull. Raises InvalidRow and OptionError for what cannot be a message.
         """
-        self._check_process()
-        self._window.wait_until_acknowledged(Deadline(timeout))
+        message = self._message(
+            content, properties, partition_key, ordering_key, sequence_id, event_timestamp
+        )
+        solo = _solo(replication_clusters, disable_replication, deliver_at, deliver_after)
 
-    def close(self, timeout: float | None = None) -> None:
-        """Flush, then leave the broker. Raises the final error, or what `flush` raises.
+        def tell(error: PulsarError | None, message_id: wire.MessageId | None) -> None:
+            if callback is not None:
+                callback(result_of(error), _wrap(message_id))
 
-        Its resources are given back in any case.
-        """
-        if os.getpid() != self._pid:
-            return
+        complete = DeferredCallback(tell, self._callbacks.run)
         try:
-            if self._failed or not self._window.ended:
-                self.flush(timeout)
+            partition = self._route(message)
+            if (full := self._queue_full(partition)) is not None:
+                complete(full, None)
+                return
+            self._writer.send(message, complete, solo, partition)
+        except OptionError:
+            raise
+        except PulsarError as error:
+            complete(error, None)
+
+    def flush(self) -> None:
+        """Return when all messages are stored and their callbacks have run.
+
+        Raises the error of any that could not be delivered.
+        """
+        try:
+            self._writer.flush()
         finally:
-            error = ClosedError("the producer is closed", topic=self.topic)
-            self._leave(error, self._cluster.options.operation_timeout)
+            self._callbacks.drain(Deadline(self._rules.send_timeout + _GRACE))
+
+    def close(self) -> None:
+        """Flush, and leave the topic. Raises as `flush`; the resources are given back anyway."""
+        self._on_close(self)
+        try:
+            self._writer.close()
+        finally:
+            self._callbacks.drain(Deadline(self._rules.send_timeout + _GRACE))
 
     def abort(self) -> None:
-        """Leave without waiting for anything: what is pending fails with ClosedError."""
-        if os.getpid() == self._pid:
-            error = ClosedError("the producer was aborted", topic=self.topic)
-            self._leave(error, _ABORT_SECONDS)
+        """Leave the topic without waiting for what is not stored."""
+        self._on_close(self)
+        self._writer.abort()
 
-    # --- sending ------------------------------------------------------------------------------
+    # --- messages -----------------------------------------------------------------------------
 
-    def _open_limits(self) -> SendLimits:
-        self.open()
-        assert self._limits is not None
-        return self._limits
+    def _message(
+        self,
+        content: Any,
+        properties: dict[str, str] | None,
+        partition_key: str | None,
+        ordering_key: str | None,
+        sequence_id: int | None,
+        event_timestamp: int | None,
+    ) -> MessageFields:
+        payload = None if content is None else self._schema.encode(content)
+        message = MessageFields(payload)
+        # An empty text is no key, and 0 no time, as with the official client.
+        if partition_key:
+            _check(str, partition_key, "partition_key")
+            message.key = partition_key
+        if ordering_key:
+            _check(str, ordering_key, "ordering_key")
+            message.ordering_key = ordering_key.encode("utf-8", "surrogateescape")
+        if properties:
+            _check(dict, properties, "properties")
+            message.properties = pairs(properties)
+        if sequence_id is not None:
+            _check(int, sequence_id, "sequence_id")
+            message.sequence_id = sequence_id
+        if event_timestamp:
+            _check(int, event_timestamp, "event_timestamp")
+            message.event_time = event_timestamp
+        return message
 
-    def _make_room(self, send: PendingSend, group: list[PendingSend]) -> None:
-        if self._window.try_reserve(send, group):
-            return
-        # What is waited for may be the group itself.
-        self._submit(group)
-        try:
-            self._window.reserve(send)
-        except OperationTimeout as error:
-            if send.chunk:
-                # Some chunks are out; a message that ends in the middle cannot be repaired.
-                self._fail(error)
-            raise
+    def _route(self, message: MessageFields) -> int:
+        router = self._rules.router
+        partitions = self._writer.partitions
+        if router is None or partitions <= 1:
+            return self._writer.route(message)
+        partition = int(router(self._as_received(message), partitions))
+        if not 0 <= partition < partitions:
+            raise OptionError(
+                f"message_router chose partition {partition} of {partitions}",
+                topic=self._writer.topic,
+            )
+        return partition
 
-    def _submit(self, group: list[PendingSend]) -> None:
-        """Take sends for which there is room, and write them if there is a connection."""
-        sends = group.copy()
-        group.clear()
-        with self._wire:
-            with self._window.changed:
-                if self._window.ended:
-                    for send in sends:
-                        self._window.release(send)
-                    self._window.check()
-                for send in sends:
-                    self._window.append(send)
-                    following = send.highest_sequence_id + 1
-                    self._next_sequence_id = max(self._next_sequence_id, following)
-                registration = self._registration
-            if registration is not None and sends:
-                self._write(registration, sends)
+    def _as_received(self, message: MessageFields) -> Message:
+        own = pb.SingleMessageMetadata(payload_size=len(message.payload or b""))
+        own.null_value = message.payload is None
+        if message.key is not None:
+            own.partition_key = message.key
+        if message.ordering_key is not None:
+            own.ordering_key = message.ordering_key
+        own.event_time = message.event_time
+        for name, value in message.properties:
+            own.properties.add(key=name, value=value)
+        entry = pb.MessageMetadata(producer_name=self.producer_name())
+        nowhere = wire.MessageId(-1, -1)
+        topic = self._writer.topic
+        return Message(topic, nowhere, message.payload or b"", entry, own, self._schema)
 
-    def _write(self, registration: Registration, sends: Sequence[PendingSend]) -> None:
-        """Write to the connection; what fails stays pending and is sent again. `_wire` is held."""
-        entries = [(send.command, send.metadata, send.payload) for send in sends]
-        try:
-            registration.connection.send_payloads(entries, timeout=self._window.timeout)
-        except PulsarError as error:
-            self.on_lost(registration, error)
-
-    # --- for the registrar --------------------------------------------------------------------
-
-    def adopt(self, registration: Registration, success: pb.CommandProducerSuccess) -> None:
-        """Use a registration from now on, and send what is pending again, in order."""
-        limits = SendLimits(
-            producer_name=success.producer_name,
-            producer_id=registration.producer_id,
-            max_message_size=registration.connection.max_message_size,
-            compression=self._options.compression,
-            schema_version=success.schema_version,
-            chunking=self._options.chunking_enabled and self._topic.is_persistent,
-            chunk_size=self._options.chunk_max_message_size,
-            topic=self.topic,
+    def _queue_full(self, partition: int) -> ProducerQueueFull | None:
+        most = self._rules.max_pending_messages
+        if self._rules.block_if_queue_full or not most:
+            return None
+        waiting = self._writer.unacknowledged(partition)
+        if waiting < most:
+            return None
+        return ProducerQueueFull(
+            f"{waiting} messages are not acknowledged, which is the limit",
+            "Raise max_pending_messages, or set block_if_queue_full.",
+            topic=self._writer.topic,
         )
-        with self._wire:
-            with self._window.changed:
-                wanted = not self._window.ended
-                if wanted:
-                    if registration.error is not None:
-                        raise registration.error.with_context()
-                    if not self._registrations:
-                        self._begin_sequence(success.last_sequence_id)
-                    self._registrations += 1
-                    self._limits = limits
-                    self._registration = registration
-                    self._window.changed.notify_all()
-                pending = list(self._window.pending)
-            if wanted:
-                self._resend(registration, pending, limits.max_message_size)
-        if not wanted:
-            registration.close_quietly()
-
-    def give_up(self, error: PulsarError) -> None:
-        """There will be no registration: fail for good."""
-        self._fail(error)
-
-    def _resend(self, registration: Registration, pending: list[PendingSend], most: int) -> None:
-        for send in pending:
-            if send.size > most:
-                error = MessageTooLarge(
-                    f"a pending message of {send.size} bytes does not fit the topic's new "
-                    f"broker, which takes {most}",
-                    **self._context(),
-                )
-                self._fail(error)
-                return
-        for start in range(0, len(pending), _RESEND_GROUP):
-            if self._registration is registration:
-                self._write(registration, pending[start : start + _RESEND_GROUP])
-
-    def _begin_sequence(self, last_sequence_id: int) -> None:
-        initial = self._options.initial_sequence_id
-        self._last_sequence_id = last_sequence_id
-        self._next_sequence_id = (last_sequence_id if initial is None else initial) + 1
-
-    # --- on the receive thread ----------------------------------------------------------------
-
-    def on_receipt(self, registration: Registration, receipt: pb.CommandSendReceipt) -> None:
-        """An entry is stored: it must be the oldest one that is pending."""
-        with self._window.changed:
-            if registration is not self._registration:
-                return
-            verdict = self._window.pending.judge(receipt.sequence_id)
-            if verdict is Verdict.OLDEST:
-                send = self._window.pop()
-                message_id = self._note_receipt(send, receipt)
-        if verdict is Verdict.AHEAD:
-            # Raised on the receive thread it ends the connection, and all that is pending is sent
-            # again on a new one.
-            raise RemoteProtocolError(
-                f"the broker acknowledged sequence id {receipt.sequence_id} before older ones",
-                **self._context(),
-            )
-        if verdict is Verdict.OLDEST:
-            self._complete(send, None, message_id)
-
-    def _note_receipt(self, send: PendingSend, receipt: pb.CommandSendReceipt) -> MessageId:
-        stored = MessageId.from_pb(receipt.message_id)
-        message_id = MessageId(stored.ledger_id, stored.entry_id, self.partition)
-        if send.chunk == 0:
-            self._first_chunk = message_id
-        elif send.chunk is not None:
-            message_id = replace(message_id, first_chunk=self._first_chunk)
-        self._last_sequence_id = max(self._last_sequence_id, send.highest_sequence_id)
-        # A message that the broker had already is acknowledged under no id.
-        if stored.ledger_id < 0:
-            self._duplicates += send.num_messages
-        else:
-            self._last_message_id = message_id
-        return message_id
-
-    def on_send_error(self, registration: Registration, command: pb.CommandSendError) -> None:
-        """An entry was refused: give up, or register again and send what is pending again."""
-        with self._window.changed:
-            if registration is not self._registration:
-                return
-            verdict = self._window.pending.judge(command.sequence_id)
-        error = from_server_error(command.error, command.message, **self._context())
-        if isinstance(error, _FATAL_SEND_ERRORS) or (
-            isinstance(error, BrokerChecksumError) and verdict is Verdict.OLDEST
-        ):
-            self._fail(error)
-        elif verdict is not Verdict.BEHIND:
-            logger.warning("%s; the pending messages are sent again", error)
-            self.on_lost(registration, error, close_first=True)
-
-    def on_lost(
-        self, registration: Registration, error: PulsarError, close_first: bool = False
-    ) -> None:
-        """The registration has ended: get another one."""
-        with self._window.changed:
-            if registration is not self._registration or self._window.ended:
-                return
-            self._registration = None
-        error = error.with_context(**self._context(registration.broker))
-        self._registrar.come_back(registration, error, close_first=close_first)
-
-    # --- the end ------------------------------------------------------------------------------
-
-    def on_client_closed(self) -> None:
-        """The client was closed: what is pending fails, a producer with nothing to lose ends."""
-        error = ClosedError("the client was closed", **self._context())
-        if self.pending_messages:
-            self._fail(error)
-        else:
-            self._end(error, failed=False)
-
-    def _fail(self, error: PulsarError) -> None:
-        ended, registration = self._end(error, failed=True)
-        if not ended:
-            return
-        if registration is not None:
-            # Saying good-bye can block, and this may be the receive thread.
-            with contextlib.suppress(ClosedError):
-                self._cluster.scheduler.call_later(0.0, registration.close_quietly)
-        if self._on_failure is not None:
-            self._on_failure(error)
-
-    def _leave(self, error: ClosedError, timeout: float) -> None:
-        registration = self._end(error, failed=False)[1]
-        if registration is None:
-            return
-        try:
-            registration.close(timeout)
-        except PulsarError as trouble:
-            logger.debug("the producer of %s was not closed: %s", self.topic, trouble)
-
-    def _end(self, error: PulsarError, failed: bool) -> tuple[bool, Registration | None]:
-        self._registrar.stop()
-        with self._window.changed:
-            unfinished = self._window.end(error)
-            if unfinished is None:
-                return False, None
-            self._failed = failed
-            registration, self._registration = self._registration, None
-        self._window.wake()
-        for send in unfinished:
-            self._complete(send, error, None)
-        return True, registration
-
-    def _complete(
-        self, send: PendingSend, error: PulsarError | None, message_id: MessageId | None
-    ) -> None:
-        try:
-            if send.callback is not None:
-                send.callback(error, message_id)
-        except Exception:
-            logger.exception("the callback of a send to %s failed", self.topic)
-        finally:
-            self._window.settle(send)
-
-    # --- checks -------------------------------------------------------------------------------
-
-    def _check_process(self) -> None:
-        # Before any lock is touched: another thread may have held it when the process forked.
-        if os.getpid() != self._pid:
-            raise ClosedError(
-                "the producer was made by another process and cannot be used after a fork",
-                "Make a producer of its own in each process.",
-                topic=self.topic,
-            )
-
-    def _context(self, broker: str | None = None) -> dict[str, Any]:
-        if broker is None and (registration := self._registration) is not None:
-            broker = registration.broker
-        if broker is None and (trouble := self._registrar.trouble) is not None:
-            broker = trouble.broker
-        partition = None if self.partition < 0 else self.partition
-        return {"topic": self.topic, "partition": partition, "broker": broker}
 
 
-def _identity(topic: str, options: ProducerOptions) -> Identity:
-    return Identity(
-        topic,
-        options.producer_name,
-        options.producer_name is not None,
-        access_mode=options.access_mode,
-        schema=None if options.schema is None else options.schema.to_pb(),
-        properties=options.properties,
-    )
+def _solo(
+    replication_clusters: list[str] | None,
+    disable_replication: bool,
+    deliver_at: int | None,
+    deliver_after: timedelta | None,
+) -> Solo | None:
+    if deliver_after is not None:
+        _check(timedelta, deliver_after, "deliver_after")
+        deliver_at = int((time.time() + deliver_after.total_seconds()) * 1000)
+    replicate_to = _LOCAL_ONLY if disable_replication else tuple(replication_clusters or ())
+    if not deliver_at and not replicate_to:
+        return None
+    return Solo(deliver_at=deliver_at or 0, replicate_to=replicate_to)
+
+
+def _wrap(message_id: wire.MessageId | None) -> MessageId:
+    return MessageId() if message_id is None else MessageId.wrap(message_id)
+
+
+def _check(kind: type, value: Any, name: str) -> None:
+    if not isinstance(value, kind):
+        raise OptionError(
+            f"{name} is a value of the type {type(value).__name__}, it must be {kind.__name__}"
+        )

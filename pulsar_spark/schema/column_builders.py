@@ -21,7 +21,7 @@ from pulsar_spark.schema.arrow_arrays import binaries, integers, make, repeated,
 from pulsar_spark.schema.runs import Runs
 
 if TYPE_CHECKING:
-    from pulsar_spark.client.entries import ReceivedEntry
+    from pulsar_spark.engine.entries import ReceivedEntry
 
 # Below this number of rows Python's lists are faster than a round through Arrow.
 _SMALL = 48

@@ -21,7 +21,7 @@ from pulsar_spark.schema.runs import RowFilter, Run, Runs, split_entry
 from pulsar_spark.schema.value_decoder import DecodedValues, ValueDecoder, Writers
 
 if TYPE_CHECKING:
-    from pulsar_spark.client.entries import ReceivedEntry
+    from pulsar_spark.engine.entries import ReceivedEntry
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from pulsar_spark.client.backoff import Deadline
-from pulsar_spark.client.lookup import Lookup
-from pulsar_spark.client.pipeline import Job
+from pulsar_spark.engine.backoff import Deadline
+from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.pipeline import Job
 from pulsar_spark.errors import PulsarError, SchemaMismatch, TopicNotFound
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

@@ -24,7 +24,7 @@ from pulsar_spark.protocol.batches import UnpackedBatch, message_key, unpack_bat
 from pulsar_spark.protocol.message_id import MessageId
 
 if TYPE_CHECKING:
-    from pulsar_spark.client.entries import ReceivedEntry
+    from pulsar_spark.engine.entries import ReceivedEntry
 
 
 class Run:

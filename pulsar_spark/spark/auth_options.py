@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from urllib.parse import unquote, urlsplit
 
-from pulsar_spark.client.options import AuthOptions
+from pulsar_spark.engine.options import AuthOptions
 from pulsar_spark.errors import OptionError, UnsupportedFeature
 
 _PLUGIN = "pulsar.client.authPluginClassName"

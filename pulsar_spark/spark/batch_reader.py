@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pulsar_spark.client.cluster import Cluster
+from pulsar_spark.engine.cluster import Cluster
 from pulsar_spark.schema.column_names import KEY
 from pulsar_spark.schema.record_batches import PERMISSIVE, Projection
 from pulsar_spark.spark.columns import check_columns, project, read_schema

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pulsar_spark.client.cluster import Cluster
-from pulsar_spark.client.entries import ReceivedEntry
-from pulsar_spark.client.lookup import Lookup
-from pulsar_spark.client.probe import Probe
-from pulsar_spark.client.reader import EntryReader
+from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.entries import ReceivedEntry
+from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.probe import Probe
+from pulsar_spark.engine.reader import EntryReader
 from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName

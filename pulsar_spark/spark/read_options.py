@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import StructType
 
-from pulsar_spark.client.options import ClientOptions, ReaderOptions, TlsOptions
+from pulsar_spark.engine.options import ClientOptions, ReaderOptions, TlsOptions
 from pulsar_spark.errors import OptionError, UnsupportedFeature
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.spark.auth_options import auth_options

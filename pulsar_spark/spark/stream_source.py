@@ -12,10 +12,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pulsar_spark.client.cluster import Cluster
-from pulsar_spark.client.consumer import EARLIEST, LATEST
-from pulsar_spark.client.probe import FoundEntry, Probe
-from pulsar_spark.client.subscription_set import SubscriptionSet
+from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.consumer import EARLIEST, LATEST
+from pulsar_spark.engine.probe import FoundEntry, Probe
+from pulsar_spark.engine.subscription_set import SubscriptionSet
 from pulsar_spark.errors import PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName

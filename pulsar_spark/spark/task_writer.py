@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pulsar_spark.client.cluster import Cluster
-from pulsar_spark.client.options import ProducerOptions
-from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pulsar_spark.client.options import ClientOptions, ProducerOptions
+from pulsar_spark.engine.options import ClientOptions, ProducerOptions
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.spark.option_table import Scope

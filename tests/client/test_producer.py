@@ -1,218 +1,249 @@
-"""Producers: who sends, in which order, under which ids, and how it ends."""
+"""Producers of `PulsarClient`: what callers are told, and on which thread."""
 
 from __future__ import annotations
 
-import logging
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from pulsar_spark.client.outgoing import OutgoingEntry
-from pulsar_spark.client.producer import Producer
+from pulsar_spark.client import MessageId, PulsarClient, Result
 from pulsar_spark.errors import (
     ClosedError,
+    InvalidRow,
     MessageTooLarge,
+    NotAllowed,
     OperationTimeout,
-    PulsarError,
+    OptionError,
+    ProducerQueueFull,
 )
-from pulsar_spark.protocol.message_id import MessageId
-from tests.client.producing import (
-    Results,
-    TopicScript,
-    batch,
-    make,
-    single,
-    topic,
-)
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from tests.engine.producing import NO_ID, TopicScript, refuse
+from tests.engine.scripted_broker import ScriptedBroker
 
 
-def test_messages_are_acknowledged_in_order() -> None:
-    with topic() as (script, cluster, _):
-        results = Results()
-        producer = make(cluster)
-        for number in range(3):
-            producer.send(single(b"message %d" % number, results))
-        producer.flush()
-        assert results.ids == [MessageId(7, entry) for entry in range(3)]
-        assert [sent.payload for sent in script.sends] == [b"message 0", b"message 1", b"message 2"]
-        assert script.sequence_ids == [0, 1, 2]
-        assert producer.last_sequence_id == 2
-        assert producer.last_message_id == MessageId(7, 2)
-        assert producer.pending_messages == 0
-        assert cluster.budget.used == 0
-        producer.close()
-        assert script.closed == [script.producers[0][1].producer_id]
+class Told:
+    """What callbacks were told, and where they ran."""
+
+    def __init__(self) -> None:
+        self.results: list[Result] = []
+        self.ids: list[MessageId] = []
+        self.threads: set[str] = set()
+
+    def __call__(self, result: Result, message_id: MessageId) -> None:
+        self.results.append(result)
+        self.ids.append(message_id)
+        self.threads.add(threading.current_thread().name)
 
 
-def test_a_batch_says_its_highest_sequence_id_twice() -> None:
-    with topic() as (script, cluster, _):
-        producer = make(cluster)
-        producer.send(batch(10))
-        producer.send(batch(5))
-        producer.close()
-        first, second = script.sends
-        assert (first.command.num_messages, first.command.highest_sequence_id) == (10, 9)
-        assert (first.metadata.num_messages_in_batch, first.metadata.highest_sequence_id) == (10, 9)
-        assert first.payload == b"body 0"
-        assert (second.sequence_id, second.command.highest_sequence_id) == (10, 14)
-        assert second.payload == b"body 10"
-        assert producer.last_sequence_id == 14
-        assert producer.counts.messages == producer.counts.acknowledged == 15
+@pytest.fixture
+def script() -> TopicScript:
+    return TopicScript()
 
 
-def test_sequence_ids_go_on_from_what_the_broker_knows_of_the_name() -> None:
-    with topic() as (script, cluster, _):
-        script.success = {"last_sequence_id": 41}
-        producer = make(cluster, producer_name="mine")
-        producer.open()
-        assert producer.last_sequence_id == 41
-        producer.send(single(b""))
-        producer.close()
-        assert script.sequence_ids == [42]
+@pytest.fixture
+def client(script: TopicScript) -> Iterator[PulsarClient]:
+    with ScriptedBroker(script) as broker, PulsarClient(f"pulsar://{broker.address}") as made:
+        yield made
 
 
-def test_sequence_ids_begin_behind_the_one_that_is_given() -> None:
-    with topic() as (script, cluster, _):
-        script.success = {"last_sequence_id": 41}
-        producer = make(cluster, initial_sequence_id=99)
-        producer.send(single(b""))
-        producer.send(single(b"", sequence_ids=(200, 200)))
-        producer.send(single(b""))
-        producer.close()
-        assert script.sequence_ids == [100, 200, 201]
-
-
-def test_the_partition_is_part_of_a_message_id() -> None:
-    with topic() as (_, cluster, _):
-        results = Results()
-        producer = Producer(cluster, "t-partition-3")
-        producer.send(single(b"", results))
-        producer.close()
-        assert results.ids == [MessageId(7, 0, partition=3)]
-
-
-def test_nothing_is_connected_before_it_is_needed() -> None:
-    with topic() as (_, cluster, broker):
-        make(cluster).close()
-        assert not broker.sessions
-
-
-# --- threads, ends --------------------------------------------------------------------------
-
-
-def test_entries_that_are_sent_together_are_one_after_the_other() -> None:
-    with topic() as (script, cluster, _):
-        results = Results()
-        producer = make(cluster)
-        chosen = single(b"chosen", results, sequence_ids=(50, 50))
-        producer.send_many([single(b"1", results), batch(3, results), chosen, batch(2, results)])
-        producer.send_many([])
-        producer.close()
-        assert script.sequence_ids == [0, 1, 50, 51]
-        assert script.sends[3].payload == b"body 51"
-        assert [found.entry_id for found in results.ids if found] == [0, 1, 2, 3]
-
-
-def test_what_comes_before_an_entry_that_cannot_be_sent_is_sent() -> None:
-    script = TopicScript(max_message_size=500)
-    with topic(script) as (_, cluster, _):
-        producer = make(cluster)
-        with pytest.raises(MessageTooLarge):
-            producer.send_many([single(b"1"), single(bytes(1000)), single(b"2")])
-        producer.send(single(b"3"))
-        producer.close()
-        assert [sent.payload for sent in script.sends] == [b"1", b"3"]
-        assert script.sequence_ids == [0, 1]
-        assert cluster.budget.used == 0
-
-
-@pytest.mark.parametrize("most,memory_limit", [(5, 64_000), (0, 500)])
-def test_more_entries_than_the_window_holds_go_through_it(most: int, memory_limit: int) -> None:
-    with topic(memory_limit=memory_limit) as (script, cluster, _):
-        producer = make(cluster, max_pending_messages=most)
-        producer.send_many([single(bytes(50)) for _ in range(40)])
-        producer.close()
-        assert script.sequence_ids == list(range(40))
-        assert cluster.budget.used == 0
-
-
-def test_many_threads_can_send_and_ids_stay_in_order() -> None:
-    with topic() as (script, cluster, _):
-        producer = make(cluster)
-
-        def send_many() -> None:
-            for _ in range(50):
-                producer.send(batch(3))
-
-        threads = [threading.Thread(target=send_many) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
-        producer.close()
-        assert script.sequence_ids == list(range(0, 600, 3))
-
-
-def test_a_failing_callback_does_not_harm_the_rest(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(error: PulsarError | None, message_id: MessageId | None) -> None:
-        raise RuntimeError("a callback's own fault")
-
-    with topic() as (_, cluster, _):
-        results = Results()
-        producer = make(cluster)
-        producer.send(OutgoingEntry(lambda _: b"", callback=fail))
-        producer.send(single(b"", results))
-        producer.close()
-        assert len(results.ids) == 1
-        assert "the callback of a send" in caplog.text
-
-
-def test_a_closed_producer_takes_no_more() -> None:
-    with topic() as (_, cluster, _):
-        producer = make(cluster)
-        producer.send(single(b""))
-        producer.close()
-        producer.close()
-        assert not producer.is_connected
-        with pytest.raises(ClosedError, match="the producer is closed"):
-            producer.send(single(b""))
-        with pytest.raises(ClosedError):
-            producer.flush()
-        with pytest.raises(ClosedError):
-            producer.open()
-
-
-def test_an_aborted_producer_tells_the_callbacks_of_what_was_pending() -> None:
-    with topic() as (script, cluster, _):
-        script.on_send = lambda session, sent: True
-        results = Results()
-        producer = make(cluster)
-        producer.send(single(b"", results))
-        producer.abort()
-        assert [type(error) for error in results.errors] == [ClosedError]
-        script.wait_for(lambda: bool(script.closed))
-
-
-def test_the_end_of_the_client_ends_its_producers() -> None:
-    with topic() as (script, cluster, _):
-        script.on_send = lambda session, sent: True
-        producer = make(cluster)
-        producer.send(single(b""))
-        cluster.close()
-        with pytest.raises(ClosedError):
-            producer.flush()
-
-
-def test_close_raises_what_could_not_be_delivered_and_leaves_all_the_same(
-    caplog: pytest.LogCaptureFixture,
+def test_a_message_is_sent_at_once_with_what_its_batch_holds(
+    script: TopicScript, client: PulsarClient
 ) -> None:
-    caplog.set_level(logging.DEBUG)
-    with topic() as (script, cluster, _):
-        script.on_send = lambda session, sent: True
-        producer = make(cluster, send_timeout=0.2)
-        producer.send(single(b""))
-        with pytest.raises(OperationTimeout):
-            producer.close()
-        script.wait_for(lambda: bool(script.closed))
-        with pytest.raises(OperationTimeout):
-            producer.close()
+    producer = client.create_producer(
+        "t", batching_enabled=True, batching_max_publish_delay_ms=60_000
+    )
+    told = Told()
+    producer.send_async(b"1", told)
+    assert str(producer.send(b"2")) == "(7,0,-1,1)"
+    producer.flush()
+    assert [str(found) for found in told.ids] == ["(7,0,-1,0)"]
+
+
+def test_callbacks_run_on_a_thread_of_the_client_and_before_flush_returns(
+    client: PulsarClient,
+) -> None:
+    producer = client.create_producer("t", batching_enabled=True, block_if_queue_full=True)
+    told = Told()
+    for _ in range(2000):
+        producer.send_async(b"x", told)
+    producer.flush()
+    assert told.results == [Result.Ok] * 2000
+    assert told.ids == sorted(told.ids)
+    assert told.threads == {"pulsar-spark-callbacks"}
+
+
+def test_a_callback_may_send_and_wait(client: PulsarClient) -> None:
+    producer = client.create_producer("t")
+    stored: list[MessageId] = []
+    done = threading.Event()
+
+    def again(result: Result, message_id: MessageId) -> None:
+        stored.append(producer.send(b"from a callback"))
+        producer.flush()
+        done.set()
+
+    producer.send_async(b"first", again)
+    assert done.wait(10)
+    assert str(stored[0]) == "(7,1,-1,-1)"
+
+
+def test_no_callback_is_needed(script: TopicScript, client: PulsarClient) -> None:
+    producer = client.create_producer("t")
+    producer.send_async(b"x", None)
+    producer.flush()
+    assert len(script.sends) == 1
+
+
+@pytest.mark.fault(89)
+def test_an_error_reaches_callbacks_flush_and_the_next_send(
+    script: TopicScript, client: PulsarClient
+) -> None:
+    refuse(script, pb.NotAllowedError, sequence_id=1)
+    producer = client.create_producer("t")
+    told = Told()
+    for _ in range(3):
+        producer.send_async(b"x", told)
+    with pytest.raises(NotAllowed):
+        producer.flush()
+    with pytest.raises(NotAllowed):
+        producer.send(b"x")
+    producer.send_async(b"x", told)
+    with pytest.raises(NotAllowed):
+        producer.close()
+    assert told.results[0] is Result.Ok
+    assert set(told.results[1:]) == {Result.NotAllowedError}
+    assert len(told.results) == 4
+
+
+@pytest.mark.fault(7)
+def test_send_without_a_receipt_ends_at_its_timeout(
+    script: TopicScript, client: PulsarClient
+) -> None:
+    script.on_send = lambda session, sent: True
+    producer = client.create_producer("t", send_timeout_millis=200)
+    with pytest.raises(OperationTimeout, match="not acknowledged"):
+        producer.send(b"x")
+
+
+def test_a_full_queue_is_told_or_waited_for(script: TopicScript, client: PulsarClient) -> None:
+    script.on_send = lambda session, sent: True
+    producer = client.create_producer("t", max_pending_messages=2)
+    told = Told()
+    for _ in range(3):
+        producer.send_async(b"x", told)
+    with pytest.raises(ProducerQueueFull, match="block_if_queue_full"):
+        producer.send(b"x")
+    producer.abort()
+    script.on_send = None
+    with client.create_producer("t", max_pending_messages=2, block_if_queue_full=True) as blocking:
+        for _ in range(20):
+            blocking.send_async(b"x", told)
+    assert sorted(told.results) == [Result.Ok] * 20 + [Result.AlreadyClosed] * 2 + [
+        Result.ProducerQueueIsFull
+    ]
+
+
+@pytest.mark.fault(86)
+def test_a_message_that_is_too_large_is_told_and_the_rest_goes_on(
+    script: TopicScript, client: PulsarClient
+) -> None:
+    script.max_message_size = 1000
+    producer = client.create_producer("t", batching_enabled=True)
+    told = Told()
+    for content in (b"1", bytes(2000), b"2"):
+        producer.send_async(content, told)
+    producer.flush()
+    assert sorted(told.results) == [Result.Ok, Result.Ok, Result.MessageTooBig]
+    with pytest.raises(MessageTooLarge):
+        producer.send(bytes(2000))
+
+
+def test_duplicates_have_the_id_of_none(script: TopicScript, client: PulsarClient) -> None:
+    def on_send(session: Any, sent: Any) -> bool:
+        script.acknowledge(session, sent, duplicate=True)
+        return True
+
+    script.on_send = on_send
+    assert client.create_producer("t").send(b"x") == MessageId()
+    assert NO_ID == 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"partition_key": 5},
+        {"ordering_key": 5},
+        {"properties": [("a", "b")]},
+        {"sequence_id": "1"},
+        {"event_timestamp": "now"},
+        {"deliver_after": 5},
+    ],
+)
+def test_arguments_of_a_wrong_type_are_refused_at_once(
+    client: PulsarClient, arguments: dict[str, Any]
+) -> None:
+    producer = client.create_producer("t")
+    with pytest.raises(OptionError, match=next(iter(arguments))):
+        producer.send(b"x", **arguments)
+    with pytest.raises(OptionError):
+        producer.send_async(b"x", Told(), **arguments)
+
+
+def test_values_must_fit_the_schema(client: PulsarClient) -> None:
+    producer = client.create_producer("t")
+    with pytest.raises(InvalidRow):
+        producer.send("text")
+    with pytest.raises(InvalidRow):
+        producer.send_async("text", Told())
+
+
+def test_a_message_that_utf8_cannot_express_is_refused(client: PulsarClient) -> None:
+    producer = client.create_producer("t")
+    told = Told()
+    with pytest.raises(InvalidRow):
+        producer.send(b"x", partition_key="\ud800")
+    producer.send_async(b"x", told, properties={"a": "\ud800"})
+    producer.flush()
+    assert told.results == [Result.UnknownError]
+
+
+def test_a_router_must_choose_a_partition_that_is_there() -> None:
+    script = TopicScript(partitions=2)
+    with ScriptedBroker(script) as broker, PulsarClient(f"pulsar://{broker.address}") as client:
+        producer = client.create_producer("t", message_router=lambda message, partitions: 2)
+        with pytest.raises(OptionError, match="partition 2 of 2"):
+            producer.send(b"x", partition_key="k", ordering_key="o", properties={"a": "b"})
+
+
+def test_after_close_nothing_is_sent(script: TopicScript, client: PulsarClient) -> None:
+    producer = client.create_producer("t")
+    producer.send(b"x")
+    producer.close()
+    producer.close()
+    told = Told()
+    with pytest.raises(ClosedError):
+        producer.send(b"x")
+    producer.send_async(b"x", told)
+    with pytest.raises(ClosedError):
+        producer.flush()
+    assert not producer.is_connected()
+    assert len(script.sends) == 1
+
+
+def test_an_error_in_the_callers_code_leaves_without_waiting(
+    script: TopicScript, client: PulsarClient
+) -> None:
+    script.on_send = lambda session, sent: True
+    told = Told()
+
+    def write() -> None:
+        with client.create_producer("t") as producer:
+            producer.send_async(b"x", told)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write()
+    client.close()
+    assert told.results == [Result.AlreadyClosed]

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pulsar_spark.client.cluster import Cluster
-from pulsar_spark.client.connection_pool import ConnectionPool
-from pulsar_spark.client.entries import ReceivedEntry
-from pulsar_spark.client.lookup import Lookup
-from pulsar_spark.client.options import ClientOptions, ReaderOptions
-from pulsar_spark.client.reader import EntryReader
+from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.connection_pool import ConnectionPool
+from pulsar_spark.engine.entries import ReceivedEntry
+from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.options import ClientOptions, ReaderOptions
+from pulsar_spark.engine.reader import EntryReader
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields, unpack_batch
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position

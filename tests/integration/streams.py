@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pulsar_spark.client.cluster import Cluster
-from pulsar_spark.client.options import ProducerOptions
-from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.spark.stream_offsets import StreamOffset
 from pulsar_spark.spark.stream_options import Caps

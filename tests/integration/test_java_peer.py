@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsar_spark.client.lookup import Lookup
-from pulsar_spark.client.message_columns import MessageColumns
-from pulsar_spark.client.options import ProducerOptions, ReaderOptions
-from pulsar_spark.client.reader import EntryReader
-from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.message_columns import MessageColumns
+from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
+from pulsar_spark.engine.reader import EntryReader
+from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.protocol.batches import message_key
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from tests.integration.brokers import Broker, as_real

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.client.lookup import Lookup
-from pulsar_spark.client.options import ProducerOptions
-from pulsar_spark.client.outgoing import OutgoingEntry
-from pulsar_spark.client.producer import Producer
-from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.outgoing import OutgoingEntry
+from pulsar_spark.engine.producer import Producer
+from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.errors import (
     MessageTooLarge,
     OperationTimeout,

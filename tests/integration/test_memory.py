@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_spark.client.options import ProducerOptions
-from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.schema.record_batches import MAX_BYTES
 from tests.integration.brokers import Broker

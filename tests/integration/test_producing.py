@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pulsar_spark.client import MessageId, PulsarClient
-from pulsar_spark.client.cluster import Cluster
-from pulsar_spark.client.message_columns import MessageColumns
-from pulsar_spark.client.options import ClientOptions, ProducerOptions
-from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.message_columns import MessageColumns
+from pulsar_spark.engine.options import ClientOptions, ProducerOptions
+from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.errors import ProducerBusy, ProducerFenced, TopicTerminated
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
@@ -231,7 +231,7 @@ def test_exclusive_access_is_kept_lost_and_waited_for(broker: Broker) -> None:
 def test_a_name_that_is_in_use_is_an_error_after_a_while(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pulsar_spark.client import registrar
+    from pulsar_spark.engine import registrar
 
     monkeypatch.setattr(registrar, "BUSY_SECONDS", 1.0)
     topic = broker.create_topic()

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.client.connection_pool import ConnectionPool
-from pulsar_spark.client.lookup import Lookup
-from pulsar_spark.client.options import ProducerOptions, ReaderOptions
-from pulsar_spark.client.probe import FoundEntry, Probe
-from pulsar_spark.client.reader import EntryReader
-from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.engine.connection_pool import ConnectionPool
+from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
+from pulsar_spark.engine.probe import FoundEntry, Probe
+from pulsar_spark.engine.reader import EntryReader
+from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.errors import TopicNotFound, TopicTerminated
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import (

@@ -14,9 +14,9 @@ from google.protobuf.type_pb2 import Field, Option
 from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, LongType, StructType
 
-from pulsar_spark.client.message_columns import MessageColumns
-from pulsar_spark.client.options import ProducerOptions
-from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.engine.message_columns import MessageColumns
+from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.errors import CorruptMessage
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

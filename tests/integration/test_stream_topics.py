@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.errors import DataLossError, TopicNotFound
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.spark.stream_options import Caps

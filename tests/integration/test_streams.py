@@ -10,11 +10,11 @@ from functools import partial
 
 import pytest
 
-from pulsar_spark.client import consumer
-from pulsar_spark.client.backoff import Deadline
-from pulsar_spark.client.consumer import TopicEnd
-from pulsar_spark.client.pipeline import Job, retrying, run
-from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.engine import consumer
+from pulsar_spark.engine.backoff import Deadline
+from pulsar_spark.engine.consumer import TopicEnd
+from pulsar_spark.engine.pipeline import Job, retrying, run
+from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.errors import ConsumerBusy, DataLossError
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import Position

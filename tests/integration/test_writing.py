@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.client.batching import Solo
-from pulsar_spark.client.message_columns import MessageColumns
-from pulsar_spark.client.options import ProducerOptions
-from pulsar_spark.client.outgoing import OutgoingEntry
-from pulsar_spark.client.producer import Producer
-from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.engine.batching import Solo
+from pulsar_spark.engine.message_columns import MessageColumns
+from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.outgoing import OutgoingEntry
+from pulsar_spark.engine.producer import Producer
+from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.errors import IncompatibleSchema, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.client.entries import ReceivedEntry
+from pulsar_spark.engine.entries import ReceivedEntry
 from pulsar_spark.errors import CorruptMessage
 from pulsar_spark.protocol.message_id import MessageId
 from pulsar_spark.schema import column_names as names

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsar_spark.client.cluster import Cluster
-from pulsar_spark.client.options import ClientOptions
+from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import AuthorizationError, OperationTimeout, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo

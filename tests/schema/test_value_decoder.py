@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.client.entries import ReceivedEntry
+from pulsar_spark.engine.entries import ReceivedEntry
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo

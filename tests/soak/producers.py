@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 import time
 
-from pulsar_spark.client.options import ProducerOptions
-from pulsar_spark.client.topic_writer import TopicWriter
+from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.protocol.batches import MessageFields
 from tests.integration.brokers import Broker
 from tests.integration.messages import clustered

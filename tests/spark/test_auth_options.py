@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.client.options import AuthOptions
+from pulsar_spark.engine.options import AuthOptions
 from pulsar_spark.errors import OptionError, PulsarError, UnsupportedFeature
 from pulsar_spark.spark.auth_options import auth_options
 

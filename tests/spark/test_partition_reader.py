@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.client.options import ClientOptions
+from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import ChecksumMismatch, DataLossError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.schema.record_batches import Projection

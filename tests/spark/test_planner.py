@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from pulsar_spark.client.cluster import Cluster
+from pulsar_spark.engine.cluster import Cluster
 from pulsar_spark.errors import DataLossError, InvalidOffset, OptionError, TopicNotFound
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageId, Position

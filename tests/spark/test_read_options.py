@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from pulsar_spark.client.options import AuthOptions
+from pulsar_spark.engine.options import AuthOptions
 from pulsar_spark.errors import InvalidOffset, InvalidTopicName, OptionError, UnsupportedFeature
 from pulsar_spark.protocol.message_id import MessageId
 from pulsar_spark.spark.offsets import EARLIEST_BOUND, LATEST_BOUND, Bound, BoundKind

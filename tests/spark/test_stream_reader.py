@@ -21,7 +21,7 @@ from pulsar_spark.errors import InvalidOffset, OptionError
 from pulsar_spark.spark.stream_options import parse_stream_options
 from pulsar_spark.spark.stream_reader import PulsarStreamReader
 from pulsar_spark.testing import EmbeddedBroker
-from tests.client.test_connection import wait_until
+from tests.engine.test_connection import wait_until
 from tests.spark.streams import backlogs
 from tests.spark.topics import full, rows_of, store_many
 

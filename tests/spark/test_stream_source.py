@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsar_spark.client import consumer
+from pulsar_spark.engine import consumer
 from pulsar_spark.errors import ConsumerBusy, DataLossError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.stream_offsets import StreamOffset
 from pulsar_spark.spark.stream_options import Caps
 from pulsar_spark.testing import EmbeddedBroker
-from tests.client.test_connection import wait_until
-from tests.client.topics import lose_topic
+from tests.engine.test_connection import wait_until
+from tests.engine.topics import lose_topic
 from tests.spark.streams import NO_CAPS, Make, backlogs, queries
 from tests.spark.topics import NOW, full, store, store_many
 

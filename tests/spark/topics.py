@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from pulsar_spark.client.cluster import Cluster
-from pulsar_spark.client.options import ClientOptions
+from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields, encode_batch

@@ -1,0 +1,105 @@
+"""Credentials: what CONNECT and AUTH_RESPONSE carry.
+
+Pulsar binary protocol, section "Authentication". The method's name and its data are all that
+the connection needs to know, so another method is another `AuthProvider`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from pulsar_spark.engine.options import AuthOptions
+from pulsar_spark.errors import AuthenticationError, OptionError, UnsupportedFeature
+
+_MAX_TOKEN = 1024 * 1024
+
+
+class AuthProvider(Protocol):
+    """One way to log in. `auth_data` is called for every CONNECT and every challenge."""
+
+    @property
+    def method_name(self) -> str:
+        """The name that brokers know the method by."""
+
+    def auth_data(self) -> bytes | None:
+        """Return fresh credentials, None for a method without any.
+
+        Raises AuthenticationError where they cannot be had.
+        """
+
+
+class NoAuth:
+    """No credentials."""
+
+    method_name = "none"
+
+    def auth_data(self) -> bytes | None:
+        """Return None."""
+        return None
+
+
+class TokenAuth:
+    """A token, given as text or read from a file each time, so that it can be renewed there."""
+
+    method_name = "token"
+
+    def __init__(self, token: str | None = None, token_file: str | None = None) -> None:
+        if (token is None) == (token_file is None):
+            raise OptionError("token authentication takes either a token or a token file")
+        self._token = token
+        self._file = token_file
+
+    def __repr__(self) -> str:
+        return "TokenAuth(***)"
+
+    def auth_data(self) -> bytes | None:
+        """Return the token; raises AuthenticationError if its file cannot be read."""
+        if self._file is None:
+            return (self._token or "").encode()
+        try:
+            with Path(self._file).open("rb") as file:
+                token = file.read(_MAX_TOKEN).strip()
+        except OSError as error:
+            raise AuthenticationError(
+                f"the token file {self._file} cannot be read: {error.strerror}"
+            ) from None
+        if not token:
+            raise AuthenticationError(f"the token file {self._file} is empty")
+        return token
+
+
+class BasicAuth:
+    """User name and password."""
+
+    method_name = "basic"
+
+    def __init__(self, username: str, password: str) -> None:
+        self._username = username
+        self._password = password
+
+    def __repr__(self) -> str:
+        return f"BasicAuth({self._username!r}, ***)"
+
+    def auth_data(self) -> bytes | None:
+        """Return ``user:password``."""
+        return f"{self._username}:{self._password}".encode()
+
+
+def provider_for(options: AuthOptions) -> AuthProvider:
+    """Return the provider for the options.
+
+    Raises OptionError where they lack something, UnsupportedFeature for other methods.
+    """
+    if options.method == "none":
+        return NoAuth()
+    if options.method == "token":
+        return TokenAuth(options.token, options.token_file)
+    if options.method == "basic":
+        if options.username is None or options.password is None:
+            raise OptionError("basic authentication needs a user name and a password")
+        return BasicAuth(options.username, options.password)
+    raise UnsupportedFeature(
+        f"authentication by {options.method} is not supported yet",
+        "Use a token or basic authentication.",
+    )

@@ -1,0 +1,533 @@
+"""A connection to one broker: a socket, one thread that receives, and who waits for what.
+
+The receive thread connects, shakes hands, reads, answers PING, completes requests and calls the
+handlers of consumers and producers. It never waits for anybody but the socket. Handlers and the
+callbacks of requests run on it, so they must be quick; they may send.
+
+`_mutex` guards the protocol core and is never held while a handler runs or the socket is
+written. What the core wants written goes to the `Writer`, in order, before the mutex is left.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, cast
+
+from pulsar_spark import __version__
+from pulsar_spark.engine.addresses import BrokerAddress
+from pulsar_spark.engine.auth import AuthProvider, NoAuth
+from pulsar_spark.engine.backoff import Deadline
+from pulsar_spark.engine.handlers import ConsumerHandler, HandlerTable, ProducerHandler
+from pulsar_spark.engine.options import ClientOptions
+from pulsar_spark.engine.requests import (
+    ANSWERS,
+    Request,
+    RequestTable,
+    asked_consumer,
+    error_in,
+    fail,
+)
+from pulsar_spark.engine.transport import Transport
+from pulsar_spark.engine.writer import Writer
+from pulsar_spark.errors import (
+    AuthenticationError,
+    ClosedError,
+    ConnectError,
+    ConnectionLost,
+    PulsarError,
+    redact,
+)
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.connection import Connection
+from pulsar_spark.protocol.events import (
+    CommandReceived,
+    ConnectionFailed,
+    EndOfStream,
+    Event,
+    MessageReceived,
+)
+from pulsar_spark.protocol.frames import BODY_FIELDS, Buffer
+from pulsar_spark.protocol.states import Role
+
+logger = logging.getLogger(__name__)
+
+CLIENT_VERSION = f"pulsar-spark-{__version__}"
+
+_T = pb.BaseCommand
+
+_TICK = 1.0
+_MAX_LOGIN_STEPS = 10
+_CLOSE_TIMEOUT = 2.0
+
+
+class ClientConnection:
+    """A connection to a broker, possibly through a proxy. `start` it once, `close` it at the end.
+
+    Everything may be called from any thread. After the process has forked, the child can only
+    drop it. Methods that send raise ConnectionLost (ClosedError after `close`) once the
+    connection has ended, and OperationTimeout, which ends it, when the broker takes no data.
+    """
+
+    def __init__(
+        self, address: BrokerAddress, options: ClientOptions, auth: AuthProvider | None = None
+    ) -> None:
+        self.address = address
+        self.options = options
+        self.connected = pb.CommandConnected(server_version="")
+        self._auth = auth or NoAuth()
+        self._pid = os.getpid()
+        self._ready: Future[ClientConnection] = Future()
+        self._ready.set_running_or_notify_cancel()
+        self._transport: Transport | None = None
+        self._writer = Writer(address.logical)
+        self._handlers = HandlerTable()
+        self._mutex = threading.Lock()
+        # The following are guarded by _mutex.
+        self._core = Connection(Role.CLIENT)
+        self._requests = RequestTable()
+        self._error: PulsarError | None = None
+        self._challenges = 0
+        # The following belong to the receive thread.
+        self._login_steps = 0
+        self._logged_unknown = False
+        self._heard = True
+        self._ping_at = 0.0
+        name = f"pulsar-{address.logical}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    # --- life ---------------------------------------------------------------------------------
+
+    def start(self) -> Future[ClientConnection]:
+        """Begin to connect; the future gives this connection, or ConnectError or a refusal."""
+        self._check_process()
+        self._thread.start()
+        return self._ready
+
+    def open(self) -> ClientConnection:
+        """Connect, and return when the broker has accepted; raises as `start`'s future."""
+        return self.start().result()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended; it is of no use then."""
+        return self._error is not None or os.getpid() != self._pid
+
+    @property
+    def max_message_size(self) -> int:
+        """Bytes of metadata and payload that the broker takes in one message."""
+        return self._core.max_message_size
+
+    def supports(self, feature: str) -> bool:
+        """Whether the broker announced a feature flag, by its name in FeatureFlags."""
+        return bool(getattr(self.connected.feature_flags, feature))
+
+    def close(self, timeout: float = _CLOSE_TIMEOUT) -> None:
+        """End the connection and wait up to `timeout` seconds for its thread.
+
+        Open requests and handlers are told ClosedError.
+        """
+        if os.getpid() != self._pid:
+            # The parent uses the socket: only this process's end of it is given back.
+            if self._transport is not None:
+                self._transport.close()
+            return
+        self._fail(ClosedError("the connection was closed", broker=self.address.logical))
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+
+    # --- requests and commands ----------------------------------------------------------------
+
+    def request(
+        self, builder: Callable[[int], pb.BaseCommand], timeout: float | None = None
+    ) -> Any:
+        """Send the command that `builder` makes of a request id and return its answer's message.
+
+        Raises the broker's error, OperationTimeout after `timeout` (default: the operation
+        timeout) seconds, ConnectionLost.
+        """
+        request = cast(Request, self.request_async(builder, timeout))
+        try:
+            return request.result(max(request.deadline - time.monotonic(), 0.0))
+        except FutureTimeout:
+            if self.forget(request):
+                raise request.timeout_error(self.address.logical) from None
+            return request.result()
+
+    def request_async(
+        self, builder: Callable[[int], pb.BaseCommand], timeout: float | None = None
+    ) -> Future[Any]:
+        """As `request`, but return a future, which holds all errors too.
+
+        Its time-out can come a second late.
+        """
+        self._check_process()
+        timeout = timeout or self.options.operation_timeout
+        with self._mutex:
+            command = builder(self._requests.next_id())
+            request_id = getattr(command, BODY_FIELDS[command.type]).request_id
+            name = pb.BaseCommand.Type.Name(command.type)
+            request = Request(request_id, name, timeout, asked_consumer(command))
+            try:
+                self._check_open()
+                self._requests.add(request)
+                self._core.send(command)
+            except PulsarError as error:
+                self._requests.take(request_id)
+                request.set_exception(error)
+                return request
+            self._writer.put(self._core.data_to_send())
+        try:
+            self._flush(timeout)
+        except PulsarError as error:
+            if self.forget(request):
+                request.set_exception(error)
+        return request
+
+    def forget(self, request: Future[Any]) -> bool:
+        """Stop waiting for a request: a later answer is ignored. Return whether it was open."""
+        with self._mutex:
+            return self._requests.take(cast(Request, request).request_id) is not None
+
+    def send(self, command: pb.BaseCommand, timeout: float | None = None) -> bool:
+        """Send a command. Return False where it became pointless, and nothing was sent."""
+        self._check_process()
+        with self._mutex:
+            self._check_open()
+            if not self._core.send(command):
+                return False
+            self._writer.put(self._core.data_to_send())
+        self._flush(timeout)
+        return True
+
+    def send_payload(
+        self,
+        command: pb.BaseCommand,
+        metadata: bytes,
+        payload: Buffer,
+        timeout: float | None = None,
+    ) -> bool:
+        """Send a SEND with serialized metadata and payload; as `send`.
+
+        Returns when the socket has taken everything, so a slow broker holds its senders back.
+        """
+        return self.send_payloads([(command, metadata, payload)], timeout)
+
+    def send_payloads(
+        self,
+        entries: Iterable[tuple[pb.BaseCommand, bytes, Buffer]],
+        timeout: float | None = None,
+    ) -> bool:
+        """As `send_payload`, for several entries, which are written together and in order.
+
+        Returns False if any of them became pointless.
+        """
+        self._check_process()
+        with self._mutex:
+            self._check_open()
+            sent = [self._core.send_payload(*entry) for entry in entries]
+            self._writer.put(self._core.data_to_send())
+        self._flush(timeout)
+        return all(sent)
+
+    # --- handlers -----------------------------------------------------------------------------
+
+    def add_consumer(self, handler: ConsumerHandler) -> int:
+        """Register a handler, before SUBSCRIBE is sent, and return its consumer id."""
+        self._check_process()
+        with self._mutex:
+            self._check_open()
+            return self._handlers.add_consumer(handler)
+
+    def remove_consumer(self, consumer_id: int) -> None:
+        """Forget a handler. What still arrives for it is dropped."""
+        self._handlers.remove_consumer(consumer_id)
+
+    def add_producer(self, handler: ProducerHandler, producer_id: int | None = None) -> int:
+        """Register a handler, before PRODUCER is sent, and return its producer id.
+
+        A producer that comes back gives the id it had.
+        """
+        self._check_process()
+        with self._mutex:
+            self._check_open()
+            return self._handlers.add_producer(handler, producer_id)
+
+    def remove_producer(self, producer_id: int) -> None:
+        """Forget a handler. What still arrives for it is dropped."""
+        self._handlers.remove_producer(producer_id)
+
+    # --- checks and writing -------------------------------------------------------------------
+
+    def _check_process(self) -> None:
+        # Before any lock is touched: another thread may have held it when the process forked.
+        if os.getpid() != self._pid:
+            raise ClosedError(
+                "the connection was opened by another process and cannot be used after a fork",
+                "Make a client of its own in each process.",
+                broker=self.address.logical,
+            )
+
+    def _check_open(self) -> None:
+        if self._error is not None:
+            raise _as_lost(self._error)
+
+    def _flush(self, timeout: float | None) -> None:
+        try:
+            if threading.current_thread() is self._thread:
+                self._writer.flush_now()
+            else:
+                self._writer.flush(Deadline(timeout or self.options.operation_timeout))
+        except PulsarError as error:
+            self._fail(error)
+            raise
+
+    # --- the receive thread -------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            transport = self._shake_hands()
+            self._receive(transport)
+        except PulsarError as error:
+            self._fail(error)
+        except Exception:
+            logger.exception("the connection to %s ends by an internal error", self.address)
+            self._fail(
+                ConnectionLost("an internal error, see the log", broker=self.address.logical)
+            )
+        finally:
+            self._finish()
+
+    def _shake_hands(self) -> Transport:
+        options = self.options
+        command = commands.connect(
+            CLIENT_VERSION,
+            auth_method_name=self._auth.method_name,
+            auth_data=self._credentials(),
+            proxy_to_broker_url=self.address.logical if self.address.proxied else None,
+        )
+        transport = Transport.connect(
+            self.address.physical, options.connection_timeout, cancelled=lambda: self.closed
+        )
+        self._transport = transport
+        self._writer.open(transport)
+        with self._mutex:
+            self._core.send(command)
+            self._writer.put(self._core.data_to_send())
+        deadline = Deadline(options.connection_timeout)
+        while not self._ready.done() and self._error is None:
+            if deadline.expired():
+                raise ConnectError(
+                    f"the broker did not answer CONNECT within {deadline.seconds:g} s",
+                    "Check that service.url names a Pulsar broker or proxy.",
+                    broker=self.address.physical,
+                )
+            self._receive_once(transport, deadline.remaining())
+        return transport
+
+    def _receive(self, transport: Transport) -> None:
+        interval = self.options.keep_alive_interval
+        self._ping_at = time.monotonic() + interval
+        tick = min(_TICK, interval)
+        next_tick = 0.0
+        while self._error is None:
+            now = time.monotonic()
+            if now >= next_tick:
+                self._keep_alive(now)
+                self._expire_requests(now)
+                next_tick = now + tick
+            self._receive_once(transport, next_tick - now)
+
+    def _receive_once(self, transport: Transport, timeout: float) -> None:
+        self._writer.flush_now()
+        data = transport.receive(timeout, or_writable=self._writer.stuck)
+        if data is None:
+            return
+        self._heard = True
+        with self._mutex:
+            if data:
+                self._core.receive_data(data)
+            else:
+                self._core.receive_eof()
+            events = self._core.events_received()
+            self._writer.put(self._core.data_to_send())
+        # PONG goes out before handlers run.
+        self._writer.flush_now()
+        for event in events:
+            self._dispatch(event)
+
+    def _keep_alive(self, now: float) -> None:
+        """Send PING every interval; raise ConnectionLost if nothing came since the last one."""
+        if now < self._ping_at:
+            return
+        interval = self.options.keep_alive_interval
+        if not self._heard:
+            raise ConnectionLost(
+                f"the broker was silent for {interval:g} s after a PING",
+                broker=self.address.logical,
+            )
+        self._heard = False
+        self._ping_at = now + interval
+        with self._mutex:
+            self._core.send(commands.ping())
+            self._writer.put(self._core.data_to_send())
+
+    def _expire_requests(self, now: float) -> None:
+        with self._mutex:
+            expired = self._requests.take_expired(now)
+        for request in expired:
+            request.set_exception(request.timeout_error(self.address.logical))
+
+    def _dispatch(self, event: Event) -> None:
+        if isinstance(event, MessageReceived):
+            self._handlers.on_message(event)
+        elif isinstance(event, CommandReceived):
+            if event.kind in ANSWERS:
+                self._on_answer(event.kind, event.body)
+            elif event.kind == _T.CONNECTED:
+                self.connected = cast(pb.CommandConnected, event.body)
+                self._ready.set_result(self)
+            elif event.kind == _T.AUTH_CHALLENGE:
+                self._on_challenge(cast(pb.CommandAuthChallenge, event.body))
+            else:
+                self._handlers.on_command(event.kind, event.body)
+                if event.kind == _T.CLOSE_CONSUMER:
+                    self._on_sent_away(cast(pb.CommandCloseConsumer, event.body).consumer_id)
+        elif isinstance(event, ConnectionFailed):
+            raise event.error.with_context(broker=self.address.logical)
+        elif isinstance(event, EndOfStream):
+            kind = ConnectionLost if self._ready.done() else ConnectError
+            raise kind("the broker ended the connection", broker=self.address.logical)
+
+    def _on_answer(self, kind: int, body: Any) -> None:
+        error = error_in(body, self.address.logical)
+        if error is not None and not self._ready.done():
+            raise error
+        with self._mutex:
+            request = self._requests.get(body.request_id)
+            # A producer that has to wait for its turn gets a second answer to its request.
+            waits = kind == _T.PRODUCER_SUCCESS and not body.producer_ready
+            if request is not None and not waits:
+                self._requests.take(body.request_id)
+        if request is None:
+            self._log_unknown(kind, body.request_id)
+        elif error is not None:
+            request.set_exception(error)
+        elif not waits:
+            request.set_result(body)
+
+    def _on_sent_away(self, consumer_id: int) -> None:
+        """Wait no longer for what a broker was asked about a consumer that it has no more."""
+        with self._mutex:
+            requests = self._requests.take_asked(consumer_id)
+        for request in requests:
+            fail(
+                request,
+                ConnectionLost("the broker sent the consumer away", broker=self.address.logical),
+            )
+
+    def _log_unknown(self, kind: int, request_id: int) -> None:
+        level = logging.DEBUG if self._logged_unknown else logging.WARNING
+        self._logged_unknown = True
+        logger.log(
+            level,
+            "%s: ignored %s for request %d, which is not open (any more)",
+            self.address.logical,
+            BODY_FIELDS[kind],
+            request_id,
+        )
+
+    # --- credentials --------------------------------------------------------------------------
+
+    def _on_challenge(self, body: pb.CommandAuthChallenge) -> None:
+        method = body.challenge.auth_method_name
+        if method != self._auth.method_name:
+            raise AuthenticationError(
+                f"the broker asks for credentials of the method {redact(method[:100])!r}, "
+                f"{self._auth.method_name!r} is configured",
+                broker=self.address.logical,
+            )
+        if not self._ready.done():
+            self._login_steps += 1
+            if self._login_steps > _MAX_LOGIN_STEPS:
+                raise AuthenticationError(
+                    f"the broker asked for credentials more than {_MAX_LOGIN_STEPS} times",
+                    broker=self.address.logical,
+                )
+        # Fetching credentials can take long; one thread at a time does it, however often asked.
+        with self._mutex:
+            self._challenges += 1
+            start = self._challenges == 1
+        if start:
+            name = f"pulsar-auth-{self.address.logical}"
+            threading.Thread(target=self._refresh, name=name, daemon=True).start()
+
+    def _refresh(self) -> None:
+        answered = 0
+        try:
+            while True:
+                with self._mutex:
+                    # One answer serves for all challenges that came before it.
+                    self._challenges -= answered
+                    answered = self._challenges
+                if not answered:
+                    return
+                data = self._credentials() or b""
+                self.send(commands.auth_response(CLIENT_VERSION, self._auth.method_name, data))
+        except PulsarError as error:
+            self._fail(error)
+
+    def _credentials(self) -> bytes | None:
+        try:
+            return self._auth.auth_data()
+        except PulsarError:
+            raise
+        except Exception as error:
+            # Neither its text nor its traceback is shown: they may quote a secret.
+            raise AuthenticationError(
+                f"credentials could not be had ({type(error).__name__})",
+                broker=self.address.logical,
+            ) from None
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def _fail(self, error: PulsarError) -> None:
+        """Note why the connection ends, and wake the receive thread, which tells everybody."""
+        with self._mutex:
+            if self._error is not None:
+                return
+            self._error = error
+        if self._transport is not None:
+            self._transport.shutdown()
+
+    def _finish(self) -> None:
+        self._fail(ConnectionLost("the connection ended", broker=self.address.logical))
+        error = cast(PulsarError, self._error)
+        # A sender may still be inside the transport; the shutdown makes it leave.
+        self._writer.close()
+        if not self._ready.done():
+            self._ready.set_exception(error)
+        with self._mutex:
+            requests = self._requests.take_all()
+        for request in requests:
+            fail(request, _as_lost(error))
+        for handler in self._handlers.take_all():
+            try:
+                handler.on_disconnect(_as_lost(error))
+            except Exception:
+                logger.exception("a handler failed when its connection ended")
+
+
+def _as_lost(error: PulsarError) -> PulsarError:
+    """Return a new error that tells the users of a connection why it ended."""
+    if isinstance(error, ConnectionLost | ClosedError | AuthenticationError):
+        return error.with_context()
+    lost = ConnectionLost(error.what, error.remedy, broker=error.broker)
+    lost.__cause__ = error
+    return lost

@@ -1,0 +1,447 @@
+"""The durable consumer of one topic partition: it holds a subscription, and acknowledges.
+
+It is attached to the topic's broker by jobs (see `pipeline`), so that thousands of them come back
+at once, and again whenever broker or connection send it away. It has no permits: nothing is
+delivered to it. What is acknowledged goes forward only, and survives a loss of the connection:
+it is sent again by the next attachment.
+
+A broker that lets go of a topic while a consumer comes can keep that consumer without a topic
+behind it: it is told that there is nothing, for ever. An answer that could be such a one is
+believed once it is certain that the consumer holds the subscription: then nobody else can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import Message
+
+from pulsar_spark.engine.acks import acknowledged_up_to, cumulative_ack
+from pulsar_spark.engine.addresses import BrokerAddress
+from pulsar_spark.engine.backoff import Deadline
+from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.pipeline import Job, Pause, is_retryable
+from pulsar_spark.errors import (
+    BrokerError,
+    ClosedError,
+    ConnectionLost,
+    ConsumerBusy,
+    LocalProtocolError,
+    OperationTimeout,
+    PulsarError,
+)
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.events import MessageReceived
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
+
+logger = logging.getLogger(__name__)
+
+BUSY_SECONDS = 10.0
+"""How long a consumer in the way may be one whose connection broke without the broker's knowing."""
+
+_BUSY_PAUSE = 0.5
+# That nothing is there is no reason for doubt at once: most topics that are empty are just that.
+# Thousands of them are not looked at all together.
+_DOUBT_SECONDS = 5.0
+_DOUBT_SPREAD = 25.0
+
+EARLIEST = pb.CommandSubscribe.Earliest
+LATEST = pb.CommandSubscribe.Latest
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEnd:
+    """Where a topic partition and its subscription stand.
+
+    `last` is the last message that can be read, -1:-1 if there is none; `done` is the position
+    before which everything is acknowledged, None where the broker does not tell. `attachment`
+    counts how often the consumer was attached.
+    """
+
+    last: MessageId
+    done: Position | None
+    attachment: int
+
+
+class DurableConsumer:
+    """An Exclusive consumer on a durable subscription. It is a ConsumerHandler.
+
+    `initial` (EARLIEST or LATEST) is where the broker puts the subscription if it does not
+    exist. `on_lost` is called, on any thread, when it loses its place. The jobs raise what the
+    broker refuses with: TopicNotFound, and ConsumerBusy after BUSY_SECONDS.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        subscription: str,
+        initial: int,
+        *,
+        read_compacted: bool = False,
+        create: bool = False,
+        on_lost: Callable[[], None] | None = None,
+    ) -> None:
+        self.topic = topic
+        self.initial = initial
+        self.create = create
+        self._cluster = cluster
+        self._subscription = subscription
+        self._read_compacted = read_compacted
+        self._on_lost = on_lost
+        self._lock = threading.Lock()
+        # The following are guarded by _lock.
+        self._place: _Place | None = None
+        self._attachments = 0
+        self._attaching: Future[_Place] | None = None
+        self._moved_to: BrokerAddress | None = None
+        self._closed = False
+        self._wanted: tuple[Position, int] | None = None
+        self._sent: Position | None = None
+        self._acked: Position | None = None
+
+    @property
+    def attached(self) -> bool:
+        """Whether the consumer has its place at the broker, as far as is known."""
+        place = self._place
+        return place is not None and place.taken
+
+    @property
+    def acked(self) -> Position | None:
+        """The position before which the broker has confirmed that everything is acknowledged."""
+        return self._acked
+
+    @property
+    def ack_pending(self) -> bool:
+        """Whether an acknowledgement is under way or still to be sent."""
+        with self._lock:
+            if self._wanted is None or cumulative_ack(*self._wanted) is None:
+                return False
+            return self._acked is None or self._acked < self._wanted[0]
+
+    # --- attaching ----------------------------------------------------------------------------
+
+    def attach_job(self, deadline: Deadline) -> Job[_Place]:
+        """Return a job that attaches the consumer, if it is not, in one attempt."""
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the consumer is closed", topic=self.topic)
+            if self._place is not None and self._place.taken:
+                return self._place
+            other = self._attaching
+            mine: Future[_Place] = Future()
+            if other is None:
+                mine.set_running_or_notify_cancel()
+                self._attaching = mine
+        if other is not None:
+            place: _Place = yield other
+            return place
+        try:
+            place = yield from self._attach(deadline)
+        except BaseException as error:
+            with self._lock:
+                self._attaching = None
+            mine.set_exception(error if isinstance(error, PulsarError) else _sent_away(self.topic))
+            raise
+        with self._lock:
+            self._attaching = None
+        mine.set_result(place)
+        self._send_ack()
+        return place
+
+    def _attach(self, deadline: Deadline) -> Job[_Place]:
+        with self._lock:
+            moved_to, self._moved_to = self._moved_to, None
+        if moved_to is not None:
+            connection: ClientConnection = yield self._cluster.pool.get_async(moved_to)
+        else:
+            connection = yield from self._cluster.lookup.connection_job(self.topic, deadline)
+        place = _Place(self, connection)
+        with self._lock:
+            # Known before it is asked for: what is said of it can come before the answer.
+            self._place = place
+        try:
+            yield from self._subscribe(place, deadline)
+        except BaseException as error:
+            self._give_up(place, tell=not isinstance(error, BrokerError))
+            raise
+        with self._lock:
+            if self._place is place and not self._closed:
+                place.taken = True
+                self._attachments += 1
+                self._sent = self._acked = None
+                return place
+        place.leave(tell=True)
+        raise _sent_away(self.topic)
+
+    def _subscribe(self, place: _Place, deadline: Deadline) -> Job[None]:
+        busy = Deadline(min(BUSY_SECONDS, deadline.remaining()))
+        while True:
+            try:
+                yield place.connection.request_async(
+                    self._subscribe_command(place.consumer_id), deadline.attempt()
+                )
+                return
+            except ConsumerBusy:
+                # Perhaps our own, of a connection that the broker has not given up yet.
+                if busy.remaining() <= _BUSY_PAUSE:
+                    raise
+            yield Pause(_BUSY_PAUSE)
+
+    def _subscribe_command(self, consumer_id: int) -> Callable[[int], pb.BaseCommand]:
+        return lambda request_id: commands.subscribe(
+            self.topic,
+            self._subscription,
+            consumer_id,
+            request_id,
+            durable=True,
+            initial_position=self.initial,
+            read_compacted=self._read_compacted,
+            force_topic_creation=self.create,
+        )
+
+    # --- asking -------------------------------------------------------------------------------
+
+    def end_job(self, deadline: Deadline, known: Position = EARLIEST_POSITION) -> Job[TopicEnd]:
+        """Return a job for where the topic ends, attaching first if need be; one attempt.
+
+        `known` is how far the topic is known to have reached. An answer that it does not is made
+        sure of.
+        """
+        place = yield from self.attach_job(deadline)
+        attachment = self._attachments
+        answer: pb.CommandGetLastMessageIdResponse = yield from self._ask(
+            place,
+            lambda request_id: commands.get_last_message_id(place.consumer_id, request_id),
+            deadline,
+        )
+        done = None
+        if answer.HasField("consumer_mark_delete_position"):
+            done = acknowledged_up_to(answer.consumer_mark_delete_position)
+        last = MessageId.from_pb(answer.last_message_id)
+        if not place.sure and place.is_doubtful(last, known):
+            yield from self._make_sure(place, deadline)
+        return TopicEnd(last, done, attachment)
+
+    def _make_sure(self, place: _Place, deadline: Deadline) -> Job[None]:
+        """Return a job that raises ConnectionLost unless the consumer holds the subscription.
+
+        Where it does, the broker lets no other consumer have it.
+        """
+        other = _Place(self, place.connection)
+        try:
+            yield place.connection.request_async(
+                self._subscribe_command(other.consumer_id), deadline.attempt()
+            )
+        except ConsumerBusy:
+            other.leave(tell=False)
+            place.sure = True
+            return
+        except BaseException as error:
+            other.leave(tell=not isinstance(error, BrokerError))
+            # The topic is not here any more, or soon will not be: it is to be looked for.
+            self._give_up(place, tell=True)
+            raise
+        logger.info("%s: the broker had lost the topic of a consumer", self.topic)
+        self._give_up(place, tell=True)
+        answer = other.leave(tell=True)
+        if answer is not None:
+            yield answer
+        raise _sent_away(self.topic)
+
+    def stats_job(self, deadline: Deadline) -> Job[pb.CommandConsumerStatsResponse]:
+        """Return a job for the broker's statistics of the subscription; one attempt."""
+        place = yield from self.attach_job(deadline)
+        answer: pb.CommandConsumerStatsResponse = yield from self._ask(
+            place,
+            lambda request_id: commands.consumer_stats(place.consumer_id, request_id),
+            deadline,
+        )
+        return answer
+
+    def seek_job(self, position: Position, deadline: Deadline) -> Job[None]:
+        """Return a job that moves the subscription to `position`, also backwards; one attempt.
+
+        The broker sends the consumer away for it: it attaches again. What was given to be
+        acknowledged before is forgotten.
+        """
+        place = yield from self.attach_job(deadline)
+        target = MessageId(position.ledger_id, position.entry_id).to_pb()
+        yield from self._ask(
+            place,
+            lambda request_id: commands.seek(place.consumer_id, request_id, message_id=target),
+            deadline,
+        )
+        with self._lock:
+            self._wanted = None
+        self._give_up(place, tell=True)
+        yield from self.attach_job(deadline)
+
+    def unsubscribe_job(self, deadline: Deadline) -> Job[None]:
+        """Return a job that removes the subscription from the broker, and ends the consumer."""
+        place = yield from self.attach_job(deadline)
+        with self._lock:
+            self._closed = True
+        yield from self._ask(
+            place,
+            lambda request_id: commands.unsubscribe(place.consumer_id, request_id),
+            deadline,
+        )
+        self._give_up(place, tell=False)
+
+    def _ask(
+        self, place: _Place, builder: Callable[[int], pb.BaseCommand], deadline: Deadline
+    ) -> Job[Any]:
+        try:
+            return (yield place.connection.request_async(builder, deadline.attempt()))
+        except LocalProtocolError:
+            # It was sent away in between.
+            raise _sent_away(self.topic) from None
+        except PulsarError as error:
+            # A broker that no longer knows the consumer has said so, or is about to.
+            if is_retryable(error) or isinstance(error, OperationTimeout):
+                self._give_up(place, tell=True)
+            raise
+
+    # --- acknowledging ------------------------------------------------------------------------
+
+    def acknowledge(self, position: Position, batch_size: int = 0) -> None:
+        """Have everything before `position` acknowledged; returns at once, and never raises.
+
+        Positions before one that was given earlier change nothing. `batch_size` is that of the
+        entry that the position lies in, where it is known.
+        """
+        with self._lock:
+            if self._wanted is not None and position <= self._wanted[0]:
+                position, batch_size = self._wanted
+            self._wanted = (position, batch_size)
+        self._send_ack()
+
+    def _send_ack(self) -> None:
+        with self._lock:
+            place = self._place
+            if place is None or not place.taken or self._wanted is None:
+                return
+            position, batch_size = self._wanted
+            target = cumulative_ack(position, batch_size)
+            if target is None or position == self._sent:
+                return
+            self._sent = position
+        answer = place.connection.request_async(
+            lambda request_id: commands.ack(
+                place.consumer_id, [target], cumulative=True, request_id=request_id
+            )
+        )
+        answer.add_done_callback(lambda done: self._on_receipt(place, position, done.exception()))
+
+    def _on_receipt(self, place: _Place, position: Position, error: BaseException | None) -> None:
+        with self._lock:
+            if self._place is not place:
+                # The next attachment sends it again.
+                return
+            if error is None:
+                self._acked = max(self._acked or position, position)
+                return
+            if self._sent == position:
+                self._sent = None
+        logger.warning(
+            "%s: what was committed up to %s could not be acknowledged on the subscription %s; it "
+            "is tried again with the next batch: %s",
+            self.topic,
+            position,
+            self._subscription,
+            error,
+        )
+
+    # --- the end of an attachment ---------------------------------------------------------------
+
+    def on_place_lost(self, place: _Place, command: pb.CommandCloseConsumer | None) -> None:
+        """Take note that the broker (by `command`) or the connection ended an attachment."""
+        with self._lock:
+            if self._place is not place:
+                return
+            self._place = None
+            if command is not None:
+                self._moved_to = self._cluster.assigned_broker(command, place.connection.address)
+            tell = place.taken and not self._closed
+        if tell and self._on_lost is not None:
+            self._on_lost()
+
+    def _give_up(self, place: _Place, *, tell: bool) -> None:
+        with self._lock:
+            if self._place is place:
+                self._place = None
+        place.leave(tell=tell)
+
+    def close(self) -> Future[Any] | None:
+        """Leave the broker; the subscription stays. Returns the future of the answer, if any."""
+        with self._lock:
+            self._closed = True
+            place, self._place = self._place, None
+        return None if place is None else place.leave(tell=True)
+
+
+class _Place:
+    """One attachment of a consumer: the ConsumerHandler that the receive thread tells."""
+
+    def __init__(self, consumer: DurableConsumer, connection: ClientConnection) -> None:
+        self._consumer = consumer
+        self.connection = connection
+        self.taken = False
+        # Whether it is certain that the broker has a topic behind it.
+        self.sure = False
+        self._doubt_at = time.monotonic() + _DOUBT_SECONDS + random.uniform(0, _DOUBT_SPREAD)
+        self.consumer_id = connection.add_consumer(self)
+
+    def is_doubtful(self, last: MessageId, known: Position) -> bool:
+        """Whether a last message may be told of no topic: one that is behind what is known.
+
+        Where nothing is known and nothing is there it is so after a while.
+        """
+        if known != EARLIEST_POSITION:
+            return Position(last.ledger_id, last.entry_id + 1) < Position(*known[:2])
+        return last.entry_id < 0 and time.monotonic() >= self._doubt_at
+
+    def leave(self, *, tell: bool) -> Future[Any] | None:
+        """Forget the consumer and, if need be, tell the broker; never raises."""
+        self.connection.remove_consumer(self.consumer_id)
+        if not tell or self.connection.closed:
+            return None
+        with contextlib.suppress(PulsarError):
+            return self.connection.request_async(
+                lambda request_id: commands.close_consumer(self.consumer_id, request_id)
+            )
+        return None
+
+    def on_message(self, message: MessageReceived) -> None:
+        """Nothing is delivered without permits; what comes all the same is not acknowledged."""
+
+    def on_close(self, command: pb.CommandCloseConsumer) -> None:
+        """The broker sent the consumer away."""
+        self._consumer.on_place_lost(self, command)
+
+    def on_command(self, body: Message) -> None:
+        """Tell of a topic that went to another cluster; its end is of no concern here."""
+        if isinstance(body, pb.CommandTopicMigrated):
+            logger.error(
+                "%s: the topic was migrated to another cluster; set service.url to that cluster",
+                self._consumer.topic,
+            )
+
+    def on_disconnect(self, error: PulsarError) -> None:
+        """The connection ended."""
+        self._consumer.on_place_lost(self, None)
+
+
+def _sent_away(topic: str) -> PulsarError:
+    return ConnectionLost("the broker sent the consumer away", topic=topic)

@@ -1,0 +1,245 @@
+"""Many small conversations at once, on the caller's thread.
+
+A job is a generator that says what happens one step after the other. It yields a future where it
+needs an answer, and is sent its result or thrown its error; `Within` where it does not wait for
+an answer any longer than some seconds; `Pause` to wait for nothing else. Written once, it serves
+for a single topic and, with hundreds under way at a time, for thousands.
+"""
+
+from __future__ import annotations
+
+import heapq
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+from pulsar_spark.engine.backoff import Backoff, Deadline
+from pulsar_spark.errors import OperationTimeout, PulsarError, RemoteProtocolError
+
+T = TypeVar("T")
+
+WINDOW = 500
+"""Jobs that are under way at one time: far below what brokers allow one connection."""
+
+_RETRY_MAXIMUM = 5.0
+
+
+class Pause(NamedTuple):
+    """What a job yields to go on after some seconds."""
+
+    seconds: float
+
+
+class Within(NamedTuple):
+    """What a job yields to be thrown OperationTimeout if `answer` is not there in some seconds."""
+
+    answer: Future[Any]
+    seconds: float
+
+
+Job: TypeAlias = "Generator[Future[Any] | Pause | Within, Any, T]"
+JobFactory: TypeAlias = "Callable[[Deadline], Job[T]]"
+
+
+def run(factory: JobFactory[T], timeout: float) -> T:
+    """Run one job to its end and return its result; raises its error or OperationTimeout."""
+    (result,) = run_many([factory], timeout)
+    if isinstance(result, PulsarError):
+        raise result
+    return result
+
+
+def run_many(
+    factories: Sequence[JobFactory[T]], timeout: float, window: int = WINDOW
+) -> list[T | PulsarError]:
+    """Run all jobs, `window` at a time, and return what each gave, or why it failed.
+
+    Each job has `timeout` seconds from its own start.
+    """
+    return _Run(factories, timeout, window).results()
+
+
+def is_retryable(error: PulsarError) -> bool:
+    """Whether the same can be tried again; what is no Pulsar broker will not become one."""
+    return error.retryable and not isinstance(error, RemoteProtocolError)
+
+
+def retrying(attempt: JobFactory[T], deadline: Deadline) -> Job[T]:
+    """Return a job that makes attempts, ever further apart, until one succeeds.
+
+    Errors that can pass, among them that an attempt got no answer in the time it allowed, end it
+    only when the deadline leaves no room for another attempt.
+    """
+    backoff = Backoff(maximum=_RETRY_MAXIMUM)
+    attempts = 0
+    while True:
+        try:
+            return (yield from attempt(deadline))
+        except PulsarError as error:
+            attempts += 1
+            delay = backoff.next()
+            if not (is_retryable(error) or isinstance(error, OperationTimeout)):
+                raise
+            if delay >= deadline.remaining():
+                raise _after(error, attempts) from error
+        yield Pause(delay)
+
+
+def _after(error: PulsarError, attempts: int) -> PulsarError:
+    last = error.with_context()
+    tried = type(error)(f"{error.what} (after {attempts} attempts)", error.remedy)
+    return tried.with_context(
+        topic=last.topic, partition=last.partition, message_id=last.message_id, broker=last.broker
+    )
+
+
+class _Task(Generic[T]):
+    """A job under way. `step` counts what it waited for; `limit` is how long it does so now."""
+
+    __slots__ = ("deadline", "index", "job", "limit", "step")
+
+    def __init__(self, index: int, job: Job[T], deadline: Deadline) -> None:
+        self.index = index
+        self.job = job
+        self.deadline = deadline
+        self.step = 0
+        self.limit: float | None = None
+
+
+class _Run(Generic[T]):
+    def __init__(self, factories: Sequence[JobFactory[T]], timeout: float, window: int) -> None:
+        self._factories = factories
+        self._timeout = timeout
+        self._window = window
+        self._results: list[T | PulsarError | None] = [None] * len(factories)
+        self._started = 0
+        self._tasks: dict[int, _Task[T]] = {}
+        # Tasks in the order of their deadlines, including some that have ended.
+        self._by_age: deque[_Task[T]] = deque()
+        # When to go on with which step of which task.
+        self._pausing: list[tuple[float, int, int]] = []
+        # Filled by the threads that complete futures.
+        self._ready: queue.SimpleQueue[tuple[int, int, Future[Any]]] = queue.SimpleQueue()
+
+    def results(self) -> list[T | PulsarError]:
+        try:
+            self._fill()
+            while self._tasks:
+                self._wait()
+                self._fill()
+        finally:
+            for task in self._tasks.values():
+                task.job.close()
+        return self._results  # type: ignore[return-value]
+
+    def _fill(self) -> None:
+        while self._started < len(self._factories) and len(self._tasks) < self._window:
+            deadline = Deadline(self._timeout)
+            job = self._factories[self._started](deadline)
+            task = _Task(self._started, job, deadline)
+            self._tasks[task.index] = task
+            self._by_age.append(task)
+            self._started += 1
+            self._step(task, None)
+
+    def _wait(self) -> None:
+        """Go on with one task, or with those whose pause or time is over."""
+        while self._by_age and self._by_age[0].index not in self._tasks:
+            self._by_age.popleft()
+        until = self._by_age[0].deadline.at
+        if self._pausing:
+            until = min(until, self._pausing[0][0])
+        now = time.monotonic()
+        if until <= now:
+            self._on_time(now)
+            return
+        try:
+            found = self._ready.get(timeout=min(until - now, threading.TIMEOUT_MAX))
+        except queue.Empty:
+            return
+        index, step, future = found
+        # A task that did not wait so long has no use for the answer.
+        if (task := self._waiting(index, step)) is not None:
+            self._step(task, future)
+
+    def _waiting(self, index: int, step: int) -> _Task[T] | None:
+        task = self._tasks.get(index)
+        return task if task is not None and task.step == step else None
+
+    def _on_time(self, now: float) -> None:
+        while self._pausing and self._pausing[0][0] <= now:
+            _, index, step = heapq.heappop(self._pausing)
+            if (task := self._waiting(index, step)) is not None:
+                self._step(task, None if task.limit is None else _no_answer(task.limit))
+        while self._by_age and self._by_age[0].deadline.at <= now:
+            task = self._by_age.popleft()
+            if task.index in self._tasks:
+                self._throw(task, _timeout(self._timeout))
+
+    def _step(self, task: _Task[T], future: Future[Any] | None) -> None:
+        try:
+            while True:
+                if future is None:
+                    waits = task.job.send(None)
+                elif (error := future.exception()) is not None:
+                    waits = task.job.throw(error)
+                else:
+                    waits = task.job.send(future.result())
+                task.step += 1
+                task.limit = None
+                if isinstance(waits, Pause):
+                    self._wake(task, waits.seconds)
+                    return
+                if isinstance(waits, Within):
+                    task.limit = waits.seconds
+                    waits = waits.answer
+                future = waits
+                if not future.done():
+                    if task.limit is not None:
+                        self._wake(task, task.limit)
+                    future.add_done_callback(partial(self._on_done, task.index, task.step))
+                    return
+        except StopIteration as stop:
+            self._end(task, stop.value)
+        except PulsarError as error:
+            self._end(task, error)
+
+    def _wake(self, task: _Task[T], seconds: float) -> None:
+        heapq.heappush(self._pausing, (time.monotonic() + seconds, task.index, task.step))
+
+    def _on_done(self, index: int, step: int, future: Future[Any]) -> None:
+        self._ready.put((index, step, future))
+
+    def _throw(self, task: _Task[T], error: OperationTimeout) -> None:
+        try:
+            task.job.throw(error)
+        except StopIteration as stop:
+            self._end(task, stop.value)
+        except PulsarError as raised:
+            self._end(task, raised)
+        else:
+            # It wants to go on in spite of its time being over.
+            task.job.close()
+            self._end(task, error)
+
+    def _end(self, task: _Task[T], result: T | PulsarError) -> None:
+        del self._tasks[task.index]
+        self._results[task.index] = result
+
+
+def _timeout(seconds: float) -> OperationTimeout:
+    return OperationTimeout(
+        f"no answer came within {seconds:g} s",
+        "Check that the broker is reachable, or raise the operation timeout.",
+    )
+
+
+def _no_answer(seconds: float) -> Future[Any]:
+    failed: Future[Any] = Future()
+    failed.set_exception(_timeout(seconds))
+    return failed

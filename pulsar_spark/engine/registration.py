@@ -1,0 +1,211 @@
+"""One life of a producer on one connection: from PRODUCER to the end of either.
+
+A producer that comes back after a disconnect gets a new registration, so that what an old
+connection still says is told from what the present one says.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from google.protobuf.message import Message
+
+from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.errors import (
+    ConnectionLost,
+    OperationTimeout,
+    PulsarError,
+    ServiceNotReady,
+    UnsupportedFeature,
+)
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Identity:
+    """What PRODUCER says of a producer; the broker's answers are kept for the next time.
+
+    A name that the broker gave is repeated, so that the messages of before and after a
+    reconnect carry one name. `epoch` grows with every attempt: the broker lets a producer take
+    over from itself only with a higher one.
+    """
+
+    topic: str
+    name: str | None
+    user_provided_name: bool
+    access_mode: int = pb.Shared
+    schema: pb.Schema | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    producer_id: int | None = None
+    epoch: int = -1
+    topic_epoch: int | None = None
+    txn_enabled: bool = False
+
+
+class RegistrationOwner(Protocol):
+    """Who is told what happens to a registration, on the connection's receive thread."""
+
+    def on_receipt(self, registration: Registration, receipt: pb.CommandSendReceipt) -> None:
+        """An entry is stored."""
+
+    def on_send_error(self, registration: Registration, error: pb.CommandSendError) -> None:
+        """An entry was refused."""
+
+    def on_lost(self, registration: Registration, error: PulsarError) -> None:
+        """The registration has ended: `registration.close_command` is set if the broker
+        closed it."""
+
+
+class Registration:
+    """A producer on a connection. `open` it once; after `on_lost` it is of no use."""
+
+    def __init__(self, owner: RegistrationOwner, connection: ClientConnection) -> None:
+        self._owner = owner
+        self._answer: Future[pb.CommandProducerSuccess] = Future()
+        self._settling = threading.Lock()
+        self.connection = connection
+        self.producer_id = -1
+        self.error: PulsarError | None = None
+        self.close_command: pb.CommandCloseProducer | None = None
+
+    @property
+    def broker(self) -> str:
+        """The address of the broker."""
+        return self.connection.address.logical
+
+    def open(self, identity: Identity, timeout: float) -> pb.CommandProducerSuccess:
+        """Register with the broker and return its answer; takes account of it in `identity`.
+
+        Where another producer has exclusive access, that answer comes when it is this one's
+        turn. Raises the broker's error, ConnectionLost, or OperationTimeout after `timeout`
+        seconds; the broker is told then to forget the attempt.
+        """
+        self.producer_id = self.connection.add_producer(self, identity.producer_id)
+        identity.producer_id = self.producer_id
+        identity.epoch += 1
+        request = self.connection.request_async(
+            lambda request_id: _producer_command(identity, self.producer_id, request_id), timeout
+        )
+        request.add_done_callback(self._on_answer)
+        try:
+            success = self._answer.result(timeout)
+        except (FutureTimeout, OperationTimeout) as error:
+            self.connection.forget(request)
+            self.close_quietly()
+            if isinstance(error, OperationTimeout):
+                raise
+            raise OperationTimeout(
+                f"the broker did not let the producer in within {timeout:.3g} s",
+                topic=identity.topic,
+                broker=self.broker,
+            ) from None
+        except PulsarError:
+            self.connection.forget(request)
+            self.connection.remove_producer(self.producer_id)
+            raise
+        identity.name = success.producer_name
+        if success.HasField("topic_epoch"):
+            identity.topic_epoch = success.topic_epoch
+        return success
+
+    def close(self, timeout: float) -> None:
+        """Tell the broker that the producer is gone and wait for its answer; may raise."""
+        try:
+            self.connection.request(
+                lambda request_id: commands.close_producer(self.producer_id, request_id), timeout
+            )
+        finally:
+            self.connection.remove_producer(self.producer_id)
+
+    def close_quietly(self) -> None:
+        """Tell the broker without waiting. Never raises, and never blocks on the receive thread."""
+        self.connection.remove_producer(self.producer_id)
+        try:
+            self.connection.request_async(
+                lambda request_id: commands.close_producer(self.producer_id, request_id)
+            )
+        except PulsarError as error:
+            logger.debug("a producer was not closed: %s", error)
+
+    # --- on the receive thread ----------------------------------------------------------------
+
+    def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
+        """An entry is stored."""
+        self._owner.on_receipt(self, receipt)
+
+    def on_send_error(self, error: pb.CommandSendError) -> None:
+        """An entry was refused."""
+        self._owner.on_send_error(self, error)
+
+    def on_close(self, command: pb.CommandCloseProducer) -> None:
+        """The broker closed the producer, most often because the topic moves."""
+        self.close_command = command
+        self._lose(ServiceNotReady("the broker closed the producer", broker=self.broker))
+
+    def on_command(self, body: Message) -> None:
+        """The topic went to another cluster: writing to the old one would lose messages."""
+        if isinstance(body, pb.CommandTopicMigrated):
+            self.connection.remove_producer(self.producer_id)
+            self._lose(
+                UnsupportedFeature(
+                    "the topic was migrated to another cluster",
+                    "Set service.url to the cluster that has it now.",
+                    broker=self.broker,
+                )
+            )
+
+    def on_disconnect(self, error: PulsarError) -> None:
+        """The connection ended."""
+        self._lose(error)
+
+    def _lose(self, error: PulsarError) -> None:
+        self.error = error
+        self._settle(error=error)
+        self._owner.on_lost(self, error)
+
+    def _on_answer(self, request: Future[Any]) -> None:
+        error = request.exception()
+        if error is None:
+            self._settle(success=request.result())
+        elif isinstance(error, PulsarError):
+            self._settle(error=error)
+        else:
+            self._settle(error=ConnectionLost(f"PRODUCER failed: {error}", broker=self.broker))
+
+    def _settle(
+        self,
+        success: pb.CommandProducerSuccess | None = None,
+        error: PulsarError | None = None,
+    ) -> None:
+        # The answer and the loss of the producer can come from different threads.
+        with self._settling:
+            if self._answer.done():
+                return
+            if success is not None:
+                self._answer.set_result(success)
+            elif error is not None:
+                self._answer.set_exception(error.with_context())
+
+
+def _producer_command(identity: Identity, producer_id: int, request_id: int) -> pb.BaseCommand:
+    return commands.producer(
+        identity.topic,
+        producer_id,
+        request_id,
+        producer_name=identity.name,
+        user_provided_producer_name=identity.user_provided_name,
+        epoch=identity.epoch,
+        metadata=dict(identity.properties),
+        schema=identity.schema,
+        access_mode=identity.access_mode,
+        topic_epoch=identity.topic_epoch,
+        txn_enabled=identity.txn_enabled,
+    )

@@ -1,0 +1,409 @@
+"""Writes messages, one by one or in columns, to all partitions of a topic."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TypeVar
+
+from pulsar_spark.engine.backoff import Deadline
+from pulsar_spark.engine.batching import Batcher, MessageCallback, Solo
+from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.message_columns import MessageColumns
+from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.producer import Producer, ProducerCounts
+from pulsar_spark.engine.routing import PartitionRouter
+from pulsar_spark.errors import ClosedError, InvalidRow, MessageTooLarge, PulsarError
+from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.topic_name import TopicName
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Batches that are being filled share half of the memory for messages, with a least size each.
+_MIN_BATCH_BYTES = 4096
+# Rows that are written one by one where a column has a gap, before columns are tried again.
+_ROWS_AROUND_A_GAP = 1000
+# Messages that one partition is dealt before the next one's turn, where each has one in turn.
+_DEALT = 64
+
+
+class TopicWriter:
+    """A producer for each partition of a topic, opened when a first message goes there.
+
+    `write` takes columns, `send` single messages. Nothing is promised before `flush` or `close`
+    returns. Batches wait for more messages until they are full or `flush` is called; with
+    `timed` also only for the options' `batching_max_delay`. The first final error of a
+    partition is the writer's: every later call raises it. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        options: ProducerOptions | None = None,
+        *,
+        partitions: int | None = None,
+        timed: bool = False,
+    ) -> None:
+        self._cluster = cluster
+        self._topic = TopicName.parse(topic)
+        self.topic = str(self._topic)
+        self._options = options or ProducerOptions()
+        self._timed = timed and self._options.batching_enabled
+        self._pid = os.getpid()
+        if partitions is None:
+            partitions = cluster.partitions_for_writing(self.topic)
+        self.partitions = partitions
+        run_length = self._options.batching_max_messages if self._options.batching_enabled else 1
+        self._router = PartitionRouter(
+            self.partitions,
+            hashing_scheme=self._options.hashing_scheme,
+            routing_mode=self._options.routing_mode,
+            run_length=run_length,
+        )
+        self._lock = threading.Lock()
+        # The following are guarded by _lock.
+        self._batchers: dict[int, Batcher] = {}
+        self._timers: set[int] = set()
+        self._closed = False
+        self._error: PulsarError | None = None
+
+    def __enter__(self) -> TopicWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort()
+
+    # --- what it is ---------------------------------------------------------------------------
+
+    @property
+    def producers(self) -> list[Producer]:
+        """The producers that were opened so far."""
+        with self._lock:
+            return [batcher.producer for batcher in self._batchers.values()]
+
+    @property
+    def last_message_ids(self) -> dict[str, MessageId]:
+        """Where the last acknowledged entry of each partition written to is stored."""
+        found = ((producer.topic, producer.last_message_id) for producer in self.producers)
+        return {topic: message_id for topic, message_id in found if message_id is not None}
+
+    @property
+    def counts(self) -> ProducerCounts:
+        """What all partitions did so far, in sum."""
+        all_counts = [producer.counts for producer in self.producers]
+        return ProducerCounts(
+            messages=sum(counts.messages for counts in all_counts),
+            bytes=sum(counts.bytes for counts in all_counts),
+            entries=sum(counts.entries for counts in all_counts),
+            acknowledged=sum(counts.acknowledged for counts in all_counts),
+            duplicates=sum(counts.duplicates for counts in all_counts),
+            reconnects=sum(counts.reconnects for counts in all_counts),
+        )
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def open(self, timeout: float | None = None, *, first_only: bool = False) -> TopicWriter:
+        """Open the producers of all partitions now, or only the one whose turn it is.
+
+        Raises what `Producer.open` raises.
+        """
+        self._check_usable()
+        deadline = Deadline(timeout or self._cluster.options.operation_timeout)
+        first = self._router.current
+        for partition in (first,) if first_only else range(max(self.partitions, 1)):
+            self._batcher(partition)
+        self._for_all(lambda batcher: batcher.producer.open(deadline.remaining() or None))
+        return self
+
+    def write(self, columns: MessageColumns) -> None:
+        """Write messages given as columns.
+
+        Blocks while the window is full. Raises MessageTooLarge and InvalidRow with the row,
+        the writer's final error, and what `Producer.send` raises; what came before that row
+        is on its way.
+        """
+        self._check_usable()
+        if not columns.plain:
+            self._write_rows(columns, 0, len(columns))
+        elif columns.keys is None:
+            self._write_unkeyed(columns)
+        elif (keys := columns.text_keys()) is None:
+            self._write_rows(columns, 0, len(columns))
+        else:
+            self._write_keyed(columns, keys)
+
+    def send(
+        self,
+        message: MessageFields,
+        callback: MessageCallback | None = None,
+        solo: Solo | None = None,
+        partition: int | None = None,
+        *,
+        at_once: bool = False,
+    ) -> None:
+        """Write one message, to `partition` if it is given, and its batch `at_once` if asked.
+
+        With a callback errors of the message go there, otherwise they are raised.
+        """
+        self._check_usable()
+        if partition is None:
+            partition = self.route(message)
+        batcher = self._batcher(partition)
+        batcher.add(message, callback, solo)
+        if at_once:
+            batcher.flush()
+        elif self._timed and batcher.count:
+            self._start_timer(partition, batcher)
+
+    def unacknowledged(self, partition: int) -> int:
+        """Return how many messages of a partition wait for their batch or for a receipt."""
+        batcher = self._batcher(partition)
+        return batcher.count + batcher.producer.pending_messages
+
+    def route(self, message: MessageFields) -> int:
+        """Return the partition for a message; for one without a key it is the next one's turn."""
+        if self.partitions <= 1:
+            return 0
+        with self._lock:
+            if message.key is None:
+                return self._router.next_unkeyed()
+            # A key in base64 is hashed as that text.
+            return self._router.partition_of(message.key)
+
+    def flush_batches(self) -> None:
+        """Send the batches that are being filled, without waiting for receipts."""
+        self._check_usable()
+        for batcher in self._all_batchers():
+            batcher.flush()
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return when everything that was written before is acknowledged.
+
+        Raises the writer's final error, or OperationTimeout after `timeout` seconds (default:
+        none but the send timeout of each message).
+        """
+        self.flush_batches()
+        deadline = Deadline(timeout)
+        for batcher in self._all_batchers():
+            batcher.producer.flush(None if timeout is None else deadline.remaining())
+        self._check_usable()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush, and leave the brokers. Raises what `flush` raises, after all is given back."""
+        if self._closed and self._error is None:
+            return
+        try:
+            self.flush(timeout)
+        except PulsarError:
+            self.abort()
+            raise
+        with self._lock:
+            self._closed = True
+        self._for_all(lambda batcher: batcher.producer.close())
+
+    def abort(self) -> None:
+        """Leave the brokers without waiting: what is not acknowledged fails with ClosedError."""
+        with self._lock:
+            self._closed = True
+        if os.getpid() != self._pid:
+            return
+        error = self._error or ClosedError("the writer was aborted", topic=self.topic)
+        for batcher in self._all_batchers():
+            batcher.discard(error)
+        self._for_all(lambda batcher: batcher.producer.abort())
+
+    # --- columns ------------------------------------------------------------------------------
+
+    def _write_unkeyed(self, columns: MessageColumns) -> None:
+        payloads: Sequence[bytes] = columns.payloads  # type: ignore[assignment]
+        if not self._options.batching_enabled and self.partitions > 1:
+            self._deal(columns, payloads)
+            return
+        index = 0
+        while index < len(payloads):
+            batcher = self._batcher(self._router.current)
+            try:
+                index = batcher.extend(payloads, None, index)
+            except TypeError:
+                # There is a null value among the next messages.
+                stop = min(index + _ROWS_AROUND_A_GAP, len(payloads))
+                self._write_rows(columns, index, stop)
+                index = stop
+            except MessageTooLarge as error:
+                raise _at_row(error, columns, _too_large(payloads, None, index, batcher)) from None
+            if not batcher.count:
+                with self._lock:
+                    self._router.advance()
+
+    def _deal(self, columns: MessageColumns, payloads: Sequence[bytes]) -> None:
+        """Give each partition in turn one message, as without batching, but many at a time."""
+        if None in payloads:
+            self._write_rows(columns, 0, len(columns))
+            return
+        step = self.partitions if self._router.spreads else 1
+        for start in range(0, len(payloads), _DEALT * step):
+            stop = min(start + _DEALT * step, len(payloads))
+            for first in range(start, min(start + step, stop)):
+                rows = range(first, stop, step)
+                with self._lock:
+                    partition = self._router.next_unkeyed()
+                self._extend(columns, rows, payloads[first:stop:step], None, partition)
+
+    def _write_keyed(self, columns: MessageColumns, keys: list[bytes]) -> None:
+        payloads: Sequence[bytes] = columns.payloads  # type: ignore[assignment]
+        if None in payloads:
+            self._write_rows(columns, 0, len(columns))
+            return
+        if self.partitions <= 1:
+            self._extend(columns, range(len(keys)), payloads, keys, 0)
+            return
+        with self._lock:
+            routes = self._router.route(columns.keys or ())
+        rows: dict[int, list[int]] = {}
+        for row, partition in enumerate(routes):
+            rows.setdefault(partition, []).append(row)
+        for partition, own in rows.items():
+            self._extend(
+                columns, own, [payloads[row] for row in own], [keys[row] for row in own], partition
+            )
+
+    def _extend(
+        self,
+        columns: MessageColumns,
+        rows: Sequence[int],
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes] | None,
+        partition: int,
+    ) -> None:
+        batcher = self._batcher(partition)
+        index = 0
+        while index < len(payloads):
+            try:
+                index = batcher.extend(payloads, keys, index)
+            except MessageTooLarge as error:
+                row = rows[_too_large(payloads, keys, index, batcher)]
+                raise _at_row(error, columns, row) from None
+
+    def _write_rows(self, columns: MessageColumns, start: int, stop: int) -> None:
+        for row, (message, solo) in enumerate(columns.rows(start, stop), start):
+            try:
+                self._batcher(self.route(message)).add(message, None, solo)
+            except (MessageTooLarge, InvalidRow) as error:
+                raise _at_row(error, columns, row) from None
+
+    # --- partitions ---------------------------------------------------------------------------
+
+    def _batcher(self, partition: int) -> Batcher:
+        batcher = self._batchers.get(partition)
+        if batcher is None:
+            with self._lock:
+                batcher = self._batchers.get(partition)
+                if batcher is None:
+                    batcher = self._batchers[partition] = self._new_batcher(partition)
+        return batcher
+
+    def _new_batcher(self, partition: int) -> Batcher:
+        name = self._topic.partition(partition) if self.partitions else self._topic
+        producer = Producer(self._cluster, str(name), self._options, self._on_failure)
+        share = self._cluster.options.memory_limit // (2 * max(self.partitions, 1))
+        most = min(self._options.batching_max_bytes, max(share, _MIN_BATCH_BYTES))
+        return Batcher(producer, self._options, most)
+
+    def _all_batchers(self) -> list[Batcher]:
+        with self._lock:
+            return list(self._batchers.values())
+
+    def _on_failure(self, error: PulsarError) -> None:
+        if self._error is None:
+            self._error = error
+
+    # --- the rest -----------------------------------------------------------------------------
+
+    def _start_timer(self, partition: int, batcher: Batcher) -> None:
+        if partition in self._timers:
+            return
+        with self._lock:
+            self._timers.add(partition)
+        delay = self._options.batching_max_delay
+        self._cluster.scheduler.call_later(delay, lambda: self._on_timer(partition, batcher))
+
+    def _on_timer(self, partition: int, batcher: Batcher) -> None:
+        with self._lock:
+            self._timers.discard(partition)
+            if self._router.current == partition:
+                self._router.advance()
+        try:
+            batcher.flush()
+        except PulsarError as error:
+            # Its messages have callbacks, or the next call raises the same.
+            logger.debug("a batch for %s was not sent: %s", self.topic, error)
+
+    def _for_all(self, action: Callable[[Batcher], object]) -> None:
+        """Do something for all partitions, several at a time; raises the first error at the end."""
+        futures = [self._in_background(action, batcher) for batcher in self._all_batchers()]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            raise errors[0]
+
+    def _in_background(self, action: Callable[[Batcher], T], batcher: Batcher) -> Future[T]:
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(action(batcher))
+            except Exception as error:
+                future.set_exception(error)
+
+        if self.partitions <= 1 or self._cluster.closed:
+            run()
+        else:
+            self._cluster.scheduler.call_later(0.0, run)
+        return future
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise ClosedError(
+                "the writer was made by another process and cannot be used after a fork",
+                "Make a writer of its own in each process.",
+                topic=self.topic,
+            )
+        if self._error is not None:
+            raise self._error.with_context()
+        if self._closed:
+            raise ClosedError("the writer is closed", topic=self.topic)
+
+
+def _too_large(
+    payloads: Sequence[bytes], keys: Sequence[bytes] | None, start: int, batcher: Batcher
+) -> int:
+    """Return the message that made a batch too large: it was the first that fills one alone."""
+    for index in range(start, len(payloads)):
+        size = len(payloads[index]) + (0 if keys is None else len(keys[index]))
+        if size > batcher.producer.max_message_size - _MIN_BATCH_BYTES:
+            return index
+    return start
+
+
+E = TypeVar("E", bound=PulsarError)
+
+
+def _at_row(error: E, columns: MessageColumns, row: int) -> E:
+    named = type(error)(f"row {columns.first_row + row}: {error.what}", error.remedy)
+    context = {"topic": error.topic, "partition": error.partition, "broker": error.broker}
+    return named.with_context(**context)  # type: ignore[return-value]

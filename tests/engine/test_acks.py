@@ -1,0 +1,61 @@
+"""What acknowledgements name."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsar_spark.engine.acks import ack_set, acknowledged_up_to, cumulative_ack
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
+from pulsar_spark.testing.cursor import ack_bits
+
+
+@pytest.mark.parametrize(
+    "first,size,expected",
+    [
+        # What Java's client sends: index 1 of 3 done, everything done, a sign bit.
+        (2, 3, [4]),
+        (1, 3, [6]),
+        (3, 3, []),
+        (0, 64, [-1]),
+        (63, 64, [-(2**63)]),
+        (64, 65, [0, 1]),
+        (1, 130, [-2, -1, 3]),
+    ],
+)
+def test_bits_of_what_is_not_done_are_set(first: int, size: int, expected: list[int]) -> None:
+    assert ack_set(first, size) == expected
+    assert ack_bits(expected) == sum(1 << index for index in range(first, size))
+
+
+def test_everything_before_an_entry_is_acknowledged_by_the_entry_before_it() -> None:
+    found = cumulative_ack(Position(5, 7))
+    assert found is not None
+    assert MessageId.from_pb(found) == MessageId(5, 6)
+    assert not found.ack_set
+
+
+def test_a_batch_of_which_a_part_is_done_is_acknowledged_by_its_bits_or_not_at_all() -> None:
+    found = cumulative_ack(Position(5, 7, 2), 3)
+    assert found is not None
+    assert MessageId.from_pb(found) == MessageId(5, 7, -1, 1, 3)
+    assert list(found.ack_set) == [4]
+    unknown = cumulative_ack(Position(5, 7, 2))
+    assert unknown is not None
+    assert MessageId.from_pb(unknown) == MessageId(5, 6)
+
+
+def test_a_batch_that_is_done_is_acknowledged_whole() -> None:
+    found = cumulative_ack(Position(5, 7, 3), 3)
+    assert found is not None
+    assert MessageId.from_pb(found) == MessageId(5, 7)
+    assert not found.ack_set
+
+
+@pytest.mark.parametrize("position", [EARLIEST_POSITION, Position(5, 0), Position(5, 0, 4)])
+def test_where_no_entry_is_done_there_is_nothing_to_acknowledge(position: Position) -> None:
+    assert cumulative_ack(position) is None
+
+
+def test_a_mark_is_read_as_the_position_behind_it() -> None:
+    assert acknowledged_up_to(MessageId(5, 6).to_pb()) == Position(5, 7)
+    assert acknowledged_up_to(MessageId(5, -1).to_pb()) == Position(5, 0)

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from pulsar_spark.engine.backoff import Backoff, Deadline
+from pulsar_spark.errors import OperationTimeout
+
+
+class NoJitter(random.Random):
+    def random(self) -> float:
+        return 0.0
+
+
+def test_delays_double_up_to_the_maximum() -> None:
+    delays = Backoff(0.1, 1.0, NoJitter())
+    assert [delays.next() for _ in range(6)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+def test_delays_are_shortened_by_at_most_a_tenth() -> None:
+    for seed in range(50):
+        delay = Backoff(1.0, rng=random.Random(seed)).next()
+        assert 0.9 <= delay <= 1.0
+
+
+@pytest.mark.fault(10)
+def test_clients_do_not_come_back_together() -> None:
+    assert len({Backoff(1.0).next() for _ in range(100)}) > 90
+
+
+def test_after_a_success_delays_begin_anew() -> None:
+    delays = Backoff(0.1, 1.0, NoJitter())
+    delays.next()
+    delays.next()
+    delays.reset()
+    assert delays.next() == 0.1
+
+
+def test_a_deadline_says_what_did_not_end_in_time() -> None:
+    deadline = Deadline(0.01)
+    deadline.check("nothing")
+    assert 0 < deadline.remaining() <= 0.01
+    time.sleep(0.02)
+    assert deadline.expired()
+    assert deadline.remaining() == 0
+    with pytest.raises(OperationTimeout, match=r"the lookup did not end within 0\.01 s"):
+        deadline.check("the lookup")
+
+
+def test_without_seconds_a_deadline_never_comes() -> None:
+    deadline = Deadline(None)
+    assert not deadline.expired()
+    assert deadline.remaining() == float("inf")
+
+
+@pytest.mark.fault(93)
+def test_deadlines_ignore_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    deadline = Deadline(10)
+    for step in (-3600.0, 3600.0):
+        monkeypatch.setattr(time, "time", lambda step=step: 1e9 + step)
+        assert 9 < deadline.remaining() <= 10

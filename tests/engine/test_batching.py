@@ -1,0 +1,324 @@
+"""Batches: what goes into one, when it is sent, and what each message is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from pulsar_spark.engine.batching import Batcher, DeferredCallback, Solo
+from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.producer import Producer
+from pulsar_spark.errors import ClosedError, MessageTooLarge, PulsarError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.protocol.message_id import MessageId
+from tests.engine.producing import Results, Sent, TopicScript, payloads_of, topic, unpack
+from tests.engine.scripted_broker import Session
+
+
+@contextmanager
+def batcher(
+    script: TopicScript | None = None, max_bytes: int | None = None, **options: Any
+) -> Iterator[tuple[TopicScript, Batcher]]:
+    with topic(script) as (found, cluster, _):
+        chosen = ProducerOptions(**{"send_timeout": 10.0, **options})
+        yield found, Batcher(Producer(cluster, "t", chosen), chosen, max_bytes)
+
+
+def columns(made: Batcher, payloads: list[bytes], keys: list[bytes] | None = None) -> None:
+    index = 0
+    while index < len(payloads):
+        index = made.extend(payloads, keys, index)
+
+
+def finish(made: Batcher) -> None:
+    made.flush()
+    made.producer.close()
+
+
+def test_a_column_fills_batches_up_to_their_number_of_messages() -> None:
+    with batcher(batching_max_messages=10) as (script, made):
+        payloads = [b"%d" % number for number in range(25)]
+        columns(made, payloads)
+        assert made.count == 5
+        finish(made)
+        assert [sent.command.num_messages for sent in script.sends] == [10, 10, 5]
+        assert payloads_of(script) == payloads
+        assert script.sequence_ids == [0, 10, 20]
+
+
+def test_a_column_fills_batches_up_to_their_bytes() -> None:
+    with batcher(batching_max_bytes=1000) as (script, made):
+        payloads = [bytes([number]) * 84 for number in range(25)]
+        columns(made, payloads)
+        finish(made)
+        assert [sent.command.num_messages for sent in script.sends] == [10, 10, 5]
+        assert payloads_of(script) == payloads
+
+
+def test_extend_stops_where_a_batch_was_sent() -> None:
+    with batcher(batching_max_messages=10) as (_, made):
+        payloads = [b""] * 25
+        assert made.extend(payloads[:4]) == 4
+        assert made.extend(payloads) == 6
+        assert made.count == 0
+        assert made.extend(payloads, None, 20) == 25
+        assert made.count == 5
+
+
+def test_a_message_larger_than_a_batch_is_sent_alone_and_in_its_place() -> None:
+    with batcher(batching_max_bytes=1000) as (script, made):
+        payloads = [b"a", bytes(5000), b"b", b"c"]
+        columns(made, payloads)
+        finish(made)
+        assert payloads_of(script) == payloads
+        assert [sent.command.num_messages for sent in script.sends] == [1, 1, 2]
+
+
+def test_a_lone_message_is_sent_without_a_batch_around_it() -> None:
+    with batcher() as (script, made):
+        columns(made, [b"alone"], [b"key"])
+        finish(made)
+        (sent,) = script.sends
+        assert sent.payload == b"alone"
+        assert sent.metadata.partition_key == "key"
+        assert not sent.metadata.HasField("num_messages_in_batch")
+
+
+def test_a_batch_carries_the_key_of_its_first_message() -> None:
+    with batcher() as (script, made):
+        columns(made, [b"1", b"2"], [b"first", "zweiter-ü".encode()])
+        finish(made)
+        (sent,) = script.sends
+        assert sent.metadata.partition_key == "first"
+        assert [meta.partition_key for meta in unpack(sent)] == ["first", "zweiter-ü"]
+
+
+def test_columns_with_and_without_keys_do_not_share_a_batch() -> None:
+    with batcher() as (script, made):
+        columns(made, [b"1", b"2"])
+        columns(made, [b"3", b"4"], [b"k", b"l"])
+        columns(made, [b"5", b"6"])
+        finish(made)
+        assert [sent.command.num_messages for sent in script.sends] == [2, 2, 2]
+        assert payloads_of(script) == [b"1", b"2", b"3", b"4", b"5", b"6"]
+
+
+@pytest.mark.fault(95)
+def test_messages_with_all_their_fields_share_a_batch_with_plain_ones() -> None:
+    with batcher() as (script, made):
+        columns(made, [b"1"], [b"k"])
+        made.add(MessageFields(None, "a2V5", key_is_base64=True, event_time=5))
+        made.add(MessageFields(b"", ordering_key=b"o", properties=[("a", "1"), ("a", "2")]))
+        finish(made)
+        (sent,) = script.sends
+        first, second, third = unpack(sent)
+        assert first.partition_key == "k"
+        assert (second.null_value, second.partition_key_b64_encoded) == (True, True)
+        assert second.event_time == 5
+        assert [(pair.key, pair.value) for pair in third.properties] == [("a", "1"), ("a", "2")]
+        assert third.ordering_key == b"o"
+        assert [meta.sequence_id for meta in (first, second, third)] == [0, 1, 2]
+
+
+def test_a_message_with_a_time_of_delivery_is_sent_alone_and_in_its_place() -> None:
+    with batcher() as (script, made):
+        columns(made, [b"1", b"2"])
+        made.add(MessageFields(b"3"), None, Solo(deliver_at=99, replicate_to=("r",)))
+        columns(made, [b"4", b"5"])
+        finish(made)
+        assert [sent.command.num_messages for sent in script.sends] == [2, 1, 2]
+        assert script.sends[1].metadata.deliver_at_time == 99
+        assert list(script.sends[1].metadata.replicate_to) == ["r"]
+
+
+def test_without_batching_each_message_is_sent_alone() -> None:
+    with batcher(batching_enabled=False) as (script, made):
+        columns(made, [b"1", b"2"], [b"k", b"l"])
+        made.add(MessageFields(b"3", "m", event_time=3, properties=[("a", "b")], null_key=True))
+        made.producer.close()
+        assert [sent.payload for sent in script.sends] == [b"1", b"2", b"3"]
+        assert [sent.metadata.partition_key for sent in script.sends] == ["k", "l", "m"]
+        assert script.sends[2].metadata.event_time == 3
+        assert script.sends[2].metadata.null_partition_key
+        assert not any(sent.metadata.HasField("num_messages_in_batch") for sent in script.sends)
+
+
+def test_ids_that_the_user_chose_grow_within_a_batch() -> None:
+    with batcher() as (script, made):
+        for sequence_id in (5, 7, 20, 20, 3, None, None, 90):
+            made.add(MessageFields(b"", sequence_id=sequence_id))
+        finish(made)
+        found = [(sent.sequence_id, sent.command.num_messages) for sent in script.sends]
+        assert found == [(5, 3), (20, 1), (3, 1), (21, 2), (90, 1)]
+        assert script.sends[0].command.highest_sequence_id == 20
+        assert [meta.sequence_id for meta in unpack(script.sends[0])] == [5, 7, 20]
+
+
+def test_each_message_of_a_batch_is_told_its_own_id() -> None:
+    with batcher() as (_, made):
+        results = Results()
+        for number in range(3):
+            made.add(MessageFields(b""), None if number == 1 else results)
+        made.add(MessageFields(b""), results, Solo(deliver_at=1))
+        finish(made)
+        first, third = (MessageId(7, 0, batch_index=i, batch_size=3) for i in (0, 2))
+        assert results.ids == [first, third, MessageId(7, 1)]
+
+
+def test_a_callback_behind_a_column_gets_its_own_index() -> None:
+    with batcher() as (_, made):
+        results = Results()
+        columns(made, [b"1", b"2"])
+        made.add(MessageFields(b"3"), results)
+        finish(made)
+        assert results.ids == [MessageId(7, 0, batch_index=2, batch_size=3)]
+
+
+def test_a_failing_callback_keeps_no_other_from_being_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(error: PulsarError | None, message_id: MessageId | None) -> None:
+        raise RuntimeError("its own fault")
+
+    with batcher() as (_, made):
+        results = Results()
+        for callback in (results, fail, results):
+            made.add(MessageFields(b""), callback)
+        finish(made)
+        assert [found.batch_index for found in results.ids if found] == [0, 2]
+        assert "the callback of a message failed" in caplog.text
+
+
+def test_deferred_callbacks_of_an_entry_run_elsewhere_in_one_go() -> None:
+    with batcher() as (_, made):
+        results, direct = Results(), Results()
+        later: list[Callable[[], object]] = []
+        for _ in range(3):
+            made.add(MessageFields(b""), DeferredCallback(results, later.append))
+        made.add(MessageFields(b""), direct)
+        made.add(MessageFields(b""), DeferredCallback(results, later.append), Solo(deliver_at=1))
+        finish(made)
+        assert not results.ids
+        assert [found.batch_index for found in direct.ids if found] == [3]
+        assert len(later) == 2
+        for run in later:
+            run()
+        assert [found.batch_index for found in results.ids if found] == [0, 1, 2, -1]
+
+
+@pytest.mark.parametrize("keys", [[None] * 3, ["a", "b", ""], ["a", None, "b"]])
+def test_plain_messages_given_one_by_one_make_the_same_batch(keys: list[str | None]) -> None:
+    with batcher() as (script, made):
+        for key in keys:
+            made.add(MessageFields(b"payload", key))
+        finish(made)
+        found = unpack(script.sends[0])
+        assert [meta.HasField("partition_key") for meta in found] == [k is not None for k in keys]
+        assert [meta.partition_key for meta in found] == [key or "" for key in keys]
+        assert [meta.sequence_id for meta in found] == [0, 1, 2]
+        assert payloads_of(script) == [b"payload"] * 3
+
+
+def test_duplicates_have_no_id_of_their_own() -> None:
+    with batcher() as (script, made):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            script.acknowledge(session, sent, duplicate=True)
+            return True
+
+        script.on_send = on_send
+        results = Results()
+        for _ in range(2):
+            made.add(MessageFields(b""), results)
+        finish(made)
+        assert results.ids == [MessageId(-1, -1)] * 2
+
+
+# --- too large ------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(86)
+def test_a_message_that_is_too_large_is_refused_and_the_next_one_goes() -> None:
+    with batcher(TopicScript(max_message_size=2000), batching_max_bytes=1000) as (script, made):
+        columns(made, [b"1", b"2"])
+        with pytest.raises(MessageTooLarge):
+            columns(made, [bytes(3000)])
+        columns(made, [b"3", b"4"])
+        finish(made)
+        assert payloads_of(script) == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.fault(86)
+def test_only_the_callback_of_a_message_that_is_too_large_is_told() -> None:
+    with batcher(TopicScript(max_message_size=2000), batching_max_bytes=1000) as (_, made):
+        results = Results()
+        made.add(MessageFields(b"1"), results)
+        made.add(MessageFields(bytes(3000)), results)
+        made.add(MessageFields(b"2"), results)
+        finish(made)
+        assert [type(error) for error in results.errors] == [MessageTooLarge]
+        assert len(results.ids) == 2
+
+
+@pytest.mark.fault(86)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_batch_that_is_too_large_for_the_broker_is_halved(mixed: bool) -> None:
+    script = TopicScript(max_message_size=2000)
+    with batcher(script, batching_max_bytes=10_000) as (_, made):
+        payloads = [bytes([number]) * 700 for number in range(7)]
+        results = Results()
+        if mixed:
+            for payload in payloads:
+                made.add(MessageFields(payload, event_time=1), results)
+        else:
+            columns(made, payloads, [b"k"] * 7)
+        finish(made)
+        assert payloads_of(script) == payloads
+        assert script.sequence_ids == sorted(script.sequence_ids)
+        assert len(results.ids) == (7 if mixed else 0)
+
+
+# --- errors ---------------------------------------------------------------------------------
+
+
+def test_what_was_not_sent_is_told_when_it_is_discarded() -> None:
+    with batcher() as (script, made):
+        results = Results()
+        made.add(MessageFields(b"1"), results)
+        made.add(MessageFields(b"2"))
+        made.discard(ClosedError("over"))
+        assert [type(error) for error in results.errors] == [ClosedError]
+        finish(made)
+        assert not script.sends
+
+
+def test_an_error_goes_to_the_callbacks_or_is_raised() -> None:
+    with batcher() as (_, made):
+        made.producer.open()
+        made.producer.abort()
+        results = Results()
+        made.add(MessageFields(b"1"), results)
+        made.add(MessageFields(b"2"), results)
+        made.flush()
+        assert [type(error) for error in results.errors] == [ClosedError] * 2
+        made.add(MessageFields(b"1"))
+        made.add(MessageFields(b"2"))
+        with pytest.raises(ClosedError):
+            made.flush()
+        columns(made, [b"1", b"2"])
+        with pytest.raises(PulsarError):
+            made.flush()
+
+
+def test_a_batch_is_compressed_as_a_whole() -> None:
+    with batcher(compression=pb.LZ4) as (script, made):
+        columns(made, [b"x" * 100] * 100)
+        finish(made)
+        (sent,) = script.sends
+        assert sent.metadata.compression == pb.LZ4
+        assert len(sent.payload) < 2000
+        assert payloads_of(script) == [b"x" * 100] * 100

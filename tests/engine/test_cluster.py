@@ -1,0 +1,136 @@
+"""What readers and producers share: lazy, assigned brokers, and one end for all."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+
+import pytest
+
+from pulsar_spark.engine.addresses import BrokerAddress
+from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.options import ClientOptions, ProducerOptions
+from pulsar_spark.errors import AuthorizationError, ClosedError, TopicNotFound
+from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.events import CommandReceived, Event
+from tests.engine.producing import TOPIC, TopicScript, topic
+from tests.engine.scripted_broker import ScriptedBroker, Session
+
+OLD = BrokerAddress("old:6650", "old:6650")
+
+
+def test_nothing_is_connected_or_started_by_making_one() -> None:
+    before = threading.active_count()
+    with Cluster(ClientOptions("pulsar://127.0.0.1:1")) as cluster:
+        assert threading.active_count() == before
+        assert not cluster.pool.connections
+
+
+def test_it_may_be_closed_twice() -> None:
+    cluster = Cluster(ClientOptions("pulsar://127.0.0.1:1"))
+    cluster.close()
+    cluster.close()
+    assert cluster.closed
+
+
+@pytest.mark.fault(98)
+def test_options_are_plain_data() -> None:
+    options = ClientOptions("pulsar://h:1"), ProducerOptions(properties=(("a", "b"),))
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_a_connection_is_the_topics_brokers() -> None:
+    with topic() as (_, cluster, broker):
+        connection = cluster.connection_for("t", 5)
+        assert connection.address == broker.broker
+
+
+@pytest.mark.fault(15)
+@pytest.mark.parametrize(
+    "url,tls_url,expected",
+    [
+        ("pulsar://new:6650", "", "new:6650"),
+        ("pulsar://new", "pulsar+ssl://new:6651", "new:6650"),
+        ("", "pulsar+ssl://new:6651", None),
+        ("pulsar+ssl://new:6651", "", None),
+        ("http://new:8080", "", None),
+        ("", "", None),
+    ],
+)
+def test_an_assigned_broker_is_of_the_service_urls_scheme(
+    url: str, tls_url: str, expected: str | None
+) -> None:
+    command = pb.CommandCloseProducer(
+        producer_id=1,
+        request_id=2,
+        assignedBrokerServiceUrl=url,
+        assignedBrokerServiceUrlTls=tls_url,
+    )
+    with Cluster(ClientOptions("pulsar://h:1")) as cluster:
+        found = cluster.assigned_broker(command, OLD)
+    assert found == (None if expected is None else BrokerAddress(expected, expected))
+
+
+@pytest.mark.fault(17)
+def test_an_assigned_broker_is_reached_through_the_same_proxy() -> None:
+    command = pb.CommandCloseProducer(
+        producer_id=1, request_id=2, assignedBrokerServiceUrl="pulsar://new:6650"
+    )
+    with Cluster(ClientOptions("pulsar://h:1")) as cluster:
+        found = cluster.assigned_broker(command, BrokerAddress("old:6650", "proxy:6650"))
+    assert found == BrokerAddress("new:6650", "proxy:6650")
+
+
+def test_partitions_are_asked_for_so_that_the_broker_may_create_the_topic() -> None:
+    with topic(TopicScript(partitions=5)) as (_, cluster, broker):
+        assert cluster.partitions_for_writing("t") == 5
+        (command,) = broker.commands(pb.BaseCommand.PARTITIONED_METADATA)
+        assert command.topic == TOPIC
+        assert command.metadata_auto_creation_enabled
+
+
+def test_a_partition_has_no_partitions() -> None:
+    with topic(TopicScript(partitions=5)) as (_, cluster, broker):
+        assert cluster.partitions_for_writing("t-partition-2") == 0
+        assert not broker.sessions
+
+
+@pytest.mark.parametrize("code", [pb.TopicNotFound, pb.AuthorizationError])
+def test_a_missing_topic_may_still_be_created_by_its_producer(code: int) -> None:
+    def script(session: Session, event: Event) -> bool:
+        if not isinstance(event, CommandReceived):
+            return False
+        if event.kind != pb.BaseCommand.PARTITIONED_METADATA or event.request_id is None:
+            return False
+        session.send(
+            answers.partitioned_metadata_response(event.request_id, error=code, message="no")
+        )
+        return True
+
+    with ScriptedBroker(script) as broker, Cluster(broker.options()) as cluster:
+        if code == pb.TopicNotFound:
+            assert cluster.partitions_for_writing("t") == 0
+        else:
+            with pytest.raises(AuthorizationError) as raised:
+                cluster.partitions_for_writing("t")
+            assert raised.value.topic == "t"
+    assert TopicNotFound.code == pb.TopicNotFound
+
+
+def test_members_are_told_of_the_end_and_none_joins_after_it() -> None:
+    told: list[str] = []
+
+    class Member:
+        def on_client_closed(self) -> None:
+            told.append("closed")
+
+    member, gone = Member(), Member()
+    cluster = Cluster(ClientOptions("pulsar://127.0.0.1:1"))
+    cluster.add(member)
+    cluster.add(gone)
+    del gone
+    cluster.close()
+    assert told == ["closed"]
+    with pytest.raises(ClosedError):
+        cluster.add(member)

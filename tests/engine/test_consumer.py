@@ -1,0 +1,312 @@
+"""The durable consumer of one topic partition."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from pulsar_spark.engine import backoff
+from pulsar_spark.engine import consumer as module
+from pulsar_spark.engine.backoff import Deadline
+from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.consumer import EARLIEST, LATEST, DurableConsumer, TopicEnd
+from pulsar_spark.engine.pipeline import JobFactory, retrying, run
+from pulsar_spark.errors import ClosedError, ConsumerBusy, TopicNotFound
+from pulsar_spark.protocol.message_id import EARLIEST as NO_MESSAGE
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.testing import EmbeddedBroker
+from tests.engine.test_connection import wait_until
+from tests.engine.topics import add_batch, add_plain, lose_topic, quick
+
+TOPIC = "persistent://public/default/t"
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(auto_create=False) as running:
+        running.create_topic(TOPIC)
+        yield running
+        assert running.internal_errors == ()
+
+
+@pytest.fixture
+def cluster(broker: EmbeddedBroker) -> Iterator[Cluster]:
+    with Cluster(quick(broker)) as made:
+        yield made
+
+
+def is_attached(consumer: DurableConsumer) -> bool:
+    return consumer.attached
+
+
+def ask(factory: JobFactory[TopicEnd]) -> TopicEnd:
+    return run(lambda deadline: retrying(factory, deadline), 10.0)
+
+
+def backlog(broker: EmbeddedBroker) -> int:
+    return broker.subscriptions(TOPIC)["s"].backlog
+
+
+def test_it_holds_a_subscription_and_tells_where_the_topic_ends(
+    broker: EmbeddedBroker, cluster: Cluster
+) -> None:
+    first = add_plain(broker, TOPIC, b"1")
+    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+    assert not is_attached(consumer)
+    end = ask(consumer.end_job)
+    assert is_attached(consumer)
+    assert end.done == Position(first.ledger_id, 0)
+    add_batch(broker, TOPIC, [b"2", b"3"])
+    end = ask(consumer.end_job)
+    assert (end.last.entry_id, end.last.batch_index, end.attachment) == (1, 1, 1)
+    view = broker.subscriptions(TOPIC)["s"]
+    assert (view.durable, view.kind, view.backlog) == (True, "Exclusive", 2)
+    assert view.consumers[0].permits == 0
+    answer = consumer.close()
+    assert answer is not None
+    answer.result(5)
+    assert broker.subscriptions(TOPIC)["s"].consumers == ()
+
+
+@pytest.mark.parametrize("initial,expected", [(EARLIEST, 1), (LATEST, 0)])
+def test_a_new_subscription_begins_where_it_is_told_to(
+    broker: EmbeddedBroker, cluster: Cluster, initial: int, expected: int
+) -> None:
+    add_plain(broker, TOPIC, b"1")
+    ask(DurableConsumer(cluster, TOPIC, "s", initial).end_job)
+    assert backlog(broker) == expected
+
+
+@pytest.mark.fault(63)
+def test_an_empty_topic_has_no_last_message(broker: EmbeddedBroker, cluster: Cluster) -> None:
+    end = ask(DurableConsumer(cluster, TOPIC, "s", EARLIEST).end_job)
+    assert end.last.ledger_id == end.last.entry_id == NO_MESSAGE.ledger_id
+
+
+def test_acknowledgements_go_forward_only_and_inside_a_batch_by_its_bits(
+    broker: EmbeddedBroker, cluster: Cluster
+) -> None:
+    for number in range(4):
+        add_batch(broker, TOPIC, [b"%d" % number] * 3)
+    ledger_id = broker.stats(TOPIC).ledgers[0]
+    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+    consumer.acknowledge(Position(ledger_id, 1))
+    assert consumer.ack_pending
+    ask(consumer.end_job)
+    wait_until(lambda: not consumer.ack_pending)
+    assert backlog(broker) == 3
+    consumer.acknowledge(Position(ledger_id, 2, 2), 3)
+    wait_until(lambda: not consumer.ack_pending)
+    assert consumer.acked == Position(ledger_id, 2, 2)
+    assert backlog(broker) == 2
+    acks = broker.faults.log("ACK")
+    assert [list(seen.body.message_id[0].ack_set) for seen in acks] == [[], [4]]
+    consumer.acknowledge(Position(ledger_id, 1))
+    consumer.acknowledge(Position(ledger_id, 4))
+    wait_until(lambda: not consumer.ack_pending)
+    assert backlog(broker) == 0
+    assert len(broker.faults.log("ACK")) == 3
+
+
+def test_it_comes_back_with_its_acknowledgements_after_every_kind_of_loss(
+    broker: EmbeddedBroker, cluster: Cluster
+) -> None:
+    lost = threading.Semaphore(0)
+    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST, on_lost=lost.release)
+    for number in range(4):
+        add_plain(broker, TOPIC, b"%d" % number)
+    ledger_id = broker.stats(TOPIC).ledgers[0]
+    ask(consumer.end_job)
+    broker.faults.close_consumers(TOPIC)
+    assert lost.acquire(timeout=5)
+    assert not is_attached(consumer)
+    consumer.acknowledge(Position(ledger_id, 2))
+    assert ask(consumer.end_job).attachment == 2
+    wait_until(lambda: backlog(broker) == 2)
+    broker.faults.disconnect(reset=True)
+    assert lost.acquire(timeout=5)
+    assert ask(consumer.end_job).attachment == 3
+    broker.restart()
+    consumer.acknowledge(Position(ledger_id, 3))
+    end = ask(consumer.end_job)
+    wait_until(lambda: backlog(broker) == 1)
+    assert end.attachment == 4
+
+
+@pytest.mark.fault(73)
+def test_an_acknowledgement_that_is_refused_is_sent_again_with_the_next_one(
+    broker: EmbeddedBroker, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_plain(broker, TOPIC, b"1")
+    ledger_id = broker.stats(TOPIC).ledgers[0]
+    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+    ask(consumer.end_job)
+    broker.faults.error("ACK", "MetadataError", "no", times=1)
+    consumer.acknowledge(Position(ledger_id, 1))
+    wait_until(lambda: "could not be acknowledged" in caplog.text)
+    assert consumer.ack_pending
+    assert "canary" not in caplog.text
+    consumer.acknowledge(Position(ledger_id, 1))
+    wait_until(lambda: not consumer.ack_pending)
+    assert backlog(broker) == 0
+
+
+@pytest.mark.fault(70)
+def test_a_name_in_use_is_an_error_once_it_is_known_to_be_no_remnant(
+    broker: EmbeddedBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BUSY_SECONDS", 1.2)
+    with Cluster(quick(broker)) as other:
+        first = DurableConsumer(other, TOPIC, "s", EARLIEST)
+        ask(first.end_job)
+        second = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+        with pytest.raises(ConsumerBusy, match="each its own name"):
+            ask(second.end_job)
+        assert broker.faults.seen("SUBSCRIBE", direction="in") >= 3
+        timer = threading.Timer(0.3, first.close)
+        timer.start()
+        ask(second.end_job)
+        timer.join()
+
+
+def test_a_topic_that_does_not_exist_is_not_created(
+    broker: EmbeddedBroker, cluster: Cluster
+) -> None:
+    with pytest.raises(TopicNotFound):
+        ask(DurableConsumer(cluster, TOPIC + "x", "s", EARLIEST).end_job)
+    assert broker.topics() == [TOPIC]
+
+
+def test_a_subscription_can_be_moved_back_and_removed(
+    broker: EmbeddedBroker, cluster: Cluster
+) -> None:
+    for number in range(3):
+        add_plain(broker, TOPIC, b"%d" % number)
+    ledger_id = broker.stats(TOPIC).ledgers[0]
+    consumer = DurableConsumer(cluster, TOPIC, "s", LATEST)
+    ask(consumer.end_job)
+    run(lambda deadline: consumer.seek_job(Position(ledger_id, 1), deadline), 5.0)
+    assert is_attached(consumer)
+    assert backlog(broker) == 2
+    stats = run(consumer.stats_job, 5.0)
+    assert stats.msgBacklog == 2
+    run(consumer.unsubscribe_job, 5.0)
+    assert broker.subscriptions(TOPIC) == {}
+    with pytest.raises(ClosedError):
+        run(consumer.end_job, 5.0)
+
+
+def test_questions_at_the_same_time_attach_it_once(
+    broker: EmbeddedBroker, cluster: Cluster
+) -> None:
+    broker.faults.delay("SUBSCRIBE", 0.3)
+    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+    found: list[TopicEnd] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(ask(consumer.end_job))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert [end.attachment for end in found] == [1] * 4
+    assert broker.faults.seen("SUBSCRIBE") == 1
+
+
+def test_a_broker_that_does_not_answer_is_asked_anew(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backoff, "ATTEMPT_SECONDS", 0.5)
+    with Cluster(quick(broker)) as cluster:
+        consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+        ask(consumer.end_job)
+        broker.faults.drop("GET_LAST_MESSAGE_ID", times=1)
+        deadline = Deadline(10)
+        while not deadline.expired():
+            try:
+                assert run(consumer.end_job, 5.0).attachment == 2
+                return
+            except TimeoutError:
+                continue
+
+
+# --- answers that may be of no topic ----------------------------------------------------------
+
+
+def end_of(consumer: DurableConsumer, known: Position) -> TopicEnd:
+    return run(lambda end: retrying(lambda to: consumer.end_job(to, known), end), 10.0)
+
+
+@pytest.mark.fault(14)
+def test_that_less_is_there_than_was_is_believed_of_no_consumer_without_a_topic(
+    broker: EmbeddedBroker, cluster: Cluster
+) -> None:
+    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+    last = add_plain(broker, TOPIC, b"1")
+    reached = Position(last.ledger_id, 1)
+    assert end_of(consumer, reached).last.entry_id == 0
+    consumer.acknowledge(reached)
+    wait_until(lambda: not consumer.ack_pending)
+    lose_topic(broker, TOPIC)
+    add_plain(broker, TOPIC, b"2")
+    found = end_of(consumer, reached)
+    assert (found.last.entry_id, found.attachment) == (1, 2)
+    assert broker.subscriptions(TOPIC)["s"].backlog == 1
+    assert len(broker.subscriptions(TOPIC)["s"].consumers) == 1
+
+
+@pytest.mark.fault(14)
+def test_that_nothing_is_there_is_not_believed_for_ever_of_a_consumer_without_a_topic(
+    broker: EmbeddedBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_DOUBT_SECONDS", 0.1)
+    monkeypatch.setattr(module, "_DOUBT_SPREAD", 0.1)
+    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+    assert ask(consumer.end_job).last.entry_id == -1
+    lose_topic(broker, TOPIC)
+    add_plain(broker, TOPIC, b"1")
+    wait_until(lambda: ask(consumer.end_job).last.entry_id == 0)
+    assert len(broker.subscriptions(TOPIC)["s"].consumers) == 1
+
+
+@pytest.mark.fault(55, 63)
+def test_what_is_made_sure_of_once_is_not_asked_again(
+    broker: EmbeddedBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+    for _ in range(3):
+        assert ask(consumer.end_job).last.entry_id == -1
+    assert broker.faults.seen("SUBSCRIBE", direction="in") == 1
+    # It was deleted and created again, or trimmed: it does end before what is known of it.
+    for _ in range(3):
+        assert end_of(consumer, Position(70, 5)).last.entry_id == -1
+    assert broker.faults.seen("SUBSCRIBE", direction="in") == 2
+    last = add_plain(broker, TOPIC, b"1")
+    for _ in range(3):
+        assert end_of(consumer, Position(last.ledger_id, 1)).last.entry_id == 0
+    assert broker.faults.seen("SUBSCRIBE", direction="in") == 2
+    assert end_of(consumer, EARLIEST_POSITION).attachment == 1
+    broker.faults.close_consumers(TOPIC)
+    monkeypatch.setattr(module, "_DOUBT_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_DOUBT_SPREAD", 0.0)
+    wait_until(lambda: not is_attached(consumer))
+    broker.trim(TOPIC)
+    for _ in range(3):
+        end_of(consumer, Position(last.ledger_id + 5, 0))
+    assert broker.faults.seen("SUBSCRIBE", direction="in") == 4
+
+
+def test_a_topic_that_went_elsewhere_is_looked_for(
+    broker: EmbeddedBroker, cluster: Cluster
+) -> None:
+    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+    add_plain(broker, TOPIC, b"1")
+    ask(consumer.end_job)
+    lookups = broker.faults.seen("LOOKUP")
+    lose_topic(broker, TOPIC)
+    broker.faults.error("SUBSCRIBE", "ServiceNotReady", times=2)
+    assert end_of(consumer, Position(0, 1)).attachment == 2
+    assert broker.faults.seen("LOOKUP") > lookups
+    assert len(broker.subscriptions(TOPIC)["s"].consumers) == 1

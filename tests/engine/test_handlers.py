@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.message import Message
+
+from pulsar_spark.engine.handlers import HandlerTable
+from pulsar_spark.errors import PulsarError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.events import MessageReceived
+
+T = pb.BaseCommand
+
+
+class Recorder:
+    """A consumer and a producer that write down what they are told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+
+    def on_message(self, message: MessageReceived) -> None:
+        self.calls.append(("message", message))
+
+    def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
+        self.calls.append(("receipt", receipt))
+
+    def on_send_error(self, error: pb.CommandSendError) -> None:
+        self.calls.append(("send_error", error))
+
+    def on_close(self, command: Any) -> None:
+        self.calls.append(("close", command))
+
+    def on_command(self, body: Message) -> None:
+        self.calls.append(("command", body))
+
+    def on_disconnect(self, error: PulsarError) -> None:
+        self.calls.append(("disconnect", error))
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.calls]
+
+
+def entry(consumer_id: int) -> MessageReceived:
+    command = pb.CommandMessage(
+        consumer_id=consumer_id, message_id=pb.MessageIdData(ledgerId=1, entryId=2)
+    )
+    return MessageReceived(command, memoryview(b""))
+
+
+def test_each_handler_gets_what_is_meant_for_it() -> None:
+    table = HandlerTable()
+    consumer, other, producer = Recorder(), Recorder(), Recorder()
+    consumer_id, other_id = table.add_consumer(consumer), table.add_consumer(other)
+    producer_id = table.add_producer(producer, None)
+    assert len({consumer_id, other_id, producer_id}) == 3
+    table.on_message(entry(consumer_id))
+    table.on_command(T.ACTIVE_CONSUMER_CHANGE, pb.CommandActiveConsumerChange(consumer_id=other_id))
+    receipt = pb.CommandSendReceipt(producer_id=producer_id, sequence_id=1)
+    table.on_command(T.SEND_RECEIPT, receipt)
+    error = pb.CommandSendError(
+        producer_id=producer_id, sequence_id=1, error=pb.NotAllowedError, message=""
+    )
+    table.on_command(T.SEND_ERROR, error)
+    assert consumer.names == ["message"]
+    assert other.names == ["command"]
+    assert producer.calls == [("receipt", receipt), ("send_error", error)]
+
+
+def test_who_is_closed_hears_nothing_more() -> None:
+    table = HandlerTable()
+    consumer, producer = Recorder(), Recorder()
+    consumer_id, producer_id = table.add_consumer(consumer), table.add_producer(producer, None)
+    table.on_command(
+        T.CLOSE_CONSUMER, pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=0)
+    )
+    table.on_command(
+        T.CLOSE_PRODUCER, pb.CommandCloseProducer(producer_id=producer_id, request_id=0)
+    )
+    table.on_message(entry(consumer_id))
+    table.on_command(T.SEND_RECEIPT, pb.CommandSendReceipt(producer_id=producer_id, sequence_id=1))
+    assert consumer.names == producer.names == ["close"]
+    assert table.take_all() == []
+
+
+def test_a_producer_keeps_its_id() -> None:
+    table = HandlerTable()
+    assert table.add_producer(Recorder(), 77) == 77
+
+
+def test_moves_of_a_topic_reach_consumers_and_producers() -> None:
+    table = HandlerTable()
+    consumer, producer = Recorder(), Recorder()
+    kinds = pb.CommandTopicMigrated
+    consumer_id, producer_id = table.add_consumer(consumer), table.add_producer(producer, None)
+    for resource_id, kind in ((consumer_id, kinds.Consumer), (producer_id, kinds.Producer)):
+        table.on_command(
+            T.TOPIC_MIGRATED,
+            pb.CommandTopicMigrated(resource_id=resource_id, resource_type=kind),
+        )
+    assert consumer.names == producer.names == ["command"]
+
+
+def test_what_is_meant_for_nobody_is_dropped() -> None:
+    table = HandlerTable()
+    table.on_message(entry(5))
+    table.on_command(T.SEND_RECEIPT, pb.CommandSendReceipt(producer_id=5, sequence_id=1))
+    table.on_command(
+        T.SEND_ERROR,
+        pb.CommandSendError(producer_id=5, sequence_id=1, error=pb.UnknownError, message=""),
+    )
+    table.on_command(T.CLOSE_CONSUMER, pb.CommandCloseConsumer(consumer_id=5, request_id=0))
+    table.on_command(T.CLOSE_PRODUCER, pb.CommandCloseProducer(producer_id=5, request_id=0))
+    table.on_command(T.REACHED_END_OF_TOPIC, pb.CommandReachedEndOfTopic(consumer_id=5))
+
+
+def test_removed_handlers_are_returned_once() -> None:
+    table = HandlerTable()
+    consumer, producer = Recorder(), Recorder()
+    consumer_id, producer_id = table.add_consumer(consumer), table.add_producer(producer, None)
+    assert table.remove_consumer(consumer_id) is consumer
+    assert table.remove_consumer(consumer_id) is None
+    assert table.remove_producer(producer_id) is producer
+    assert table.remove_producer(producer_id) is None

@@ -1,0 +1,392 @@
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from pulsar_spark.engine.addresses import BrokerAddress
+from pulsar_spark.engine.connection_pool import ConnectionPool
+from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.options import ClientOptions
+from pulsar_spark.errors import (
+    AuthorizationError,
+    ConnectError,
+    OperationTimeout,
+    RemoteProtocolError,
+    ServiceNotReady,
+    TopicNotFound,
+)
+from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.events import CommandReceived, Event
+from pulsar_spark.protocol.message_id import EARLIEST, MessageId
+from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.testing import EmbeddedBroker
+from tests.engine.scripted_broker import ScriptedBroker, Session, T
+from tests.engine.test_connection import kind_of, request_of, wait_until
+from tests.engine.topics import add_batch, add_plain, fill, pretend_empty, quick
+
+TOPIC = "persistent://public/default/t"
+LookupType = pb.CommandLookupTopicResponse
+
+
+def answering(
+    kind: int, answer: Callable[[Session, int], pb.BaseCommand | None]
+) -> Callable[[Session, Event], bool]:
+    """Return a script that answers one type of request by itself, unless it gives None."""
+
+    def script(session: Session, event: Event) -> bool:
+        if kind_of(event) != kind:
+            return False
+        command = answer(session, request_of(event))
+        if command is None:
+            return False
+        session.send(command)
+        return True
+
+    return script
+
+
+def partition(number: int) -> str:
+    return f"{TOPIC}-partition-{number}"
+
+
+# --- brokers ----------------------------------------------------------------------------------
+
+
+def test_a_lookup_gives_the_broker_that_is_named() -> None:
+    with ScriptedBroker() as broker, ConnectionPool(broker.options()) as pool:
+        assert Lookup(pool).broker(TOPIC) == broker.broker
+        (asked,) = broker.commands(T.LOOKUP)
+        assert (asked.topic, asked.authoritative) == (TOPIC, False)
+
+
+@pytest.mark.fault(17)
+def test_behind_a_proxy_the_socket_goes_where_the_lookup_went() -> None:
+    def answer(session: Session, request_id: int) -> pb.BaseCommand:
+        return answers.lookup_response(
+            request_id,
+            LookupType.Connect,
+            broker_service_url="pulsar://inner:6650",
+            proxy_through_service_url=True,
+        )
+
+    with (
+        ScriptedBroker(answering(T.LOOKUP, answer)) as broker,
+        ConnectionPool(broker.options()) as pool,
+    ):
+        assert Lookup(pool).broker(TOPIC) == BrokerAddress("inner:6650", broker.address)
+        Lookup(pool).connection(TOPIC)
+        assert broker.commands(T.CONNECT)[1].proxy_to_broker_url == "inner:6650"
+
+
+@pytest.mark.fault(17)
+def test_a_broker_that_is_its_own_proxy_has_one_connection() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        connection = Lookup(pool).connection(TOPIC)
+        assert connection is pool.service()
+        assert len(pool.connections) == 1
+
+
+def test_redirects_are_followed_and_carry_authoritative_on() -> None:
+    with ScriptedBroker() as owner:
+
+        def answer(session: Session, request_id: int) -> pb.BaseCommand:
+            return answers.lookup_response(
+                request_id,
+                LookupType.Redirect,
+                broker_service_url=f"pulsar://{owner.address}",
+                authoritative=True,
+            )
+
+        with (
+            ScriptedBroker(answering(T.LOOKUP, answer)) as broker,
+            ConnectionPool(broker.options()) as pool,
+        ):
+            assert Lookup(pool).broker(TOPIC) == owner.broker
+            assert [asked.authoritative for asked in owner.commands(T.LOOKUP)] == [True]
+
+
+def test_several_brokers_share_a_partitioned_topic() -> None:
+    with EmbeddedBroker(brokers=2) as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC, partitions=8)
+        found = Lookup(pool).broker_many([partition(number) for number in range(8)])
+        assert {f"pulsar://{address.logical}" for address in found.values()} == set(  # type: ignore[union-attr]
+            broker.service_urls
+        )
+
+
+@pytest.mark.fault(16)
+def test_endless_redirects_are_an_error_after_twenty() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.faults.redirect(broker.service_url, times=None)
+        with pytest.raises(RemoteProtocolError, match=r"too many redirects \(20\)") as caught:
+            Lookup(pool).broker(TOPIC)
+        assert caught.value.topic == TOPIC
+        assert broker.faults.seen("LOOKUP") == 21
+
+
+@pytest.mark.fault(16)
+@pytest.mark.parametrize(
+    "url", [None, "http://127.0.0.1:8080", "pulsar+ssl://127.0.0.1:6651", "nonsense", "pulsar://"]
+)
+def test_a_lookup_that_leads_elsewhere_than_to_a_plain_broker_is_refused(url: str | None) -> None:
+    def answer(session: Session, request_id: int) -> pb.BaseCommand:
+        return answers.lookup_response(request_id, LookupType.Redirect, broker_service_url=url)
+
+    with (
+        ScriptedBroker(answering(T.LOOKUP, answer)) as broker,
+        ConnectionPool(broker.options()) as pool,
+        pytest.raises(RemoteProtocolError),
+    ):
+        Lookup(pool).broker(TOPIC)
+
+
+@pytest.mark.fault(18, 19)
+@pytest.mark.parametrize(
+    "code", [pb.ServiceNotReady, pb.MetadataError, pb.PersistenceError, pb.TooManyRequests]
+)
+def test_what_can_pass_is_asked_again_on_the_same_connection(code: int) -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.faults.error("LOOKUP", code, times=3)
+        connection = pool.service()
+        Lookup(pool).broker(TOPIC)
+        asked = [seen.at for seen in broker.faults.log("LOOKUP")]
+        gaps = [after - before for before, after in itertools.pairwise(asked)]
+        for gap, least in zip(gaps, (0.09, 0.18, 0.36), strict=True):
+            assert gap >= least
+        assert pool.service() is connection
+        assert not connection.closed
+
+
+def test_what_cannot_pass_is_asked_once() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.faults.error("LOOKUP", "AuthorizationError", "not for you", times=None)
+        with pytest.raises(AuthorizationError, match="not for you") as caught:
+            Lookup(pool).broker(TOPIC)
+        assert caught.value.topic == TOPIC
+        assert broker.faults.seen("LOOKUP") == 1
+
+
+def test_what_does_not_pass_is_raised_at_the_operation_timeout() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker, operation_timeout=0.5)) as pool:
+        broker.faults.error("LOOKUP", "ServiceNotReady", times=None)
+        started = time.monotonic()
+        with pytest.raises(ServiceNotReady, match="attempts"):
+            Lookup(pool).broker(TOPIC)
+        assert time.monotonic() - started < 1
+
+
+def test_a_lookup_without_an_answer_is_a_timeout_with_the_topic() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker, operation_timeout=0.3)) as pool:
+        broker.faults.drop("LOOKUP", times=None)
+        with pytest.raises(OperationTimeout) as caught:
+            Lookup(pool).broker(TOPIC)
+        assert caught.value.topic == TOPIC
+
+
+@pytest.mark.fault(1)
+def test_a_broker_that_comes_up_late_is_found() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    started = threading.Event()
+    with ConnectionPool(ClientOptions(f"pulsar://127.0.0.1:{port}")) as pool:
+
+        def bring_up() -> None:
+            with EmbeddedBroker(port):
+                started.wait(20)
+
+        late = threading.Timer(1.0, bring_up)
+        late.start()
+        assert Lookup(pool).broker(TOPIC).logical == f"127.0.0.1:{port}"
+        started.set()
+        late.join()
+
+
+@pytest.mark.fault(1)
+def test_a_broker_that_stays_down_is_named_at_the_operation_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    options = ClientOptions(f"pulsar://127.0.0.1:{port}", operation_timeout=0.5)
+    with ConnectionPool(options) as pool, pytest.raises(ConnectError, match=f"127.0.0.1:{port}"):
+        Lookup(pool).broker(TOPIC)
+
+
+def test_the_listener_name_is_passed_on() -> None:
+    with (
+        ScriptedBroker() as broker,
+        ConnectionPool(broker.options(listener_name="external")) as pool,
+    ):
+        Lookup(pool).broker(TOPIC)
+        assert broker.commands(T.LOOKUP)[0].advertised_listener_name == "external"
+
+
+# --- partitions and topics --------------------------------------------------------------------
+
+
+def test_partitions_are_counted_and_nothing_is_created() -> None:
+    with EmbeddedBroker(auto_create=4) as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic("many", partitions=3)
+        broker.create_topic("plain")
+        lookup = Lookup(pool)
+        assert lookup.partitions("persistent://public/default/many") == 3
+        assert lookup.partitions("persistent://public/default/plain") == 0
+        before = broker.topics()
+        with pytest.raises(TopicNotFound) as caught:
+            lookup.partitions(TOPIC)
+        assert caught.value.topic == TOPIC
+        assert broker.topics() == before
+
+
+def test_partitions_of_many_topics_are_asked_at_once() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        names = [broker.create_topic(f"t-{number}", number % 3) for number in range(200)]
+        found = Lookup(pool).partitions_many([*names, TOPIC])
+        assert [found[name] for name in names] == [number % 3 for number in range(200)]
+        assert isinstance(found[TOPIC], TopicNotFound)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_brokers_without_the_feature_are_asked_for_the_namespace_first(exists: bool) -> None:
+    def script(session: Session, event: Event) -> bool:
+        if kind_of(event) == T.CONNECT:
+            session.send(answers.connected("old broker"))
+            return True
+        if kind_of(event) == T.GET_TOPICS_OF_NAMESPACE:
+            names = [partition(0), partition(1)] if exists else []
+            session.send(answers.get_topics_of_namespace_response(request_of(event), names))
+            return True
+        if kind_of(event) == T.PARTITIONED_METADATA:
+            session.send(answers.partitioned_metadata_response(request_of(event), partitions=2))
+            return True
+        return False
+
+    with ScriptedBroker(script) as broker, ConnectionPool(broker.options()) as pool:
+        if exists:
+            assert Lookup(pool).partitions(TOPIC) == 2
+        else:
+            with pytest.raises(TopicNotFound):
+                Lookup(pool).partitions(TOPIC)
+            assert not broker.commands(T.PARTITIONED_METADATA)
+
+
+def test_topics_of_a_namespace_are_listed_without_their_partitions() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic("b", partitions=3)
+        broker.create_topic("a")
+        broker.create_topic("public/other/c")
+        lookup = Lookup(pool)
+        both = ["persistent://public/default/a", "persistent://public/default/b"]
+        assert lookup.topics_of_namespace("public/default") == both
+        assert lookup.topics_of_namespace("public/default", ".*/default/[b-z]") == both[1:]
+        assert lookup.topics_of_namespace("public/default", "b") == []
+        assert lookup.topics_of_namespace("public/empty") == []
+
+
+def test_a_name_that_is_no_topic_hides_no_other() -> None:
+    def answer(session: Session, request_id: int) -> pb.BaseCommand:
+        return answers.get_topics_of_namespace_response(request_id, ["nonsense://", TOPIC])
+
+    with (
+        ScriptedBroker(answering(T.GET_TOPICS_OF_NAMESPACE, answer)) as broker,
+        ConnectionPool(broker.options()) as pool,
+    ):
+        assert Lookup(pool).topics_of_namespace("public/default") == [TOPIC]
+
+
+# --- last ids ---------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(63)
+def test_last_message_ids_of_batches_plain_messages_and_empty_topics() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        batched, plain, empty = (broker.create_topic(name) for name in ("b", "p", "e"))
+        last = add_batch(broker, batched, [b"1", b"2", b"3"])[-1]
+        single = add_plain(broker, plain, b"x")
+        found = Lookup(pool).last_message_ids([batched, plain, empty, TOPIC + "-missing"])
+        assert found[batched] == MessageId(last.ledger_id, last.entry_id, -1, 2)
+        assert found[plain] == MessageId(single.ledger_id, single.entry_id)
+        assert found[empty] == EARLIEST
+
+
+def test_asking_for_last_ids_neither_creates_topics_nor_leaves_subscriptions() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        lookup = Lookup(pool)
+        assert lookup.last_message_id(TOPIC) == EARLIEST
+        with pytest.raises(TopicNotFound):
+            lookup.last_message_id("persistent://public/default/missing")
+        assert broker.topics() == [TOPIC]
+        wait_until(lambda: not broker.subscriptions(TOPIC))
+        subscribe = broker.faults.log("SUBSCRIBE")[0].body
+        assert subscribe.topic == TOPIC
+        assert not subscribe.durable
+        assert not subscribe.force_topic_creation
+
+
+def test_a_thousand_partitions_are_asked_in_seconds() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC, partitions=1000)
+        names = [partition(number) for number in range(1000)]
+        add_plain(broker, names[7], b"x")
+        # Time of the processor, of the broker's thread too: others may use the machine meanwhile.
+        started = time.process_time()
+        found = Lookup(pool).last_message_ids(names)
+        assert time.process_time() - started < 4
+        assert list(found) == names
+        assert found.pop(names[7]) != MessageId(-1, -1, 7)
+        for name, value in found.items():
+            assert value == MessageId(-1, -1, TopicName.parse(name).partition_index)
+        # Those that say that they are empty are asked twice.
+        assert broker.faults.seen("SUBSCRIBE") == 1999
+        wait_until(lambda: broker.faults.seen("CLOSE_CONSUMER") == 1999)
+
+
+@pytest.mark.fault(10)
+def test_no_more_than_the_window_is_asked_at_once() -> None:
+    held: list[CommandReceived] = []
+    most = 0
+
+    def script(session: Session, event: Event) -> bool:
+        nonlocal most
+        if kind_of(event) != T.LOOKUP:
+            return False
+        assert isinstance(event, CommandReceived)
+        held.append(event)
+        most = max(most, len(held))
+        if len(held) == 500 or len(session.received) > 1900:
+            for one in held:
+                broker.answer(session, one)
+            held.clear()
+        return True
+
+    with ScriptedBroker(script) as broker, ConnectionPool(broker.options()) as pool:
+        found = Lookup(pool).broker_many([partition(number) for number in range(1500)])
+        assert all(value == broker.broker for value in found.values())
+        assert most == 500
+
+
+@pytest.mark.fault(14, 21)
+def test_an_unload_or_a_lost_connection_on_the_way_is_survived() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        last = add_plain(broker, TOPIC, b"x")
+        broker.faults.close("GET_LAST_MESSAGE_ID", times=2)
+        assert Lookup(pool).last_message_id(TOPIC) == MessageId(last.ledger_id, last.entry_id)
+        wait_until(lambda: not broker.subscriptions(TOPIC))
+
+
+@pytest.mark.fault(14)
+def test_that_a_topic_is_empty_is_believed_when_it_is_said_twice() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        last = fill(broker, TOPIC, 3)[-1]
+        lookup = Lookup(pool)
+        pretend_empty(broker)
+        found = lookup.last_message_id(TOPIC)
+        assert found == MessageId(last.ledger_id, last.entry_id, -1, last.batch_index)
+        pretend_empty(broker, times=2)
+        assert lookup.last_message_id(TOPIC) == EARLIEST

@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pulsar_spark.engine import backoff
+from pulsar_spark.engine import probe as module
+from pulsar_spark.engine.connection_pool import ConnectionPool
+from pulsar_spark.engine.probe import FoundEntry, Probe
+from pulsar_spark.errors import CorruptMessage, OperationTimeout, TopicNotFound
+from pulsar_spark.protocol import answers
+from pulsar_spark.protocol.events import Event
+from pulsar_spark.protocol.frames import encode_raw_payload_command
+from pulsar_spark.protocol.message_id import (
+    EARLIEST_POSITION,
+    LATEST_POSITION,
+    MessageId,
+    Position,
+)
+from pulsar_spark.testing import EmbeddedBroker
+from tests.engine.scripted_broker import ScriptedBroker, Session, T
+from tests.engine.test_connection import kind_of, request_of, wait_until
+from tests.engine.topics import add_batch, add_plain, after_last, fill, pretend_empty, quick
+
+TOPIC = "persistent://public/default/t"
+
+
+def test_the_first_entry_at_or_after_a_position_is_found_over_gaps_and_ledgers() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        messages = fill(broker, TOPIC, 12)
+        probe = Probe(pool)
+        ledgers = sorted({message.ledger_id for message in messages})
+        positions = [EARLIEST_POSITION, Position(ledgers[0], 1000), Position(ledgers[1], 0, 1)]
+        positions += [Position(m.ledger_id, m.entry_id, m.batch_index) for m in messages]
+        positions += [Position(m.ledger_id, m.entry_id, 3) for m in messages]
+        places = [Position(m.ledger_id, m.entry_id, m.batch_index) for m in messages]
+        for position in positions:
+            expected = min((place for place in places if place >= position), default=None)
+            found = probe.first_entry_at(TOPIC, position)
+            if expected is None:
+                assert found is None
+            else:
+                assert found is not None
+                assert found.start == expected
+                assert found.stop == Position(*expected[:2], 3)
+                assert found.messages == 3
+        wait_until(lambda: not broker.subscriptions(TOPIC))
+        assert broker.internal_errors == ()
+
+
+@pytest.mark.fault(62)
+def test_an_index_that_a_plain_message_does_not_have_means_the_next_entry() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        first, second = (add_plain(broker, TOPIC, payload) for payload in (b"1", b"2"))
+        found = Probe(pool).first_entry_at(TOPIC, Position(first.ledger_id, first.entry_id, 1))
+        assert found is not None
+        assert found.start == Position(second.ledger_id, second.entry_id)
+
+
+def test_an_index_that_a_message_outside_a_batch_does_not_have_is_passed() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        plain, other = (add_plain(broker, TOPIC, payload) for payload in (b"1", b"2"))
+        probe = Probe(pool)
+        found = probe.first_entry_at(TOPIC, Position(plain.ledger_id, plain.entry_id, 1))
+        assert found is not None
+        assert found.start == Position(other.ledger_id, other.entry_id)
+        assert probe.first_entry_at(TOPIC, Position(other.ledger_id, other.entry_id, 1)) is None
+
+
+@pytest.mark.fault(63)
+def test_past_the_end_and_on_an_empty_topic_there_is_nothing_and_no_wait() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        messages = fill(broker, TOPIC, 3)
+        empty = broker.create_topic("empty")
+        probe = Probe(pool)
+        started = time.monotonic()
+        assert probe.first_entry_at(TOPIC, after_last(messages)) is None
+        assert probe.first_entry_at(TOPIC, LATEST_POSITION) is None
+        assert probe.first_entry_at(empty, EARLIEST_POSITION) is None
+        assert time.monotonic() - started < 1
+
+
+def test_what_is_known_of_an_entry_is_told() -> None:
+    with (
+        EmbeddedBroker(expose_entry_metadata=True) as broker,
+        ConnectionPool(quick(broker)) as pool,
+    ):
+        broker.create_topic(TOPIC)
+        first = add_plain(broker, TOPIC, b"x" * 50, publish_time=777)
+        add_batch(broker, TOPIC, [b"y"] * 4)
+        probe = Probe(pool)
+        plain = probe.first_entry_at(TOPIC, EARLIEST_POSITION)
+        assert plain is not None
+        assert (plain.publish_time, plain.messages, plain.index) == (777, 1, 0)
+        assert plain.broker_time is not None
+        assert plain.time == plain.broker_time
+        assert plain.stop == Position(first.ledger_id, first.entry_id + 1)
+        assert plain.size > 50
+        batch = probe.first_entry_at(TOPIC, plain.stop)
+        assert batch is not None
+        assert (batch.messages, batch.index) == (4, 4)
+
+
+def test_after_a_trim_the_first_entry_kept_is_found() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        messages = fill(broker, TOPIC, 12)
+        kept = Position(*messages[20][:2])
+        broker.trim(TOPIC, kept)
+        found = Probe(pool).first_entry_at(TOPIC, EARLIEST_POSITION)
+        assert found is not None
+        assert found.start == kept
+
+
+def test_many_positions_and_topics_are_asked_at_once() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        names = [broker.create_topic(f"t-{number}") for number in range(100)]
+        lasts = [add_plain(broker, name, b"%d" % n) for n, name in enumerate(names)]
+        questions = [(name, EARLIEST_POSITION) for name in names] * 3
+        questions.append(("persistent://public/default/missing", EARLIEST_POSITION))
+        started = time.monotonic()
+        found = Probe(pool).first_entries_at(questions)
+        assert time.monotonic() - started < 5
+        error = found.pop()
+        assert isinstance(error, TopicNotFound)
+        assert error.topic == "persistent://public/default/missing"
+        for number, entry in enumerate(found):
+            last = lasts[number % 100]
+            assert isinstance(entry, FoundEntry)
+            assert entry.start == Position(last.ledger_id, last.entry_id)
+
+
+@pytest.mark.fault(18)
+def test_a_lost_connection_or_a_refusal_on_the_way_is_survived() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        messages = fill(broker, TOPIC, 3)
+        broker.faults.error("SUBSCRIBE", "ServiceNotReady")
+        broker.faults.close("FLOW")
+        found = Probe(pool).first_entry_at(TOPIC, EARLIEST_POSITION)
+        assert found is not None
+        assert found.start == Position(*messages[0][:2])
+        wait_until(lambda: not broker.subscriptions(TOPIC))
+
+
+# --- times ------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(14)
+def test_a_consumer_that_is_given_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FIRST_PATIENCE", 0.2)
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        messages = fill(broker, TOPIC, 3)
+        first = Position(messages[0].ledger_id, messages[0].entry_id)
+        probe = Probe(pool)
+        broker.faults.drop("FLOW")
+        found = probe.first_entry_at(TOPIC, EARLIEST_POSITION)
+        assert found is not None
+        assert found.start == first
+        broker.faults.drop("FLOW")
+        assert probe.first_entry_from_time(TOPIC, 0) == found
+        wait_until(lambda: not broker.subscriptions(TOPIC))
+
+
+@pytest.mark.fault(14, 24)
+@pytest.mark.parametrize("question", ["SUBSCRIBE", "GET_LAST_MESSAGE_ID"])
+def test_a_question_that_a_broker_leaves_unanswered_is_asked_again(
+    question: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backoff, "ATTEMPT_SECONDS", 0.2)
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        messages = fill(broker, TOPIC, 3)
+        with broker.faults.drop(question) as rule:
+            found = Probe(pool).first_entry_at(TOPIC, EARLIEST_POSITION)
+        assert rule.hits == 1
+        assert found is not None
+        assert found.start == Position(*messages[0][:2])
+        wait_until(lambda: not broker.subscriptions(TOPIC))
+
+
+@pytest.mark.fault(14)
+def test_that_a_topic_is_empty_is_believed_when_it_is_said_twice() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        messages = fill(broker, TOPIC, 3)
+        first = Position(messages[0].ledger_id, messages[0].entry_id)
+        probe = Probe(pool)
+        pretend_empty(broker)
+        found = probe.first_entry_at(TOPIC, EARLIEST_POSITION)
+        assert found is not None
+        assert found.start == first
+        broker.faults.clear()
+        pretend_empty(broker)
+        assert probe.first_entry_from_time(TOPIC, 0) == found
+        broker.faults.clear()
+        pretend_empty(broker, times=2)
+        assert probe.first_entry_at(TOPIC, EARLIEST_POSITION) is None
+
+
+def test_the_first_entry_from_a_time_on_is_found() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        times = [1000, 1000, 1010, 1030, 1030, 1100]
+        places = []
+        for number, publish_time in enumerate(times):
+            message = add_batch(broker, TOPIC, [b"x"] * 2, publish_time=publish_time)[0]
+            places.append(Position(message.ledger_id, message.entry_id))
+            if number == 2:
+                broker.roll_ledger(TOPIC)
+        probe = Probe(pool)
+        questions = [0, 1, 999, 1000, 1001, 1010, 1011, 1030, 1099, 1100, 1101, 10**15]
+        found = probe.first_entries_from_time([(TOPIC, time_ms) for time_ms in questions])
+        for time_ms, entry in zip(questions, found, strict=True):
+            later = [place for place, at in zip(places, times, strict=True) if at >= time_ms]
+            if not later:
+                assert entry is None
+            else:
+                assert isinstance(entry, FoundEntry)
+                assert entry.start == later[0]
+        wait_until(lambda: not broker.subscriptions(TOPIC))
+        assert broker.internal_errors == ()
+
+
+def test_no_entry_from_a_time_on_where_there_is_none_at_all() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        assert Probe(pool).first_entry_from_time(TOPIC, 5) is None
+        with pytest.raises(TopicNotFound):
+            Probe(pool).first_entry_from_time("persistent://public/default/missing", 5)
+
+
+def test_an_unload_between_search_and_answer_is_noticed() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        for publish_time in (1000, 2000, 3000):
+            add_plain(broker, TOPIC, b"x", publish_time=publish_time)
+        searched: list[bool] = []
+
+        def unload(_: object) -> None:
+            if not searched:
+                searched.append(True)
+                broker.unload(TOPIC)
+
+        broker.faults.call("SUBSCRIBE", unload, after=1, times=None)
+        found = Probe(pool).first_entry_from_time(TOPIC, 2500)
+        assert found is not None
+        assert found.publish_time == 3000
+
+
+def test_an_entry_that_makes_no_sense_is_an_error_with_its_id() -> None:
+    def script(session: Session, event: Event) -> bool:
+        if kind_of(event) == T.GET_LAST_MESSAGE_ID:
+            last = MessageId(5, 7).to_pb()
+            session.send(answers.get_last_message_id_response(request_of(event), last))
+            return True
+        if kind_of(event) == T.FLOW:
+            consumer_id = broker.commands(T.SUBSCRIBE)[0].consumer_id
+            command = answers.message(consumer_id, MessageId(5, 7).to_pb())
+            for part in encode_raw_payload_command(command, b"\x00\x00\xff\xff"):
+                session.send_bytes(bytes(part))
+            return True
+        return False
+
+    with ScriptedBroker(script) as broker, ConnectionPool(broker.options()) as pool:
+        with pytest.raises(CorruptMessage) as caught:
+            Probe(pool).first_entry_at(TOPIC, EARLIEST_POSITION)
+        assert caught.value.topic == TOPIC
+        assert "5:7" in str(caught.value.message_id)
+
+
+def test_entries_from_a_position_on_are_counted_over_ledgers_and_leave_no_trace() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        messages = fill(broker, TOPIC, 12)
+        entries = sorted({Position(m.ledger_id, m.entry_id) for m in messages})
+        assert len({entry.ledger_id for entry in entries}) == 3
+        places = [EARLIEST_POSITION, *entries, Position(entries[-1].ledger_id, 1000)]
+        found = Probe(pool).entries_from([(TOPIC, place) for place in places])
+        assert found == [12, *range(12, 0, -1), 0]
+        wait_until(lambda: not broker.subscriptions(TOPIC))
+
+
+def test_what_cannot_be_counted_is_an_error_in_its_place_and_in_time() -> None:
+    with EmbeddedBroker(auto_create=False) as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        broker.faults.error("CONSUMER_STATS", "ServiceNotReady")
+        none = TOPIC + "-none"
+        found = Probe(pool).entries_from([(TOPIC, EARLIEST_POSITION), (none, EARLIEST_POSITION)])
+        assert found[0] == 0
+        assert isinstance(found[1], TopicNotFound)
+        assert found[1].topic == none
+        broker.faults.drop("CONSUMER_STATS", times=None)
+        started = time.monotonic()
+        (late,) = Probe(pool, 0.3).entries_from([(TOPIC, EARLIEST_POSITION)])
+        assert isinstance(late, OperationTimeout)
+        assert time.monotonic() - started < 5

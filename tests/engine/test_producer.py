@@ -1,0 +1,218 @@
+"""Producers: who sends, in which order, under which ids, and how it ends."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from pulsar_spark.engine.outgoing import OutgoingEntry
+from pulsar_spark.engine.producer import Producer
+from pulsar_spark.errors import (
+    ClosedError,
+    MessageTooLarge,
+    OperationTimeout,
+    PulsarError,
+)
+from pulsar_spark.protocol.message_id import MessageId
+from tests.engine.producing import (
+    Results,
+    TopicScript,
+    batch,
+    make,
+    single,
+    topic,
+)
+
+
+def test_messages_are_acknowledged_in_order() -> None:
+    with topic() as (script, cluster, _):
+        results = Results()
+        producer = make(cluster)
+        for number in range(3):
+            producer.send(single(b"message %d" % number, results))
+        producer.flush()
+        assert results.ids == [MessageId(7, entry) for entry in range(3)]
+        assert [sent.payload for sent in script.sends] == [b"message 0", b"message 1", b"message 2"]
+        assert script.sequence_ids == [0, 1, 2]
+        assert producer.last_sequence_id == 2
+        assert producer.last_message_id == MessageId(7, 2)
+        assert producer.pending_messages == 0
+        assert cluster.budget.used == 0
+        producer.close()
+        assert script.closed == [script.producers[0][1].producer_id]
+
+
+def test_a_batch_says_its_highest_sequence_id_twice() -> None:
+    with topic() as (script, cluster, _):
+        producer = make(cluster)
+        producer.send(batch(10))
+        producer.send(batch(5))
+        producer.close()
+        first, second = script.sends
+        assert (first.command.num_messages, first.command.highest_sequence_id) == (10, 9)
+        assert (first.metadata.num_messages_in_batch, first.metadata.highest_sequence_id) == (10, 9)
+        assert first.payload == b"body 0"
+        assert (second.sequence_id, second.command.highest_sequence_id) == (10, 14)
+        assert second.payload == b"body 10"
+        assert producer.last_sequence_id == 14
+        assert producer.counts.messages == producer.counts.acknowledged == 15
+
+
+def test_sequence_ids_go_on_from_what_the_broker_knows_of_the_name() -> None:
+    with topic() as (script, cluster, _):
+        script.success = {"last_sequence_id": 41}
+        producer = make(cluster, producer_name="mine")
+        producer.open()
+        assert producer.last_sequence_id == 41
+        producer.send(single(b""))
+        producer.close()
+        assert script.sequence_ids == [42]
+
+
+def test_sequence_ids_begin_behind_the_one_that_is_given() -> None:
+    with topic() as (script, cluster, _):
+        script.success = {"last_sequence_id": 41}
+        producer = make(cluster, initial_sequence_id=99)
+        producer.send(single(b""))
+        producer.send(single(b"", sequence_ids=(200, 200)))
+        producer.send(single(b""))
+        producer.close()
+        assert script.sequence_ids == [100, 200, 201]
+
+
+def test_the_partition_is_part_of_a_message_id() -> None:
+    with topic() as (_, cluster, _):
+        results = Results()
+        producer = Producer(cluster, "t-partition-3")
+        producer.send(single(b"", results))
+        producer.close()
+        assert results.ids == [MessageId(7, 0, partition=3)]
+
+
+def test_nothing_is_connected_before_it_is_needed() -> None:
+    with topic() as (_, cluster, broker):
+        make(cluster).close()
+        assert not broker.sessions
+
+
+# --- threads, ends --------------------------------------------------------------------------
+
+
+def test_entries_that_are_sent_together_are_one_after_the_other() -> None:
+    with topic() as (script, cluster, _):
+        results = Results()
+        producer = make(cluster)
+        chosen = single(b"chosen", results, sequence_ids=(50, 50))
+        producer.send_many([single(b"1", results), batch(3, results), chosen, batch(2, results)])
+        producer.send_many([])
+        producer.close()
+        assert script.sequence_ids == [0, 1, 50, 51]
+        assert script.sends[3].payload == b"body 51"
+        assert [found.entry_id for found in results.ids if found] == [0, 1, 2, 3]
+
+
+def test_what_comes_before_an_entry_that_cannot_be_sent_is_sent() -> None:
+    script = TopicScript(max_message_size=500)
+    with topic(script) as (_, cluster, _):
+        producer = make(cluster)
+        with pytest.raises(MessageTooLarge):
+            producer.send_many([single(b"1"), single(bytes(1000)), single(b"2")])
+        producer.send(single(b"3"))
+        producer.close()
+        assert [sent.payload for sent in script.sends] == [b"1", b"3"]
+        assert script.sequence_ids == [0, 1]
+        assert cluster.budget.used == 0
+
+
+@pytest.mark.parametrize("most,memory_limit", [(5, 64_000), (0, 500)])
+def test_more_entries_than_the_window_holds_go_through_it(most: int, memory_limit: int) -> None:
+    with topic(memory_limit=memory_limit) as (script, cluster, _):
+        producer = make(cluster, max_pending_messages=most)
+        producer.send_many([single(bytes(50)) for _ in range(40)])
+        producer.close()
+        assert script.sequence_ids == list(range(40))
+        assert cluster.budget.used == 0
+
+
+def test_many_threads_can_send_and_ids_stay_in_order() -> None:
+    with topic() as (script, cluster, _):
+        producer = make(cluster)
+
+        def send_many() -> None:
+            for _ in range(50):
+                producer.send(batch(3))
+
+        threads = [threading.Thread(target=send_many) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        producer.close()
+        assert script.sequence_ids == list(range(0, 600, 3))
+
+
+def test_a_failing_callback_does_not_harm_the_rest(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(error: PulsarError | None, message_id: MessageId | None) -> None:
+        raise RuntimeError("a callback's own fault")
+
+    with topic() as (_, cluster, _):
+        results = Results()
+        producer = make(cluster)
+        producer.send(OutgoingEntry(lambda _: b"", callback=fail))
+        producer.send(single(b"", results))
+        producer.close()
+        assert len(results.ids) == 1
+        assert "the callback of a send" in caplog.text
+
+
+def test_a_closed_producer_takes_no_more() -> None:
+    with topic() as (_, cluster, _):
+        producer = make(cluster)
+        producer.send(single(b""))
+        producer.close()
+        producer.close()
+        assert not producer.is_connected
+        with pytest.raises(ClosedError, match="the producer is closed"):
+            producer.send(single(b""))
+        with pytest.raises(ClosedError):
+            producer.flush()
+        with pytest.raises(ClosedError):
+            producer.open()
+
+
+def test_an_aborted_producer_tells_the_callbacks_of_what_was_pending() -> None:
+    with topic() as (script, cluster, _):
+        script.on_send = lambda session, sent: True
+        results = Results()
+        producer = make(cluster)
+        producer.send(single(b"", results))
+        producer.abort()
+        assert [type(error) for error in results.errors] == [ClosedError]
+        script.wait_for(lambda: bool(script.closed))
+
+
+def test_the_end_of_the_client_ends_its_producers() -> None:
+    with topic() as (script, cluster, _):
+        script.on_send = lambda session, sent: True
+        producer = make(cluster)
+        producer.send(single(b""))
+        cluster.close()
+        with pytest.raises(ClosedError):
+            producer.flush()
+
+
+def test_close_raises_what_could_not_be_delivered_and_leaves_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with topic() as (script, cluster, _):
+        script.on_send = lambda session, sent: True
+        producer = make(cluster, send_timeout=0.2)
+        producer.send(single(b""))
+        with pytest.raises(OperationTimeout):
+            producer.close()
+        script.wait_for(lambda: bool(script.closed))
+        with pytest.raises(OperationTimeout):
+            producer.close()

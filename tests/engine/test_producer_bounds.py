@@ -1,0 +1,165 @@
+"""Producers: what is pending is bounded, and no wait is without an end."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.outgoing import OutgoingEntry
+from pulsar_spark.engine.producer import Producer
+from pulsar_spark.errors import (
+    NotAllowed,
+    OperationTimeout,
+    PulsarError,
+)
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from tests.engine.producing import (
+    TOPIC,
+    Results,
+    Sent,
+    batch,
+    make,
+    refuse,
+    single,
+    topic,
+)
+from tests.engine.scripted_broker import Session
+
+
+@pytest.mark.fault(7, 90)
+def test_a_message_without_a_receipt_is_an_error_at_the_send_timeout() -> None:
+    with topic() as (script, cluster, broker):
+        script.on_send = lambda session, sent: sent.sequence_id >= 2
+        results = Results()
+        producer = make(cluster, send_timeout=0.3)
+        producer.send(batch(2, results))
+        producer.send(single(b"1234", results))
+        with pytest.raises(OperationTimeout) as raised:
+            producer.flush()
+        error = raised.value
+        assert (error.topic, error.broker) == (TOPIC, broker.address)
+        assert "1 messages" in error.what
+        assert "from sequence id 2" in error.what
+        assert "2 were before" in error.what
+        assert [type(found) for found in results.errors] == [OperationTimeout]
+        with pytest.raises(OperationTimeout):
+            producer.close()
+        assert cluster.budget.used == 0
+
+
+@pytest.mark.fault(7)
+def test_the_timeout_comes_to_an_idle_producers_callback_too() -> None:
+    with topic() as (script, cluster, _):
+        script.on_send = lambda session, sent: True
+        failed = threading.Event()
+        told: list[PulsarError] = []
+        producer = Producer(cluster, "t", ProducerOptions(send_timeout=0.2), told.append)
+        producer.send(OutgoingEntry(lambda _: b"", callback=lambda error, _: failed.set()))
+        assert failed.wait(5)
+        deadline = time.monotonic() + 5
+        while not told and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [type(error) for error in told] == [OperationTimeout]
+
+
+@pytest.mark.fault(7)
+def test_a_sender_waits_while_too_many_messages_are_pending() -> None:
+    with topic() as (script, cluster, _):
+        held: list[tuple[Session, Sent]] = []
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            held.append((session, sent))
+            return True
+
+        script.on_send = on_send
+        producer = make(cluster, max_pending_messages=10)
+        producer.send(batch(8))
+        producer.send(batch(2))
+        sender = threading.Thread(target=lambda: producer.send(batch(5)))
+        sender.start()
+        script.wait_for(lambda: len(held) == 2)
+        time.sleep(0.05)
+        assert sender.is_alive()
+        assert len(script.sends) == 2
+        script.acknowledge(*held[0])
+        sender.join(5)
+        script.wait_for(lambda: len(held) == 3)
+        assert script.sequence_ids == [0, 8, 10]
+        producer.abort()
+
+
+@pytest.mark.fault(7)
+def test_a_batch_larger_than_the_window_is_sent_alone() -> None:
+    with topic() as (_, cluster, _):
+        producer = make(cluster, max_pending_messages=10)
+        producer.send(batch(50))
+        producer.send(batch(1))
+        producer.close()
+
+
+@pytest.mark.fault(7)
+def test_memory_is_bounded_over_all_producers_of_a_client() -> None:
+    with topic(memory_limit=10_000) as (script, cluster, _):
+        script.on_send = lambda session, sent: True
+        first = make(cluster, send_timeout=5.0)
+        second = make(cluster, send_timeout=0.3)
+        first.send(single(bytes(9_000)))
+        with pytest.raises(OperationTimeout, match="no room for another message") as raised:
+            second.send(single(bytes(2_000)))
+        assert raised.value.topic == TOPIC
+        # Nothing was sent, so the producer can go on.
+        second.send(single(bytes(100)))
+        assert len(script.sends) <= 2
+
+
+@pytest.mark.fault(7)
+def test_a_peer_that_takes_no_bytes_ends_in_an_error_at_the_send_timeout() -> None:
+    stop = threading.Event()
+    with topic() as (script, cluster, _):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            stop.wait(20)
+            return True
+
+        script.on_send = on_send
+        producer = make(cluster, send_timeout=0.5)
+        began = time.monotonic()
+        entries = [single(bytes(1_000_000)) for _ in range(100)]
+        with pytest.raises(OperationTimeout):
+            any(map(producer.send, entries))
+        assert time.monotonic() - began < 10
+        assert cluster.budget.used <= cluster.budget.limit
+        stop.set()
+
+
+@pytest.mark.fault(95)
+def test_flush_can_be_given_less_time_and_the_producer_goes_on() -> None:
+    with topic() as (script, cluster, _):
+        held: list[tuple[Session, Sent]] = []
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            held.append((session, sent))
+            return True
+
+        script.on_send = on_send
+        producer = make(cluster)
+        producer.send(single(b""))
+        with pytest.raises(OperationTimeout, match=r"within 0\.1 s"):
+            producer.flush(0.1)
+        script.acknowledge(*held[0])
+        producer.flush(5)
+
+
+@pytest.mark.fault(89)
+def test_flush_waits_for_the_very_last_receipt_and_raises_its_error() -> None:
+    with topic() as (script, cluster, _):
+        refuse(script, pb.NotAllowedError, sequence_id=99)
+        producer = make(cluster)
+        for _ in range(100):
+            producer.send(single(b""))
+        with pytest.raises(NotAllowed):
+            producer.flush()
+        assert producer.counts.acknowledged == 99

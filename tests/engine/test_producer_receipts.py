@@ -1,0 +1,206 @@
+"""Producers: every receipt and every refusal is about the oldest send, or a loss."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pulsar_spark.errors import (
+    BrokerChecksumError,
+    NotAllowed,
+    OperationTimeout,
+    PulsarError,
+    TopicTerminated,
+)
+from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.message_id import MessageId
+from tests.engine.producing import (
+    Results,
+    Sent,
+    batch,
+    make,
+    refuse,
+    single,
+    topic,
+)
+from tests.engine.scripted_broker import Session
+
+
+@pytest.mark.fault(87)
+def test_a_receipt_ahead_of_the_oldest_send_has_all_sent_again() -> None:
+    with topic() as (script, cluster, _):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            if session.number == 0 and sent.sequence_id == 1:
+                script.acknowledge(session, sent)
+            return session.number == 0
+
+        script.on_send = on_send
+        results = Results()
+        producer = make(cluster)
+        for _ in range(3):
+            producer.send(single(b"", results))
+        producer.flush()
+        assert len(results.ids) == 3
+        assert [sent.sequence_id for sent in script.sends if sent.session == 1] == [0, 1, 2]
+        assert producer.counts.reconnects == 1
+
+
+@pytest.mark.fault(87)
+def test_a_receipt_that_comes_twice_is_ignored() -> None:
+    with topic() as (script, cluster, broker):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            script.acknowledge(session, sent)
+            return False
+
+        script.on_send = on_send
+        results = Results()
+        producer = make(cluster)
+        for _ in range(3):
+            producer.send(single(b"", results))
+            producer.flush()
+        producer.close()
+        assert [found.entry_id for found in results.ids if found] == [0, 2, 4]
+        assert len(broker.sessions) == 1
+
+
+@pytest.mark.fault(87)
+def test_a_receipt_can_name_a_batch_by_its_highest_id() -> None:
+    with topic() as (script, cluster, _):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            stored = pb.MessageIdData(ledgerId=1, entryId=2)
+            session.send(answers.send_receipt(sent.command.producer_id, 9, stored))
+            return True
+
+        script.on_send = on_send
+        producer = make(cluster)
+        producer.send(batch(10))
+        producer.flush(5)
+        assert producer.last_message_id == MessageId(1, 2)
+
+
+@pytest.mark.fault(13, 87)
+def test_duplicates_are_acknowledged_and_counted_apart() -> None:
+    with topic() as (script, cluster, _):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            duplicate = sent.sequence_id == 0
+            script.acknowledge(session, sent, duplicate=duplicate)
+            return True
+
+        script.on_send = on_send
+        results = Results()
+        producer = make(cluster)
+        producer.send(batch(10, results))
+        producer.send(batch(3, results))
+        producer.close()
+        assert results.ids == [MessageId(-1, -1), MessageId(7, 0)]
+        assert producer.counts.duplicates == 10
+        assert producer.counts.acknowledged == 13
+        assert producer.last_message_id == MessageId(7, 0)
+
+
+@pytest.mark.fault(24, 42)
+def test_receipts_and_errors_for_an_unknown_producer_are_ignored() -> None:
+    with topic() as (script, cluster, broker):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            stored = pb.MessageIdData(ledgerId=1, entryId=2)
+            session.send_unchecked(answers.send_receipt(987_654, 0, stored))
+            session.send_unchecked(answers.send_error(987_654, 0, pb.UnknownError, "?"))
+            return False
+
+        script.on_send = on_send
+        producer = make(cluster)
+        producer.send(single(b""))
+        producer.close()
+        assert len(broker.sessions) == 1
+
+
+@pytest.mark.fault(56, 87)
+@pytest.mark.parametrize(
+    "code,kind",
+    [
+        (pb.TopicTerminatedError, TopicTerminated),
+        (pb.NotAllowedError, NotAllowed),
+        (pb.ChecksumError, BrokerChecksumError),
+    ],
+)
+def test_a_refusal_that_will_not_change_is_final(code: int, kind: type[PulsarError]) -> None:
+    with topic() as (script, cluster, broker):
+        refuse(script, code)
+        results = Results()
+        producer = make(cluster)
+        for _ in range(3):
+            if not results.errors:
+                producer.send(single(b"", results))
+        with pytest.raises(kind, match=r"no.*persistent://public/default/t") as raised:
+            producer.flush()
+        assert raised.value.broker == broker.address
+        assert [found.entry_id for found in results.ids if found] == [0]
+        assert all(isinstance(error, kind) for error in results.errors)
+        with pytest.raises(kind):
+            producer.flush()
+        with pytest.raises(kind):
+            producer.close()
+        with pytest.raises(kind):
+            producer.send(single(b""))
+        assert len(broker.sessions) == 1
+        assert cluster.budget.used == 0
+
+
+@pytest.mark.fault(87)
+@pytest.mark.parametrize("code", [pb.PersistenceError, pb.UnknownError, pb.ServiceNotReady, 77])
+def test_another_refusal_is_followed_by_a_new_registration_and_all_again(code: int) -> None:
+    with topic() as (script, cluster, broker):
+        refuse(script, code if code != 77 else pb.MetadataError, times=2)
+        results = Results()
+        producer = make(cluster)
+        for _ in range(3):
+            producer.send(single(b"", results))
+        producer.flush()
+        assert len(results.ids) == 3
+        ids = [found.entry_id for found in results.ids if found]
+        assert ids == sorted(ids)
+        # The connection, which others may use, is kept.
+        assert len(broker.sessions) == 1
+        assert len(script.closed) == producer.counts.reconnects == 2
+        epochs = [command.epoch for _, command in script.producers]
+        assert epochs == [0, 1, 2]
+
+
+@pytest.mark.fault(87)
+def test_a_refusal_that_does_not_pass_ends_at_the_send_timeout() -> None:
+    with topic() as (script, cluster, _):
+        refuse(script, pb.PersistenceError)
+        producer = make(cluster, send_timeout=0.6)
+        producer.send(single(b"1"))
+        producer.send(single(b"2"))
+        began = time.monotonic()
+        with pytest.raises(OperationTimeout, match=r"1 messages.*1 were before.*BookKeeper"):
+            producer.flush()
+        assert time.monotonic() - began < 5
+
+
+@pytest.mark.fault(87)
+def test_a_refusal_of_what_is_acknowledged_is_ignored() -> None:
+    with topic() as (script, cluster, broker):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            if sent.sequence_id == 1:
+                producer_id = sent.command.producer_id
+                for code in (pb.ChecksumError, pb.PersistenceError):
+                    session.send(answers.send_error(producer_id, 0, code, "late"))
+            return False
+
+        script.on_send = on_send
+        producer = make(cluster)
+        for _ in range(2):
+            producer.send(single(b""))
+        producer.close()
+        assert len(script.producers) == 1
+        assert len(broker.sessions) == 1

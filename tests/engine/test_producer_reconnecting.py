@@ -1,0 +1,217 @@
+"""Producers: what is pending survives the loss of a broker, in order."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from pulsar_spark.engine.outgoing import OutgoingEntry
+from pulsar_spark.errors import (
+    MessageTooLarge,
+    TopicTerminated,
+    UnsupportedFeature,
+)
+from pulsar_spark.protocol import answers, commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from tests.engine.producing import (
+    NO_ID,
+    Results,
+    Sent,
+    TopicScript,
+    drop_first_session,
+    make,
+    single,
+    topic,
+)
+from tests.engine.scripted_broker import ScriptedBroker, Session
+
+
+@pytest.mark.fault(11, 12)
+def test_what_is_pending_is_sent_again_in_order_after_a_disconnect() -> None:
+    with topic() as (script, cluster, _):
+        drop_first_session(script, after=3)
+        results = Results()
+        producer = make(cluster)
+        for number in range(5):
+            producer.send(single(b"%d" % number, results))
+        producer.flush()
+        assert len(results.ids) == 5
+        second = [sent for sent in script.sends if sent.session == 1]
+        assert [sent.sequence_id for sent in second] == [2, 3, 4]
+        assert [sent.payload for sent in second] == [b"2", b"3", b"4"]
+        # Bytes that are sent again are the same bytes: a checksum of old is one of now.
+        (before,) = (s for s in script.sends if s.session == 0 and s.sequence_id == 2)
+        assert before.metadata == second[0].metadata
+
+
+@pytest.mark.fault(12)
+def test_a_producer_comes_back_under_the_name_it_was_given_and_a_higher_epoch() -> None:
+    with topic() as (script, cluster, _):
+        script.success = {"topic_epoch": 5}
+        drop_first_session(script, after=1)
+        producer = make(cluster)
+        producer.send(single(b""))
+        producer.close()
+        first, second = (command for _, command in script.producers)
+        assert not first.producer_name
+        assert not first.user_provided_producer_name
+        assert second.producer_name == f"given-{first.producer_id}" == producer.name
+        assert not second.user_provided_producer_name
+        assert (first.epoch, second.epoch) == (0, 1)
+        assert second.producer_id == first.producer_id
+        assert not first.HasField("topic_epoch")
+        assert second.topic_epoch == 5
+
+
+def test_a_name_of_the_user_is_said_to_be_one() -> None:
+    with topic() as (script, cluster, _):
+        producer = make(cluster, producer_name="mine", properties=(("a", "b"),))
+        producer.open()
+        command = script.producers[0][1]
+        assert (command.producer_name, command.user_provided_producer_name) == ("mine", True)
+        assert [(pair.key, pair.value) for pair in command.metadata] == [("a", "b")]
+        assert producer.name == "mine"
+
+
+@pytest.mark.fault(12)
+def test_an_idle_producer_with_something_pending_comes_back_by_itself() -> None:
+    with topic() as (script, cluster, _):
+        drop_first_session(script, after=1)
+        stored = threading.Event()
+        producer = make(cluster)
+        producer.send(OutgoingEntry(lambda _: b"", callback=lambda error, _: stored.set()))
+        assert stored.wait(10)
+
+
+@pytest.mark.fault(14)
+def test_a_producer_that_the_broker_closes_opens_again_on_the_same_connection() -> None:
+    with topic() as (script, cluster, broker):
+        closes = [0]
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            if sent.sequence_id == 2 and closes[0] < 3:
+                closes[0] += 1
+                session.send(commands.close_producer(sent.command.producer_id, NO_ID))
+                return True
+            return False
+
+        script.on_send = on_send
+        results = Results()
+        producer = make(cluster)
+        for _ in range(5):
+            producer.send(single(b"", results))
+        producer.close()
+        assert len(results.ids) == 5
+        assert len(broker.sessions) == 1
+        assert len(script.producers) == 4
+
+
+@pytest.mark.fault(15)
+def test_the_broker_that_a_broker_names_is_asked_first_and_without_a_lookup() -> None:
+    other_script = TopicScript()
+    with topic() as (script, cluster, broker), ScriptedBroker(other_script) as other:
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            command = commands.close_producer(
+                sent.command.producer_id,
+                NO_ID,
+                assigned_broker_url=f"pulsar://{other.address}",
+                assigned_broker_url_tls="pulsar+ssl://localhost:1",
+            )
+            session.send(command)
+            return True
+
+        script.on_send = on_send
+        producer = make(cluster)
+        producer.send(single(b""))
+        producer.close()
+        assert len(broker.commands(pb.BaseCommand.LOOKUP)) == 1
+        assert not other.commands(pb.BaseCommand.LOOKUP)
+        assert other_script.sequence_ids == [0]
+
+
+@pytest.mark.fault(15)
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"assigned_broker_url": "pulsar://127.0.0.1:1"},
+        {"assigned_broker_url": "nonsense"},
+        {"assigned_broker_url": "pulsar+ssl://127.0.0.1:1"},
+        {"assigned_broker_url_tls": "pulsar+ssl://127.0.0.1:1"},
+        {"assigned_broker_url": ""},
+    ],
+)
+def test_a_named_broker_that_is_of_no_use_leaves_it_to_the_lookup(named: dict[str, str]) -> None:
+    with topic() as (script, cluster, broker):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            if len(script.sends) > 1:
+                return False
+            session.send(commands.close_producer(sent.command.producer_id, NO_ID, **named))
+            return True
+
+        script.on_send = on_send
+        producer = make(cluster)
+        producer.send(single(b""))
+        producer.close()
+        assert len(broker.commands(pb.BaseCommand.LOOKUP)) == 2
+
+
+@pytest.mark.fault(20)
+def test_a_topic_that_went_to_another_cluster_is_an_error_at_once() -> None:
+    with topic() as (script, cluster, _):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            kind = pb.CommandTopicMigrated.Producer
+            session.send_unchecked(answers.topic_migrated(sent.command.producer_id, kind))
+            return True
+
+        script.on_send = on_send
+        producer = make(cluster)
+        producer.send(single(b""))
+        began = time.monotonic()
+        with pytest.raises(UnsupportedFeature, match="another cluster"):
+            producer.flush()
+        assert time.monotonic() - began < 5
+
+
+@pytest.mark.fault(56)
+def test_a_topic_that_is_terminated_meanwhile_fails_what_is_pending_at_once() -> None:
+    with topic() as (script, cluster, _):
+
+        def on_producer(session: Session, command: pb.CommandProducer) -> bool:
+            if command.epoch:
+                code = pb.TopicTerminatedError
+                session.send(answers.error(command.request_id, code, "terminated"))
+            return bool(command.epoch)
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            session.send(commands.close_producer(sent.command.producer_id, NO_ID))
+            return True
+
+        script.on_producer, script.on_send = on_producer, on_send
+        results = Results()
+        producer = make(cluster)
+        producer.send(single(b"", results))
+        with pytest.raises(TopicTerminated):
+            producer.flush()
+        assert len(results.errors) == 1
+
+
+def test_a_broker_that_takes_only_smaller_messages_now_is_an_error() -> None:
+    script = TopicScript()
+    with topic(script) as (_, cluster, broker):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            script.max_message_size = 100
+            session.drop()
+            return True
+
+        script.on_send = on_send
+        producer = make(cluster)
+        producer.send(single(bytes(200)))
+        with pytest.raises(MessageTooLarge, match="new broker, which takes 100"):
+            producer.flush()
+        assert len(broker.sessions) == 2

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import random
+
+import pytest
+
+from pulsar_spark.engine.reader import EntryReader
+from pulsar_spark.errors import CorruptMessage, MessageTooLarge
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.chunks import split_message
+from pulsar_spark.protocol.compression import compress
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
+from pulsar_spark.testing import EmbeddedBroker
+from tests.engine.test_connection import wait_until
+from tests.engine.topics import add_plain, reading, stored_entry
+
+TOPIC = "persistent://public/default/t"
+NOW = 1_700_000_000_000
+
+
+def chunks_of(payload: bytes, size: int, uuid: str, publish_time: int = NOW) -> list[bytes]:
+    """Return the entries of a message that is sent compressed and in chunks."""
+    packed = bytes(compress(pb.ZLIB, payload))
+    parts = split_message(packed, size)
+    return [
+        stored_entry(
+            bytes(part),
+            uuid=uuid,
+            chunk_id=number,
+            num_chunks_from_msg=len(parts),
+            total_chunk_msg_size=len(packed),
+            compression=pb.ZLIB,
+            uncompressed_size=len(payload),
+            publish_time=publish_time,
+        )
+        for number, part in enumerate(parts)
+    ]
+
+
+def payloads(reader: EntryReader) -> list[bytes]:
+    return [bytes(entry.payload) for entry in reader]
+
+
+def after(message_id: MessageId) -> Position:
+    return Position(message_id.ledger_id, message_id.entry_id + 1)
+
+
+def test_chunks_are_joined_decompressed_and_have_the_place_of_the_last() -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        payload = os.urandom(5000)
+        ids = [broker.append(TOPIC, entry) for entry in chunks_of(payload, 1000, "a")]
+        with reading(broker, TOPIC, end=after(ids[-1])) as reader:
+            (entry,) = list(reader)
+        assert bytes(entry.payload) == payload
+        assert (entry.ledger_id, entry.entry_id) == (ids[-1].ledger_id, ids[-1].entry_id)
+        assert entry.first_chunk == ids[0]
+        assert (entry.first_index, entry.stop_index, entry.is_batch) == (0, 1, False)
+
+
+@pytest.mark.fault(39)
+def test_messages_in_chunks_may_be_interleaved_with_others() -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        first, second = os.urandom(3000), os.urandom(3000)
+        for one, other in zip(
+            chunks_of(first, 1000, "a"), chunks_of(second, 1000, "b"), strict=True
+        ):
+            broker.append(TOPIC, one)
+            add_plain(broker, TOPIC, b"between")
+            last = broker.append(TOPIC, other)
+        with reading(broker, TOPIC, end=after(last)) as reader:
+            found = payloads(reader)
+        assert found.count(b"between") == 4
+        assert [payload for payload in found if payload != b"between"] == [first, second]
+
+
+@pytest.mark.fault(39)
+def test_a_reconnect_between_chunks_loses_nothing() -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        payload = os.urandom(20_000)
+        for entry in chunks_of(payload, 1000, "a"):
+            last = broker.append(TOPIC, entry)
+        broker.faults.close("MESSAGE", after=7, times=1)
+        broker.faults.close("MESSAGE", after=12, times=1)
+        with reading(
+            broker, TOPIC, end=after(last), auto_scale=False, receiver_queue_size=3
+        ) as reader:
+            assert payloads(reader) == [payload]
+
+
+@pytest.mark.fault(39)
+def test_ranges_that_cut_between_chunks_give_each_message_once() -> None:
+    rng = random.Random(5)
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        expected = []
+        ids: list[MessageId] = []
+        for number in range(8):
+            payload = os.urandom(2500)
+            expected.append(payload)
+            for entry in chunks_of(payload, 1000, f"u{number}", NOW + 100_000 * number):
+                ids.append(broker.append(TOPIC, entry))
+                if rng.random() < 0.3:
+                    broker.roll_ledger(TOPIC)
+        edges = [EARLIEST_POSITION, *(after(i) for i in rng.sample(ids[:-1], 9)), after(ids[-1])]
+        found = []
+        for start, end in itertools.pairwise(sorted(edges)):
+            with reading(broker, TOPIC, start, end) as reader:
+                found += payloads(reader)
+        assert found == expected
+        wait_until(lambda: not broker.subscriptions(TOPIC))
+
+
+@pytest.mark.fault(39)
+def test_chunks_whose_first_is_gone_are_dropped_with_a_log_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with EmbeddedBroker() as broker, caplog.at_level(logging.WARNING):
+        broker.create_topic(TOPIC)
+        for entry in chunks_of(os.urandom(3000), 1000, "a")[1:]:
+            broker.append(TOPIC, entry)
+        last = add_plain(broker, TOPIC, b"behind")
+        end = Position(last.ledger_id, last.entry_id + 1)
+        with reading(broker, TOPIC, end=end) as reader:
+            assert payloads(reader) == [b"behind"]
+    assert "is not whole" in caplog.text
+
+
+@pytest.mark.fault(39)
+def test_a_last_chunk_that_was_sent_twice_is_one_message() -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        payload = os.urandom(3000)
+        entries = chunks_of(payload, 1000, "a")
+        for entry in [*entries, entries[-1]]:
+            last = broker.append(TOPIC, entry)
+        with reading(broker, TOPIC, end=after(last)) as reader:
+            assert payloads(reader) == [payload]
+
+
+@pytest.mark.fault(39)
+def test_many_unfinished_messages_cost_bounded_memory_and_lose_no_finished_one() -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        payload = os.urandom(3000)
+        whole = chunks_of(payload, 1000, "whole")
+        broker.append(TOPIC, whole[0])
+        for number in range(200):
+            entry = chunks_of(os.urandom(3000), 1000, f"never-{number}")[0]
+            broker.append(TOPIC, entry)
+        for entry in whole[1:]:
+            last = broker.append(TOPIC, entry)
+        with reading(broker, TOPIC, end=after(last)) as reader:
+            assert payloads(reader) == [payload]
+            assert reader._decoder._chunks.pending <= 10
+
+
+@pytest.mark.fault(39)
+def test_a_message_that_exceeds_the_memory_is_an_error_with_its_place() -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        first, *_ = [broker.append(TOPIC, e) for e in chunks_of(os.urandom(50_000), 10_000, "a")]
+        with reading(broker, TOPIC, memory_budget=20_000) as reader:
+            with pytest.raises(MessageTooLarge) as caught:
+                reader.next_entry()
+            assert caught.value.message_id == f"{first.ledger_id}:{first.entry_id}"
+
+
+@pytest.mark.fault(39)
+@pytest.mark.parametrize("count", [-1, 0, 2**31 - 1])
+def test_impossible_numbers_of_chunks_are_errors_or_plain_messages(count: int) -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        entry = stored_entry(
+            b"x", uuid="a", chunk_id=0, num_chunks_from_msg=count, total_chunk_msg_size=-5
+        )
+        broker.append(TOPIC, entry)
+        with reading(broker, TOPIC) as reader:
+            if count <= 1:
+                found = reader.next_entry()
+                assert found is not None
+                assert bytes(found.payload) == b"x"
+            else:
+                with pytest.raises(CorruptMessage):
+                    reader.next_entry()

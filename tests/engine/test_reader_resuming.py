@@ -1,0 +1,518 @@
+from __future__ import annotations
+
+import os
+import random
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pulsar_spark.engine.connection_pool import ConnectionPool
+from pulsar_spark.engine.options import MIB, ReaderOptions
+from pulsar_spark.engine.reader import EntryReader
+from pulsar_spark.errors import ConnectError, PulsarError, TopicNotFound
+from pulsar_spark.protocol import answers
+from pulsar_spark.protocol.events import CommandReceived, Event
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.testing import EmbeddedBroker
+from tests.engine.scripted_broker import Entry, ScriptedBroker, Session, T
+from tests.engine.test_connection import kind_of, wait_until
+from tests.engine.topics import (
+    Message,
+    add_batch,
+    add_plain,
+    after_last,
+    fill,
+    pretend_empty,
+    quick,
+    read_range,
+    reading,
+    unpack,
+)
+
+TOPIC = "persistent://public/default/t"
+
+
+def read_with_trouble(
+    broker: EmbeddedBroker,
+    messages: list[Message],
+    trouble: Callable[[int], object],
+    **options: Any,
+) -> list[Message]:
+    """Read all messages, calling `trouble` with the number of each entry that came."""
+    found: list[Message] = []
+    with reading(broker, TOPIC, end=after_last(messages), **options) as reader:
+        for number, entry in enumerate(reader):
+            found += unpack(entry)
+            trouble(number)
+    return found
+
+
+@pytest.mark.fault(11, 14, 21)
+@pytest.mark.parametrize("kind", ["disconnect", "reset", "unload", "close"])
+def test_whatever_ends_the_consumer_nothing_is_lost_or_repeated(kind: str) -> None:
+    with EmbeddedBroker() as broker:
+        messages = fill(broker, TOPIC, 60)
+        troubles: dict[str, Callable[[], object]] = {
+            "disconnect": broker.faults.disconnect,
+            "reset": lambda: broker.faults.disconnect(reset=True),
+            "unload": lambda: broker.unload(TOPIC),
+            "close": lambda: broker.faults.close_consumers(TOPIC),
+        }
+
+        def trouble(number: int) -> None:
+            if number % 7 == 3:
+                troubles[kind]()
+
+        options = {"auto_scale": False, "receiver_queue_size": 6}
+        assert read_with_trouble(broker, messages, trouble, **options) == messages
+        assert broker.faults.seen("SUBSCRIBE") > 5
+        assert broker.internal_errors == ()
+
+
+@pytest.mark.fault(21)
+def test_two_troubles_at_once_are_one_reconnect_or_two_but_no_loss() -> None:
+    with EmbeddedBroker() as broker:
+        messages = fill(broker, TOPIC, 40)
+
+        def trouble(number: int) -> None:
+            if number % 9 == 4:
+                broker.unload(TOPIC)
+                broker.faults.disconnect(reset=True)
+
+        options = {"auto_scale": False, "receiver_queue_size": 6}
+        assert read_with_trouble(broker, messages, trouble, **options) == messages
+
+
+@pytest.mark.fault(11)
+def test_a_broker_that_is_down_for_a_while_is_waited_for() -> None:
+    with EmbeddedBroker() as broker:
+        messages = fill(broker, TOPIC, 20)
+        restarts = []
+
+        def trouble(number: int) -> None:
+            if number == 5:
+                thread = threading.Thread(target=broker.restart, args=(0.7,))
+                thread.start()
+                restarts.append(thread)
+
+        options = {"auto_scale": False, "receiver_queue_size": 6}
+        assert read_with_trouble(broker, messages, trouble, **options) == messages
+        restarts[0].join()
+
+
+def test_a_broker_that_stays_away_is_an_error_after_the_poll_timeout() -> None:
+    with EmbeddedBroker() as broker:
+        messages = fill(broker, TOPIC, 20)
+        options: dict[str, Any] = {
+            "auto_scale": False, "receiver_queue_size": 3, "poll_timeout": 0.5
+        }  # fmt: skip
+        with reading(broker, TOPIC, end=after_last(messages), **options) as reader:
+            reader.next_entry()
+            broker.faults.refuse()
+            broker.faults.disconnect()
+            started = time.monotonic()
+            with pytest.raises(ConnectError) as caught:
+                list(reader)
+            assert time.monotonic() - started < 3
+            assert caught.value.topic == TOPIC
+
+
+def test_short_waits_do_not_keep_a_reader_from_coming_back() -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        with reading(broker, TOPIC) as reader:
+            assert reader.next_entry(0.1) is None
+            broker.faults.refuse()
+            broker.faults.disconnect()
+            end = time.monotonic() + 1.5
+            while time.monotonic() < end:
+                assert reader.next_entry(0.05) is None
+            broker.faults.accept()
+            expected = add_plain(broker, TOPIC, b"x")
+            end = time.monotonic() + 10
+            while (entry := reader.next_entry(0.05)) is None:
+                assert time.monotonic() < end
+            assert unpack(entry) == [expected]
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_an_error() -> None:
+    with EmbeddedBroker(auto_create=False) as broker:
+        messages = fill(broker, TOPIC, 20)
+        options: dict[str, Any] = {"auto_scale": False, "receiver_queue_size": 3}
+        with reading(broker, TOPIC, end=after_last(messages), **options) as reader:
+            reader.next_entry()
+            broker.delete_topic(TOPIC)
+            with pytest.raises(TopicNotFound):
+                list(reader)
+
+
+@pytest.mark.fault(14, 21)
+def test_random_troubles_of_all_kinds_lose_and_repeat_nothing() -> None:
+    rng = random.Random(11)
+    with EmbeddedBroker(brokers=2) as broker:
+        messages = fill(broker, TOPIC, 200)
+        actions: list[Callable[[], object]] = [
+            lambda: broker.faults.disconnect(reset=rng.random() < 0.5),
+            lambda: broker.unload(TOPIC),
+            lambda: broker.move(TOPIC, rng.randrange(2), assign=rng.random() < 0.5),
+            lambda: broker.faults.error("SUBSCRIBE", "ServiceNotReady"),
+            lambda: broker.faults.error("LOOKUP", "MetadataError"),
+            lambda: broker.faults.close("SUBSCRIBE", answer=True),
+            lambda: broker.faults.truncate("MESSAGE", size=rng.randrange(1, 60)),
+            lambda: broker.faults.duplicate("MESSAGE"),
+        ]
+
+        def trouble(number: int) -> None:
+            if rng.random() < 0.15:
+                rng.choice(actions)()
+
+        options = {"auto_scale": False, "receiver_queue_size": 12}
+        assert read_with_trouble(broker, messages, trouble, **options) == messages
+        wait_until(lambda: not broker.subscriptions(TOPIC))
+        assert broker.internal_errors == ()
+
+
+# --- where the broker says the topic went -----------------------------------------------------
+
+
+@pytest.mark.fault(15)
+def test_the_assigned_broker_is_asked_without_a_lookup() -> None:
+    with EmbeddedBroker(brokers=2) as broker:
+        messages = fill(broker, TOPIC, 60)
+        with reading(
+            broker, TOPIC, end=after_last(messages), auto_scale=False, receiver_queue_size=6
+        ) as reader:
+            found = unpack(reader.next_entry())  # type: ignore[arg-type]
+            lookups = broker.faults.seen("LOOKUP")
+            for target in (1, 0, 0):
+                broker.move(TOPIC, target)
+                found += [m for _ in range(12) for m in unpack(reader.next_entry())]  # type: ignore[arg-type]
+            assert broker.faults.seen("LOOKUP") == lookups
+            found += [message for entry in reader for message in unpack(entry)]
+        assert found == messages
+
+
+@pytest.mark.fault(15)
+@pytest.mark.parametrize(
+    "url", ["pulsar://127.0.0.1:1", "pulsar+ssl://127.0.0.1:6651", "http://x", "nonsense"]
+)
+def test_an_assigned_broker_that_cannot_be_used_is_looked_up(url: str) -> None:
+    with EmbeddedBroker() as broker:
+        messages = fill(broker, TOPIC, 20)
+
+        def trouble(number: int) -> None:
+            if number == 5:
+                broker.unload(TOPIC, url)
+
+        options = {"auto_scale": False, "receiver_queue_size": 6}
+        started = time.monotonic()
+        assert read_with_trouble(broker, messages, trouble, **options) == messages
+        assert time.monotonic() - started < 5
+
+
+# --- half-open connections and pauses ---------------------------------------------------------
+
+
+@pytest.mark.fault(5, 69)
+def test_a_connection_that_falls_silent_is_replaced() -> None:
+    with EmbeddedBroker() as broker:
+        messages = fill(broker, TOPIC, 30)
+        options = ReaderOptions(auto_scale=False, receiver_queue_size=6, poll_timeout=20)
+        with (
+            ConnectionPool(quick(broker, keep_alive_interval=0.3)) as pool,
+            EntryReader(pool, TOPIC, EARLIEST_POSITION, after_last(messages), options) as reader,
+        ):
+            found = unpack(reader.next_entry())  # type: ignore[arg-type]
+            broker.faults.black_hole("FLOW")
+            found += [message for entry in reader for message in unpack(entry)]
+        assert found == messages
+
+
+@pytest.mark.fault(8)
+def test_a_caller_that_pauses_keeps_its_consumer() -> None:
+    with EmbeddedBroker(keep_alive_interval=0.2, liveness_timeout=0.2) as broker:
+        messages = fill(broker, TOPIC, 10)
+        options = {"auto_scale": False, "receiver_queue_size": 6}
+
+        def trouble(number: int) -> None:
+            if number in (0, 5):
+                time.sleep(1.5)
+
+        assert read_with_trouble(broker, messages, trouble, **options) == messages
+        assert broker.faults.seen("SUBSCRIBE") == 1
+
+
+@pytest.mark.fault(8)
+def test_a_consumer_lost_during_a_pause_is_resumed_silently() -> None:
+    with EmbeddedBroker() as broker:
+        messages = fill(broker, TOPIC, 10)
+
+        def trouble(number: int) -> None:
+            if number == 2:
+                broker.faults.disconnect(reset=True)
+                time.sleep(0.5)
+
+        assert read_with_trouble(broker, messages, trouble) == messages
+
+
+# --- permits and early messages ---------------------------------------------------------------
+
+
+def is_flow(event: Event) -> bool:
+    return kind_of(event) == T.FLOW
+
+
+@pytest.mark.fault(22, 23)
+def test_messages_before_the_answer_to_subscribe_are_read() -> None:
+    entries = [Entry(1, number, [b"%d" % number]) for number in range(3)]
+
+    def script(session: Session, event: Event) -> bool:
+        if kind_of(event) == T.SUBSCRIBE:
+            assert isinstance(event, CommandReceived)
+            for entry in entries:
+                session.send_entry(event.body.consumer_id, entry)  # type: ignore[attr-defined]
+        return False
+
+    with (
+        ScriptedBroker(script) as broker,
+        ConnectionPool(broker.options()) as pool,
+        EntryReader(pool, TOPIC, EARLIEST_POSITION, Position(1, 3)) as reader,
+    ):
+        found = [message.payload for entry in reader for message in unpack(entry)]
+        assert found == [b"0", b"1", b"2"]
+
+
+@pytest.mark.fault(23)
+def test_permits_are_given_once_after_each_subscribe() -> None:
+    with EmbeddedBroker() as broker:
+        messages = fill(broker, TOPIC, 5)
+
+        def trouble(number: int) -> None:
+            if number == 2:
+                broker.faults.disconnect()
+
+        options = {"auto_scale": False, "receiver_queue_size": 1000}
+        assert read_with_trouble(broker, messages, trouble, **options) == messages
+        flows = broker.faults.log("FLOW")
+        by_consumer = {seen.body.consumer_id for seen in flows}
+        first = [next(s for s in flows if s.body.consumer_id == c) for c in by_consumer]
+        assert len({seen.body.messagePermits for seen in first}) <= 2
+
+
+@pytest.mark.fault(23)
+def test_the_broker_is_never_ahead_by_more_than_the_queue_size() -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        last = [add_plain(broker, TOPIC, b"x") for _ in range(300)][-1]
+        end = Position(last.ledger_id, last.entry_id + 1)
+        options: dict[str, Any] = {"auto_scale": False, "receiver_queue_size": 20}
+        ahead = []
+        with reading(broker, TOPIC, end=end, **options) as reader:
+            for number, _ in enumerate(reader, 1):
+                if number % 20 == 5 and (subscriptions := broker.subscriptions(TOPIC)):
+                    (consumer,) = next(iter(subscriptions.values())).consumers
+                    ahead.append(consumer.delivered - number)
+        assert len(ahead) > 10
+        assert 0 < max(ahead) <= 20
+
+
+def test_small_messages_are_asked_for_by_the_hundred_thousand() -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        for _ in range(20):
+            messages = add_batch(broker, TOPIC, [b"x" * 100] * 1000)
+        read_range(broker, TOPIC, EARLIEST_POSITION, after_last(messages))
+        assert max(seen.body.messagePermits for seen in broker.faults.log("FLOW")) > 100_000
+
+
+@pytest.mark.fault(91)
+def test_large_messages_stay_within_the_memory() -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        payload = os.urandom(MIB)
+        last = [add_plain(broker, TOPIC, payload) for _ in range(40)][-1]
+        end = Position(last.ledger_id, last.entry_id + 1)
+        count = 0
+        with reading(broker, TOPIC, end=end, memory_budget=8 * MIB) as reader:
+            for _ in reader:
+                count += 1
+                delivery = reader._delivery
+                assert delivery is None or delivery.queued_bytes <= 8 * MIB
+                time.sleep(0.005)
+        assert count == 40
+        assert broker.faults.seen("SUBSCRIBE") == 1
+
+
+@pytest.mark.fault(91)
+def test_a_sudden_jump_in_size_is_bounded_and_nothing_is_lost() -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        sizes = [10] * 200 + [MIB] * 30 + [10] * 200 + [MIB] * 10
+        found_sizes = []
+        for size in sizes:
+            last = add_plain(broker, TOPIC, bytes(size))
+        end = Position(last.ledger_id, last.entry_id + 1)
+        with reading(broker, TOPIC, end=end, memory_budget=4 * MIB) as reader:
+            for number, entry in enumerate(reader):
+                found_sizes.append(len(entry.payload))
+                if reader._delivery is not None:
+                    assert reader._delivery.queued_bytes <= 4 * MIB
+                if number % 50 == 0:
+                    time.sleep(0.1)
+        assert found_sizes == sizes
+        assert broker.faults.seen("SUBSCRIBE") > 1
+        wait_until(lambda: not broker.subscriptions(TOPIC))
+
+
+# --- every byte -------------------------------------------------------------------------------
+
+
+class Cutting:
+    """A script that resets the first connection after it has sent `allowed` bytes."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.entries = entries
+        self.allowed: int | None = None
+        self.sent = 0
+
+    def __call__(self, session: Session, event: Event) -> bool:
+        if self.allowed is not None and "limit" not in session.memo:
+            session.memo["limit"] = True
+            self._limit(session, self.allowed)
+            self.allowed = None
+        if is_flow(event) and "sent" not in session.memo:
+            session.memo["sent"] = True
+            consumer_id = event.body.consumer_id  # type: ignore[union-attr]
+            for entry in self.entries:
+                session.send_entry(consumer_id, entry)
+        return False
+
+    def _limit(self, session: Session, allowed: int) -> None:
+        send = session.socket.sendall
+
+        class Limited:
+            def __init__(self, sock: Any) -> None:
+                self._socket = sock
+                self._left = allowed
+
+            def sendall(self, data: bytes) -> None:
+                part = bytes(data)[: self._left]
+                self._left -= len(part)
+                if part:
+                    send(part)
+                if len(part) < len(data):
+                    linger = struct.pack("ii", 1, 0)
+                    self._socket.setsockopt(1, 13, linger)
+                    self._socket.close()
+                    raise OSError("cut")
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self._socket, name)
+
+        session.socket = Limited(session.socket)  # type: ignore[assignment]
+
+
+@pytest.mark.fault(4)
+def test_a_reset_after_every_byte_of_what_the_broker_says_is_survived() -> None:
+    entries = [Entry(1, number, [b"%d-%d" % (number, i) for i in range(3)]) for number in range(3)]
+    script = Cutting(entries)
+    threads = threading.active_count()
+    files = len(os.listdir("/proc/self/fd"))
+    with ScriptedBroker(script) as broker:
+        options = broker.options(operation_timeout=10)
+        for allowed in range(0, 420, 5):
+            script.allowed = allowed
+            with (
+                ConnectionPool(options) as pool,
+                EntryReader(pool, TOPIC, EARLIEST_POSITION, Position(1, 3)) as reader,
+            ):
+                found = [message.payload for entry in reader for message in unpack(entry)]
+            assert found == [b"%d-%d" % (n, i) for n in range(3) for i in range(3)], allowed
+    wait_until(lambda: threading.active_count() <= threads)
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= files)
+
+
+@pytest.mark.fault(24, 25)
+def test_answers_twice_late_or_to_nobody_do_no_harm() -> None:
+    with EmbeddedBroker() as broker:
+        messages = fill(broker, TOPIC, 20)
+        for command in ("SUBSCRIBE", "LOOKUP", "GET_LAST_MESSAGE_ID"):
+            broker.faults.duplicate(command, answer=True, times=None)
+        broker.faults.inject(answers.success(99_999))
+        assert read_range(broker, TOPIC, EARLIEST_POSITION, after_last(messages)) == messages
+
+
+@pytest.mark.fault(25)
+def test_a_subscribe_that_is_never_answered_is_given_up_in_time() -> None:
+    with EmbeddedBroker() as broker:
+        fill(broker, TOPIC, 3)
+        broker.faults.drop("SUBSCRIBE", times=None)
+        with (
+            ConnectionPool(quick(broker, operation_timeout=0.3)) as pool,
+            EntryReader(pool, TOPIC, EARLIEST_POSITION) as reader,
+            pytest.raises(PulsarError),
+        ):
+            reader.next_entry()
+        wait_until(lambda: broker.faults.seen("CLOSE_CONSUMER") >= 1)
+
+
+@pytest.mark.fault(75)
+def test_readers_leave_neither_threads_nor_files_behind() -> None:
+    with EmbeddedBroker() as broker:
+        messages = fill(broker, TOPIC, 5)
+        read_range(broker, TOPIC, EARLIEST_POSITION, after_last(messages))
+        wait_until(lambda: broker.connections == 0)
+        threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
+        for number in range(30):
+            with reading(broker, TOPIC, end=after_last(messages)) as reader:
+                reader.next_entry()
+                if number % 3 == 0:
+                    broker.faults.disconnect()
+        wait_until(lambda: broker.connections == 0)
+        wait_until(lambda: threading.active_count() <= threads)
+        wait_until(lambda: len(os.listdir("/proc/self/fd")) <= files)
+
+
+@pytest.mark.fault(10)
+def test_many_readers_that_lose_their_broker_come_back_without_a_storm() -> None:
+    count = 100
+    with EmbeddedBroker() as broker:
+        topics = [broker.create_topic(f"t-{number}") for number in range(count)]
+        with ConnectionPool(quick(broker, operation_timeout=30)) as pool:
+            readers = [EntryReader(pool, topic, EARLIEST_POSITION) for topic in topics]
+            for reader in readers:
+                assert reader.next_entry(0) is None
+            broker.faults.forget()
+            broker.restart(0.5)
+            expected = [add_plain(broker, topic, b"x") for topic in topics]
+            found: list[list[Message]] = [[] for _ in topics]
+
+            def read(number: int) -> None:
+                entry = readers[number].next_entry(20)
+                assert entry is not None
+                found[number] = unpack(entry)
+
+            threads = [threading.Thread(target=read, args=(number,)) for number in range(count)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert found == [[message] for message in expected]
+            assert broker.faults.seen("LOOKUP") <= 3 * count
+            assert broker.faults.seen("CONNECT") <= 5
+            for reader in readers:
+                reader.close()
+
+
+@pytest.mark.fault(14)
+@pytest.mark.parametrize("times, expected", [(1, 15), (2, 0)])
+def test_that_a_topic_is_empty_is_believed_when_it_is_said_twice(times: int, expected: int) -> None:
+    with EmbeddedBroker() as broker:
+        messages = fill(broker, TOPIC, 5)
+        pretend_empty(broker, times)
+        found = read_range(broker, TOPIC, EARLIEST_POSITION, after_last(messages))
+        assert found == messages[:expected]

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pulsar_spark.engine import requests
+from pulsar_spark.engine.requests import ANSWERS, Request, RequestTable, error_in, fail
+from pulsar_spark.errors import (
+    BrokerError,
+    ConnectionLost,
+    LocalProtocolError,
+    ServiceNotReady,
+    TopicNotFound,
+)
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+
+
+def test_ids_are_never_used_twice() -> None:
+    table = RequestTable()
+    assert [table.next_id() for _ in range(4)] == [0, 1, 2, 3]
+
+
+def test_a_request_is_taken_once() -> None:
+    table = RequestTable()
+    request = Request(7, "LOOKUP", 5)
+    table.add(request)
+    assert table.get(7) is request
+    assert table.take(7) is request
+    assert table.take(7) is None
+    assert table.get(7) is None
+    assert len(table) == 0
+
+
+def test_the_questions_about_a_consumer_are_taken_together() -> None:
+    table = RequestTable()
+    about = {number: Request(number, "CONSUMER_STATS", 5, number % 2) for number in range(4)}
+    for request in [*about.values(), Request(4, "SEEK", 5)]:
+        table.add(request)
+    assert table.take(1) is about[1]
+    assert table.take_asked(1) == [about[3]]
+    assert table.take_asked(1) == []
+    assert set(table.take_asked(0)) == {about[0], about[2]}
+    assert [request.request_id for request in table.take_all()] == [4]
+
+
+def test_a_question_that_expired_is_not_taken_again() -> None:
+    table = RequestTable()
+    request = Request(1, "CONSUMER_STATS", 0.0, 7)
+    table.add(request)
+    assert table.take_expired(time.monotonic()) == [request]
+    assert table.take_asked(7) == []
+
+
+def test_a_request_cannot_be_cancelled_from_outside() -> None:
+    assert not Request(7, "LOOKUP", 5).cancel()
+
+
+def test_requests_expire_one_by_one() -> None:
+    table = RequestTable()
+    first, second = Request(1, "LOOKUP", 0.0), Request(2, "LOOKUP", 60)
+    table.add(first)
+    table.add(second)
+    assert table.take_expired(time.monotonic()) == [first]
+    assert table.take_expired(time.monotonic()) == []
+    assert table.take_expired(time.monotonic() + 61) == [second]
+    assert len(table) == 0
+
+
+def test_the_number_of_open_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "MAX_REQUESTS", 2)
+    table = RequestTable()
+    table.add(Request(1, "LOOKUP", 5))
+    table.add(Request(2, "LOOKUP", 5))
+    with pytest.raises(LocalProtocolError, match="2 requests wait"):
+        table.add(Request(3, "LOOKUP", 5))
+    assert len(table.take_all()) == 2
+    assert len(table) == 0
+
+
+@pytest.mark.parametrize(
+    "body, kind",
+    [
+        (pb.CommandError(request_id=1, error=pb.TopicNotFound, message="no t"), TopicNotFound),
+        (
+            pb.CommandLookupTopicResponse(request_id=1, error=pb.ServiceNotReady, message="no t"),
+            ServiceNotReady,
+        ),
+        (
+            pb.CommandGetSchemaResponse(
+                request_id=1, error_code=pb.TopicNotFound, error_message="no t"
+            ),
+            TopicNotFound,
+        ),
+    ],
+)
+def test_errors_are_found_in_every_kind_of_answer(
+    body: pb.CommandError, kind: type[BrokerError]
+) -> None:
+    error = error_in(body, "h:1")
+    assert type(error) is kind
+    assert "no t" in error.what
+    assert error.broker == "h:1"
+
+
+def test_an_answer_without_error_has_none() -> None:
+    assert error_in(pb.CommandSuccess(request_id=1), "h:1") is None
+    assert error_in(pb.CommandLookupTopicResponse(request_id=1), "h:1") is None
+
+
+def test_commands_that_ask_are_no_answers() -> None:
+    names = {pb.BaseCommand.Type.Name(number) for number in ANSWERS}
+    assert {"SUCCESS", "ERROR", "PRODUCER_SUCCESS", "LOOKUP_RESPONSE"} <= names
+    assert not {"AUTH_RESPONSE", "SEND_RECEIPT", "CLOSE_CONSUMER", "MESSAGE"} & names
+
+
+def test_each_request_fails_with_an_error_of_its_own() -> None:
+    lost = ConnectionLost("gone", broker="h:1")
+    first, second = Request(1, "LOOKUP", 5), Request(2, "LOOKUP", 5)
+    fail(first, lost)
+    fail(second, lost)
+    assert first.exception() is not second.exception()
+    assert str(first.exception()) == str(lost)

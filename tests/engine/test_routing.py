@@ -1,0 +1,102 @@
+"""Routing: keys go where the official clients send them, the rest spreads by runs."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from pulsar_spark.engine.routing import PartitionRouter, key_text
+from pulsar_spark.errors import OptionError
+
+# Printed by the Java client's own hash classes: key, java mod 4, murmur mod 4.
+VECTORS: list[tuple[str | bytes, int, int]] = [
+    ("", 0, 0),
+    ("a", 1, 2),
+    ("key", 3, 0),
+    ("user-1", 3, 3),
+    ("clé-ü", 3, 3),
+    ("鍵", 1, 0),
+    ("apple", 2, 0),
+    ("banana", 1, 3),
+    ("😀", 3, 2),
+    ("0123456789abcdef", 0, 3),
+    (bytes.fromhex("0001fe"), 3, 1),
+    (b"\xff", 0, 1),
+    (bytes.fromhex("00000007"), 1, 3),
+]
+
+
+@pytest.mark.parametrize("key,java,murmur", VECTORS)
+def test_a_key_goes_to_the_partition_of_the_java_client(
+    key: str | bytes, java: int, murmur: int
+) -> None:
+    assert PartitionRouter(4).partition_of(key) == java
+    assert PartitionRouter(4, hashing_scheme="Murmur3_32Hash").partition_of(key) == murmur
+
+
+def test_a_column_of_keys_is_routed_as_its_keys_are() -> None:
+    keys = [key for key, _, _ in VECTORS] * 3
+    router = PartitionRouter(4)
+    assert router.route(keys) == [router.partition_of(key) for key in keys]
+
+
+def test_a_bytes_key_goes_where_its_base64_text_goes() -> None:
+    router = PartitionRouter(97)
+    assert key_text(b"\x00\x01\xfe") == "AAH+"
+    assert router.partition_of(b"\x00\x01\xfe") == router.partition_of("AAH+")
+
+
+def test_messages_without_a_key_take_turns_by_runs() -> None:
+    router = PartitionRouter(3, run_length=2, rng=random.Random(1))
+    first = router.current
+    expected = [(first + run) % 3 for run in (0, 0, 1, 1, 2, 2, 0)]
+    assert router.route([None] * 7) == expected
+
+
+def test_the_next_partition_has_its_turn_when_a_batch_ends_early() -> None:
+    router = PartitionRouter(3, run_length=10)
+    first = router.next_unkeyed()
+    router.advance()
+    assert router.next_unkeyed() == (first + 1) % 3
+
+
+def test_a_run_goes_on_over_messages_with_a_key() -> None:
+    router = PartitionRouter(2, run_length=3)
+    first = router.current
+    assert router.route([None, "a", None, "a", None, None]) == [
+        first,
+        1,
+        first,
+        1,
+        first,
+        1 - first,
+    ]
+
+
+def test_single_partition_mode_keeps_messages_without_a_key_together() -> None:
+    router = PartitionRouter(5, routing_mode="SinglePartition")
+    assert len(set(router.route([None] * 20))) == 1
+    router.advance()
+    assert router.next_unkeyed() == router.current
+    assert router.partition_of("a") == PartitionRouter(5).partition_of("a")
+
+
+def test_many_writers_begin_at_different_partitions() -> None:
+    starts = Counter(PartitionRouter(4).current for _ in range(200))
+    assert len(starts) == 4
+
+
+@pytest.mark.parametrize("partitions", [0, 1])
+def test_a_topic_with_one_partition_needs_no_hash(partitions: int) -> None:
+    router = PartitionRouter(partitions)
+    assert router.route(["a", None, b"\xff"]) == [0, 0, 0]
+    assert router.partition_of("a") == 0
+
+
+def test_an_unknown_scheme_or_mode_is_an_error_that_names_the_known_ones() -> None:
+    with pytest.raises(OptionError, match="Murmur3_32Hash"):
+        PartitionRouter(2, hashing_scheme="Boost")
+    with pytest.raises(OptionError, match="SinglePartition"):
+        PartitionRouter(2, routing_mode="Custom")

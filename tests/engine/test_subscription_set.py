@@ -1,0 +1,151 @@
+"""One subscription on many topic partitions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.consumer import EARLIEST, LATEST, TopicEnd
+from pulsar_spark.engine.subscription_set import SubscriptionSet
+from pulsar_spark.errors import PulsarError, TopicNotFound
+from pulsar_spark.protocol.message_id import Position
+from pulsar_spark.testing import EmbeddedBroker
+from tests.engine.test_connection import wait_until
+from tests.engine.topics import add_plain, quick
+
+TOPIC = "persistent://public/default/t"
+
+
+def partition(number: int) -> str:
+    return f"{TOPIC}-partition-{number}"
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(auto_create=False) as running:
+        running.create_topic(TOPIC, 3)
+        yield running
+        assert running.internal_errors == ()
+
+
+@pytest.fixture
+def cluster(broker: EmbeddedBroker) -> Iterator[Cluster]:
+    with Cluster(quick(broker)) as made:
+        yield made
+
+
+@pytest.fixture
+def held(cluster: Cluster) -> Iterator[SubscriptionSet]:
+    made = SubscriptionSet(cluster, "s", 10.0)
+    for number in range(3):
+        made.add(partition(number), EARLIEST)
+    yield made
+    made.close()
+
+
+def good(result: TopicEnd | PulsarError) -> TopicEnd:
+    assert isinstance(result, TopicEnd), result
+    return result
+
+
+def test_all_partitions_are_asked_in_one_round(
+    broker: EmbeddedBroker, held: SubscriptionSet
+) -> None:
+    add_plain(broker, partition(1), b"1")
+    ends = {topic: good(end).last.entry_id for topic, end in held.ends().items()}
+    assert ends == {partition(0): -1, partition(1): 0, partition(2): -1}
+    assert held.backlogs() == {partition(0): 0, partition(1): 1, partition(2): 0}
+    assert partition(1) in held
+    held.remove(partition(1))
+    assert held.topics == [partition(0), partition(2)]
+    assert "s" in broker.subscriptions(partition(1))
+
+
+def test_they_come_back_in_the_background(broker: EmbeddedBroker, held: SubscriptionSet) -> None:
+    held.ends()
+    broker.unload(TOPIC)
+    wait_until(
+        lambda: all(broker.subscriptions(partition(n))["s"].consumers for n in range(3)),
+    )
+    broker.restart(down_for=0.3)
+    wait_until(
+        lambda: all(broker.subscriptions(partition(n))["s"].consumers for n in range(3)),
+    )
+
+
+def test_what_cannot_be_had_stands_in_the_place_of_the_answer(
+    broker: EmbeddedBroker, held: SubscriptionSet
+) -> None:
+    held.add("persistent://public/default/none", EARLIEST)
+    ends = held.ends()
+    error = ends.pop("persistent://public/default/none")
+    assert isinstance(error, TopicNotFound)
+    assert error.topic == "persistent://public/default/none"
+    assert all(isinstance(end, TopicEnd) for end in ends.values())
+
+
+def test_subscriptions_move_back_and_go_only_when_told(
+    broker: EmbeddedBroker, cluster: Cluster, held: SubscriptionSet
+) -> None:
+    last = add_plain(broker, partition(0), b"1")
+    held.set_initial(partition(0), LATEST)
+    held.ends()
+    assert broker.subscriptions(partition(0))["s"].backlog == 0
+    assert held.seek({partition(0): Position(last.ledger_id, 0)}) == {partition(0): None}
+    assert broker.subscriptions(partition(0))["s"].backlog == 1
+    assert set(held.unsubscribe().values()) == {None}
+    assert broker.subscriptions(partition(0)) == {}
+
+
+def test_closing_waits_for_acknowledgements_and_leaves_the_subscriptions(
+    broker: EmbeddedBroker, cluster: Cluster
+) -> None:
+    held = SubscriptionSet(cluster, "s", 10.0)
+    for number in range(3):
+        held.add(partition(number), EARLIEST)
+        add_plain(broker, partition(number), b"1")
+    held.ends()
+    for number in range(3):
+        ledger_id = broker.stats(partition(number)).ledgers[0]
+        held.acknowledge(partition(number), Position(ledger_id, 1))
+    held.close()
+    for number in range(3):
+        view = broker.subscriptions(partition(number))["s"]
+        assert (view.backlog, view.consumers) == (0, ())
+
+
+def test_closing_does_not_wait_for_a_broker_that_is_gone(
+    broker: EmbeddedBroker, cluster: Cluster, held: SubscriptionSet
+) -> None:
+    held.ends()
+    broker.stop()
+    held.acknowledge(partition(0), Position(5, 1))
+    started = time.monotonic()
+    held.close()
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.fault(76)
+def test_a_thousand_partitions_without_news_are_asked_within_a_second() -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC, 1000)
+        with Cluster(quick(broker, operation_timeout=30.0)) as cluster:
+            held = SubscriptionSet(cluster, "s", 60.0)
+            for number in range(1000):
+                held.add(partition(number), EARLIEST)
+            assert all(isinstance(end, TopicEnd) for end in held.ends().values())
+            threads = threading.active_count()
+            rounds = []
+            for _ in range(5):
+                started = time.monotonic()
+                held.ends()
+                rounds.append(time.monotonic() - started)
+            # The best of them: the machine may be busy with something else.
+            assert min(rounds) < 1.0
+            assert threading.active_count() <= threads
+            assert broker.faults.seen("SUBSCRIBE") == 1000
+            held.close()

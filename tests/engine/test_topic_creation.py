@@ -1,0 +1,29 @@
+"""Topics are created by looking in, and nothing else of the visit stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.options import ClientOptions
+from pulsar_spark.errors import TopicNotFound
+from pulsar_spark.testing import EmbeddedBroker
+
+TOPIC = "persistent://public/default/new"
+
+
+def test_a_missing_topic_is_created_and_no_subscription_stays() -> None:
+    with EmbeddedBroker() as broker, Cluster(ClientOptions(broker.service_url)) as cluster:
+        cluster.create_if_missing(TOPIC)
+        cluster.create_if_missing(TOPIC)
+        assert TOPIC in broker.topics()
+        assert not broker.subscriptions(TOPIC)
+
+
+def test_where_topics_are_not_created_it_is_said() -> None:
+    with (
+        EmbeddedBroker(auto_create=False) as broker,
+        Cluster(ClientOptions(broker.service_url)) as cluster,
+        pytest.raises(TopicNotFound, match="public/default/new"),
+    ):
+        cluster.create_if_missing(TOPIC)

@@ -1,0 +1,347 @@
+"""Topic writers: every message to its partition, in order, and no end before all are stored."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from pulsar_spark.engine.message_columns import MessageColumns
+from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.routing import PartitionRouter
+from pulsar_spark.engine.topic_writer import TopicWriter
+from pulsar_spark.errors import (
+    ClosedError,
+    InvalidRow,
+    MessageTooLarge,
+    NotAllowed,
+    OperationTimeout,
+    TopicNotFound,
+)
+from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import MessageFields
+from tests.engine.producing import TOPIC, Results, Sent, TopicScript, payloads_of, topic, unpack
+from tests.engine.scripted_broker import Session
+
+
+def options(**changes: Any) -> ProducerOptions:
+    return ProducerOptions(**{"send_timeout": 10.0, **changes})
+
+
+def by_partition(script: TopicScript) -> dict[int, list[bytes]]:
+    """Return the payloads that each partition got, in order."""
+    partition_of = {
+        command.producer_id: int(command.topic.rpartition("-")[2])
+        for _, command in script.producers
+    }
+    found: dict[int, list[bytes]] = {}
+    all_sends = script.sends
+    for sent in all_sends:
+        script.sends = [sent]
+        payloads = found.setdefault(partition_of[sent.command.producer_id], [])
+        payloads += payloads_of(script)
+    script.sends = all_sends
+    return found
+
+
+def test_a_topic_without_partitions_is_written_as_it_is() -> None:
+    with topic() as (script, cluster, _):
+        with TopicWriter(cluster, "t", options()) as writer:
+            writer.write(MessageColumns([b"%d" % number for number in range(2500)]))
+        assert {command.topic for _, command in script.producers} == {TOPIC}
+        assert payloads_of(script) == [b"%d" % number for number in range(2500)]
+        assert [sent.command.num_messages for sent in script.sends] == [1000, 1000, 500]
+        assert writer.counts.acknowledged == writer.counts.messages == 2500
+        assert list(writer.last_message_ids) == [TOPIC]
+
+
+def test_a_single_partition_is_written_as_it_is_named() -> None:
+    with topic(TopicScript(partitions=4)) as (script, cluster, _):
+        with TopicWriter(cluster, "t-partition-2", options()) as writer:
+            writer.write(MessageColumns([b"1"], keys=["any"]))
+        assert {command.topic for _, command in script.producers} == {f"{TOPIC}-partition-2"}
+
+
+def test_messages_without_a_key_go_batch_by_batch_to_all_partitions() -> None:
+    with topic(TopicScript(partitions=3)) as (script, cluster, _):
+        with TopicWriter(cluster, "t", options(batching_max_messages=10)) as writer:
+            writer.write(MessageColumns([b"%d" % number for number in range(30)]))
+        assert [sent.command.num_messages for sent in script.sends] == [10, 10, 10]
+        assert sorted(by_partition(script)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("count", [1, 3, 10, 500, 1000])
+@pytest.mark.parametrize("gap", [False, True])
+def test_without_batching_each_partition_has_one_message_in_turn(count: int, gap: bool) -> None:
+    payloads: list[bytes | None] = [b"%d" % number for number in range(count)]
+    if gap:
+        payloads[count // 2] = None
+    with topic(TopicScript(partitions=3)) as (script, cluster, _):
+        with TopicWriter(cluster, "t", options(batching_enabled=False)) as writer:
+            first = writer._router.current
+            writer.write(MessageColumns(payloads))
+        expected: dict[int, list[bytes]] = {}
+        for number, payload in enumerate(payloads):
+            expected.setdefault((first + number) % 3, []).append(payload or b"")
+        assert by_partition(script) == expected
+        assert not any(sent.metadata.HasField("num_messages_in_batch") for sent in script.sends)
+
+
+def test_without_batching_a_single_partition_gets_all_in_order() -> None:
+    chosen = options(batching_enabled=False, routing_mode="SinglePartition")
+    payloads = [b"%d" % number for number in range(300)]
+    with topic(TopicScript(partitions=3)) as (script, cluster, _):
+        with TopicWriter(cluster, "t", chosen) as writer:
+            writer.write(MessageColumns(payloads))
+        assert list(by_partition(script).values()) == [payloads]
+
+
+def test_single_partition_mode_writes_to_one() -> None:
+    with topic(TopicScript(partitions=3)) as (script, cluster, _):
+        single = options(batching_max_messages=10, routing_mode="SinglePartition")
+        with TopicWriter(cluster, "t", single) as writer:
+            writer.write(MessageColumns([b""] * 30))
+        assert len(by_partition(script)) == 1
+        assert len(script.producers) == 1
+
+
+@pytest.mark.parametrize("scheme", ["JavaStringHash", "Murmur3_32Hash"])
+@pytest.mark.parametrize("rich", [False, True])
+def test_keys_go_to_their_partitions_in_order(scheme: str, rich: bool) -> None:
+    keys = [f"key-{number % 37}" for number in range(1000)]
+    payloads = [b"%d" % number for number in range(1000)]
+    router = PartitionRouter(4, hashing_scheme=scheme)
+    expected: dict[int, list[bytes]] = {}
+    for key, payload in zip(keys, payloads, strict=True):
+        expected.setdefault(router.partition_of(key), []).append(payload)
+    with topic(TopicScript(partitions=4)) as (script, cluster, _):
+        small = options(batching_max_messages=50, hashing_scheme=scheme)
+        with TopicWriter(cluster, "t", small) as writer:
+            times = [5] * 1000 if rich else None
+            writer.write(MessageColumns(payloads, keys=keys, event_times=times))
+        assert by_partition(script) == expected
+
+
+@pytest.mark.fault(95)
+def test_columns_with_gaps_keep_their_order() -> None:
+    payloads = [None if number % 7 == 3 else b"%d" % number for number in range(3000)]
+    with topic() as (script, cluster, _):
+        with TopicWriter(cluster, "t", options()) as writer:
+            writer.write(MessageColumns(payloads))
+        assert payloads_of(script) == [payload or b"" for payload in payloads]
+        nulls = [meta.null_value for sent in script.sends for meta in unpack(sent)]
+        assert nulls == [payload is None for payload in payloads]
+
+
+@pytest.mark.fault(95)
+@pytest.mark.parametrize(
+    "keys", [["a", None, "b"], ["a", b"\xff", "b"], ["a", "b", "c"], ["", "", ""]]
+)
+@pytest.mark.parametrize("payloads", [[b"1", b"2", b"3"], [b"1", None, b""]])
+def test_keys_of_all_kinds_arrive(keys: list[Any], payloads: list[bytes | None]) -> None:
+    with topic() as (script, cluster, _):
+        with TopicWriter(cluster, "t", options()) as writer:
+            writer.write(MessageColumns(payloads, keys=keys))
+        (sent,) = script.sends
+        found = unpack(sent)
+        for meta, key, payload in zip(found, keys, payloads, strict=True):
+            assert meta.HasField("partition_key") == (key is not None)
+            assert meta.partition_key_b64_encoded == isinstance(key, bytes)
+            assert meta.null_value == (payload is None)
+            if isinstance(key, str):
+                assert meta.partition_key == key
+
+
+def test_messages_can_be_given_one_by_one_and_to_a_partition() -> None:
+    with topic(TopicScript(partitions=3)) as (script, cluster, _):
+        results = Results()
+        with TopicWriter(cluster, "t", options()) as writer:
+            writer.send(MessageFields(b"x", "apple"), results)
+            writer.send(MessageFields(b"y"), results, partition=1)
+        partition = PartitionRouter(3).partition_of("apple")
+        assert partition != 1
+        assert by_partition(script) == {partition: [b"x"], 1: [b"y"]}
+        found = sorted(message_id.partition for message_id in results.ids if message_id)
+        assert found == sorted([partition, 1])
+
+
+def test_a_batch_that_is_not_full_is_sent_after_a_while_if_asked() -> None:
+    with topic() as (script, cluster, _):
+        writer = TopicWriter(cluster, "t", options(batching_max_delay=0.02), timed=True)
+        stored = threading.Event()
+        writer.send(MessageFields(b"x"), lambda error, message_id: stored.set())
+        assert stored.wait(5)
+        stored.clear()
+        writer.send(MessageFields(b"y"), lambda error, message_id: stored.set())
+        assert stored.wait(5)
+        writer.close()
+        assert len(script.sends) == 2
+
+
+def test_a_batch_waits_for_flush_otherwise() -> None:
+    with topic() as (script, cluster, _):
+        writer = TopicWriter(cluster, "t", options(batching_max_delay=0.0))
+        writer.send(MessageFields(b"x"))
+        time.sleep(0.05)
+        assert not script.sends
+        writer.flush()
+        assert len(script.sends) == 1
+        writer.close()
+
+
+def test_producers_are_opened_when_a_first_message_goes_there() -> None:
+    with topic(TopicScript(partitions=10)) as (script, cluster, _):
+        with TopicWriter(cluster, "t", options()) as writer:
+            writer.write(MessageColumns([b"1"], keys=["a"]))
+        assert len(script.producers) == 1
+
+
+def test_all_producers_can_be_opened_at_once() -> None:
+    with topic(TopicScript(partitions=30)) as (script, cluster, _):
+        with TopicWriter(cluster, "t", options()) as writer:
+            writer.open()
+            assert len(writer.producers) == 30
+            assert len(script.producers) == 30
+        script.wait_for(lambda: len(script.closed) == 30)
+
+
+def test_what_keeps_one_producer_from_opening_is_raised() -> None:
+    script = TopicScript(partitions=5)
+
+    def on_producer(session: Session, command: pb.CommandProducer) -> bool:
+        if not command.topic.endswith("-3"):
+            return False
+        session.send(answers.error(command.request_id, pb.TopicNotFound, "gone"))
+        return True
+
+    script.on_producer = on_producer
+    with topic(script) as (_, cluster, _):
+        writer = TopicWriter(cluster, "t", options())
+        with pytest.raises(TopicNotFound, match="partition-3"):
+            writer.open()
+        with pytest.raises(TopicNotFound):
+            writer.write(MessageColumns([b""]))
+        with pytest.raises(TopicNotFound):
+            writer.close()
+
+
+def test_many_open_batches_share_half_of_the_memory() -> None:
+    with topic(TopicScript(partitions=4), memory_limit=80_000) as (script, cluster, _):
+        with TopicWriter(cluster, "t", options()) as writer:
+            writer.write(MessageColumns([bytes(1000)] * 100, keys=[str(k) for k in range(100)]))
+        assert max(len(sent.payload) for sent in script.sends) <= 10_000
+
+
+# --- errors ---------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(86)
+@pytest.mark.parametrize("keys", [None, ["k"] * 6, [None, "k"] * 3])
+@pytest.mark.parametrize("partitions", [0, 3])
+def test_a_message_that_is_too_large_is_named_by_its_row(keys: Any, partitions: int) -> None:
+    payloads = [b"1", b"2", b"3", b"4", bytes(300_000), b"6"]
+    script = TopicScript(partitions, max_message_size=200_000)
+    with topic(script) as (_, cluster, broker):
+        writer = TopicWriter(cluster, "t", options())
+        columns = MessageColumns(payloads, keys=keys, first_row=1000)
+        with pytest.raises(MessageTooLarge, match=r"row 1004: .* 300\d\d\d bytes") as raised:
+            writer.write(columns)
+        assert raised.value.topic is not None
+        writer.close()
+        assert len(broker.sessions) == 1
+        assert b"1" in payloads_of(script)
+
+
+def test_a_row_that_cannot_be_written_is_named() -> None:
+    with topic() as (_, cluster, _):
+        writer = TopicWriter(cluster, "t", options(batching_enabled=False))
+        columns = MessageColumns([b"1", b"2"], properties=[{}, {"a": "\ud800"}], first_row=5)
+        with pytest.raises(InvalidRow, match="row 6"):
+            writer.write(columns)
+        writer.close()
+
+
+@pytest.mark.fault(89)
+def test_the_first_final_error_is_the_writers() -> None:
+    script = TopicScript(partitions=4)
+    with topic(script) as (_, cluster, _):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            if payloads_of(script)[-1] != b"last":
+                return False
+            producer_id, sequence_id = sent.command.producer_id, sent.sequence_id
+            session.send(answers.send_error(producer_id, sequence_id, pb.NotAllowedError, "denied"))
+            return True
+
+        script.on_send = on_send
+        writer = TopicWriter(cluster, "t", options(batching_enabled=False))
+        keys = [str(number) for number in range(50)]
+        writer.write(MessageColumns([b"x"] * 49 + [b"last"], keys=keys))
+        with pytest.raises(NotAllowed, match="denied"):
+            writer.flush()
+        with pytest.raises(NotAllowed):
+            writer.write(MessageColumns([b"x"]))
+        with pytest.raises(NotAllowed):
+            writer.send(MessageFields(b"x"))
+        with pytest.raises(NotAllowed):
+            writer.close()
+        assert cluster.budget.used == 0
+
+
+def test_flush_can_be_given_less_time() -> None:
+    with topic() as (script, cluster, _):
+        script.on_send = lambda session, sent: True
+        writer = TopicWriter(cluster, "t", options())
+        writer.write(MessageColumns([b"x"]))
+        with pytest.raises(OperationTimeout):
+            writer.flush(0.1)
+        writer.abort()
+        with pytest.raises(ClosedError):
+            writer.write(MessageColumns([b"x"]))
+
+
+def test_an_error_in_the_callers_code_leaves_without_waiting() -> None:
+    with topic() as (script, cluster, _):
+        script.on_send = lambda session, sent: True
+        results = Results()
+
+        def write() -> None:
+            with TopicWriter(cluster, "t", options()) as writer:
+                writer.write(MessageColumns([b"x"] * 5000))
+                writer.send(MessageFields(b"y"), results)
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            write()
+        assert [type(error) for error in results.errors] == [ClosedError]
+        assert cluster.budget.used == 0
+
+
+def test_close_may_be_called_twice() -> None:
+    with topic() as (_, cluster, _):
+        writer = TopicWriter(cluster, "t", options())
+        writer.write(MessageColumns([b"x"]))
+        writer.close()
+        writer.close()
+        with pytest.raises(ClosedError):
+            writer.flush()
+
+
+@pytest.mark.fault(75)
+def test_a_forked_child_is_told_to_make_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    with topic() as (_, cluster, _):
+        writer = TopicWriter(cluster, "t", options())
+        writer.write(MessageColumns([b"x"]))
+        real = os.getpid()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "getpid", lambda: real + 1)
+            with pytest.raises(ClosedError, match="fork"):
+                writer.write(MessageColumns([b"x"]))
+            with pytest.raises(ClosedError, match="fork"):
+                writer.producers[0].flush()
+            writer.producers[0].close()
+        writer.close()

@@ -1,0 +1,179 @@
+"""Topics filled with known messages, and what a reader makes of them, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from pulsar_spark.engine.connection_pool import ConnectionPool
+from pulsar_spark.engine.entries import ReceivedEntry
+from pulsar_spark.engine.options import ClientOptions, ReaderOptions
+from pulsar_spark.engine.reader import EntryReader
+from pulsar_spark.protocol import answers
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import unpack_batch
+from pulsar_spark.protocol.checksum import crc32c
+from pulsar_spark.protocol.frames import encode_command
+from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageId, Position
+from pulsar_spark.testing import EmbeddedBroker
+from pulsar_spark.testing.actions import Action, Incoming, Target
+from pulsar_spark.testing.rules import Rule, Seen
+from pulsar_spark.testing.server import Server
+
+
+class Message(NamedTuple):
+    """A message by its place; `batch_index` is 0 for one outside a batch."""
+
+    ledger_id: int
+    entry_id: int
+    batch_index: int
+    payload: bytes
+
+
+def batch_body(payloads: Iterable[bytes]) -> bytes:
+    """Return the uncompressed body of a batch."""
+    parts = []
+    for payload in payloads:
+        metadata = pb.SingleMessageMetadata(payload_size=len(payload)).SerializeToString()
+        parts += [len(metadata).to_bytes(4, "big"), metadata, payload]
+    return b"".join(parts)
+
+
+def stored_entry(body: bytes, *, checksum: bool = True, **fields: Any) -> bytes:
+    """Return an entry as brokers store it: checksum, metadata, payload."""
+    values = {"producer_name": "p", "sequence_id": 0, "publish_time": 1, **fields}
+    metadata = pb.MessageMetadata(**values).SerializeToString()
+    checked = len(metadata).to_bytes(4, "big") + metadata + body
+    if not checksum:
+        return checked
+    return b"\x0e\x01" + crc32c(checked).to_bytes(4, "big") + checked
+
+
+def add_batch(
+    broker: EmbeddedBroker, topic: str, payloads: list[bytes], **fields: Any
+) -> list[Message]:
+    """Append one batch and return its messages."""
+    entry = stored_entry(batch_body(payloads), num_messages_in_batch=len(payloads), **fields)
+    found = broker.append(topic, entry)
+    return [
+        Message(found.ledger_id, found.entry_id, index, payload)
+        for index, payload in enumerate(payloads)
+    ]
+
+
+def add_plain(broker: EmbeddedBroker, topic: str, payload: bytes, **fields: Any) -> Message:
+    """Append one message that is no batch."""
+    found = broker.append(topic, stored_entry(payload, **fields))
+    return Message(found.ledger_id, found.entry_id, 0, payload)
+
+
+def fill(broker: EmbeddedBroker, topic: str, entries: int, batch: int = 3) -> list[Message]:
+    """Create a topic of batches in three ledgers, with gaps in the entry ids."""
+    broker.create_topic(topic)
+    messages: list[Message] = []
+    for number in range(entries):
+        payloads = [b"m-%d-%d" % (number, index) for index in range(batch)]
+        messages += add_batch(broker, topic, payloads)
+        if number in (entries // 3, 2 * entries // 3):
+            broker.roll_ledger(topic)
+        elif number % 5 == 4:
+            broker.skip_entries(topic, 2)
+    return messages
+
+
+def pretend_empty(broker: EmbeddedBroker, times: int = 1) -> None:
+    """Tell consumers that their topics are empty, and give them nothing, some times.
+
+    So does a real broker to consumers that come while it lets go of a topic.
+    """
+
+    def empty(frame: bytes) -> bytes:
+        command = pb.BaseCommand.FromString(frame[8:])
+        command.getLastMessageIdResponse.last_message_id.CopyFrom(EARLIEST.to_pb())
+        return encode_command(command)
+
+    broker.faults.rewrite("GET_LAST_MESSAGE_ID_RESPONSE", empty, times=times)
+    broker.faults.drop("FLOW", times=times)
+
+
+class _NoTopic(Action):
+    """The answer of a broker to a consumer that has no topic behind it: there is nothing."""
+
+    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+        target.send(answers.get_last_message_id_response(command.body.request_id, EARLIEST.to_pb()))
+
+
+def lose_topic(broker: EmbeddedBroker, topic: str) -> Rule:
+    """Leave the consumers that a topic has now without a topic, for as long as they are there.
+
+    So does a real broker with consumers that come while it lets go of a topic: they hold no
+    subscription, are told that there is nothing, and are never sent away.
+    """
+
+    def forget(server: Server) -> set[int]:
+        subscriptions = server.topics.topics[topic].subscriptions.values()
+        lost = [consumer for found in subscriptions for consumer in found.consumers]
+        for consumer in lost:
+            consumer.subscription.remove(consumer)
+        return {consumer.consumer_id for consumer in lost}
+
+    lost = broker._call(forget)
+    return broker.faults.on(
+        "GET_LAST_MESSAGE_ID",
+        _NoTopic(),
+        times=None,
+        when=lambda seen: seen.body.consumer_id in lost,
+    )
+
+
+def unpack(entry: ReceivedEntry) -> list[Message]:
+    """Return the wanted messages of an entry."""
+    if entry.is_batch:
+        found = unpack_batch(
+            entry.payload, entry.metadata.num_messages_in_batch, with_metadata=False
+        )
+        payloads = [bytes(payload) for payload in found.payloads()]
+    else:
+        payloads = [bytes(entry.payload)]
+    return [
+        Message(entry.ledger_id, entry.entry_id, index, payloads[index])
+        for index in range(entry.first_index, entry.stop_index)
+    ]
+
+
+def after_last(messages: list[Message]) -> Position:
+    """Return the position behind the last of messages that are batched."""
+    last = messages[-1]
+    return Position.after(MessageId(last.ledger_id, last.entry_id, -1, last.batch_index))
+
+
+def quick(broker: EmbeddedBroker, **changes: Any) -> ClientOptions:
+    """Return options with short waits."""
+    values: dict[str, Any] = {"operation_timeout": 5.0, "connection_timeout": 5.0, **changes}
+    return ClientOptions(broker.service_url, **values)
+
+
+@contextmanager
+def reading(
+    broker: EmbeddedBroker,
+    topic: str,
+    start: Position = EARLIEST_POSITION,
+    end: Position | None = None,
+    **options: Any,
+) -> Iterator[EntryReader]:
+    """Open a reader with a pool of its own, and close both."""
+    options.setdefault("poll_timeout", 10.0)
+    with (
+        ConnectionPool(quick(broker)) as pool,
+        EntryReader(pool, topic, start, end, ReaderOptions(**options)) as reader,
+    ):
+        yield reader
+
+
+def read_range(
+    broker: EmbeddedBroker, topic: str, start: Position, end: Position, **options: Any
+) -> list[Message]:
+    """Return all messages of a range."""
+    with reading(broker, topic, start, end, **options) as reader:
+        return [message for entry in reader for message in unpack(entry)]
