@@ -10,14 +10,14 @@ import time
 
 from pulsar_spark.engine.cluster import Cluster
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.engine.topic_writer import TopicWriter
+from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.protocol.batches import MessageFields
 
 # Rows that are sent together: every hundredth of a second at 1,000 rows a second.
 _TOGETHER = 10
 
 
-def write(writer: TopicWriter, rows: int, rate: float) -> None:
+def write(writer: PartitionedProducer, rows: int, rate: float) -> None:
     """Send `rows` rows, `rate` a second."""
     due = time.monotonic()
     for first in range(0, rows, _TOGETHER):
@@ -39,7 +39,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with (
         Cluster(ClientOptions(arguments.url)) as cluster,
-        TopicWriter(cluster, arguments.topic) as writer,
+        PartitionedProducer(cluster, arguments.topic) as writer,
     ):
         writer.open()
         write(writer, arguments.rows, arguments.rate)

@@ -32,8 +32,8 @@ from pulsar_spark.engine.options import (
     ReaderOptions,
     TlsOptions,
 )
+from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.routing import ROUND_ROBIN, SINGLE_PARTITION
-from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.errors import OptionError, PulsarError, UnsupportedFeature
 from pulsar_spark.protocol.topic_name import TopicName
 
@@ -168,7 +168,9 @@ class PulsarClient:
             schema=checked.schema_info(),
             properties=tuple((properties or {}).items()),
         )
-        writer = TopicWriter(self._cluster, topic, options, partitions=partitions, timed=True)
+        writer = PartitionedProducer(
+            self._cluster, topic, options, partitions=partitions, timed=True
+        )
         rules = SendingRules(
             send_timeout=options.send_timeout or 86_400.0,
             max_pending_messages=most,

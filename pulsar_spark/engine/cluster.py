@@ -12,9 +12,9 @@ from pulsar_spark.engine.addresses import BrokerAddress, assigned_broker
 from pulsar_spark.engine.backoff import Deadline
 from pulsar_spark.engine.connection import ClientConnection
 from pulsar_spark.engine.connection_pool import ConnectionPool
+from pulsar_spark.engine.inflight_window import MemoryBudget
 from pulsar_spark.engine.lookup import Lookup
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.engine.pending import MemoryBudget
 from pulsar_spark.engine.pipeline import Job, retrying, run
 from pulsar_spark.engine.scheduler import Scheduler
 from pulsar_spark.engine.topic_creation import attach_once

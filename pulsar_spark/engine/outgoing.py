@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import EncodeError
 
-from pulsar_spark.engine.pending import PendingSend, SendCallback
+from pulsar_spark.engine.inflight_window import PendingSend, SendCallback
 from pulsar_spark.errors import InvalidRow, MessageTooLarge
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

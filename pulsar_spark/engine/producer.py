@@ -25,12 +25,10 @@ from typing import Any
 
 from pulsar_spark.engine.backoff import Deadline
 from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.inflight_window import InflightWindow, PendingSend, Verdict
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.outgoing import OutgoingEntry, SendLimits, encode_entry
-from pulsar_spark.engine.pending import PendingSend, Verdict
-from pulsar_spark.engine.registrar import Registrar
-from pulsar_spark.engine.registration import Identity, Registration
-from pulsar_spark.engine.send_window import SendWindow
+from pulsar_spark.engine.producer_session import Identity, Registrar, Registration
 from pulsar_spark.errors import (
     BrokerChecksumError,
     ClosedError,
@@ -94,7 +92,7 @@ class Producer:
         self._limits: SendLimits | None = None
         self._order = threading.Lock()
         self._wire = threading.Lock()
-        self._window = SendWindow(
+        self._window = InflightWindow(
             cluster.budget,
             cluster.scheduler,
             max_messages=self._options.max_pending_messages,

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pulsar_spark.engine.cluster import Cluster
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.topic_writer import TopicWriter
+from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas
@@ -67,7 +67,7 @@ class TaskWriter:
         self._rows = RowConverter(columns, options.topic, keys_as_bytes=options.keys_as_bytes)
         self._targets: dict[str, Target] = dict(targets or {})
         self._encoders: dict[str, RowEncoder] = {}
-        self._writers: dict[str, TopicWriter] = {}
+        self._writers: dict[str, PartitionedProducer] = {}
         self._failed = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -149,12 +149,12 @@ class TaskWriter:
             return None
         return encoder
 
-    def _writer(self, topic: str) -> TopicWriter:
+    def _writer(self, topic: str) -> PartitionedProducer:
         writer = self._writers.get(topic)
         if writer is None:
             schema = self._targets[topic].schema
             options: ProducerOptions = replace(self._producer, schema=schema)
-            writer = self._writers[topic] = TopicWriter(self._cluster, topic, options)
+            writer = self._writers[topic] = PartitionedProducer(self._cluster, topic, options)
         return writer
 
     def _count_failures(self, messages: int, error: PulsarError) -> None:

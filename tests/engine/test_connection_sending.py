@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.engine.registration import Identity, Registration
+from pulsar_spark.engine.producer_session import Identity, Registration
 from pulsar_spark.errors import ClosedError
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from tests.engine.producing import NO_ID, TOPIC, topic
-from tests.engine.test_registration import Owner
+from tests.engine.test_producer_session import Owner
 
 Entry = tuple[pb.BaseCommand, bytes, bytes]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pulsar_spark.engine.cluster import Cluster
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.topic_writer import TopicWriter
+from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.spark.stream_offsets import StreamOffset
 from pulsar_spark.spark.stream_options import Caps
@@ -37,7 +37,7 @@ class Feed:
             options = ProducerOptions(
                 batching_enabled=batched, batching_max_messages=100_000, batching_max_delay=60.0
             )
-            with TopicWriter(self._cluster, topic, options) as writer:
+            with PartitionedProducer(self._cluster, topic, options) as writer:
                 for size in group:
                     payloads = [b"m%d" % next(self._numbers) for _ in range(size or 1)]
                     for payload in payloads:

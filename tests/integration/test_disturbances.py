@@ -17,9 +17,9 @@ import pytest
 
 from pulsar_spark.engine.lookup import Lookup
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
+from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.probe import Probe
 from pulsar_spark.engine.reader import EntryReader
-from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from tests.integration.brokers import Broker, wait_until
@@ -50,7 +50,7 @@ def write_numbered(broker: Broker, topic: str, count: int, pause: float, **optio
     settings = ProducerOptions(batching_max_messages=BATCH, send_timeout=WAIT)
     with (
         clustered(broker, **options) as cluster,
-        TopicWriter(cluster, topic, settings, partitions=0) as writer,
+        PartitionedProducer(cluster, topic, settings, partitions=0) as writer,
     ):
         for number in range(count):
             writer.send(MessageFields(b"%d" % number))
@@ -179,7 +179,10 @@ def test_a_broker_that_hangs_is_noticed_and_survived(
 def test_a_writer_leaves_a_broker_that_hangs(tuned_broker: Broker) -> None:
     topic = tuned_broker.create_topic()
     options = {"keep_alive_interval": 0.5, "connection_timeout": 1.0}
-    with clustered(tuned_broker, **options) as cluster, TopicWriter(cluster, topic) as writer:
+    with (
+        clustered(tuned_broker, **options) as cluster,
+        PartitionedProducer(cluster, topic) as writer,
+    ):
         writer.open()
         (producer,) = writer.producers
         tuned_broker.pause()
@@ -203,7 +206,7 @@ def test_callers_that_pause_keep_their_connections(tuned_broker: Broker) -> None
     with (
         clustered(tuned_broker, keep_alive_interval=1.0) as cluster,
         EntryReader(cluster.pool, topic, EARLIEST_POSITION, end, settings) as reader,
-        TopicWriter(cluster, topic) as writer,
+        PartitionedProducer(cluster, topic) as writer,
     ):
         found = [reader.next_entry() for _ in range(3)]
         writer.send(MessageFields(b"before"))
@@ -272,7 +275,7 @@ def test_many_readers_writers_and_questions_come_back_after_a_restart(
     got: list[list[bytes | None]] = [[] for _ in range(partitions)]
     with (
         clustered(tuned_broker) as cluster,
-        TopicWriter(cluster, topic, settings) as writer,
+        PartitionedProducer(cluster, topic, settings) as writer,
         in_background(lambda: ask(tuned_broker, still, stop.is_set)) as (asked,),
     ):
         names = tuned_broker.partitions_of(topic, partitions)

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from pulsar_spark.engine.lookup import Lookup
-from pulsar_spark.engine.message_columns import MessageColumns
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
+from pulsar_spark.engine.partitioned_producer import MessageColumns, PartitionedProducer
 from pulsar_spark.engine.reader import EntryReader
-from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.protocol.batches import message_key
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from tests.integration.brokers import Broker, as_real
@@ -84,7 +83,7 @@ def write(broker: Broker, topic: str, sent: list[JavaContent], **options: object
         [content.properties for content in sent],
     )
     settings = ProducerOptions(**options)  # type: ignore[arg-type]
-    with clustered(broker) as cluster, TopicWriter(cluster, topic, settings) as writer:
+    with clustered(broker) as cluster, PartitionedProducer(cluster, topic, settings) as writer:
         writer.write(columns)
 
 

@@ -12,8 +12,8 @@ import pytest
 from pulsar_spark.engine.lookup import Lookup
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.outgoing import OutgoingEntry
+from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.producer import Producer
-from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.errors import (
     MessageTooLarge,
     OperationTimeout,
@@ -45,7 +45,7 @@ def single(payload: bytes, **fields: Any) -> OutgoingEntry:
 def metadata_size(broker: Broker, topic: str, fields: MessageFields) -> int:
     """Return the bytes that a message has besides its payload."""
     options = ProducerOptions(batching_enabled=False, producer_name="same")
-    with clustered(broker) as cluster, TopicWriter(cluster, topic, options) as writer:
+    with clustered(broker) as cluster, PartitionedProducer(cluster, topic, options) as writer:
         writer.send(fields)
     entry = read_entries(broker, topic)[-1]
     return len(entry.metadata.SerializeToString())
@@ -74,7 +74,7 @@ def test_the_largest_message_is_sent_and_a_larger_one_refused_before(
     total = metadata_size(tuned_broker, topic, message(near)) + len(message(near).payload or b"")
     largest = near + TUNED_MESSAGE_SIZE - total
     options = ProducerOptions(batching_enabled=False, producer_name="same")
-    with clustered(tuned_broker) as cluster, TopicWriter(cluster, topic, options) as writer:
+    with clustered(tuned_broker) as cluster, PartitionedProducer(cluster, topic, options) as writer:
         for size in (largest - 1, largest):
             writer.send(message(size))
         with pytest.raises(MessageTooLarge) as caught:
@@ -100,7 +100,7 @@ def test_the_largest_message_of_a_broker_as_it_is_installed(broker: Broker) -> N
     largest = 5 * 1024 * 1024 - metadata_size(broker, topic, MessageFields(bytes(near)))
     options = ProducerOptions(batching_enabled=False, producer_name="same")
     payload = random.Random(1).randbytes(largest)
-    with clustered(broker) as cluster, TopicWriter(cluster, topic, options) as writer:
+    with clustered(broker) as cluster, PartitionedProducer(cluster, topic, options) as writer:
         writer.send(MessageFields(payload))
         writer.flush()
         with pytest.raises(MessageTooLarge):
@@ -117,7 +117,7 @@ def test_batches_grow_up_to_the_limit_and_are_split_above(
     payloads = [rng.randbytes(rng.choice((10, 1000, 20_000, 40_000))) for _ in range(300)]
     # Larger than a message may be: the batches have to be cut.
     options = ProducerOptions(batching_max_bytes=10 * TUNED_MESSAGE_SIZE)
-    with clustered(tuned_broker) as cluster, TopicWriter(cluster, topic, options) as writer:
+    with clustered(tuned_broker) as cluster, PartitionedProducer(cluster, topic, options) as writer:
         for payload in payloads:
             writer.send(MessageFields(payload))
     assert [m.data() for m in official_read(tuned_client, topic, 300)] == payloads
@@ -133,7 +133,7 @@ def test_chunks_begin_where_a_message_no_longer_fits(
     size = TUNED_MESSAGE_SIZE - metadata_size(tuned_broker, topic, near) + over
     payload = random.Random(size).randbytes(size)
     options = ProducerOptions(batching_enabled=False, chunking_enabled=True, producer_name="same")
-    with clustered(tuned_broker) as cluster, TopicWriter(cluster, topic, options) as writer:
+    with clustered(tuned_broker) as cluster, PartitionedProducer(cluster, topic, options) as writer:
         writer.send(MessageFields(payload))
         writer.send(MessageFields(payload * 5))
     rows = read_rows(tuned_broker, topic)[1:]
@@ -282,7 +282,9 @@ def test_partitions_that_are_added_are_seen(broker: Broker) -> None:
         assert lookup.partitions(topic) == 2
         broker.add_partitions(topic, 5)
         assert lookup.partitions(topic) == 5
-        with TopicWriter(cluster, topic, ProducerOptions(batching_max_messages=1)) as writer:
+        with PartitionedProducer(
+            cluster, topic, ProducerOptions(batching_max_messages=1)
+        ) as writer:
             assert writer.partitions == 5
             for _ in range(10):
                 writer.send(MessageFields(b"x"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.topic_writer import TopicWriter
+from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.schema.record_batches import MAX_BYTES
 from tests.integration.brokers import Broker
@@ -60,7 +60,7 @@ def test_a_task_holds_the_receive_budget_and_two_record_batches(
     batched = ProducerOptions(batching_enabled=size < 1000)
     with clustered(broker) as cluster:
         for topic, messages in ((small, 10), (large, count)):
-            with TopicWriter(cluster, topic, batched) as writer:
+            with PartitionedProducer(cluster, topic, batched) as writer:
                 message = MessageFields(b"x" * size)
                 for _ in range(messages):
                     writer.send(message)

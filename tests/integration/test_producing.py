@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pulsar_spark.client import MessageId, PulsarClient
+from pulsar_spark.engine import producer_session
 from pulsar_spark.engine.cluster import Cluster
-from pulsar_spark.engine.message_columns import MessageColumns
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
-from pulsar_spark.engine.topic_writer import TopicWriter
+from pulsar_spark.engine.partitioned_producer import MessageColumns, PartitionedProducer
 from pulsar_spark.errors import ProducerBusy, ProducerFenced, TopicTerminated
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
@@ -60,7 +60,7 @@ class Trouble:
             self.times += 1
 
 
-def write_through(writer: TopicWriter, count: int, pause: float) -> list[bytes]:
+def write_through(writer: PartitionedProducer, count: int, pause: float) -> list[bytes]:
     """Write numbered messages over some time, and return when all are acknowledged."""
     values = [b"%06d" % number for number in range(count)]
     for start in range(0, count, 100):
@@ -79,7 +79,7 @@ def test_unloading_the_topic_again_and_again_loses_nothing(broker: Broker) -> No
         Cluster(ClientOptions(broker.service_url)) as cluster,
         Trouble(lambda: broker.unload(topic), 0.4) as trouble,
     ):
-        writer = TopicWriter(cluster, topic, ProducerOptions(batching_max_messages=70))
+        writer = PartitionedProducer(cluster, topic, ProducerOptions(batching_max_messages=70))
         values = write_through(writer, 10_000, 0.03)
         counts = writer.counts
     assert trouble.times >= 3
@@ -96,7 +96,7 @@ def test_a_broker_that_is_started_again_loses_nothing(tuned_broker: Broker, kill
     topic = tuned_broker.create_topic()
     url = tuned_broker.service_url
     with Cluster(ClientOptions(url)) as cluster:
-        writer = TopicWriter(cluster, topic, ProducerOptions(send_timeout=90.0))
+        writer = PartitionedProducer(cluster, topic, ProducerOptions(send_timeout=90.0))
         values: list[bytes] = []
         thread = threading.Thread(target=lambda: values.extend(write_through(writer, 5000, 0.02)))
         thread.start()
@@ -132,7 +132,7 @@ def test_with_deduplication_and_a_name_nothing_is_written_twice(deduplicating: B
         Trouble(lambda: deduplicating.unload(topic), 0.4) as trouble,
     ):
         options = ProducerOptions(producer_name="mine", batching_max_messages=70)
-        writer = TopicWriter(cluster, topic, options)
+        writer = PartitionedProducer(cluster, topic, options)
         values = write_through(writer, 10_000, 0.03)
     assert trouble.times >= 3
     assert read_back(deduplicating.service_url, topic) == values
@@ -146,7 +146,7 @@ def test_what_a_name_sent_before_is_acknowledged_and_counted_as_duplicates(
     options = ProducerOptions(producer_name="mine", batching_max_messages=10)
     for attempt in range(2):
         with Cluster(ClientOptions(deduplicating.service_url)) as cluster:
-            writer = TopicWriter(cluster, topic, options)
+            writer = PartitionedProducer(cluster, topic, options)
             ids = list(range(50, 100))
             payloads = [b"%d" % number for number in ids]
             writer.write(MessageColumns(payloads, sequence_ids=ids))
@@ -159,7 +159,7 @@ def test_what_a_name_sent_before_is_acknowledged_and_counted_as_duplicates(
 def test_a_broker_that_hangs_for_a_while_delays_only(tuned_broker: Broker) -> None:
     topic = tuned_broker.create_topic()
     with Cluster(ClientOptions(tuned_broker.service_url)) as cluster:
-        writer = TopicWriter(cluster, topic, ProducerOptions())
+        writer = PartitionedProducer(cluster, topic, ProducerOptions())
         writer.write(MessageColumns([b"before"]))
         writer.flush()
         tuned_broker.pause()
@@ -174,7 +174,7 @@ def test_a_broker_that_hangs_for_a_while_delays_only(tuned_broker: Broker) -> No
 def test_a_writer_that_pauses_stays_connected(tuned_broker: Broker) -> None:
     topic = tuned_broker.create_topic()
     with Cluster(ClientOptions(tuned_broker.service_url)) as cluster:
-        writer = TopicWriter(cluster, topic, ProducerOptions())
+        writer = PartitionedProducer(cluster, topic, ProducerOptions())
         writer.write(MessageColumns([b"before"]))
         writer.flush()
         # Longer than the broker waits for the answer to its PING.
@@ -189,7 +189,7 @@ def test_a_writer_that_pauses_stays_connected(tuned_broker: Broker) -> None:
 def test_a_topic_that_is_terminated_takes_nothing_more(broker: Broker) -> None:
     topic = broker.create_topic()
     with Cluster(ClientOptions(broker.service_url)) as cluster:
-        writer = TopicWriter(cluster, topic, ProducerOptions())
+        writer = PartitionedProducer(cluster, topic, ProducerOptions())
         writer.write(MessageColumns([b"1"]))
         writer.flush()
         broker.terminate(topic)
@@ -204,8 +204,8 @@ def test_exclusive_access_is_kept_lost_and_waited_for(broker: Broker) -> None:
     topic = broker.create_topic()
     with Cluster(ClientOptions(broker.service_url)) as cluster:
 
-        def opened(mode: int) -> TopicWriter:
-            return TopicWriter(cluster, topic, ProducerOptions(access_mode=mode)).open()
+        def opened(mode: int) -> PartitionedProducer:
+            return PartitionedProducer(cluster, topic, ProducerOptions(access_mode=mode)).open()
 
         first = opened(pb.Exclusive)
         with pytest.raises(ProducerFenced):
@@ -215,7 +215,7 @@ def test_exclusive_access_is_kept_lost_and_waited_for(broker: Broker) -> None:
         fencing.flush()
         with pytest.raises(ProducerFenced):
             write_through(first, 1000, 0.01)
-        waiting: list[TopicWriter] = []
+        waiting: list[PartitionedProducer] = []
         thread = threading.Thread(target=lambda: waiting.append(opened(pb.WaitForExclusive)))
         thread.start()
         time.sleep(0.3)
@@ -231,18 +231,17 @@ def test_exclusive_access_is_kept_lost_and_waited_for(broker: Broker) -> None:
 def test_a_name_that_is_in_use_is_an_error_after_a_while(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pulsar_spark.engine import registrar
 
-    monkeypatch.setattr(registrar, "BUSY_SECONDS", 1.0)
+    monkeypatch.setattr(producer_session, "BUSY_SECONDS", 1.0)
     topic = broker.create_topic()
     url = broker.service_url
     with Cluster(ClientOptions(url)) as one, Cluster(ClientOptions(url)) as other:
         options = ProducerOptions(producer_name="mine")
-        first = TopicWriter(one, topic, options).open()
+        first = PartitionedProducer(one, topic, options).open()
         with pytest.raises(ProducerBusy, match="its own"):
-            TopicWriter(other, topic, options).open()
+            PartitionedProducer(other, topic, options).open()
         first.close()
-        TopicWriter(other, topic, options).open().close()
+        PartitionedProducer(other, topic, options).open().close()
 
 
 @pytest.mark.fault(95)
@@ -259,7 +258,7 @@ def test_an_official_consumer_sees_every_field(broker: Broker, official_client: 
     )
     with (
         Cluster(ClientOptions(broker.service_url)) as cluster,
-        TopicWriter(cluster, topic, ProducerOptions(compression=pb.LZ4)) as writer,
+        PartitionedProducer(cluster, topic, ProducerOptions(compression=pb.LZ4)) as writer,
     ):
         writer.write(columns)
     reader = official_client(broker.service_url).create_reader(topic, pulsar.MessageId.earliest)
@@ -278,7 +277,7 @@ def test_keys_go_to_the_partitions_that_the_routing_names(broker: Broker) -> Non
     keys = [f"key-{number}" for number in range(200)]
     with (
         Cluster(ClientOptions(broker.service_url)) as cluster,
-        TopicWriter(cluster, topic, ProducerOptions()) as writer,
+        PartitionedProducer(cluster, topic, ProducerOptions()) as writer,
     ):
         writer.write(MessageColumns([key.encode() for key in keys], keys=keys))
         expected = [writer.route(MessageFields(b"", key)) for key in keys]

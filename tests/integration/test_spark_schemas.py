@@ -14,9 +14,8 @@ from google.protobuf.type_pb2 import Field, Option
 from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, LongType, StructType
 
-from pulsar_spark.engine.message_columns import MessageColumns
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.topic_writer import TopicWriter
+from pulsar_spark.engine.partitioned_producer import MessageColumns, PartitionedProducer
 from pulsar_spark.errors import CorruptMessage
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -207,7 +206,7 @@ def test_tombstones_are_null_in_all_columns(broker: Broker) -> None:
         producer.send(official_order(ORDERS[0]), partition_key="a")
         producer.close()
     with clustered(broker) as cluster:
-        writer = TopicWriter(cluster, topic)
+        writer = PartitionedProducer(cluster, topic)
         writer.write(MessageColumns([None, None], ["a", "b"]))
         writer.close()
     rows = read(broker, topic)
@@ -229,7 +228,7 @@ def spoiled(broker: Broker, kind: str) -> str:
         info = latest_schemas(cluster.lookup, [topic])[topic]
         assert isinstance(info, SchemaInfo)
         bad = good[: len(good) // 2]
-        with TopicWriter(cluster, topic, ProducerOptions(schema=info)) as writer:
+        with PartitionedProducer(cluster, topic, ProducerOptions(schema=info)) as writer:
             writer.write(MessageColumns([bad, good, b"\xff", None]))
     return topic
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsar_spark.engine.topic_writer import TopicWriter
+from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import DataLossError, TopicNotFound
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.spark.stream_options import Caps
@@ -291,14 +291,14 @@ def test_a_compacted_topic_is_read_as_it_is_and_compacted(
         make(topic, startingOffsets="earliest", readCompacted=value) for value in ("false", "true")
     )
     assert raw.batch() == compacted.batch() == []
-    with clustered(real) as cluster, TopicWriter(cluster, topic) as writer:
+    with clustered(real) as cluster, PartitionedProducer(cluster, topic) as writer:
         for number in range(30):
             writer.send(MessageFields(b"%d" % number, f"k{number % 3}"))
             writer.flush()
     real.compact(topic)
     assert raw.batch() == [b"%d" % number for number in range(30)]
     assert compacted.batch() == [b"27", b"28", b"29"]
-    with clustered(real) as cluster, TopicWriter(cluster, topic) as writer:
+    with clustered(real) as cluster, PartitionedProducer(cluster, topic) as writer:
         writer.send(MessageFields(b"30", "k1"))
         writer.flush()
         start = compacted.start()

@@ -13,8 +13,8 @@ import pytest
 from pulsar_spark.engine import consumer
 from pulsar_spark.engine.backoff import Deadline
 from pulsar_spark.engine.consumer import TopicEnd
+from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.pipeline import Job, retrying, run
-from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.errors import ConsumerBusy, DataLossError
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import Position
@@ -221,7 +221,7 @@ def test_bytes_are_capped(broker: Broker, make: Make) -> None:
     payload = b"x" * 1000
     with clustered(broker) as cluster:
         for partition in partitions:
-            with TopicWriter(cluster, partition) as writer:
+            with PartitionedProducer(cluster, partition) as writer:
                 for _ in range(60):
                     writer.send(MessageFields(payload))
                     writer.flush()

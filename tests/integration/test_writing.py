@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.batching import Solo
-from pulsar_spark.engine.message_columns import MessageColumns
+from pulsar_spark.engine.batch_accumulator import Solo
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.outgoing import OutgoingEntry
+from pulsar_spark.engine.partitioned_producer import MessageColumns, PartitionedProducer
 from pulsar_spark.engine.producer import Producer
-from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.errors import IncompatibleSchema, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
@@ -72,7 +71,7 @@ def write(broker: Broker, topic: str, contents: list[Content], **options: Any) -
     ids = Ids()
     with (
         clustered(broker) as cluster,
-        TopicWriter(cluster, topic, ProducerOptions(**options)) as writer,
+        PartitionedProducer(cluster, topic, ProducerOptions(**options)) as writer,
     ):
         for content in contents:
             writer.send(content.fields(), ids)
@@ -83,7 +82,7 @@ def write(broker: Broker, topic: str, contents: list[Content], **options: Any) -
 def write_columns(broker: Broker, topic: str, columns: MessageColumns, **options: Any) -> None:
     with (
         clustered(broker) as cluster,
-        TopicWriter(cluster, topic, ProducerOptions(**options)) as writer,
+        PartitionedProducer(cluster, topic, ProducerOptions(**options)) as writer,
     ):
         writer.write(columns)
         writer.flush()
@@ -342,7 +341,7 @@ def test_a_message_for_later_is_kept_back_from_shared_subscriptions(
     topic = broker.create_topic()
     consumer = client.subscribe(topic, "sub", consumer_type=pulsar.ConsumerType.Shared)
     at = int(time.time() * 1000) + 1500
-    with clustered(broker) as cluster, TopicWriter(cluster, topic) as writer:
+    with clustered(broker) as cluster, PartitionedProducer(cluster, topic) as writer:
         writer.send(MessageFields(b"late"), solo=Solo(deliver_at=at))
         writer.send(MessageFields(b"now"))
         writer.send(MessageFields(b"too"))
@@ -360,7 +359,7 @@ def test_what_a_deduplicating_broker_has_already_is_counted(broker: Broker, clie
         producer_name="again", initial_sequence_id=-1, batching_max_messages=10
     )
     for duplicates in (0, 100):
-        with clustered(real) as cluster, TopicWriter(cluster, topic, options) as writer:
+        with clustered(real) as cluster, PartitionedProducer(cluster, topic, options) as writer:
             for content in contents:
                 writer.send(content.fields())
             writer.flush()
@@ -398,11 +397,11 @@ def test_a_schema_is_registered_and_one_that_does_not_fit_refused(
     text = SchemaInfo(pb.Schema.String, "String", b"", {})
     record = b'{"type":"record","name":"r","fields":[{"name":"n","type":"int"}]}'
     with clustered(broker) as cluster:
-        with TopicWriter(cluster, topic, ProducerOptions(schema=text)) as writer:
+        with PartitionedProducer(cluster, topic, ProducerOptions(schema=text)) as writer:
             writer.send(MessageFields("käse".encode()))
         wrong = ProducerOptions(schema=SchemaInfo(pb.Schema.Avro, "r", record, {}))
         with pytest.raises(IncompatibleSchema):
-            TopicWriter(cluster, topic, wrong).open()
+            PartitionedProducer(cluster, topic, wrong).open()
     consumer = client.create_reader(
         topic, pulsar.MessageId.earliest, schema=pulsar.schema.StringSchema()
     )

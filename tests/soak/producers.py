@@ -11,7 +11,7 @@ import threading
 import time
 
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.topic_writer import TopicWriter
+from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.protocol.batches import MessageFields
 from tests.integration.brokers import Broker
 from tests.integration.messages import clustered
@@ -75,7 +75,7 @@ class Producers:
         try:
             with (
                 clustered(self._broker, operation_timeout=_PATIENCE) as cluster,
-                TopicWriter(cluster, self._topic, options, timed=True) as writer,
+                PartitionedProducer(cluster, self._topic, options, timed=True) as writer,
             ):
                 self._write(number, writer)
                 if not self._stop.is_set():
@@ -84,7 +84,7 @@ class Producers:
         except BaseException as error:
             self.error = error
 
-    def _write(self, writer_number: int, writer: TopicWriter) -> None:
+    def _write(self, writer_number: int, writer: PartitionedProducer) -> None:
         # Row r of all is number r // KEYS of key r % KEYS; this writer has every other key.
         due = time.monotonic()
         for first in range(0, self._rows, _CHUNK):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.batching import Batcher, DeferredCallback, Solo
+from pulsar_spark.engine.batch_accumulator import BatchAccumulator, DeferredCallback, Solo
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producer import Producer
 from pulsar_spark.errors import ClosedError, MessageTooLarge, PulsarError
@@ -22,19 +22,19 @@ from tests.engine.scripted_broker import Session
 @contextmanager
 def batcher(
     script: TopicScript | None = None, max_bytes: int | None = None, **options: Any
-) -> Iterator[tuple[TopicScript, Batcher]]:
+) -> Iterator[tuple[TopicScript, BatchAccumulator]]:
     with topic(script) as (found, cluster, _):
         chosen = ProducerOptions(**{"send_timeout": 10.0, **options})
-        yield found, Batcher(Producer(cluster, "t", chosen), chosen, max_bytes)
+        yield found, BatchAccumulator(Producer(cluster, "t", chosen), chosen, max_bytes)
 
 
-def columns(made: Batcher, payloads: list[bytes], keys: list[bytes] | None = None) -> None:
+def columns(made: BatchAccumulator, payloads: list[bytes], keys: list[bytes] | None = None) -> None:
     index = 0
     while index < len(payloads):
         index = made.extend(payloads, keys, index)
 
 
-def finish(made: Batcher) -> None:
+def finish(made: BatchAccumulator) -> None:
     made.flush()
     made.producer.close()
 

@@ -52,7 +52,7 @@ class Solo:
     replicate_to: tuple[str, ...] = ()
 
 
-class Batcher:
+class BatchAccumulator:
     """Collects the messages of one partition and hands full batches to its producer.
 
     A batch is full at `batching_max_messages` or `batching_max_bytes`; `max_bytes` can lower

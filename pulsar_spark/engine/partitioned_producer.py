@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
 
 from pulsar_spark.engine.backoff import Deadline
-from pulsar_spark.engine.batching import Batcher, MessageCallback, Solo
+from pulsar_spark.engine.batch_accumulator import BatchAccumulator, MessageCallback, Solo
 from pulsar_spark.engine.cluster import Cluster
-from pulsar_spark.engine.message_columns import MessageColumns
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producer import Producer, ProducerCounts
-from pulsar_spark.engine.routing import PartitionRouter
+from pulsar_spark.engine.routing import Key, PartitionRouter, key_text
 from pulsar_spark.errors import ClosedError, InvalidRow, MessageTooLarge, PulsarError
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import MessageId
@@ -34,7 +34,7 @@ _ROWS_AROUND_A_GAP = 1000
 _DEALT = 64
 
 
-class TopicWriter:
+class PartitionedProducer:
     """A producer for each partition of a topic, opened when a first message goes there.
 
     `write` takes columns, `send` single messages. Nothing is promised before `flush` or `close`
@@ -70,12 +70,12 @@ class TopicWriter:
         )
         self._lock = threading.Lock()
         # The following are guarded by _lock.
-        self._batchers: dict[int, Batcher] = {}
+        self._batchers: dict[int, BatchAccumulator] = {}
         self._timers: set[int] = set()
         self._closed = False
         self._error: PulsarError | None = None
 
-    def __enter__(self) -> TopicWriter:
+    def __enter__(self) -> PartitionedProducer:
         return self
 
     def __exit__(
@@ -118,7 +118,9 @@ class TopicWriter:
 
     # --- writing ------------------------------------------------------------------------------
 
-    def open(self, timeout: float | None = None, *, first_only: bool = False) -> TopicWriter:
+    def open(
+        self, timeout: float | None = None, *, first_only: bool = False
+    ) -> PartitionedProducer:
         """Open the producers of all partitions now, or only the one whose turn it is.
 
         Raises what `Producer.open` raises.
@@ -309,7 +311,7 @@ class TopicWriter:
 
     # --- partitions ---------------------------------------------------------------------------
 
-    def _batcher(self, partition: int) -> Batcher:
+    def _batcher(self, partition: int) -> BatchAccumulator:
         batcher = self._batchers.get(partition)
         if batcher is None:
             with self._lock:
@@ -318,14 +320,14 @@ class TopicWriter:
                     batcher = self._batchers[partition] = self._new_batcher(partition)
         return batcher
 
-    def _new_batcher(self, partition: int) -> Batcher:
+    def _new_batcher(self, partition: int) -> BatchAccumulator:
         name = self._topic.partition(partition) if self.partitions else self._topic
         producer = Producer(self._cluster, str(name), self._options, self._on_failure)
         share = self._cluster.options.memory_limit // (2 * max(self.partitions, 1))
         most = min(self._options.batching_max_bytes, max(share, _MIN_BATCH_BYTES))
-        return Batcher(producer, self._options, most)
+        return BatchAccumulator(producer, self._options, most)
 
-    def _all_batchers(self) -> list[Batcher]:
+    def _all_batchers(self) -> list[BatchAccumulator]:
         with self._lock:
             return list(self._batchers.values())
 
@@ -335,7 +337,7 @@ class TopicWriter:
 
     # --- the rest -----------------------------------------------------------------------------
 
-    def _start_timer(self, partition: int, batcher: Batcher) -> None:
+    def _start_timer(self, partition: int, batcher: BatchAccumulator) -> None:
         if partition in self._timers:
             return
         with self._lock:
@@ -343,7 +345,7 @@ class TopicWriter:
         delay = self._options.batching_max_delay
         self._cluster.scheduler.call_later(delay, lambda: self._on_timer(partition, batcher))
 
-    def _on_timer(self, partition: int, batcher: Batcher) -> None:
+    def _on_timer(self, partition: int, batcher: BatchAccumulator) -> None:
         with self._lock:
             self._timers.discard(partition)
             if self._router.current == partition:
@@ -354,14 +356,16 @@ class TopicWriter:
             # Its messages have callbacks, or the next call raises the same.
             logger.debug("a batch for %s was not sent: %s", self.topic, error)
 
-    def _for_all(self, action: Callable[[Batcher], object]) -> None:
+    def _for_all(self, action: Callable[[BatchAccumulator], object]) -> None:
         """Do something for all partitions, several at a time; raises the first error at the end."""
         futures = [self._in_background(action, batcher) for batcher in self._all_batchers()]
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
 
-    def _in_background(self, action: Callable[[Batcher], T], batcher: Batcher) -> Future[T]:
+    def _in_background(
+        self, action: Callable[[BatchAccumulator], T], batcher: BatchAccumulator
+    ) -> Future[T]:
         future: Future[T] = Future()
 
         def run() -> None:
@@ -390,7 +394,7 @@ class TopicWriter:
 
 
 def _too_large(
-    payloads: Sequence[bytes], keys: Sequence[bytes] | None, start: int, batcher: Batcher
+    payloads: Sequence[bytes], keys: Sequence[bytes] | None, start: int, batcher: BatchAccumulator
 ) -> int:
     """Return the message that made a batch too large: it was the first that fills one alone."""
     for index in range(start, len(payloads)):
@@ -407,3 +411,109 @@ def _at_row(error: E, columns: MessageColumns, row: int) -> E:
     named = type(error)(f"row {columns.first_row + row}: {error.what}", error.remedy)
     context = {"topic": error.topic, "partition": error.partition, "broker": error.broker}
     return named.with_context(**context)  # type: ignore[return-value]
+
+
+Properties = Mapping[str, str] | Sequence[tuple[str, str]]
+
+
+@dataclass(slots=True)
+class MessageColumns:
+    """Messages as columns of equal length; a column that is None is missing in all of them.
+
+    Payload None is a null value, a `str` key is a string key, a `bytes` key is sent as base64
+    with its flag. Times are milliseconds since the epoch; None and 0 are no time. Sequence ids
+    that are None are given by the producer. Errors name a message by `first_row` plus its
+    index. Raises InvalidRow for columns of different lengths.
+    """
+
+    payloads: Sequence[bytes | None]
+    keys: Sequence[Key | None] | None = None
+    ordering_keys: Sequence[bytes | None] | None = None
+    event_times: Sequence[int | None] | None = None
+    properties: Sequence[Properties | None] | None = None
+    deliver_at: Sequence[int | None] | None = None
+    sequence_ids: Sequence[int | None] | None = None
+    null_keys: Sequence[bool] | None = None
+    first_row: int = 0
+
+    def __post_init__(self) -> None:
+        for name in (*_RICH, "keys"):
+            column = getattr(self, name)
+            if column is not None and len(column) != len(self.payloads):
+                raise InvalidRow(
+                    f"{len(self.payloads)} payloads were given with {len(column)} {name}"
+                )
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    @property
+    def plain(self) -> bool:
+        """Whether there is nothing but payloads and keys."""
+        return all(getattr(self, name) is None for name in _RICH)
+
+    def text_keys(self) -> list[bytes] | None:
+        """Return the keys in UTF-8 if every message has a string key, else None.
+
+        Raises InvalidRow for text that UTF-8 cannot express.
+        """
+        keys = self.keys or ()
+        try:
+            return [key.encode() for key in keys]  # type: ignore[union-attr]
+        except AttributeError:
+            return None
+        except UnicodeEncodeError:
+            row = next(index for index, key in enumerate(keys) if not _is_text(key))
+            raise InvalidRow(
+                f"row {self.first_row + row}: the key cannot be written as UTF-8",
+                "Give such a key as bytes.",
+            ) from None
+
+    def rows(
+        self, start: int = 0, stop: int | None = None
+    ) -> Iterator[tuple[MessageFields, Solo | None]]:
+        """Yield the messages of a range one by one, with what has to be sent by itself."""
+        for index in range(start, len(self) if stop is None else stop):
+            yield self._row(index)
+
+    def _row(self, index: int) -> tuple[MessageFields, Solo | None]:
+        message = MessageFields(self.payloads[index])
+        if self.keys is not None and (key := self.keys[index]) is not None:
+            message.key = key_text(key)
+            message.key_is_base64 = not isinstance(key, str)
+        if self.ordering_keys is not None:
+            message.ordering_key = self.ordering_keys[index]
+        if self.event_times is not None:
+            message.event_time = self.event_times[index] or 0
+        if self.properties is not None:
+            message.properties = pairs(self.properties[index])
+        if self.sequence_ids is not None:
+            message.sequence_id = self.sequence_ids[index]
+        if self.null_keys is not None:
+            message.null_key = self.null_keys[index]
+        deliver_at = None if self.deliver_at is None else self.deliver_at[index]
+        return message, Solo(deliver_at=deliver_at) if deliver_at else None
+
+
+def pairs(properties: Properties | None) -> Sequence[tuple[str, str]]:
+    """Return properties as a list of pairs, which can repeat a name."""
+    if not properties:
+        return ()
+    return list(properties.items()) if isinstance(properties, Mapping) else properties
+
+
+_RICH = (
+    "ordering_keys",
+    "event_times",
+    "properties",
+    "deliver_at",
+    "sequence_ids",
+    "null_keys",
+)
+
+
+def _is_text(key: Key | None) -> bool:
+    try:
+        return isinstance(key, str) and bool(key.encode() or True)
+    except UnicodeEncodeError:
+        return False

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.message_columns import MessageColumns
+from pulsar_spark.engine.batch_accumulator import Solo
 from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.partitioned_producer import MessageColumns, PartitionedProducer, pairs
 from pulsar_spark.engine.routing import PartitionRouter
-from pulsar_spark.engine.topic_writer import TopicWriter
 from pulsar_spark.errors import (
     ClosedError,
     InvalidRow,
@@ -50,7 +50,7 @@ def by_partition(script: TopicScript) -> dict[int, list[bytes]]:
 
 def test_a_topic_without_partitions_is_written_as_it_is() -> None:
     with topic() as (script, cluster, _):
-        with TopicWriter(cluster, "t", options()) as writer:
+        with PartitionedProducer(cluster, "t", options()) as writer:
             writer.write(MessageColumns([b"%d" % number for number in range(2500)]))
         assert {command.topic for _, command in script.producers} == {TOPIC}
         assert payloads_of(script) == [b"%d" % number for number in range(2500)]
@@ -61,14 +61,14 @@ def test_a_topic_without_partitions_is_written_as_it_is() -> None:
 
 def test_a_single_partition_is_written_as_it_is_named() -> None:
     with topic(TopicScript(partitions=4)) as (script, cluster, _):
-        with TopicWriter(cluster, "t-partition-2", options()) as writer:
+        with PartitionedProducer(cluster, "t-partition-2", options()) as writer:
             writer.write(MessageColumns([b"1"], keys=["any"]))
         assert {command.topic for _, command in script.producers} == {f"{TOPIC}-partition-2"}
 
 
 def test_messages_without_a_key_go_batch_by_batch_to_all_partitions() -> None:
     with topic(TopicScript(partitions=3)) as (script, cluster, _):
-        with TopicWriter(cluster, "t", options(batching_max_messages=10)) as writer:
+        with PartitionedProducer(cluster, "t", options(batching_max_messages=10)) as writer:
             writer.write(MessageColumns([b"%d" % number for number in range(30)]))
         assert [sent.command.num_messages for sent in script.sends] == [10, 10, 10]
         assert sorted(by_partition(script)) == [0, 1, 2]
@@ -81,7 +81,7 @@ def test_without_batching_each_partition_has_one_message_in_turn(count: int, gap
     if gap:
         payloads[count // 2] = None
     with topic(TopicScript(partitions=3)) as (script, cluster, _):
-        with TopicWriter(cluster, "t", options(batching_enabled=False)) as writer:
+        with PartitionedProducer(cluster, "t", options(batching_enabled=False)) as writer:
             first = writer._router.current
             writer.write(MessageColumns(payloads))
         expected: dict[int, list[bytes]] = {}
@@ -95,7 +95,7 @@ def test_without_batching_a_single_partition_gets_all_in_order() -> None:
     chosen = options(batching_enabled=False, routing_mode="SinglePartition")
     payloads = [b"%d" % number for number in range(300)]
     with topic(TopicScript(partitions=3)) as (script, cluster, _):
-        with TopicWriter(cluster, "t", chosen) as writer:
+        with PartitionedProducer(cluster, "t", chosen) as writer:
             writer.write(MessageColumns(payloads))
         assert list(by_partition(script).values()) == [payloads]
 
@@ -103,7 +103,7 @@ def test_without_batching_a_single_partition_gets_all_in_order() -> None:
 def test_single_partition_mode_writes_to_one() -> None:
     with topic(TopicScript(partitions=3)) as (script, cluster, _):
         single = options(batching_max_messages=10, routing_mode="SinglePartition")
-        with TopicWriter(cluster, "t", single) as writer:
+        with PartitionedProducer(cluster, "t", single) as writer:
             writer.write(MessageColumns([b""] * 30))
         assert len(by_partition(script)) == 1
         assert len(script.producers) == 1
@@ -120,7 +120,7 @@ def test_keys_go_to_their_partitions_in_order(scheme: str, rich: bool) -> None:
         expected.setdefault(router.partition_of(key), []).append(payload)
     with topic(TopicScript(partitions=4)) as (script, cluster, _):
         small = options(batching_max_messages=50, hashing_scheme=scheme)
-        with TopicWriter(cluster, "t", small) as writer:
+        with PartitionedProducer(cluster, "t", small) as writer:
             times = [5] * 1000 if rich else None
             writer.write(MessageColumns(payloads, keys=keys, event_times=times))
         assert by_partition(script) == expected
@@ -130,7 +130,7 @@ def test_keys_go_to_their_partitions_in_order(scheme: str, rich: bool) -> None:
 def test_columns_with_gaps_keep_their_order() -> None:
     payloads = [None if number % 7 == 3 else b"%d" % number for number in range(3000)]
     with topic() as (script, cluster, _):
-        with TopicWriter(cluster, "t", options()) as writer:
+        with PartitionedProducer(cluster, "t", options()) as writer:
             writer.write(MessageColumns(payloads))
         assert payloads_of(script) == [payload or b"" for payload in payloads]
         nulls = [meta.null_value for sent in script.sends for meta in unpack(sent)]
@@ -144,7 +144,7 @@ def test_columns_with_gaps_keep_their_order() -> None:
 @pytest.mark.parametrize("payloads", [[b"1", b"2", b"3"], [b"1", None, b""]])
 def test_keys_of_all_kinds_arrive(keys: list[Any], payloads: list[bytes | None]) -> None:
     with topic() as (script, cluster, _):
-        with TopicWriter(cluster, "t", options()) as writer:
+        with PartitionedProducer(cluster, "t", options()) as writer:
             writer.write(MessageColumns(payloads, keys=keys))
         (sent,) = script.sends
         found = unpack(sent)
@@ -159,7 +159,7 @@ def test_keys_of_all_kinds_arrive(keys: list[Any], payloads: list[bytes | None])
 def test_messages_can_be_given_one_by_one_and_to_a_partition() -> None:
     with topic(TopicScript(partitions=3)) as (script, cluster, _):
         results = Results()
-        with TopicWriter(cluster, "t", options()) as writer:
+        with PartitionedProducer(cluster, "t", options()) as writer:
             writer.send(MessageFields(b"x", "apple"), results)
             writer.send(MessageFields(b"y"), results, partition=1)
         partition = PartitionRouter(3).partition_of("apple")
@@ -171,7 +171,7 @@ def test_messages_can_be_given_one_by_one_and_to_a_partition() -> None:
 
 def test_a_batch_that_is_not_full_is_sent_after_a_while_if_asked() -> None:
     with topic() as (script, cluster, _):
-        writer = TopicWriter(cluster, "t", options(batching_max_delay=0.02), timed=True)
+        writer = PartitionedProducer(cluster, "t", options(batching_max_delay=0.02), timed=True)
         stored = threading.Event()
         writer.send(MessageFields(b"x"), lambda error, message_id: stored.set())
         assert stored.wait(5)
@@ -184,7 +184,7 @@ def test_a_batch_that_is_not_full_is_sent_after_a_while_if_asked() -> None:
 
 def test_a_batch_waits_for_flush_otherwise() -> None:
     with topic() as (script, cluster, _):
-        writer = TopicWriter(cluster, "t", options(batching_max_delay=0.0))
+        writer = PartitionedProducer(cluster, "t", options(batching_max_delay=0.0))
         writer.send(MessageFields(b"x"))
         time.sleep(0.05)
         assert not script.sends
@@ -195,14 +195,14 @@ def test_a_batch_waits_for_flush_otherwise() -> None:
 
 def test_producers_are_opened_when_a_first_message_goes_there() -> None:
     with topic(TopicScript(partitions=10)) as (script, cluster, _):
-        with TopicWriter(cluster, "t", options()) as writer:
+        with PartitionedProducer(cluster, "t", options()) as writer:
             writer.write(MessageColumns([b"1"], keys=["a"]))
         assert len(script.producers) == 1
 
 
 def test_all_producers_can_be_opened_at_once() -> None:
     with topic(TopicScript(partitions=30)) as (script, cluster, _):
-        with TopicWriter(cluster, "t", options()) as writer:
+        with PartitionedProducer(cluster, "t", options()) as writer:
             writer.open()
             assert len(writer.producers) == 30
             assert len(script.producers) == 30
@@ -220,7 +220,7 @@ def test_what_keeps_one_producer_from_opening_is_raised() -> None:
 
     script.on_producer = on_producer
     with topic(script) as (_, cluster, _):
-        writer = TopicWriter(cluster, "t", options())
+        writer = PartitionedProducer(cluster, "t", options())
         with pytest.raises(TopicNotFound, match="partition-3"):
             writer.open()
         with pytest.raises(TopicNotFound):
@@ -231,7 +231,7 @@ def test_what_keeps_one_producer_from_opening_is_raised() -> None:
 
 def test_many_open_batches_share_half_of_the_memory() -> None:
     with topic(TopicScript(partitions=4), memory_limit=80_000) as (script, cluster, _):
-        with TopicWriter(cluster, "t", options()) as writer:
+        with PartitionedProducer(cluster, "t", options()) as writer:
             writer.write(MessageColumns([bytes(1000)] * 100, keys=[str(k) for k in range(100)]))
         assert max(len(sent.payload) for sent in script.sends) <= 10_000
 
@@ -246,7 +246,7 @@ def test_a_message_that_is_too_large_is_named_by_its_row(keys: Any, partitions: 
     payloads = [b"1", b"2", b"3", b"4", bytes(300_000), b"6"]
     script = TopicScript(partitions, max_message_size=200_000)
     with topic(script) as (_, cluster, broker):
-        writer = TopicWriter(cluster, "t", options())
+        writer = PartitionedProducer(cluster, "t", options())
         columns = MessageColumns(payloads, keys=keys, first_row=1000)
         with pytest.raises(MessageTooLarge, match=r"row 1004: .* 300\d\d\d bytes") as raised:
             writer.write(columns)
@@ -258,7 +258,7 @@ def test_a_message_that_is_too_large_is_named_by_its_row(keys: Any, partitions: 
 
 def test_a_row_that_cannot_be_written_is_named() -> None:
     with topic() as (_, cluster, _):
-        writer = TopicWriter(cluster, "t", options(batching_enabled=False))
+        writer = PartitionedProducer(cluster, "t", options(batching_enabled=False))
         columns = MessageColumns([b"1", b"2"], properties=[{}, {"a": "\ud800"}], first_row=5)
         with pytest.raises(InvalidRow, match="row 6"):
             writer.write(columns)
@@ -278,7 +278,7 @@ def test_the_first_final_error_is_the_writers() -> None:
             return True
 
         script.on_send = on_send
-        writer = TopicWriter(cluster, "t", options(batching_enabled=False))
+        writer = PartitionedProducer(cluster, "t", options(batching_enabled=False))
         keys = [str(number) for number in range(50)]
         writer.write(MessageColumns([b"x"] * 49 + [b"last"], keys=keys))
         with pytest.raises(NotAllowed, match="denied"):
@@ -295,7 +295,7 @@ def test_the_first_final_error_is_the_writers() -> None:
 def test_flush_can_be_given_less_time() -> None:
     with topic() as (script, cluster, _):
         script.on_send = lambda session, sent: True
-        writer = TopicWriter(cluster, "t", options())
+        writer = PartitionedProducer(cluster, "t", options())
         writer.write(MessageColumns([b"x"]))
         with pytest.raises(OperationTimeout):
             writer.flush(0.1)
@@ -310,7 +310,7 @@ def test_an_error_in_the_callers_code_leaves_without_waiting() -> None:
         results = Results()
 
         def write() -> None:
-            with TopicWriter(cluster, "t", options()) as writer:
+            with PartitionedProducer(cluster, "t", options()) as writer:
                 writer.write(MessageColumns([b"x"] * 5000))
                 writer.send(MessageFields(b"y"), results)
                 raise ZeroDivisionError
@@ -323,7 +323,7 @@ def test_an_error_in_the_callers_code_leaves_without_waiting() -> None:
 
 def test_close_may_be_called_twice() -> None:
     with topic() as (_, cluster, _):
-        writer = TopicWriter(cluster, "t", options())
+        writer = PartitionedProducer(cluster, "t", options())
         writer.write(MessageColumns([b"x"]))
         writer.close()
         writer.close()
@@ -334,7 +334,7 @@ def test_close_may_be_called_twice() -> None:
 @pytest.mark.fault(75)
 def test_a_forked_child_is_told_to_make_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     with topic() as (_, cluster, _):
-        writer = TopicWriter(cluster, "t", options())
+        writer = PartitionedProducer(cluster, "t", options())
         writer.write(MessageColumns([b"x"]))
         real = os.getpid()
         with monkeypatch.context() as patched:
@@ -345,3 +345,74 @@ def test_a_forked_child_is_told_to_make_its_own(monkeypatch: pytest.MonkeyPatch)
                 writer.producers[0].flush()
             writer.producers[0].close()
         writer.close()
+
+
+def test_a_row_takes_from_every_column() -> None:
+    columns = MessageColumns(
+        [b"1", None],
+        keys=["k", b"\xff"],
+        ordering_keys=[None, b"o"],
+        event_times=[None, 5],
+        properties=[None, {"a": "b"}],
+        deliver_at=[None, 9],
+        sequence_ids=[None, 7],
+        null_keys=[True, False],
+    )
+    assert list(columns.rows()) == [
+        (MessageFields(b"1", "k", null_key=True), None),
+        (
+            MessageFields(
+                None,
+                "/w==",
+                key_is_base64=True,
+                ordering_key=b"o",
+                properties=[("a", "b")],
+                event_time=5,
+                sequence_id=7,
+            ),
+            Solo(deliver_at=9),
+        ),
+    ]
+    assert len(columns) == 2
+    assert not columns.plain
+
+
+def test_missing_columns_are_missing_in_all_rows() -> None:
+    columns = MessageColumns([b"1", b"2"])
+    assert list(columns.rows()) == [(MessageFields(b"1"), None), (MessageFields(b"2"), None)]
+    assert list(columns.rows(1)) == [(MessageFields(b"2"), None)]
+    assert list(columns.rows(0, 1)) == [(MessageFields(b"1"), None)]
+    assert columns.plain
+
+
+@pytest.mark.fault(95)
+def test_an_empty_key_is_a_key_and_none_is_not() -> None:
+    (empty, _), (none, _) = MessageColumns([b"", b""], keys=["", None]).rows()
+    assert (empty.key, none.key) == ("", None)
+
+
+@pytest.mark.fault(95)
+def test_string_keys_become_utf8_and_others_leave_it_to_the_rows() -> None:
+    assert MessageColumns([b""] * 2, keys=["a", "ü"]).text_keys() == [b"a", "ü".encode()]
+    assert MessageColumns([b""] * 2, keys=["a", None]).text_keys() is None
+    assert MessageColumns([b""] * 2, keys=["a", b"b"]).text_keys() is None
+
+
+@pytest.mark.fault(95)
+def test_a_key_that_utf8_cannot_express_is_an_error_of_its_row() -> None:
+    columns = MessageColumns([b""] * 3, keys=["a", "\ud800", "b"], first_row=100)
+    with pytest.raises(InvalidRow, match="row 101"):
+        columns.text_keys()
+
+
+@pytest.mark.parametrize("name", ["keys", "properties", "sequence_ids"])
+def test_columns_have_one_length(name: str) -> None:
+    with pytest.raises(InvalidRow, match=f"2 payloads were given with 1 {name}"):
+        MessageColumns([b"", b""], **{name: [None]})  # type: ignore[arg-type]
+
+
+@pytest.mark.fault(95)
+def test_properties_can_repeat_a_name_if_they_are_pairs() -> None:
+    assert pairs([("a", "1"), ("a", "2")]) == [("a", "1"), ("a", "2")]
+    assert pairs({"b": "2", "a": "1"}) == [("b", "2"), ("a", "1")]
+    assert pairs(None) == pairs({}) == ()
