@@ -2,12 +2,14 @@
 #   make test PYTHON=python3.12           with another interpreter
 #   make test TESTS=tests/protocol        a part of the tests
 #   make test PYTEST_FLAGS="-x -k frames" more for pytest
+#   make test WORKERS=4                   in more processes than two; 0 is none but pytest's own
 #   make test-matrix SPARKS="4.0 4.3"     some versions of Spark; SPARKS=oldest is one
 #   make soak SOAK_FLAGS="--seed 7"       the same faults again; --help lists what else there is
 
 PYTHON ?= python3
 TESTS ?= tests
 PYTEST_FLAGS ?=
+WORKERS ?= 2
 SPARKS ?=
 SOAK_FLAGS ?=
 
@@ -21,7 +23,7 @@ CHECKED := $(wildcard pulsar_spark pyspark_pulsar.py tests tools benchmarks)
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-matrix soak lint format bench broker proto clean
+.PHONY: help demo test test-slow test-matrix soak lint format bench broker proto clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,8 +31,14 @@ help: ## show this list
 demo: $(READY) ## write to and read from a topic through Spark, on a broker in memory
 	$(RUN) -m pulsar_spark demo
 
+# Tests that need Spark or the real broker are a group, which one of the processes runs.
+PYTEST = $(RUN) -m pytest -rs --durations=10 -n $(WORKERS) --dist loadgroup
+
 test: $(READY) ## run the tests; a real broker is fetched by Maven and started if it can be had
-	$(RUN) -m pytest -rs $(PYTEST_FLAGS) $(TESTS)
+	$(PYTEST) -m "not slow" $(PYTEST_FLAGS) $(TESTS)
+
+test-slow: $(READY) ## run the tests that take long, which `make test` leaves out
+	$(PYTEST) -m slow $(PYTEST_FLAGS) $(TESTS)
 
 test-matrix: $(READY) ## run the smoke tests with each version of Spark, in environments of their own
 	$(RUN) -m tools.matrix $(SPARKS)

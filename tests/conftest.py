@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 
 _BROKER_FIXTURES = {"real_broker", "start_real_broker"}
+_SHARED_PROCESS = "spark and the real broker"
 
 # Examples share the machine with brokers and JVMs: a slow one is no sign of a fault.
 hypothesis.settings.register_profile("default", deadline=None)
@@ -73,11 +74,16 @@ def _version(package: str) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that use a real broker, so that `-m "not real_broker"` leaves them out.
 
-    A test that asks for it by `request.getfixturevalue` should carry the mark itself.
+    A test that asks for it by `request.getfixturevalue` should carry the mark itself. Where the
+    tests are run by several processes, those that need it or Spark stay with one of them: each
+    has but one JVM of either kind, whose start takes longer than most of these tests.
     """
     for item in items:
-        if _BROKER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if fixtures & _BROKER_FIXTURES:
             item.add_marker(pytest.mark.real_broker)
+        if "spark" in fixtures or item.get_closest_marker("real_broker"):
+            item.add_marker(pytest.mark.xdist_group(_SHARED_PROCESS))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -11,6 +11,7 @@ import pytest
 from pulsar_spark.client import Message, MessageId, PulsarClient, PulsarReader
 from pulsar_spark.errors import ClosedError, CorruptMessage, OperationTimeout, OptionError
 from pulsar_spark.testing import EmbeddedBroker
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +51,7 @@ def test_reading_leaves_nothing_at_the_broker(
         assert rest(reader) == [b"1", b"2"]
         assert reader.is_connected()
     assert not reader.is_connected()
-    deadline = time.monotonic() + 5
-    while broker.subscriptions(topic) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not broker.subscriptions(topic)
+    wait_until(lambda: not broker.subscriptions(topic), "the subscription's end")
 
 
 def test_latest_with_its_message_begins_at_the_last_one(client: PulsarClient, topic: str) -> None:

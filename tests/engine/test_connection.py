@@ -30,15 +30,9 @@ from pulsar_spark.protocol.events import CommandReceived, Event
 from pulsar_spark.protocol.frames import encode_command
 from tests.engine.scripted_broker import Entry, ScriptedBroker, Session
 from tests.engine.test_handlers import Recorder
+from tests.support.waiting import wait_until
 
 T = pb.BaseCommand
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def kind_of(event: Event) -> int:

@@ -17,8 +17,8 @@ from pulsar_spark.errors import ClosedError, ConsumerBusy, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST as NO_MESSAGE
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.testing import EmbeddedBroker
-from tests.engine.test_connection import wait_until
 from tests.engine.topics import add_batch, add_plain, lose_topic, quick
+from tests.support.waiting import wait_until
 
 TOPIC = "persistent://public/default/t"
 

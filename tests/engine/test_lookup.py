@@ -27,8 +27,9 @@ from pulsar_spark.protocol.message_id import EARLIEST, MessageId
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.scripted_broker import ScriptedBroker, Session, T
-from tests.engine.test_connection import kind_of, request_of, wait_until
+from tests.engine.test_connection import kind_of, request_of
 from tests.engine.topics import add_batch, add_plain, fill, pretend_empty, quick
+from tests.support.waiting import wait_until
 
 TOPIC = "persistent://public/default/t"
 LookupType = pb.CommandLookupTopicResponse

@@ -27,7 +27,6 @@ from pulsar_spark.protocol.message_id import (
     Position,
 )
 from pulsar_spark.testing import EmbeddedBroker
-from tests.engine.test_connection import wait_until
 from tests.engine.topics import (
     add_batch,
     add_plain,
@@ -39,6 +38,7 @@ from tests.engine.topics import (
     stored_entry,
     unpack,
 )
+from tests.support.waiting import wait_until
 
 TOPIC = "persistent://public/default/t"
 

@@ -14,8 +14,8 @@ from pulsar_spark.protocol.chunks import split_message
 from pulsar_spark.protocol.compression import compress
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
 from pulsar_spark.testing import EmbeddedBroker
-from tests.engine.test_connection import wait_until
 from tests.engine.topics import add_plain, reading, stored_entry
+from tests.support.waiting import wait_until
 
 TOPIC = "persistent://public/default/t"
 NOW = 1_700_000_000_000

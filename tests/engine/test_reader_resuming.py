@@ -19,7 +19,7 @@ from pulsar_spark.protocol.events import CommandReceived, Event
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.scripted_broker import Entry, ScriptedBroker, Session, T
-from tests.engine.test_connection import kind_of, wait_until
+from tests.engine.test_connection import kind_of
 from tests.engine.topics import (
     Message,
     add_batch,
@@ -32,6 +32,7 @@ from tests.engine.topics import (
     reading,
     unpack,
 )
+from tests.support.waiting import wait_until
 
 TOPIC = "persistent://public/default/t"
 

@@ -14,8 +14,8 @@ from pulsar_spark.engine.subscription_set import SubscriptionSet
 from pulsar_spark.errors import PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.testing import EmbeddedBroker
-from tests.engine.test_connection import wait_until
 from tests.engine.topics import add_plain, quick
+from tests.support.waiting import wait_until
 
 TOPIC = "persistent://public/default/t"
 

@@ -13,8 +13,9 @@ from pulsar_spark.errors import ConnectionLost, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.scripted_broker import Entry, ScriptedBroker, T
-from tests.engine.test_connection import connected, wait_until
+from tests.engine.test_connection import connected
 from tests.engine.topics import add_batch, quick
+from tests.support.waiting import wait_until
 
 TOPIC = "persistent://public/default/t"
 

@@ -6,10 +6,8 @@ name, of a plain topic, of a partition, or of a partitioned topic where that mak
 
 from __future__ import annotations
 
-import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -17,16 +15,9 @@ import pytest
 
 from pulsar_spark.testing import EmbeddedBroker
 from tests.support.real_broker import AdminError, RealBroker
+from tests.support.waiting import wait_until
 
 _KEEP_ALL = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
-
-
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
-    """Wait until something holds; fails the test, saying `what` did not come about."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
-        time.sleep(0.02)
 
 
 class Broker(ABC):

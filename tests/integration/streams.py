@@ -15,9 +15,10 @@ from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.spark.stream_offsets import StreamOffset
 from pulsar_spark.spark.stream_options import Caps
-from tests.integration.brokers import Broker, Embedded, Real, rest_path, wait_until
+from tests.integration.brokers import Broker, Embedded, Real, rest_path
 from tests.integration.messages import clustered
 from tests.spark.streams import NO_CAPS, Make, Query, queries
+from tests.support.waiting import wait_until
 
 POINTS = ("started", "decided", "logged", "planned", "half read", "read", "committed")
 """Where a query can be killed, in the order of a batch."""

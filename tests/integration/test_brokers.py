@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.brokers import Broker, as_real, wait_until
+from tests.integration.brokers import Broker, as_real
+from tests.support.waiting import wait_until
 
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.brokers import Broker, wait_until
+from tests.integration.brokers import Broker
+from tests.support.waiting import wait_until
 
 pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 

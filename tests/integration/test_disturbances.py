@@ -22,7 +22,7 @@ from pulsar_spark.engine.probe import Probe
 from pulsar_spark.engine.reader import EntryReader
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-from tests.integration.brokers import Broker, wait_until
+from tests.integration.brokers import Broker
 from tests.integration.messages import (
     clustered,
     connected,
@@ -31,6 +31,7 @@ from tests.integration.messages import (
     read_rows,
     rows_of,
 )
+from tests.support.waiting import wait_until
 
 Connect = Callable[..., Any]
 
@@ -189,7 +190,7 @@ def test_a_writer_leaves_a_broker_that_hangs(tuned_broker: Broker) -> None:
         try:
             writer.send(MessageFields(b"into the void"))
             writer.flush_batches()
-            wait_until(lambda: not producer.is_connected, "noticed", 10)
+            wait_until(lambda: not producer.is_connected, "noticed")
         finally:
             tuned_broker.resume()
         writer.flush(WAIT)

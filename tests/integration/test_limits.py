@@ -24,9 +24,10 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
-from tests.integration.brokers import Broker, as_real, rest_path, wait_until
+from tests.integration.brokers import Broker, as_real, rest_path
 from tests.integration.conftest import TUNED_MESSAGE_SIZE
 from tests.integration.messages import clustered, official_read, read_entries, read_rows
+from tests.support.waiting import wait_until
 
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
@@ -220,7 +221,7 @@ def test_a_fenced_producer_fails_for_good(broker: Broker, official_client: Conne
                 return True
             return False
 
-        wait_until(fenced, "fenced", 10)
+        wait_until(fenced, "fenced")
         with pytest.raises(ProducerFenced):
             ours.send(single(b"never"))
         # And the other way round.
@@ -265,10 +266,10 @@ def test_a_backlog_quota_is_named(tuned_broker: Broker, tuned_client: Any, polic
                 return str(error)
             return ""
 
-        wait_until(lambda: "backlog quota" in trouble(), "over the quota", 15)
+        wait_until(lambda: "backlog quota" in trouble(), "over the quota")
         # Once the backlog is gone, all goes on.
         real.own.admin("POST", f"{rest_path(topic)}/subscription/never%20reads/skip_all")
-        wait_until(lambda: not trouble(), "within the quota", 20)
+        wait_until(lambda: not trouble(), "within the quota")
         producer.abort()
 
 

@@ -19,8 +19,9 @@ from pulsar_spark.errors import ProducerBusy, ProducerFenced, TopicTerminated
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.testing import EmbeddedBroker
-from tests.integration.brokers import Broker, Embedded, Real, wait_until
+from tests.integration.brokers import Broker, Embedded, Real
 from tests.support.real_broker import OwnBroker
+from tests.support.waiting import wait_until
 
 
 def read_back(url: str, topic: str) -> list[bytes]:

@@ -23,10 +23,11 @@ from pulsar_spark.engine.probe import Probe
 from pulsar_spark.progress import QueryLag, lag
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.stream_options import Caps
-from tests.integration.brokers import Broker, wait_until
+from tests.integration.brokers import Broker
 from tests.integration.messages import clustered
 from tests.integration.streams import Feed
 from tests.spark.streams import Make, Query
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

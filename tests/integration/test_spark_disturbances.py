@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 import pulsar_spark
-from tests.integration.brokers import Broker, wait_until
+from tests.integration.brokers import Broker
 from tests.integration.spark_io import load, save
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pulsar_spark.testing import EmbeddedBroker
-from tests.integration.brokers import Embedded, wait_until
+from tests.integration.brokers import Embedded
 from tests.integration.spark_io import load
 from tests.spark.topics import reader, store
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,8 +17,9 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pulsar_spark.spark.datasource import PulsarDataSource
-from tests.integration.brokers import Broker, Embedded, wait_until
+from tests.integration.brokers import Broker, Embedded
 from tests.integration.messages import read_rows
+from tests.support.waiting import wait_until
 
 ROWS = 1000
 SCHEMA = StructType([StructField("value", LongType())])

@@ -18,8 +18,9 @@ from pyspark.errors import StreamingQueryException
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.testing import EmbeddedBroker
-from tests.integration.brokers import Broker, wait_until
+from tests.integration.brokers import Broker
 from tests.spark.topics import set_schema
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

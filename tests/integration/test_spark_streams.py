@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.brokers import Broker, Real, wait_until
+from tests.integration.brokers import Broker, Real
 from tests.integration.streams import Feed, backlog
 from tests.soak.soak import FAULTS, Settings, Soak
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

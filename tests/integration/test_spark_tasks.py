@@ -19,8 +19,9 @@ from pyspark import cloudpickle
 
 import pulsar_spark
 from pulsar_spark.spark.datasource import PulsarDataSource
-from tests.integration.brokers import Broker, Real, wait_until
+from tests.integration.brokers import Broker, Real
 from tests.integration.spark_io import load, official, save, send, values
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,7 +76,7 @@ def batches_of(spark: SparkSession, rows: int) -> Iterator[None]:
 
 def expect_gone_soon(broker: Broker, topic: str, partitions: int) -> None:
     for name in broker.partitions_of(topic, partitions):
-        wait_until(lambda name=name: not broker.subscriptions(name), f"{name} is left", 5.0)  # type: ignore[misc]
+        wait_until(lambda name=name: not broker.subscriptions(name), f"{name} is left")  # type: ignore[misc]
 
 
 @pytest.mark.fault(68, 69)
@@ -112,7 +113,7 @@ def test_a_cancelled_job_leaves_no_consumer_and_no_producer(
             save(slow, broker, target)
         cancelled.result()
     expect_gone_soon(broker, source, 2)
-    wait_until(lambda: not broker.producers(target), "a producer is left", 5.0)
+    wait_until(lambda: not broker.producers(target), "a producer is left")
     # The same can be done again at once.
     assert load(spark, broker, source).count() == 20_000
 

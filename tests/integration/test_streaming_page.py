@@ -13,8 +13,8 @@ import pytest
 
 from pulsar_spark.spark.compat import limits_are_told
 from pulsar_spark.testing import EmbeddedBroker
-from tests.integration.brokers import wait_until
 from tests.spark.topics import store_many
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,7 +20,7 @@ from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.stream_offsets import StreamOffset
 from pulsar_spark.spark.stream_options import Caps
-from tests.integration.brokers import Broker, wait_until
+from tests.integration.brokers import Broker
 from tests.integration.messages import clustered
 from tests.integration.spark_io import official
 from tests.integration.streams import (
@@ -34,6 +34,7 @@ from tests.integration.streams import (
     run_query,
 )
 from tests.spark.streams import NO_CAPS, Make
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.fault(62)

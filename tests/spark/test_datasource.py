@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from pyspark.sql import functions as F
 
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import NOW, full, store, store_many
+from tests.support.waiting import wait_until
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -138,13 +138,6 @@ def test_a_limit_gives_its_rows_and_leaves_nothing_behind(
     store_many(broker, "t", 50_000, batch_size=1000)
     assert len(load("t").limit(10).collect()) == 10
     wait_until(lambda: not broker.subscriptions("t") and broker.connections == 0)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.fault(99)

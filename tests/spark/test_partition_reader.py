@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from pulsar_spark.spark.partitions import PulsarInputPartition
 from pulsar_spark.spark.read_options import ReadOptions, parse_read_options
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import full, rows_of, store, store_many
+from tests.support.waiting import wait_until
 
 SCHEMA = pa.schema([("value", pa.binary())])
 VALUE = Projection(("value",))
@@ -37,10 +37,10 @@ def whole(broker: EmbeddedBroker) -> PulsarInputPartition:
 
 
 def wait_until_unused(broker: EmbeddedBroker) -> None:
-    deadline = time.monotonic() + 5
-    while broker.connections or broker.subscriptions(full("t")):
-        assert time.monotonic() < deadline, "the broker still has a connection or subscription"
-        time.sleep(0.01)
+    wait_until(
+        lambda: not (broker.connections or broker.subscriptions(full("t"))),
+        "no connection and no subscription",
+    )
 
 
 def test_all_rows_of_the_range_come_in_order(broker: EmbeddedBroker) -> None:

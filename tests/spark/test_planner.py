@@ -25,6 +25,7 @@ from pulsar_spark.spark.read_options import parse_read_options
 from pulsar_spark.spark.value_types import ValueType
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import NOW, full, set_schema, store, store_many, values
+from tests.support.waiting import wait_until
 
 STRING = SchemaInfo(pb.Schema.String, "String")
 AVRO = SchemaInfo(pb.Schema.Avro, "r", b'{"type":"record","name":"r","fields":[]}')
@@ -427,10 +428,7 @@ def test_planning_leaves_nothing_behind(broker: EmbeddedBroker) -> None:
     store_many(broker, "t-partition-0", 100)
     options = {"topic": "t", "startingTime": NOW, "partitionsPerTopicPartition": 3}
     plan(broker, options)
-    deadline = time.monotonic() + 10
-    while any(broker.subscriptions(full(f"t-partition-{i}")) for i in range(2)):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not any(broker.subscriptions(full(f"t-partition-{i}")) for i in range(2)))
     assert broker.faults.seen("ACK") == 0
     durable = [seen for seen in broker.faults.log("SUBSCRIBE") if seen.body.durable]
     assert durable == []

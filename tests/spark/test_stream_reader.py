@@ -21,9 +21,9 @@ from pulsar_spark.errors import InvalidOffset, OptionError
 from pulsar_spark.spark.stream_options import parse_stream_options
 from pulsar_spark.spark.stream_reader import PulsarStreamReader
 from pulsar_spark.testing import EmbeddedBroker
-from tests.engine.test_connection import wait_until
 from tests.spark.streams import backlogs
 from tests.spark.topics import full, rows_of, store_many
+from tests.support.waiting import wait_until
 
 VALUE = StructType([StructField("value", BinaryType())])
 Start = Callable[..., StreamingQuery]
@@ -189,7 +189,7 @@ def test_an_idle_query_runs_no_empty_batches(
     query = start()
     query.processAllAvailable()
     asked = broker.faults.seen("GET_LAST_MESSAGE_ID")
-    wait_until(lambda: broker.faults.seen("GET_LAST_MESSAGE_ID") > asked + 20, 20.0)
+    wait_until(lambda: broker.faults.seen("GET_LAST_MESSAGE_ID") > asked + 20)
     assert sink.sizes == [10]
 
 

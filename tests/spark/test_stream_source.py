@@ -13,10 +13,10 @@ from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.stream_offsets import StreamOffset
 from pulsar_spark.spark.stream_options import Caps
 from pulsar_spark.testing import EmbeddedBroker
-from tests.engine.test_connection import wait_until
 from tests.engine.topics import lose_topic
 from tests.spark.streams import NO_CAPS, Make, backlogs, queries
 from tests.spark.topics import NOW, full, store, store_many
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

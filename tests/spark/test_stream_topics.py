@@ -10,9 +10,9 @@ from pulsar_spark.errors import DataLossError, TopicNotFound
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.stream_options import Caps
 from pulsar_spark.testing import EmbeddedBroker
-from tests.engine.test_connection import wait_until
 from tests.spark.streams import NO_CAPS, Make, backlogs, queries
 from tests.spark.topics import full, store_many
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

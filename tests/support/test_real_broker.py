@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from tests.support.pulsar_distribution import BrokerUnavailable, lock
 from tests.support.real_broker import AdminError, OwnBroker, RealBroker, free_ports, prepare
+from tests.support.waiting import wait_until
 
 StartBroker = Callable[[Mapping[str, str] | None], OwnBroker]
 Connect = Callable[..., Any]
@@ -110,10 +110,7 @@ def test_ends_with_the_process_that_started_it() -> None:
         assert process.stdout is not None
         broker_pid, folder = process.stdout.readline().split()
         process.kill()
-    deadline = time.monotonic() + 30
-    while _is_alive(int(broker_pid)):
-        assert time.monotonic() < deadline, "the broker outlived its parent"
-        time.sleep(0.05)
+    wait_until(lambda: not _is_alive(int(broker_pid)), "the broker's end with its parent")
     os.utime(f"{folder}/owner", (0, 0))
     OwnBroker(prepare()).close()
     assert not os.path.exists(folder)

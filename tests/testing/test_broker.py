@@ -18,6 +18,7 @@ from pulsar_spark.errors import (
     LocalProtocolError,
 )
 from pulsar_spark.testing import EmbeddedBroker
+from tests.support.waiting import finish, wait_until
 from tests.testing.wire_client import WireClient
 
 Start = Callable[..., EmbeddedBroker]
@@ -102,16 +103,17 @@ def test_waiting_ends_when_the_broker_stops() -> None:
     broker = EmbeddedBroker()
     serving = threading.Thread(target=broker.run_forever)
     serving.start()
-    while True:
+
+    def runs() -> bool:
         try:
-            assert broker.topics() == []
-            break
+            return broker.topics() == []
         except ClosedError:
-            time.sleep(0.01)
+            return False
+
+    wait_until(runs)
     assert not broker.wait(timeout=0.01)
     broker.stop()
-    serving.join(10)
-    assert not serving.is_alive()
+    finish(serving)
     assert broker.wait()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.testing import EmbeddedBroker
+from tests.support.waiting import wait_until
 
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
@@ -212,14 +213,7 @@ def test_shared_consumers_divide_the_messages(broker: EmbeddedBroker, client: An
     assert sorted(seen[0] + seen[1]) == sorted(f"m{n}".encode() for n in range(100))
     assert seen[0]
     assert seen[1]
-    wait_for(lambda: broker.subscriptions("t")["sub"].backlog == 0)
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: broker.subscriptions("t")["sub"].backlog == 0)
 
 
 def test_negative_acknowledgement_brings_a_message_again(client: Any) -> None:
@@ -255,7 +249,7 @@ def test_a_durable_subscription_remembers(broker: EmbeddedBroker, client: Any) -
         producer.send(f"m{number}".encode())
     consumer.acknowledge_cumulative(receive(consumer, 4)[1])
     consumer.close()
-    wait_for(lambda: broker.subscriptions("t")["sub"].backlog == 2)
+    wait_until(lambda: broker.subscriptions("t")["sub"].backlog == 2)
     consumer = client.subscribe("t", "sub")
     assert [m.data() for m in receive(consumer, 2)] == [b"m2", b"m3"]
     consumer.unsubscribe()
@@ -403,7 +397,7 @@ def test_several_brokers_are_found_by_redirects(
     assert {m.data() for m in messages} == {str(n).encode() for n in range(40)}
     for message in messages:
         consumer.acknowledge(message)
-    wait_for(
+    wait_until(
         lambda: all(
             broker.subscriptions(f"{name}-partition-{i}")["sub"].backlog == 0 for i in range(8)
         )

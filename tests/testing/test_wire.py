@@ -11,6 +11,7 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.wire import WRITE_HIGH_WATER, WRITE_LIMIT
+from tests.support.waiting import wait_until
 from tests.testing.wire_client import WireClient
 
 Dial = Callable[..., WireClient]
@@ -58,9 +59,7 @@ def test_closing_takes_off_what_the_client_had(broker: EmbeddedBroker, client: W
     client.subscribe("t", "durable")
     client.read("t", consumer_id=1)
     client.close()
-    deadline = time.monotonic() + 10
-    while broker.connections and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: not broker.connections, "the connection's end")
     assert broker.stats("t").producers == ()
     assert list(broker.subscriptions("t")) == ["durable"]
     assert broker.subscriptions("t")["durable"].consumers == ()

@@ -1,0 +1,43 @@
+"""How tests wait: for something to hold, with a deadline that no busy machine runs into.
+
+A test that wants to know that nothing happens waits for something that comes after it instead
+(a barrier, as `WireClient.nothing_came`): no length of a pause fits every machine.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# Long enough for a machine that runs other things too: it is only waited out by what fails.
+PATIENCE = 30.0
+
+
+def wait_until(condition: Callable[[], T], what: str = "it", seconds: float = PATIENCE) -> T:
+    """Wait until something holds and return it; fails the test, saying `what` did not come about.
+
+    Errors of `condition` are errors of the test.
+    """
+    deadline = time.monotonic() + seconds
+    pause = 0.001
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
+    return found
+
+
+def finish(*threads: threading.Thread, seconds: float = PATIENCE) -> None:
+    """Wait until threads have ended; fails the test where one does not."""
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    assert not _alive(threads), f"{_alive(threads)}: not at an end within {seconds:g} s"
+
+
+def _alive(threads: Sequence[threading.Thread]) -> list[str]:
+    return [thread.name for thread in threads if thread.is_alive()]

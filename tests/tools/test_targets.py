@@ -1,0 +1,40 @@
+"""The targets of the Makefile that run tests leave none out."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def command_of(target: str) -> list[str]:
+    """Return what a target runs in the end."""
+    done = subprocess.run(
+        ["make", "--dry-run", target, "TESTS=tests", "PYTEST_FLAGS="],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return shlex.split(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_each_test_is_run_by_one_of_the_two_targets() -> None:
+    quick, slow = command_of("test"), command_of("test-slow")
+    assert quick.count("not slow") == slow.count("slow") == 1
+    assert [word for word in quick if word != "not slow"] == [w for w in slow if w != "slow"]
+    assert quick[quick.index("not slow") - 1] == "-m"
+    assert quick.count("-m") == 2, "one for pytest itself, one for the choice"
+    assert not {"-k", "--ignore", "--deselect"} & set(quick)
+
+
+def test_continuous_integration_runs_both_and_must_have_its_broker() -> None:
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    for needed in ("export CI=true", "make lint", "make test", "make test-slow"):
+        assert needed in lines
