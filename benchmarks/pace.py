@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.protocol.batches import MessageFields
@@ -38,8 +38,8 @@ def main() -> None:
     parser.add_argument("--rate", type=float, required=True)
     arguments = parser.parse_args()
     with (
-        Cluster(ClientOptions(arguments.url)) as cluster,
-        PartitionedProducer(cluster, arguments.topic) as writer,
+        ClientContext(ClientOptions(arguments.url)) as context,
+        PartitionedProducer(context, arguments.topic) as writer,
     ):
         writer.open()
         write(writer, arguments.rows, arguments.rate)

@@ -8,7 +8,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from pulsar_spark.engine.backoff import Deadline
+from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import OperationTimeout
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from pulsar_spark.client.message import MessageId
 from pulsar_spark.client.producer import MessageRouter, PulsarProducer, SendingRules
 from pulsar_spark.client.reader import PulsarReader, ReaderListener
 from pulsar_spark.client.schemas import check_schema
-from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import (
     AuthOptions,
     ClientOptions,
@@ -91,7 +91,7 @@ class PulsarClient:
                 verify_hostname=tls_validate_hostname,
             ),
         )
-        self._cluster = Cluster(options)
+        self._context = ClientContext(options)
         self._callbacks = CallbackThread()
         self._lock = threading.Lock()
         # The following are guarded by _lock.
@@ -149,7 +149,7 @@ class PulsarClient:
         if batching_type != BatchingType.Default:
             _unsupported("batching by key")
         checked = check_schema(schema)
-        partitions = self._cluster.partitions_for_writing(topic)
+        partitions = self._context.partitions_for_writing(topic)
         across = max(max_pending_messages_across_partitions // max(partitions, 1), 1)
         most = min(max_pending_messages, across)
         options = ProducerOptions(
@@ -169,7 +169,7 @@ class PulsarClient:
             properties=tuple((properties or {}).items()),
         )
         writer = PartitionedProducer(
-            self._cluster, topic, options, partitions=partitions, timed=True
+            self._context, topic, options, partitions=partitions, timed=True
         )
         rules = SendingRules(
             send_timeout=options.send_timeout or 86_400.0,
@@ -214,14 +214,14 @@ class PulsarClient:
             raise OptionError("start_message_id is not a MessageId of this package")
         names = self.get_topic_partitions(topic)
         if len(names) == 1:
-            self._cluster.create_if_missing(names[0])
+            self._context.create_if_missing(names[0])
         options = ReaderOptions(
             receiver_queue_size=max(receiver_queue_size, 1),
             read_compacted=is_read_compacted,
             subscription_prefix=subscription_role_prefix or "reader",
         )
         reader = PulsarReader(
-            self._cluster,
+            self._context,
             str(TopicName.parse(topic)),
             names,
             start_message_id,
@@ -251,7 +251,7 @@ class PulsarClient:
     def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the full names of a topic's partitions, or of the topic if it has none."""
         name = TopicName.parse(topic)
-        count = self._cluster.partitions_for_writing(topic)
+        count = self._context.partitions_for_writing(topic)
         if not count:
             return [str(name)]
         return [str(name.partition(index)) for index in range(count)]
@@ -270,7 +270,7 @@ class PulsarClient:
                 logger.warning("a producer was closed with messages undelivered: %s", error)
         for reader in readers:
             reader.close()
-        self._cluster.close()
+        self._context.close()
         self._callbacks.close()
 
     def shutdown(self) -> None:
@@ -281,7 +281,7 @@ class PulsarClient:
             producer.abort()
         for reader in readers:
             reader.close()
-        self._cluster.close()
+        self._context.close()
         self._callbacks.close()
 
     def _forget_producer(self, producer: PulsarProducer) -> None:

@@ -15,9 +15,9 @@ from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.enums import Result, result_of
 from pulsar_spark.client.message import Message, MessageId
 from pulsar_spark.client.schemas import Schema
-from pulsar_spark.engine.backoff import Deadline
 from pulsar_spark.engine.batch_accumulator import DeferredCallback, Solo
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer, pairs
+from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import OperationTimeout, OptionError, ProducerQueueFull, PulsarError
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

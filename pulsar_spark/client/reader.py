@@ -11,12 +11,12 @@ from types import TracebackType
 
 from pulsar_spark.client.message import Message, MessageId
 from pulsar_spark.client.schemas import Schema
-from pulsar_spark.engine.backoff import Deadline
-from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.entries import ReceivedEntry
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.probe import Probe
 from pulsar_spark.engine.reader import EntryReader
+from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import ClosedError, OperationTimeout, OptionError, PulsarError
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol.batches import unpack_batch
@@ -37,7 +37,7 @@ class PartitionSource:
 
     def __init__(
         self,
-        cluster: Cluster,
+        context: ClientContext,
         topic: str,
         start: Position,
         schema: Schema,
@@ -47,7 +47,7 @@ class PartitionSource:
         self._schema = schema
         self._partition = TopicName.parse(topic).partition_index
         self._ready: deque[Message] = deque()
-        self._reader = EntryReader(cluster.pool, topic, start, None, options)
+        self._reader = EntryReader(context.pool, topic, start, None, options)
 
     def next(self, timeout: float) -> Message | None:
         """Return the next message, None if there was none within `timeout` seconds."""
@@ -153,7 +153,7 @@ class PulsarReader:
 
     def __init__(
         self,
-        cluster: Cluster,
+        context: ClientContext,
         topic: str,
         partitions: list[str],
         start: MessageId,
@@ -163,7 +163,7 @@ class PulsarReader:
         inclusive: bool,
         on_close: Callable[[PulsarReader], None],
     ) -> None:
-        self._cluster = cluster
+        self._context = context
         self._topic = topic
         self._partitions = partitions
         self._schema = schema
@@ -195,7 +195,7 @@ class PulsarReader:
 
     def is_connected(self) -> bool:
         """Whether the reader is open; it connects again by itself when it has to."""
-        return not self._closed and not self._cluster.closed
+        return not self._closed and not self._context.closed
 
     def read_next(self, timeout_millis: int | None = None) -> Message:
         """Return the next message; waits for it, at most `timeout_millis`.
@@ -288,7 +288,7 @@ class PulsarReader:
 
     def _open(self) -> PartitionSource | _Merged:
         sources = [
-            PartitionSource(self._cluster, topic, position, self._schema, self._options)
+            PartitionSource(self._context, topic, position, self._schema, self._options)
             for topic, position in self._positions.items()
         ]
         return sources[0] if len(sources) == 1 else _Merged(sources)
@@ -313,7 +313,7 @@ class PulsarReader:
 
     def _at_time(self, time: int) -> dict[str, Position]:
         questions = [(topic, time) for topic in self._partitions]
-        answers = Probe(self._cluster.pool).first_entries_from_time(questions)
+        answers = Probe(self._context.pool).first_entries_from_time(questions)
         ends = self._last_ids() if None in answers else {}
         positions: dict[str, Position] = {}
         for topic, answer in zip(self._partitions, answers, strict=True):
@@ -324,7 +324,7 @@ class PulsarReader:
 
     def _last_ids(self) -> dict[str, wire.MessageId]:
         found: dict[str, wire.MessageId] = {}
-        for topic, answer in self._cluster.lookup.last_message_ids(self._partitions).items():
+        for topic, answer in self._context.lookup.last_message_ids(self._partitions).items():
             if isinstance(answer, PulsarError):
                 raise answer
             found[topic] = answer

@@ -10,6 +10,7 @@ written. What the core wants written goes to the `Writer`, in order, before the 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
@@ -17,13 +18,13 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, cast
+from typing import Any, Protocol, cast
+
+from google.protobuf.message import Message
 
 from pulsar_spark import __version__
 from pulsar_spark.engine.addresses import BrokerAddress
 from pulsar_spark.engine.auth import AuthProvider, NoAuth
-from pulsar_spark.engine.backoff import Deadline
-from pulsar_spark.engine.handlers import ConsumerHandler, HandlerTable, ProducerHandler
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.requests import (
     ANSWERS,
@@ -33,8 +34,8 @@ from pulsar_spark.engine.requests import (
     error_in,
     fail,
 )
-from pulsar_spark.engine.transport import Transport
-from pulsar_spark.engine.writer import Writer
+from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.engine.transport import Transport, Writer
 from pulsar_spark.errors import (
     AuthenticationError,
     ClosedError,
@@ -65,6 +66,122 @@ _T = pb.BaseCommand
 _TICK = 1.0
 _MAX_LOGIN_STEPS = 10
 _CLOSE_TIMEOUT = 2.0
+
+# One counter of the process, so that no id is used twice and a producer can take its own along
+# to another connection.
+_ids = itertools.count()
+
+
+class Handler(Protocol):
+    """What consumers and producers have in common.
+
+    `on_disconnect` is the last call, and comes once. After `on_close` of a subclass nothing
+    more is called either: the handler is forgotten before.
+    """
+
+    def on_command(self, body: Message) -> None:
+        """A command that has no method of its own: an active state, a topic's end or move."""
+
+    def on_disconnect(self, error: PulsarError) -> None:
+        """The connection ended."""
+
+
+class ConsumerHandler(Handler, Protocol):
+    """What the receive thread tells a consumer."""
+
+    def on_message(self, message: MessageReceived) -> None:
+        """An entry was delivered."""
+
+    def on_close(self, command: pb.CommandCloseConsumer) -> None:
+        """The broker closed the consumer; it may name the topic's new broker."""
+
+
+class ProducerHandler(Handler, Protocol):
+    """What the receive thread tells a producer."""
+
+    def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
+        """An entry is stored."""
+
+    def on_send_error(self, error: pb.CommandSendError) -> None:
+        """An entry was refused."""
+
+    def on_close(self, command: pb.CommandCloseProducer) -> None:
+        """The broker closed the producer; it may name the topic's new broker."""
+
+
+class HandlerTable:
+    """The consumers and producers of a connection, by id. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # The following are guarded by _lock; single reads go without it.
+        self._consumers: dict[int, ConsumerHandler] = {}
+        self._producers: dict[int, ProducerHandler] = {}
+
+    def add_consumer(self, handler: ConsumerHandler) -> int:
+        """Register a consumer and return its new id."""
+        with self._lock:
+            consumer_id = next(_ids)
+            self._consumers[consumer_id] = handler
+            return consumer_id
+
+    def add_producer(self, handler: ProducerHandler, producer_id: int | None) -> int:
+        """Register a producer, with its old id if it has one, and return the id."""
+        with self._lock:
+            if producer_id is None:
+                producer_id = next(_ids)
+            self._producers[producer_id] = handler
+            return producer_id
+
+    def remove_consumer(self, consumer_id: int) -> ConsumerHandler | None:
+        """Forget a consumer and return it."""
+        with self._lock:
+            return self._consumers.pop(consumer_id, None)
+
+    def remove_producer(self, producer_id: int) -> ProducerHandler | None:
+        """Forget a producer and return it."""
+        with self._lock:
+            return self._producers.pop(producer_id, None)
+
+    def take_all(self) -> list[Handler]:
+        """Forget all and return them."""
+        with self._lock:
+            handlers: list[Handler] = [*self._consumers.values(), *self._producers.values()]
+            self._consumers.clear()
+            self._producers.clear()
+            return handlers
+
+    def on_message(self, message: MessageReceived) -> None:
+        """Pass an entry on; one for a consumer that is gone is dropped."""
+        consumer = self._consumers.get(message.command.consumer_id)
+        if consumer is not None:
+            consumer.on_message(message)
+
+    def on_command(self, kind: int, body: Any) -> None:
+        """Pass a command on that is not an answer to a request."""
+        if kind == _T.SEND_RECEIPT:
+            if (producer := self._producers.get(body.producer_id)) is not None:
+                producer.on_receipt(body)
+        elif kind == _T.SEND_ERROR:
+            if (producer := self._producers.get(body.producer_id)) is not None:
+                producer.on_send_error(body)
+        elif kind == _T.CLOSE_CONSUMER:
+            if (consumer := self.remove_consumer(body.consumer_id)) is not None:
+                consumer.on_close(body)
+        elif kind == _T.CLOSE_PRODUCER:
+            if (producer := self.remove_producer(body.producer_id)) is not None:
+                producer.on_close(body)
+        else:
+            handler = self._find(kind, body)
+            if handler is not None:
+                handler.on_command(body)
+
+    def _find(self, kind: int, body: Any) -> Handler | None:
+        if kind != _T.TOPIC_MIGRATED:
+            return self._consumers.get(getattr(body, "consumer_id", -1))
+        if body.resource_type == pb.CommandTopicMigrated.Consumer:
+            return self._consumers.get(body.resource_id)
+        return self._producers.get(body.resource_id)
 
 
 class ClientConnection:

@@ -1,7 +1,7 @@
 """The durable consumer of one topic partition: it holds a subscription, and acknowledges.
 
-It is attached to the topic's broker by jobs (see `pipeline`), so that thousands of them come back
-at once, and again whenever broker or connection send it away. It has no permits: nothing is
+It is attached to the topic's broker by operations, so that thousands of them come back at once,
+and again whenever broker or connection send it away. It has no permits: nothing is
 delivered to it. What is acknowledged goes forward only, and survives a loss of the connection:
 it is sent again by the next attachment.
 
@@ -26,10 +26,10 @@ from google.protobuf.message import Message
 
 from pulsar_spark.engine.acks import acknowledged_up_to, cumulative_ack
 from pulsar_spark.engine.addresses import BrokerAddress
-from pulsar_spark.engine.backoff import Deadline
-from pulsar_spark.engine.cluster import Cluster
 from pulsar_spark.engine.connection import ClientConnection
-from pulsar_spark.engine.pipeline import Job, Pause, is_retryable
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.operations import Operation
+from pulsar_spark.engine.retry import Deadline, Pause, is_retryable
 from pulsar_spark.errors import (
     BrokerError,
     ClosedError,
@@ -77,13 +77,13 @@ class DurableConsumer:
     """An Exclusive consumer on a durable subscription. It is a ConsumerHandler.
 
     `initial` (EARLIEST or LATEST) is where the broker puts the subscription if it does not
-    exist. `on_lost` is called, on any thread, when it loses its place. The jobs raise what the
-    broker refuses with: TopicNotFound, and ConsumerBusy after BUSY_SECONDS.
+    exist. `on_lost` is called, on any thread, when it loses its place. The operations raise
+    what the broker refuses with: TopicNotFound, and ConsumerBusy after BUSY_SECONDS.
     """
 
     def __init__(
         self,
-        cluster: Cluster,
+        context: ClientContext,
         topic: str,
         subscription: str,
         initial: int,
@@ -95,7 +95,7 @@ class DurableConsumer:
         self.topic = topic
         self.initial = initial
         self.create = create
-        self._cluster = cluster
+        self._context = context
         self._subscription = subscription
         self._read_compacted = read_compacted
         self._on_lost = on_lost
@@ -131,8 +131,8 @@ class DurableConsumer:
 
     # --- attaching ----------------------------------------------------------------------------
 
-    def attach_job(self, deadline: Deadline) -> Job[_Place]:
-        """Return a job that attaches the consumer, if it is not, in one attempt."""
+    def attach_operation(self, deadline: Deadline) -> Operation[_Place]:
+        """Return an operation that attaches the consumer, if it is not, in one attempt."""
         with self._lock:
             if self._closed:
                 raise ClosedError("the consumer is closed", topic=self.topic)
@@ -159,13 +159,13 @@ class DurableConsumer:
         self._send_ack()
         return place
 
-    def _attach(self, deadline: Deadline) -> Job[_Place]:
+    def _attach(self, deadline: Deadline) -> Operation[_Place]:
         with self._lock:
             moved_to, self._moved_to = self._moved_to, None
         if moved_to is not None:
-            connection: ClientConnection = yield self._cluster.pool.get_async(moved_to)
+            connection: ClientConnection = yield self._context.pool.get_async(moved_to)
         else:
-            connection = yield from self._cluster.lookup.connection_job(self.topic, deadline)
+            connection = yield from self._context.lookup.connection_operation(self.topic, deadline)
         place = _Place(self, connection)
         with self._lock:
             # Known before it is asked for: what is said of it can come before the answer.
@@ -184,7 +184,7 @@ class DurableConsumer:
         place.leave(tell=True)
         raise _sent_away(self.topic)
 
-    def _subscribe(self, place: _Place, deadline: Deadline) -> Job[None]:
+    def _subscribe(self, place: _Place, deadline: Deadline) -> Operation[None]:
         busy = Deadline(min(BUSY_SECONDS, deadline.remaining()))
         while True:
             try:
@@ -212,13 +212,15 @@ class DurableConsumer:
 
     # --- asking -------------------------------------------------------------------------------
 
-    def end_job(self, deadline: Deadline, known: Position = EARLIEST_POSITION) -> Job[TopicEnd]:
-        """Return a job for where the topic ends, attaching first if need be; one attempt.
+    def end_operation(
+        self, deadline: Deadline, known: Position = EARLIEST_POSITION
+    ) -> Operation[TopicEnd]:
+        """Return an operation for where the topic ends, attaching first if need be; one attempt.
 
         `known` is how far the topic is known to have reached. An answer that it does not is made
         sure of.
         """
-        place = yield from self.attach_job(deadline)
+        place = yield from self.attach_operation(deadline)
         attachment = self._attachments
         answer: pb.CommandGetLastMessageIdResponse = yield from self._ask(
             place,
@@ -233,8 +235,8 @@ class DurableConsumer:
             yield from self._make_sure(place, deadline)
         return TopicEnd(last, done, attachment)
 
-    def _make_sure(self, place: _Place, deadline: Deadline) -> Job[None]:
-        """Return a job that raises ConnectionLost unless the consumer holds the subscription.
+    def _make_sure(self, place: _Place, deadline: Deadline) -> Operation[None]:
+        """Return an operation that raises ConnectionLost if another holds the subscription.
 
         Where it does, the broker lets no other consumer have it.
         """
@@ -259,9 +261,9 @@ class DurableConsumer:
             yield answer
         raise _sent_away(self.topic)
 
-    def stats_job(self, deadline: Deadline) -> Job[pb.CommandConsumerStatsResponse]:
-        """Return a job for the broker's statistics of the subscription; one attempt."""
-        place = yield from self.attach_job(deadline)
+    def stats_operation(self, deadline: Deadline) -> Operation[pb.CommandConsumerStatsResponse]:
+        """Return an operation for the broker's statistics of the subscription; one attempt."""
+        place = yield from self.attach_operation(deadline)
         answer: pb.CommandConsumerStatsResponse = yield from self._ask(
             place,
             lambda request_id: commands.consumer_stats(place.consumer_id, request_id),
@@ -269,13 +271,13 @@ class DurableConsumer:
         )
         return answer
 
-    def seek_job(self, position: Position, deadline: Deadline) -> Job[None]:
-        """Return a job that moves the subscription to `position`, also backwards; one attempt.
+    def seek_operation(self, position: Position, deadline: Deadline) -> Operation[None]:
+        """Return an operation that moves the subscription to `position`, also back; one attempt.
 
         The broker sends the consumer away for it: it attaches again. What was given to be
         acknowledged before is forgotten.
         """
-        place = yield from self.attach_job(deadline)
+        place = yield from self.attach_operation(deadline)
         target = MessageId(position.ledger_id, position.entry_id).to_pb()
         yield from self._ask(
             place,
@@ -285,11 +287,11 @@ class DurableConsumer:
         with self._lock:
             self._wanted = None
         self._give_up(place, tell=True)
-        yield from self.attach_job(deadline)
+        yield from self.attach_operation(deadline)
 
-    def unsubscribe_job(self, deadline: Deadline) -> Job[None]:
-        """Return a job that removes the subscription from the broker, and ends the consumer."""
-        place = yield from self.attach_job(deadline)
+    def unsubscribe_operation(self, deadline: Deadline) -> Operation[None]:
+        """Return an operation that removes the subscription and ends the consumer."""
+        place = yield from self.attach_operation(deadline)
         with self._lock:
             self._closed = True
         yield from self._ask(
@@ -301,7 +303,7 @@ class DurableConsumer:
 
     def _ask(
         self, place: _Place, builder: Callable[[int], pb.BaseCommand], deadline: Deadline
-    ) -> Job[Any]:
+    ) -> Operation[Any]:
         try:
             return (yield place.connection.request_async(builder, deadline.attempt()))
         except LocalProtocolError:
@@ -372,7 +374,7 @@ class DurableConsumer:
                 return
             self._place = None
             if command is not None:
-                self._moved_to = self._cluster.assigned_broker(command, place.connection.address)
+                self._moved_to = self._context.assigned_broker(command, place.connection.address)
             tell = place.taken and not self._closed
         if tell and self._on_lost is not None:
             self._on_lost()

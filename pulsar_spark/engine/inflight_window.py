@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from typing import Any
 
-from pulsar_spark.engine.backoff import Deadline
-from pulsar_spark.engine.scheduler import Job, Scheduler
+from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import Buffer
@@ -190,7 +190,7 @@ class InflightWindow:
     def __init__(
         self,
         budget: MemoryBudget,
-        scheduler: Scheduler,
+        timers: Timers,
         *,
         max_messages: int,
         timeout: float,
@@ -200,7 +200,7 @@ class InflightWindow:
     ) -> None:
         self.timeout = timeout or NO_TIMEOUT
         self._budget = budget
-        self._scheduler = scheduler
+        self._timers = timers
         self._max_messages = max_messages
         self._describe = describe
         self._trouble = trouble
@@ -214,7 +214,7 @@ class InflightWindow:
         self.sent_messages = 0
         self.sent_bytes = 0
         self._end: PulsarError | None = None
-        self._sweep: Job | None = None
+        self._sweep: Timer | None = None
 
     # --- for senders --------------------------------------------------------------------------
 
@@ -358,9 +358,9 @@ class InflightWindow:
         oldest = self.pending.oldest
         return float("inf") if oldest is None else oldest.deadline - time.monotonic()
 
-    def _look_again(self, delay: float) -> Job | None:
+    def _look_again(self, delay: float) -> Timer | None:
         try:
-            return self._scheduler.call_later(delay, self.expire)
+            return self._timers.call_later(delay, self.expire)
         except ClosedError:
             # The client was closed; the end of its connections ends the producer.
             return None

@@ -1,7 +1,7 @@
 """Questions about topics: which broker serves them, how many partitions, where they end.
 
-Pulsar binary protocol, "Service discovery". Every question is a job (see `pipeline`), asked of
-one topic or of thousands at once, and repeated while an error can pass. None creates a topic.
+Pulsar binary protocol, "Service discovery". Every question is an operation, asked of one topic or
+of thousands at once, and repeated while an error can pass. None but `attach_once` creates a topic.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+from google.protobuf.message import Message
 
 from pulsar_spark.engine.addresses import BrokerAddress, parse_broker_url
-from pulsar_spark.engine.backoff import Deadline
 from pulsar_spark.engine.connection import ClientConnection
-from pulsar_spark.engine.connection_pool import ConnectionPool
-from pulsar_spark.engine.pipeline import Job, Pause, retrying, run, run_many
-from pulsar_spark.engine.temporary_consumer import TemporaryConsumer
+from pulsar_spark.engine.operations import Operation, run, run_many
+from pulsar_spark.engine.retry import Deadline, Pause, retrying
+from pulsar_spark.engine.temporary_consumer import TemporaryConsumer, unique_name
 from pulsar_spark.errors import (
     InvalidTopicName,
     PulsarError,
@@ -26,8 +27,12 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.message_id import LATEST_POSITION, MessageId
+from pulsar_spark.protocol.events import MessageReceived
+from pulsar_spark.protocol.message_id import LATEST, LATEST_POSITION, MessageId
 from pulsar_spark.protocol.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from pulsar_spark.engine.context import ConnectionPool
 
 T = TypeVar("T")
 
@@ -58,25 +63,25 @@ class Lookup:
 
     def broker(self, topic: str) -> BrokerAddress:
         """Return the broker that serves a topic partition."""
-        return self.ask(topic, self.broker_job)
+        return self.ask(topic, self.broker_operation)
 
     def broker_many(self, topics: Iterable[str]) -> dict[str, BrokerAddress | PulsarError]:
         """As `broker`, for many topics at once."""
-        return self.ask_many(topics, self.broker_job)
+        return self.ask_many(topics, self.broker_operation)
 
     def connection(self, topic: str) -> ClientConnection:
         """Return a connection to the broker that serves a topic partition."""
-        return self.ask(topic, self.connection_job)
+        return self.ask(topic, self.connection_operation)
 
-    def connection_job(self, topic: str, deadline: Deadline) -> Job[ClientConnection]:
-        """Return a job for one attempt to find and to connect to a topic's broker."""
-        address = yield from self.broker_job(topic, deadline)
+    def connection_operation(self, topic: str, deadline: Deadline) -> Operation[ClientConnection]:
+        """Return an operation for one attempt to find and to connect to a topic's broker."""
+        address = yield from self.broker_operation(topic, deadline)
         connection: ClientConnection = yield self.pool.get_async(address)
         return connection
 
-    def broker_job(self, topic: str, deadline: Deadline) -> Job[BrokerAddress]:
-        """Return a job for one attempt to find the broker of a topic partition."""
-        connection = yield from self.pool.service_job()
+    def broker_operation(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
+        """Return an operation for one attempt to find the broker of a topic partition."""
+        connection = yield from self.pool.service_operation()
         limit = self.pool.options.max_lookup_redirects
         authoritative = False
         for _ in range(limit + 1):
@@ -123,18 +128,18 @@ class Lookup:
         also by brokers that cannot be asked without creating the topic: there, the topics of
         the namespace are listed first, which may need a permission of its own.
         """
-        return self.ask(topic, self.partitions_job)
+        return self.ask(topic, self.partitions_operation)
 
     def partitions_many(self, topics: Iterable[str]) -> dict[str, int | PulsarError]:
         """As `partitions`, for many topics at once."""
-        return self.ask_many(topics, self.partitions_job)
+        return self.ask_many(topics, self.partitions_operation)
 
-    def partitions_job(self, topic: str, deadline: Deadline) -> Job[int]:
-        """Return a job for one attempt to learn a topic's number of partitions."""
-        connection = yield from self.pool.service_job()
+    def partitions_operation(self, topic: str, deadline: Deadline) -> Operation[int]:
+        """Return an operation for one attempt to learn a topic's number of partitions."""
+        connection = yield from self.pool.service_operation()
         if not connection.supports(WITHOUT_CREATION):
             name = TopicName.parse(topic)
-            names = yield from self.topics_job(name.namespace_name, deadline, _ANY_DOMAIN)
+            names = yield from self.topics_operation(name.namespace_name, deadline, _ANY_DOMAIN)
             if str(name) not in names and str(name.partitioned) not in names:
                 raise TopicNotFound("the topic does not exist")
         answer: pb.CommandPartitionedTopicMetadataResponse = yield connection.request_async(
@@ -152,7 +157,7 @@ class Lookup:
         expression that must match the whole name. System topics are among them.
         """
         names = run(
-            lambda deadline: retrying(lambda end: self.topics_job(namespace, end), deadline),
+            lambda deadline: retrying(lambda end: self.topics_operation(namespace, end), deadline),
             self._timeout,
         )
         if pattern is None:
@@ -160,11 +165,11 @@ class Lookup:
         matches = re.compile(pattern).fullmatch
         return [name for name in names if matches(name)]
 
-    def topics_job(
+    def topics_operation(
         self, namespace: str, deadline: Deadline, mode: int = _PERSISTENT
-    ) -> Job[list[str]]:
-        """Return a job for one attempt to list a namespace's topics."""
-        connection = yield from self.pool.service_job()
+    ) -> Operation[list[str]]:
+        """Return an operation for one attempt to list a namespace's topics."""
+        connection = yield from self.pool.service_operation()
         answer: pb.CommandGetTopicsOfNamespaceResponse = yield connection.request_async(
             lambda request_id: commands.get_topics_of_namespace(namespace, request_id, mode=mode),
             deadline.attempt(),
@@ -180,24 +185,24 @@ class Lookup:
 
     def last_message_id(self, topic: str) -> MessageId:
         """Return the last message of a topic partition that can be read; -1:-1 if none."""
-        return self.ask(topic, self.last_message_id_job)
+        return self.ask(topic, self.last_message_id_operation)
 
     def last_message_ids(self, topics: Iterable[str]) -> dict[str, MessageId | PulsarError]:
         """As `last_message_id`, for many topic partitions at once."""
-        return self.ask_many(topics, self.last_message_id_job)
+        return self.ask_many(topics, self.last_message_id_operation)
 
-    def last_message_id_job(self, topic: str, deadline: Deadline) -> Job[MessageId]:
-        """Return a job for one attempt to learn the last message of a topic partition."""
-        last = yield from self._last_message_id_job(topic, deadline)
+    def last_message_id_operation(self, topic: str, deadline: Deadline) -> Operation[MessageId]:
+        """Return an operation for one attempt to learn the last message of a topic partition."""
+        last = yield from self._last_message_id_operation(topic, deadline)
         if last.entry_id < 0:
             # A broker that lets go of the topic while a consumer comes can answer it that there
             # is nothing. Another consumer will hardly meet that again.
             yield Pause(_BEFORE_SECOND_LOOK)
-            last = yield from self._last_message_id_job(topic, deadline)
+            last = yield from self._last_message_id_operation(topic, deadline)
         return last
 
-    def _last_message_id_job(self, topic: str, deadline: Deadline) -> Job[MessageId]:
-        connection = yield from self.connection_job(topic, deadline)
+    def _last_message_id_operation(self, topic: str, deadline: Deadline) -> Operation[MessageId]:
+        connection = yield from self.connection_operation(topic, deadline)
         with TemporaryConsumer(connection, topic) as consumer:
             yield consumer.subscribe(LATEST_POSITION, deadline)
             answer: pb.CommandGetLastMessageIdResponse = yield consumer.last_message_id(deadline)
@@ -205,7 +210,7 @@ class Lookup:
 
     # --- asking -------------------------------------------------------------------------------
 
-    def ask(self, topic: str, attempt: Callable[[str, Deadline], Job[T]]) -> T:
+    def ask(self, topic: str, attempt: Callable[[str, Deadline], Operation[T]]) -> T:
         """Make attempts at a question about a topic until one is answered."""
         result = self.ask_many([topic], attempt)[topic]
         if isinstance(result, PulsarError):
@@ -213,12 +218,12 @@ class Lookup:
         return result
 
     def ask_many(
-        self, topics: Iterable[str], attempt: Callable[[str, Deadline], Job[T]]
+        self, topics: Iterable[str], attempt: Callable[[str, Deadline], Operation[T]]
     ) -> dict[str, T | PulsarError]:
         """As `ask`, about many topics at once."""
         names = list(dict.fromkeys(topics))
 
-        def factory(topic: str) -> Callable[[Deadline], Job[T]]:
+        def factory(topic: str) -> Callable[[Deadline], Operation[T]]:
             return lambda deadline: retrying(lambda end: attempt(topic, end), deadline)
 
         results = run_many([factory(name) for name in names], self._timeout)
@@ -226,3 +231,47 @@ class Lookup:
             name: result.with_context(topic=name) if isinstance(result, PulsarError) else result
             for name, result in zip(names, results, strict=True)
         }
+
+
+class _Visitor:
+    """A consumer that wants nothing."""
+
+    def on_message(self, message: MessageReceived) -> None:
+        """Nothing comes: there are no permits."""
+
+    def on_close(self, command: pb.CommandCloseConsumer) -> None:
+        """It was about to leave."""
+
+    def on_command(self, body: Message) -> None:
+        """It was about to leave."""
+
+    def on_disconnect(self, error: PulsarError) -> None:
+        """It was about to leave."""
+
+
+def attach_once(lookup: Lookup, topic: str, deadline: Deadline) -> Operation[None]:
+    """Return an operation that attaches to a topic, which may create it, and leaves.
+
+    The subscription is not durable, so nothing but the topic stays.
+    """
+    connection = yield from lookup.connection_operation(topic, deadline)
+    consumer_id = connection.add_consumer(_Visitor())
+    try:
+        yield connection.request_async(
+            lambda request_id: commands.subscribe(
+                topic,
+                unique_name("pulsar-spark-visitor"),
+                consumer_id,
+                request_id,
+                durable=False,
+                start_message_id=LATEST.to_pb(),
+                force_topic_creation=True,
+            ),
+            deadline.remaining(),
+        )
+        yield connection.request_async(
+            lambda request_id: commands.close_consumer(consumer_id, request_id),
+            deadline.remaining(),
+        )
+    finally:
+        connection.remove_consumer(consumer_id)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
 
-from pulsar_spark.engine.backoff import Deadline
 from pulsar_spark.engine.batch_accumulator import BatchAccumulator, MessageCallback, Solo
-from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producer import Producer, ProducerCounts
+from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.routing import Key, PartitionRouter, key_text
 from pulsar_spark.errors import ClosedError, InvalidRow, MessageTooLarge, PulsarError
 from pulsar_spark.protocol.batches import MessageFields
@@ -45,21 +45,21 @@ class PartitionedProducer:
 
     def __init__(
         self,
-        cluster: Cluster,
+        context: ClientContext,
         topic: str,
         options: ProducerOptions | None = None,
         *,
         partitions: int | None = None,
         timed: bool = False,
     ) -> None:
-        self._cluster = cluster
+        self._context = context
         self._topic = TopicName.parse(topic)
         self.topic = str(self._topic)
         self._options = options or ProducerOptions()
         self._timed = timed and self._options.batching_enabled
         self._pid = os.getpid()
         if partitions is None:
-            partitions = cluster.partitions_for_writing(self.topic)
+            partitions = context.partitions_for_writing(self.topic)
         self.partitions = partitions
         run_length = self._options.batching_max_messages if self._options.batching_enabled else 1
         self._router = PartitionRouter(
@@ -126,7 +126,7 @@ class PartitionedProducer:
         Raises what `Producer.open` raises.
         """
         self._check_usable()
-        deadline = Deadline(timeout or self._cluster.options.operation_timeout)
+        deadline = Deadline(timeout or self._context.options.operation_timeout)
         first = self._router.current
         for partition in (first,) if first_only else range(max(self.partitions, 1)):
             self._batcher(partition)
@@ -322,8 +322,8 @@ class PartitionedProducer:
 
     def _new_batcher(self, partition: int) -> BatchAccumulator:
         name = self._topic.partition(partition) if self.partitions else self._topic
-        producer = Producer(self._cluster, str(name), self._options, self._on_failure)
-        share = self._cluster.options.memory_limit // (2 * max(self.partitions, 1))
+        producer = Producer(self._context, str(name), self._options, self._on_failure)
+        share = self._context.options.memory_limit // (2 * max(self.partitions, 1))
         most = min(self._options.batching_max_bytes, max(share, _MIN_BATCH_BYTES))
         return BatchAccumulator(producer, self._options, most)
 
@@ -343,7 +343,7 @@ class PartitionedProducer:
         with self._lock:
             self._timers.add(partition)
         delay = self._options.batching_max_delay
-        self._cluster.scheduler.call_later(delay, lambda: self._on_timer(partition, batcher))
+        self._context.timers.call_later(delay, lambda: self._on_timer(partition, batcher))
 
     def _on_timer(self, partition: int, batcher: BatchAccumulator) -> None:
         with self._lock:
@@ -374,10 +374,10 @@ class PartitionedProducer:
             except Exception as error:
                 future.set_exception(error)
 
-        if self.partitions <= 1 or self._cluster.closed:
+        if self.partitions <= 1 or self._context.closed:
             run()
         else:
-            self._cluster.scheduler.call_later(0.0, run)
+            self._context.timers.call_later(0.0, run)
         return future
 
     def _check_usable(self) -> None:

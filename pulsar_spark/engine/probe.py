@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pulsar_spark.engine.backoff import Deadline
-from pulsar_spark.engine.connection_pool import ConnectionPool
+from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookup import Lookup
-from pulsar_spark.engine.pipeline import Job, JobFactory, Within, retrying, run_many
+from pulsar_spark.engine.operations import Operation, OperationFactory, Within, run_many
+from pulsar_spark.engine.retry import Deadline, retrying
 from pulsar_spark.engine.temporary_consumer import TemporaryConsumer, unique_name
 from pulsar_spark.errors import (
     ConnectionLost,
@@ -102,43 +102,45 @@ class Probe:
         """
         return self._ask([(topic, self._count(topic, position)) for topic, position in questions])
 
-    def _ask(self, questions: Sequence[tuple[str, JobFactory[T]]]) -> list[T | PulsarError]:
+    def _ask(self, questions: Sequence[tuple[str, OperationFactory[T]]]) -> list[T | PulsarError]:
         results = run_many([factory for _, factory in questions], self._timeout)
         return [
             result.with_context(topic=topic) if isinstance(result, PulsarError) else result
             for (topic, _), result in zip(questions, results, strict=True)
         ]
 
-    def _at(self, topic: str, position: Position) -> JobFactory[FoundEntry | None]:
+    def _at(self, topic: str, position: Position) -> OperationFactory[FoundEntry | None]:
         caution = _Caution()
-        return _retried(lambda deadline: self._at_job(topic, position, deadline, caution))
+        return _retried(lambda deadline: self._at_operation(topic, position, deadline, caution))
 
-    def _from_time(self, topic: str, time: int) -> JobFactory[FoundEntry | None]:
+    def _from_time(self, topic: str, time: int) -> OperationFactory[FoundEntry | None]:
         caution = _Caution()
-        return _retried(lambda deadline: self._from_time_job(topic, time, deadline, caution))
+        return _retried(lambda deadline: self._from_time_operation(topic, time, deadline, caution))
 
-    def _count(self, topic: str, position: Position) -> JobFactory[int]:
-        return _retried(lambda deadline: self._count_job(topic, position, deadline))
+    def _count(self, topic: str, position: Position) -> OperationFactory[int]:
+        return _retried(lambda deadline: self._count_operation(topic, position, deadline))
 
-    def _count_job(self, topic: str, position: Position, deadline: Deadline) -> Job[int]:
-        connection = yield from self._lookup.connection_job(topic, deadline)
+    def _count_operation(
+        self, topic: str, position: Position, deadline: Deadline
+    ) -> Operation[int]:
+        connection = yield from self._lookup.connection_operation(topic, deadline)
         with TemporaryConsumer(connection, topic) as consumer:
             yield consumer.subscribe(position, deadline)
             answer: pb.CommandConsumerStatsResponse = yield consumer.stats(deadline)
             return int(answer.msgBacklog)
 
-    def _at_job(
+    def _at_operation(
         self, topic: str, position: Position, deadline: Deadline, caution: _Caution
-    ) -> Job[FoundEntry | None]:
-        connection = yield from self._lookup.connection_job(topic, deadline)
+    ) -> Operation[FoundEntry | None]:
+        connection = yield from self._lookup.connection_operation(topic, deadline)
         with TemporaryConsumer(connection, topic) as consumer:
             yield consumer.subscribe(position, deadline)
             return (yield from _first_entry(consumer, position, deadline, caution))
 
-    def _from_time_job(
+    def _from_time_operation(
         self, topic: str, time: int, deadline: Deadline, caution: _Caution
-    ) -> Job[FoundEntry | None]:
-        connection = yield from self._lookup.connection_job(topic, deadline)
+    ) -> Operation[FoundEntry | None]:
+        connection = yield from self._lookup.connection_operation(topic, deadline)
         name = unique_name("pulsar-spark-time")
         found: FoundEntry | None = None
         for _ in range(2):
@@ -157,7 +159,7 @@ class Probe:
         return found
 
 
-def _retried(attempt: JobFactory[T]) -> JobFactory[T]:
+def _retried(attempt: OperationFactory[T]) -> OperationFactory[T]:
     return lambda deadline: retrying(attempt, deadline)
 
 
@@ -186,8 +188,8 @@ def _only(results: list[FoundEntry | PulsarError | None]) -> FoundEntry | None:
 
 def _first_entry(
     consumer: TemporaryConsumer, position: Position, deadline: Deadline, caution: _Caution
-) -> Job[FoundEntry | None]:
-    """Return a job for the first entry of a subscription that reaches beyond `position`.
+) -> Operation[FoundEntry | None]:
+    """Return an operation for the first entry of a subscription that reaches beyond `position`.
 
     It raises ConnectionLost where another consumer may learn something else.
     """

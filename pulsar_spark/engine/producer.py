@@ -3,9 +3,9 @@
 Threads. `send`, `flush` and `close` run on the caller's thread, which does all the work of
 encoding and writing. Receipts arrive on the connection's receive thread, which completes the
 window and runs the callbacks of sends; a callback must be quick and must not wait for the
-producer. When the broker or the connection goes away, a thread of the client's scheduler
+producer. When the broker or the connection goes away, a thread of the client's timers
 registers again, with growing pauses, and writes everything that is pending once more, so a
-producer whose callers do something else makes progress too. The scheduler also ends sends
+producer whose callers do something else makes progress too. The timers also end sends
 whose time is up.
 
 Locks, taken in this order: `_order` (one sender at a time, also while it waits for room),
@@ -23,12 +23,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pulsar_spark.engine.backoff import Deadline
-from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.inflight_window import InflightWindow, PendingSend, Verdict
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.outgoing import OutgoingEntry, SendLimits, encode_entry
 from pulsar_spark.engine.producer_session import Identity, Registrar, Registration
+from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     BrokerChecksumError,
     ClosedError,
@@ -76,28 +76,28 @@ class Producer:
 
     def __init__(
         self,
-        cluster: Cluster,
+        context: ClientContext,
         topic: str,
         options: ProducerOptions | None = None,
         on_failure: Callable[[PulsarError], None] | None = None,
     ) -> None:
         self._options = options or ProducerOptions()
-        self._cluster = cluster
+        self._context = context
         self._topic = TopicName.parse(topic)
         self.topic = str(self._topic)
         self.partition = self._topic.partition_index
         self._on_failure = on_failure
         self._pid = os.getpid()
-        self._registrar = Registrar(cluster, self, _identity(self.topic, self._options))
+        self._registrar = Registrar(context, self, _identity(self.topic, self._options))
         self._limits: SendLimits | None = None
         self._order = threading.Lock()
         self._wire = threading.Lock()
         self._window = InflightWindow(
-            cluster.budget,
-            cluster.scheduler,
+            context.budget,
+            context.timers,
             max_messages=self._options.max_pending_messages,
             timeout=self._options.send_timeout,
-            describe=self._context,
+            describe=self._where,
             trouble=lambda: self._registrar.trouble,
             give_up=self._fail,
         )
@@ -111,7 +111,7 @@ class Producer:
         self._last_message_id: MessageId | None = None
         self._first_chunk: MessageId | None = None
         self._duplicates = 0
-        cluster.add(self)
+        context.add(self)
 
     # --- what it is ---------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class Producer:
         broker's refusal, or OperationTimeout with the last trouble as its cause.
         """
         self._check_process()
-        deadline = Deadline(timeout or self._cluster.options.operation_timeout)
+        deadline = Deadline(timeout or self._context.options.operation_timeout)
         with self._window.changed:
             self._window.check()
             mine = not self._opening
@@ -207,7 +207,7 @@ class Producer:
         # One sender at a time: sequence ids follow the order in which entries are sent.
         if not self._order.acquire(timeout=self._window.timeout):
             raise OperationTimeout(
-                f"no turn to send came within {self._window.timeout:g} s", **self._context()
+                f"no turn to send came within {self._window.timeout:g} s", **self._where()
             )
         try:
             limits = self._limits or self._open_limits()
@@ -247,7 +247,7 @@ class Producer:
                 self.flush(timeout)
         finally:
             error = ClosedError("the producer is closed", topic=self.topic)
-            self._leave(error, self._cluster.options.operation_timeout)
+            self._leave(error, self._context.options.operation_timeout)
 
     def abort(self) -> None:
         """Leave without waiting for anything: what is pending fails with ClosedError."""
@@ -343,7 +343,7 @@ class Producer:
                 error = MessageTooLarge(
                     f"a pending message of {send.size} bytes does not fit the topic's new "
                     f"broker, which takes {most}",
-                    **self._context(),
+                    **self._where(),
                 )
                 self._fail(error)
                 return
@@ -372,7 +372,7 @@ class Producer:
             # again on a new one.
             raise RemoteProtocolError(
                 f"the broker acknowledged sequence id {receipt.sequence_id} before older ones",
-                **self._context(),
+                **self._where(),
             )
         if verdict is Verdict.OLDEST:
             self._complete(send, None, message_id)
@@ -398,7 +398,7 @@ class Producer:
             if registration is not self._registration:
                 return
             verdict = self._window.pending.judge(command.sequence_id)
-        error = from_server_error(command.error, command.message, **self._context())
+        error = from_server_error(command.error, command.message, **self._where())
         if isinstance(error, _FATAL_SEND_ERRORS) or (
             isinstance(error, BrokerChecksumError) and verdict is Verdict.OLDEST
         ):
@@ -415,14 +415,14 @@ class Producer:
             if registration is not self._registration or self._window.ended:
                 return
             self._registration = None
-        error = error.with_context(**self._context(registration.broker))
+        error = error.with_context(**self._where(registration.broker))
         self._registrar.come_back(registration, error, close_first=close_first)
 
     # --- the end ------------------------------------------------------------------------------
 
     def on_client_closed(self) -> None:
         """The client was closed: what is pending fails, a producer with nothing to lose ends."""
-        error = ClosedError("the client was closed", **self._context())
+        error = ClosedError("the client was closed", **self._where())
         if self.pending_messages:
             self._fail(error)
         else:
@@ -435,7 +435,7 @@ class Producer:
         if registration is not None:
             # Saying good-bye can block, and this may be the receive thread.
             with contextlib.suppress(ClosedError):
-                self._cluster.scheduler.call_later(0.0, registration.close_quietly)
+                self._context.timers.call_later(0.0, registration.close_quietly)
         if self._on_failure is not None:
             self._on_failure(error)
 
@@ -483,7 +483,7 @@ class Producer:
                 topic=self.topic,
             )
 
-    def _context(self, broker: str | None = None) -> dict[str, Any]:
+    def _where(self, broker: str | None = None) -> dict[str, Any]:
         if broker is None and (registration := self._registration) is not None:
             broker = registration.broker
         if broker is None and (trouble := self._registrar.trouble) is not None:

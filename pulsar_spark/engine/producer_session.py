@@ -2,7 +2,7 @@
 
 A producer that comes back after a disconnect gets a new registration, so that what an old
 connection still says is told from what the present one says. The first time it registers on the
-caller's thread, within a deadline. Later on threads of the client's scheduler, with growing
+caller's thread, within a deadline. Later on threads of the client's timers, with growing
 pauses, for as long as the producer lives: its pending messages have their own time limit.
 """
 
@@ -19,9 +19,9 @@ from typing import Any, Protocol
 from google.protobuf.message import Message
 
 from pulsar_spark.engine.addresses import BrokerAddress
-from pulsar_spark.engine.backoff import Backoff, Deadline
-from pulsar_spark.engine.cluster import Cluster
 from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.retry import Backoff, Deadline
 from pulsar_spark.errors import (
     ClosedError,
     ConnectionLost,
@@ -243,10 +243,10 @@ class Registrar:
     `trouble` is the last error of an attempt, None once one has succeeded.
     """
 
-    def __init__(self, cluster: Cluster, owner: RegistrarOwner, identity: Identity) -> None:
+    def __init__(self, context: ClientContext, owner: RegistrarOwner, identity: Identity) -> None:
         self.identity = identity
         self.trouble: PulsarError | None = None
-        self._cluster = cluster
+        self._context = context
         self._owner = owner
         self._stopped = threading.Event()
         # The rest belongs to the attempt that is under way.
@@ -297,7 +297,7 @@ class Registrar:
     def _note_assignment(self, lost: Registration) -> None:
         command = lost.close_command
         if command is not None:
-            self._assigned = self._cluster.assigned_broker(command, lost.connection.address)
+            self._assigned = self._context.assigned_broker(command, lost.connection.address)
 
     def _try_later(self, error: PulsarError) -> None:
         self.trouble = error
@@ -305,14 +305,14 @@ class Registrar:
             self._owner.give_up(error)
             return
         try:
-            self._cluster.scheduler.call_later(self._pause(error), self._try_again)
+            self._context.timers.call_later(self._pause(error), self._try_again)
         except ClosedError as closed:
             self._owner.give_up(closed)
 
     def _try_again(self) -> None:
         if self._stopped.is_set():
             return
-        timeout = self._cluster.options.operation_timeout
+        timeout = self._context.options.operation_timeout
         try:
             closing, self._closing = self._closing, None
             if closing is not None:
@@ -329,9 +329,9 @@ class Registrar:
         deadline = Deadline(timeout)
         assigned, self._assigned = self._assigned, None
         if assigned is not None:
-            connection = self._cluster.pool.get(assigned)
+            connection = self._context.pool.get(assigned)
         else:
-            connection = self._cluster.connection_for(self.identity.topic, timeout)
+            connection = self._context.connection_for(self.identity.topic, timeout)
         registration = Registration(self._owner, connection)
         success = registration.open(self.identity, max(deadline.remaining(), 0.001))
         self._backoff.reset()
@@ -353,7 +353,7 @@ class Registrar:
         self._busy_until = None
         if isinstance(error, ClosedError):
             # A connection that someone closed can be replaced, a closed client cannot.
-            return not self._cluster.closed
+            return not self._context.closed
         return error.retryable or isinstance(error, OperationTimeout)
 
     def _pause(self, error: PulsarError) -> float:

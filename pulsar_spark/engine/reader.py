@@ -18,16 +18,16 @@ from types import TracebackType
 from typing import Any
 
 from pulsar_spark.engine.addresses import BrokerAddress, assigned_broker
-from pulsar_spark.engine.backoff import Backoff, Deadline
 from pulsar_spark.engine.connection import ClientConnection
-from pulsar_spark.engine.connection_pool import ConnectionPool
+from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.delivery import Delivery, Ended, LastId
 from pulsar_spark.engine.entries import EntryDecoder, LoneChunk, ReceivedEntry
 from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.permits import Permits
-from pulsar_spark.engine.pipeline import Job, is_retryable, run
 from pulsar_spark.engine.probe import Probe
+from pulsar_spark.engine.retry import Backoff, Deadline, is_retryable
 from pulsar_spark.engine.temporary_consumer import unique_name
 from pulsar_spark.errors import (
     BrokerError,
@@ -325,7 +325,7 @@ class EntryReader:
         try:
             # With several service hosts, each may take the connection timeout.
             timeout = max(_ATTEMPT_TIMEOUT, self._pool.options.operation_timeout)
-            run(self._subscribe_job, timeout)
+            run(self._subscribe_operation, timeout)
         except PulsarError as error:
             self._down += time.monotonic() - started
             self._retry_at = time.monotonic() + self._backoff.next()
@@ -342,15 +342,15 @@ class EntryReader:
         self._error = error
         raise error
 
-    def _subscribe_job(self, deadline: Deadline) -> Job[None]:
+    def _subscribe_operation(self, deadline: Deadline) -> Operation[None]:
         moved_to, self._moved_to = self._moved_to, None
         if moved_to is not None:
             connection: ClientConnection = yield self._pool.get_async(moved_to)
         else:
-            connection = yield from self._lookup.connection_job(self.topic, deadline)
+            connection = yield from self._lookup.connection_operation(self.topic, deadline)
         if self.position == LATEST_POSITION:
             # From here on "latest" is a place like any other, so that a reconnect loses nothing.
-            last_id = yield from self._lookup.last_message_id_job(self.topic, deadline)
+            last_id = yield from self._lookup.last_message_id_operation(self.topic, deadline)
             self._decoder.position = Position.after(last_id)
 
         def stop() -> None:

@@ -1,6 +1,6 @@
 """One durable subscription on each of many topic partitions: attached, asked and acknowledged.
 
-Whatever is asked is asked of all at once (see `pipeline`). Consumers that lose their place come
+Whatever is asked is asked of all at once (see `operations`). Consumers that lose their place come
 back in the background, ever more slowly while that fails; a question brings them back at once.
 """
 
@@ -14,10 +14,10 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from typing import Any, TypeVar
 
-from pulsar_spark.engine.backoff import Backoff, Deadline
-from pulsar_spark.engine.cluster import Cluster
 from pulsar_spark.engine.consumer import DurableConsumer, TopicEnd
-from pulsar_spark.engine.pipeline import JobFactory, is_retryable, retrying, run_many
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.operations import OperationFactory, run_many
+from pulsar_spark.engine.retry import Backoff, Deadline, is_retryable, retrying
 from pulsar_spark.errors import ClosedError, PulsarError
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 
@@ -37,10 +37,10 @@ class SubscriptionSet:
     """
 
     def __init__(
-        self, cluster: Cluster, name: str, timeout: float, *, read_compacted: bool = False
+        self, context: ClientContext, name: str, timeout: float, *, read_compacted: bool = False
     ) -> None:
         self.name = name
-        self._cluster = cluster
+        self._context = context
         self._timeout = timeout
         self._read_compacted = read_compacted
         self._consumers: dict[str, DurableConsumer] = {}
@@ -64,7 +64,7 @@ class SubscriptionSet:
         `initial` (EARLIEST or LATEST) is where a subscription begins that does not exist yet.
         """
         self._consumers[topic] = DurableConsumer(
-            self._cluster,
+            self._context,
             topic,
             self.name,
             initial,
@@ -111,15 +111,15 @@ class SubscriptionSet:
         """
         reached = known or {}
 
-        def job(consumer: DurableConsumer) -> JobFactory[TopicEnd]:
+        def operation(consumer: DurableConsumer) -> OperationFactory[TopicEnd]:
             upto = reached.get(consumer.topic, EARLIEST_POSITION)
-            return lambda deadline: consumer.end_job(deadline, upto)
+            return lambda deadline: consumer.end_operation(deadline, upto)
 
-        return self._ask(topics, job)
+        return self._ask(topics, operation)
 
     def backlogs(self) -> dict[str, int | PulsarError]:
         """Return the entries of each topic partition that are not acknowledged."""
-        answers = self._ask(None, lambda consumer: consumer.stats_job)
+        answers = self._ask(None, lambda consumer: consumer.stats_operation)
         return {
             topic: answer if isinstance(answer, PulsarError) else int(answer.msgBacklog)
             for topic, answer in answers.items()
@@ -129,18 +129,20 @@ class SubscriptionSet:
         """Move subscriptions, also backwards."""
         return self._ask(
             positions,
-            lambda consumer: lambda end: consumer.seek_job(positions[consumer.topic], end),
+            lambda consumer: lambda end: consumer.seek_operation(positions[consumer.topic], end),
         )
 
     def unsubscribe(self) -> dict[str, PulsarError | None]:
         """Remove the subscriptions from the brokers."""
-        return self._ask(None, lambda consumer: consumer.unsubscribe_job)
+        return self._ask(None, lambda consumer: consumer.unsubscribe_operation)
 
     def _ask(
-        self, topics: Iterable[str] | None, job: Callable[[DurableConsumer], JobFactory[T]]
+        self,
+        topics: Iterable[str] | None,
+        operation: Callable[[DurableConsumer], OperationFactory[T]],
     ) -> dict[str, T | PulsarError]:
         names = list(self._consumers if topics is None else topics)
-        factories = [self._retried(job(self._consumers[name])) for name in names]
+        factories = [self._retried(operation(self._consumers[name])) for name in names]
         results = run_many(factories, self._timeout)
         return {
             name: result.with_context(topic=name) if isinstance(result, PulsarError) else result
@@ -148,7 +150,7 @@ class SubscriptionSet:
         }
 
     @staticmethod
-    def _retried(attempt: JobFactory[T]) -> JobFactory[T]:
+    def _retried(attempt: OperationFactory[T]) -> OperationFactory[T]:
         return lambda deadline: retrying(attempt, deadline)
 
     # --- acknowledgements -----------------------------------------------------------------------
@@ -170,7 +172,7 @@ class SubscriptionSet:
                 return
             self._reviving = True
         with contextlib.suppress(ClosedError):
-            self._cluster.scheduler.call_later(self._backoff.next(), self._revive)
+            self._context.timers.call_later(self._backoff.next(), self._revive)
 
     def _revive(self) -> None:
         """Attach all consumers that lost their place; in the background."""
@@ -180,7 +182,8 @@ class SubscriptionSet:
                 return
         lost = [consumer for consumer in list(self._consumers.values()) if not consumer.attached]
         results = run_many(
-            [consumer.attach_job for consumer in lost], self._cluster.options.operation_timeout
+            [consumer.attach_operation for consumer in lost],
+            self._context.options.operation_timeout,
         )
         again = False
         for consumer, result in zip(lost, results, strict=True):

@@ -12,8 +12,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from pulsar_spark.engine.backoff import Deadline
 from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import BrokerError, ConnectionLost, PulsarError
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -32,7 +32,7 @@ def unique_name(prefix: str) -> str:
 class TemporaryConsumer:
     """A consumer on a non-durable subscription of its own; a context manager that closes it.
 
-    The methods return futures, to be yielded by jobs. It is a ConsumerHandler.
+    The methods return futures, to be yielded by operations. It is a ConsumerHandler.
     """
 
     def __init__(self, connection: ClientConnection, topic: str, name: str | None = None) -> None:

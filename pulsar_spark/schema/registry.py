@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from pulsar_spark.engine.backoff import Deadline
 from pulsar_spark.engine.lookup import Lookup
-from pulsar_spark.engine.pipeline import Job
+from pulsar_spark.engine.operations import Operation
+from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import PulsarError, SchemaMismatch, TopicNotFound
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -28,7 +28,7 @@ def latest_schemas(
     """
 
     return lookup.ask_many(
-        topics, lambda topic, deadline: _schema_job(lookup, topic, None, deadline)
+        topics, lambda topic, deadline: _schema_operation(lookup, topic, None, deadline)
     )
 
 
@@ -37,7 +37,9 @@ def older_schemas(lookup: Lookup, topic: str) -> Iterator[SchemaInfo]:
 
     Versions that are gone are passed over. Raises what brokers refuse with.
     """
-    answer = lookup.ask(topic, lambda name, deadline: _answer_job(lookup, name, None, deadline))
+    answer = lookup.ask(
+        topic, lambda name, deadline: _answer_operation(lookup, name, None, deadline)
+    )
     latest = b"" if answer is None else answer.schema_version
     if len(latest) != _VERSION_SIZE:
         return
@@ -56,15 +58,15 @@ def register_schema(lookup: Lookup, topic: str, schema: SchemaInfo) -> bytes:
     with.
     """
 
-    def job(name: str, deadline: Deadline) -> Job[bytes]:
-        connection = yield from lookup.connection_job(name, deadline)
+    def operation(name: str, deadline: Deadline) -> Operation[bytes]:
+        connection = yield from lookup.connection_operation(name, deadline)
         answer: pb.CommandGetOrCreateSchemaResponse = yield connection.request_async(
             lambda request_id: commands.get_or_create_schema(name, request_id, schema.to_pb()),
             deadline.attempt(),
         )
         return answer.schema_version
 
-    return lookup.ask(topic, job)
+    return lookup.ask(topic, operation)
 
 
 class SchemaVersions:
@@ -95,7 +97,7 @@ class SchemaVersions:
     def _ask(self, version: bytes) -> SchemaInfo:
         found = self._lookup.ask(
             self._topic,
-            lambda topic, deadline: _schema_job(self._lookup, topic, version, deadline),
+            lambda topic, deadline: _schema_operation(self._lookup, topic, version, deadline),
         )
         if found is None:
             raise SchemaMismatch(
@@ -112,19 +114,19 @@ def version_number(version: bytes) -> str:
     return str(int.from_bytes(version, "big")) if len(version) == _VERSION_SIZE else version.hex()
 
 
-def _schema_job(
+def _schema_operation(
     lookup: Lookup, topic: str, version: bytes | None, deadline: Deadline
-) -> Job[SchemaInfo | None]:
-    answer = yield from _answer_job(lookup, topic, version, deadline)
+) -> Operation[SchemaInfo | None]:
+    answer = yield from _answer_operation(lookup, topic, version, deadline)
     if answer is None or not answer.HasField("schema"):
         return None
     return SchemaInfo.from_pb(answer.schema)
 
 
-def _answer_job(
+def _answer_operation(
     lookup: Lookup, topic: str, version: bytes | None, deadline: Deadline
-) -> Job[pb.CommandGetSchemaResponse | None]:
-    connection = yield from lookup.pool.service_job()
+) -> Operation[pb.CommandGetSchemaResponse | None]:
+    connection = yield from lookup.pool.service_operation()
     try:
         answer: pb.CommandGetSchemaResponse = yield connection.request_async(
             lambda request_id: commands.get_schema(topic, request_id, version),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.schema.column_names import KEY
 from pulsar_spark.schema.record_batches import PERMISSIVE, Projection
 from pulsar_spark.spark.columns import check_columns, project, read_schema
@@ -39,8 +39,8 @@ def infer_values(options: ReadOptions) -> ValueType | None:
     if options.raw and options.pattern is None:
         # Nothing needs to be asked, and planning says whether the topics exist.
         return ValueType()
-    with Cluster(options.client) as cluster:
-        planner = Planner(cluster, options)
+    with ClientContext(options.client) as context:
+        planner = Planner(context, options)
         topics = planner.find_topics().topics if options.waiting else planner.topics()
         return planner.value_type(topics) if topics else None
 
@@ -74,8 +74,8 @@ class PulsarBatchReader(DataSourceReader):
 
         Raises what `Planner` raises, and OptionError for a schema that does not fit the topics.
         """
-        with Cluster(self._options.client) as cluster:
-            planner = Planner(cluster, self._options)
+        with ClientContext(self._options.client) as context:
+            planner = Planner(context, self._options)
             topics = planner.topics()
             kind = planner.value_type(topics)
             project(self._schema, kind, self._options.corrupt_column, self._options.mode)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.entries import ReceivedEntry
 from pulsar_spark.engine.lookup import Lookup
 from pulsar_spark.engine.probe import Probe
@@ -39,15 +39,15 @@ def read_partition(
     failOnDataLoss, raises TopicNotFound for a topic that is gone and DataLossError for a start
     that was deleted since the read was planned; without, logs them and goes on.
     """
-    with Cluster(options.client) as cluster:
+    with ClientContext(options.client) as context:
         builder = RecordBatchBuilder(
             schema,
             projection,
             partition.topic,
             TopicName.parse(partition.topic).partition_index,
-            SchemaVersions(cluster.lookup, partition.topic),
+            SchemaVersions(context.lookup, partition.topic),
         )
-        for entry in _entries(cluster, options, partition):
+        for entry in _entries(context, options, partition):
             yield from builder.add(entry)
         yield from builder.flush()
         if builder.dropped:
@@ -59,25 +59,25 @@ def read_partition(
 
 
 def _entries(
-    cluster: Cluster, options: ReadOptions, partition: PulsarInputPartition
+    context: ClientContext, options: ReadOptions, partition: PulsarInputPartition
 ) -> Iterator[ReceivedEntry]:
     start, end = partition.range
     first: Position | None = None
-    with EntryReader(cluster.pool, partition.topic, start, end, options.reader) as reader:
+    with EntryReader(context.pool, partition.topic, start, end, options.reader) as reader:
         try:
             for entry in reader:
                 if first is None:
                     first = Position(entry.ledger_id, entry.entry_id)
-                    _check_start(cluster, options, partition, first)
+                    _check_start(context, options, partition, first)
                 yield entry
             if first is None:
-                _check_start(cluster, options, partition, end)
+                _check_start(context, options, partition, end)
         except TopicNotFound as error:
             _lost(options, error)
 
 
 def _check_start(
-    cluster: Cluster, options: ReadOptions, partition: PulsarInputPartition, found: Position
+    context: ClientContext, options: ReadOptions, partition: PulsarInputPartition, found: Position
 ) -> None:
     """Look whether messages from the planned start on were deleted, if others were found there.
 
@@ -87,9 +87,9 @@ def _check_start(
     start = partition.range[0]
     if start == EARLIEST_POSITION or found[:2] <= start[:2] or options.reader.read_compacted:
         return
-    if partition.resumed and _is_kept_behind(cluster, partition, found):
+    if partition.resumed and _is_kept_behind(context, partition, found):
         return
-    kept = Probe(cluster.pool).first_entry_at(partition.topic, EARLIEST_POSITION)
+    kept = Probe(context.pool).first_entry_at(partition.topic, EARLIEST_POSITION)
     if kept is not None and kept.start[:2] <= start[:2]:
         return
     _lost(
@@ -103,7 +103,9 @@ def _check_start(
     )
 
 
-def _is_kept_behind(cluster: Cluster, partition: PulsarInputPartition, found: Position) -> bool:
+def _is_kept_behind(
+    context: ClientContext, partition: PulsarInputPartition, found: Position
+) -> bool:
     """Whether a range that another one ended before can well begin with nothing.
 
     A ledger goes when all of it was read, so that a range begins in a later one. And a range can
@@ -112,7 +114,7 @@ def _is_kept_behind(cluster: Cluster, partition: PulsarInputPartition, found: Po
     start, end = partition.range
     if found != end:
         return found.ledger_id != start.ledger_id
-    last = Lookup(cluster.pool).last_message_id(partition.topic)
+    last = Lookup(context.pool).last_message_id(partition.topic)
     return last.ledger_id == end.ledger_id and entry_end(last) >= end
 
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from pyspark.sql.types import StructType
 
-from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.probe import FoundEntry, Probe
 from pulsar_spark.errors import DataLossError, InvalidOffset, PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageId, Position
@@ -77,12 +77,12 @@ class Start:
 
 
 class Planner:
-    """Plans one read with the connections of a cluster, which it does not close."""
+    """Plans one read with the connections of a client context, which it does not close."""
 
-    def __init__(self, cluster: Cluster, options: ReadOptions) -> None:
+    def __init__(self, context: ClientContext, options: ReadOptions) -> None:
         self._options = options
-        self._lookup = cluster.lookup
-        self._probe = Probe(cluster.pool)
+        self._lookup = context.lookup
+        self._probe = Probe(context.pool)
 
     # --- topics -------------------------------------------------------------------------------
 

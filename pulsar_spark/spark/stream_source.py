@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pulsar_spark.engine.cluster import Cluster
 from pulsar_spark.engine.consumer import EARLIEST, LATEST
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.probe import FoundEntry, Probe
 from pulsar_spark.engine.subscription_set import SubscriptionSet
 from pulsar_spark.errors import PulsarError, TopicNotFound
@@ -44,7 +44,7 @@ class StreamSource:
         self.last: StreamOffset | None = None
         """The offset that was decided on, or learnt, last."""
         self._options = options
-        self._cluster: Cluster | None = None
+        self._context: ClientContext | None = None
         self._subscriptions: SubscriptionSet | None = None
         self._topics: StreamTopics | None = None
         self._initial: StreamOffset | None = None
@@ -166,9 +166,9 @@ class StreamSource:
 
     def _sample(self, questions: Sequence[tuple[str, Position]]) -> list[Sample | None]:
         """Answer the questions of admission control."""
-        assert self._cluster is not None
+        assert self._context is not None
         answers: list[Sample | None] = []
-        for found in Probe(self._cluster.pool).first_entries_at(questions):
+        for found in Probe(self._context.pool).first_entries_at(questions):
             if isinstance(found, PulsarError):
                 raise found
             answers.append(None if found is None else _sample(found))
@@ -224,14 +224,14 @@ class StreamSource:
         Those of which nothing is left are not among them. It never raises: a batch does not fail
         because it cannot be told how many are to follow.
         """
-        if self._topics is None or self._cluster is None or self.last is None:
+        if self._topics is None or self._context is None or self.last is None:
             return {}
         ends = self.last.positions
         spans = {
             topic: (ends.get(topic, EARLIEST_POSITION), end)
             for topic, end in self._topics.seen.items()
         }
-        probe = Probe(self._cluster.pool, SAMPLE_SECONDS)
+        probe = Probe(self._context.pool, SAMPLE_SECONDS)
         try:
             return self._backlogs.left(spans, probe, int(time.time() * 1000))
         except Exception:
@@ -288,20 +288,20 @@ class StreamSource:
     # --- connections --------------------------------------------------------------------------
 
     def _planner(self) -> Planner:
-        if self._cluster is None:
-            self._cluster = Cluster(self._options.read.client)
-        return Planner(self._cluster, self._options.read)
+        if self._context is None:
+            self._context = ClientContext(self._options.read.client)
+        return Planner(self._context, self._options.read)
 
     def _open(self, name: str) -> SubscriptionSet:
         if self._subscriptions is None:
             planner = self._planner()
-            assert self._cluster is not None
+            assert self._context is not None
             reader = self._options.read.reader
             self._subscriptions = SubscriptionSet(
-                self._cluster, name, reader.poll_timeout, read_compacted=reader.read_compacted
+                self._context, name, reader.poll_timeout, read_compacted=reader.read_compacted
             )
             self._topics = StreamTopics(
-                self._cluster, planner, self._subscriptions, self._options.read
+                self._context, planner, self._subscriptions, self._options.read
             )
         return self._subscriptions
 
@@ -314,9 +314,9 @@ class StreamSource:
         if self._subscriptions is not None:
             self._subscriptions.close()
             self._subscriptions = self._topics = None
-        if self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None
+        if self._context is not None:
+            self._context.close()
+            self._context = None
 
 
 def _bounded(span: Span, target: Mapping[str, Position], topic: str) -> Span:

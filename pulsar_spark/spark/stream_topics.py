@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from pulsar_spark.engine.cluster import Cluster
 from pulsar_spark.engine.consumer import EARLIEST, LATEST, TopicEnd
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.probe import Probe
 from pulsar_spark.engine.subscription_set import SubscriptionSet
 from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
@@ -42,12 +42,12 @@ class StreamTopics:
 
     def __init__(
         self,
-        cluster: Cluster,
+        context: ClientContext,
         planner: Planner,
         subscriptions: SubscriptionSet,
         options: ReadOptions,
     ) -> None:
-        self._probe = Probe(cluster.pool)
+        self._probe = Probe(context.pool)
         self._planner = planner
         self._subscriptions = subscriptions
         self._options = options

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import PulsarError
@@ -53,12 +53,12 @@ class TaskWriter:
 
     def __init__(
         self,
-        cluster: Cluster,
+        context: ClientContext,
         options: WriteOptions,
         columns: WriteColumns,
         targets: Mapping[str, Target] | None = None,
     ) -> None:
-        self._cluster = cluster
+        self._context = context
         self._options = options
         self._columns = columns
         self._producer = replace(
@@ -139,7 +139,7 @@ class TaskWriter:
         try:
             target = self._targets.get(part.topic)
             if target is None:
-                target = find_target(self._cluster, self._options, self._columns, part.topic)
+                target = find_target(self._context, self._options, self._columns, part.topic)
             self._targets[part.topic] = target
             self._encoders[part.topic] = encoder = target.encoder(self._columns)
         except PulsarError as error:
@@ -154,7 +154,7 @@ class TaskWriter:
         if writer is None:
             schema = self._targets[topic].schema
             options: ProducerOptions = replace(self._producer, schema=schema)
-            writer = self._writers[topic] = PartitionedProducer(self._cluster, topic, options)
+            writer = self._writers[topic] = PartitionedProducer(self._context, topic, options)
         return writer
 
     def _count_failures(self, messages: int, error: PulsarError) -> None:
@@ -164,7 +164,7 @@ class TaskWriter:
 
 
 def find_target(
-    cluster: Cluster, options: WriteOptions, columns: WriteColumns, topic: str
+    context: ClientContext, options: WriteOptions, columns: WriteColumns, topic: str
 ) -> Target:
     """Return what rows are written as on a topic; asks the broker for its schema.
 
@@ -173,7 +173,7 @@ def find_target(
     owner = str(TopicName.parse(topic).partitioned)
     current: SchemaInfo | PulsarError | None = None
     if options.schema.value_format != "raw":
-        current = latest_schemas(cluster.lookup, [owner])[owner]
+        current = latest_schemas(context.lookup, [owner])[owner]
     if isinstance(current, PulsarError):
         raise current
     return target_for(owner, current, columns, options.schema)
@@ -186,8 +186,8 @@ def find_targets(options: WriteOptions, columns: WriteColumns) -> dict[str, Targ
     """
     if options.topic is None:
         return {}
-    with Cluster(options.client) as cluster:
-        return {options.topic: find_target(cluster, options, columns, options.topic)}
+    with ClientContext(options.client) as context:
+        return {options.topic: find_target(context, options, columns, options.topic)}
 
 
 def sum_up(messages: Sequence[WriterCommitMessage | None]) -> PulsarCommitMessage:
@@ -211,8 +211,8 @@ def write_task(
 
     Connections are made for the first row and closed in any case.
     """
-    with Cluster(options.client) as cluster:
-        writer = TaskWriter(cluster, options, columns, targets)
+    with ClientContext(options.client) as context:
+        writer = TaskWriter(context, options, columns, targets)
         try:
             for batch in batches:
                 if batch.num_rows:

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from pulsar_spark.client.callbacks import CallbackThread
-from pulsar_spark.engine.backoff import Deadline
+from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import OperationTimeout
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.outgoing import OutgoingEntry
 from pulsar_spark.engine.producer import Producer
@@ -134,11 +134,11 @@ class TopicScript:
 @contextmanager
 def topic(
     script: TopicScript | None = None, **options: Any
-) -> Iterator[tuple[TopicScript, Cluster, ScriptedBroker]]:
-    """Run a scripted broker, and a cluster of a client that is connected to it."""
+) -> Iterator[tuple[TopicScript, ClientContext, ScriptedBroker]]:
+    """Run a scripted broker, and a client context for it."""
     script = script or TopicScript()
-    with ScriptedBroker(script) as broker, Cluster(broker.options(**options)) as cluster:
-        yield script, cluster, broker
+    with ScriptedBroker(script) as broker, ClientContext(broker.options(**options)) as context:
+        yield script, context, broker
 
 
 class Results:
@@ -165,9 +165,9 @@ def batch(count: int, results: Results | None = None, **fields: Any) -> Outgoing
     return OutgoingEntry(lambda first: b"body %d" % first, count, callback=results, **fields)
 
 
-def make(cluster: Cluster, **options: Any) -> Producer:
+def make(context: ClientContext, **options: Any) -> Producer:
     """Return a producer of topic t."""
-    return Producer(cluster, "t", ProducerOptions(**{"send_timeout": 10.0, **options}))
+    return Producer(context, "t", ProducerOptions(**{"send_timeout": 10.0, **options}))
 
 
 def refuse(script: TopicScript, code: int, sequence_id: int = 1, times: int = 10**6) -> None:

@@ -23,9 +23,9 @@ from tests.engine.scripted_broker import Session
 def batcher(
     script: TopicScript | None = None, max_bytes: int | None = None, **options: Any
 ) -> Iterator[tuple[TopicScript, BatchAccumulator]]:
-    with topic(script) as (found, cluster, _):
+    with topic(script) as (found, context, _):
         chosen = ProducerOptions(**{"send_timeout": 10.0, **options})
-        yield found, BatchAccumulator(Producer(cluster, "t", chosen), chosen, max_bytes)
+        yield found, BatchAccumulator(Producer(context, "t", chosen), chosen, max_bytes)
 
 
 def columns(made: BatchAccumulator, payloads: list[bytes], keys: list[bytes] | None = None) -> None:

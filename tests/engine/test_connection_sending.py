@@ -23,8 +23,8 @@ def entries(producer_id: int, count: int) -> list[Entry]:
 
 
 def test_entries_that_are_sent_together_arrive_in_order() -> None:
-    with topic() as (script, cluster, _):
-        connection = cluster.connection_for("t", 5)
+    with topic() as (script, context, _):
+        connection = context.connection_for("t", 5)
         registration = Registration(Owner(), connection)
         registration.open(Identity(TOPIC, None, user_provided_name=False), 5)
         assert connection.send_payloads(entries(registration.producer_id, 100))
@@ -35,8 +35,8 @@ def test_entries_that_are_sent_together_arrive_in_order() -> None:
 
 
 def test_entries_of_a_producer_that_is_gone_are_pointless() -> None:
-    with topic() as (script, cluster, _):
-        connection = cluster.connection_for("t", 5)
+    with topic() as (script, context, _):
+        connection = context.connection_for("t", 5)
         owner = Owner()
         registration = Registration(owner, connection)
         registration.open(Identity(TOPIC, None, user_provided_name=False), 5)

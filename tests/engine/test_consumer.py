@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsar_spark.engine import backoff
 from pulsar_spark.engine import consumer as module
-from pulsar_spark.engine.backoff import Deadline
-from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine import retry
 from pulsar_spark.engine.consumer import EARLIEST, LATEST, DurableConsumer, TopicEnd
-from pulsar_spark.engine.pipeline import JobFactory, retrying, run
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.operations import OperationFactory, run
+from pulsar_spark.engine.retry import Deadline, retrying
 from pulsar_spark.errors import ClosedError, ConsumerBusy, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST as NO_MESSAGE
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
@@ -32,8 +32,8 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def cluster(broker: EmbeddedBroker) -> Iterator[Cluster]:
-    with Cluster(quick(broker)) as made:
+def context(broker: EmbeddedBroker) -> Iterator[ClientContext]:
+    with ClientContext(quick(broker)) as made:
         yield made
 
 
@@ -41,7 +41,7 @@ def is_attached(consumer: DurableConsumer) -> bool:
     return consumer.attached
 
 
-def ask(factory: JobFactory[TopicEnd]) -> TopicEnd:
+def ask(factory: OperationFactory[TopicEnd]) -> TopicEnd:
     return run(lambda deadline: retrying(factory, deadline), 10.0)
 
 
@@ -50,16 +50,16 @@ def backlog(broker: EmbeddedBroker) -> int:
 
 
 def test_it_holds_a_subscription_and_tells_where_the_topic_ends(
-    broker: EmbeddedBroker, cluster: Cluster
+    broker: EmbeddedBroker, context: ClientContext
 ) -> None:
     first = add_plain(broker, TOPIC, b"1")
-    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST)
     assert not is_attached(consumer)
-    end = ask(consumer.end_job)
+    end = ask(consumer.end_operation)
     assert is_attached(consumer)
     assert end.done == Position(first.ledger_id, 0)
     add_batch(broker, TOPIC, [b"2", b"3"])
-    end = ask(consumer.end_job)
+    end = ask(consumer.end_operation)
     assert (end.last.entry_id, end.last.batch_index, end.attachment) == (1, 1, 1)
     view = broker.subscriptions(TOPIC)["s"]
     assert (view.durable, view.kind, view.backlog) == (True, "Exclusive", 2)
@@ -72,29 +72,29 @@ def test_it_holds_a_subscription_and_tells_where_the_topic_ends(
 
 @pytest.mark.parametrize("initial,expected", [(EARLIEST, 1), (LATEST, 0)])
 def test_a_new_subscription_begins_where_it_is_told_to(
-    broker: EmbeddedBroker, cluster: Cluster, initial: int, expected: int
+    broker: EmbeddedBroker, context: ClientContext, initial: int, expected: int
 ) -> None:
     add_plain(broker, TOPIC, b"1")
-    ask(DurableConsumer(cluster, TOPIC, "s", initial).end_job)
+    ask(DurableConsumer(context, TOPIC, "s", initial).end_operation)
     assert backlog(broker) == expected
 
 
 @pytest.mark.fault(63)
-def test_an_empty_topic_has_no_last_message(broker: EmbeddedBroker, cluster: Cluster) -> None:
-    end = ask(DurableConsumer(cluster, TOPIC, "s", EARLIEST).end_job)
+def test_an_empty_topic_has_no_last_message(broker: EmbeddedBroker, context: ClientContext) -> None:
+    end = ask(DurableConsumer(context, TOPIC, "s", EARLIEST).end_operation)
     assert end.last.ledger_id == end.last.entry_id == NO_MESSAGE.ledger_id
 
 
 def test_acknowledgements_go_forward_only_and_inside_a_batch_by_its_bits(
-    broker: EmbeddedBroker, cluster: Cluster
+    broker: EmbeddedBroker, context: ClientContext
 ) -> None:
     for number in range(4):
         add_batch(broker, TOPIC, [b"%d" % number] * 3)
     ledger_id = broker.stats(TOPIC).ledgers[0]
-    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST)
     consumer.acknowledge(Position(ledger_id, 1))
     assert consumer.ack_pending
-    ask(consumer.end_job)
+    ask(consumer.end_operation)
     wait_until(lambda: not consumer.ack_pending)
     assert backlog(broker) == 3
     consumer.acknowledge(Position(ledger_id, 2, 2), 3)
@@ -111,38 +111,38 @@ def test_acknowledgements_go_forward_only_and_inside_a_batch_by_its_bits(
 
 
 def test_it_comes_back_with_its_acknowledgements_after_every_kind_of_loss(
-    broker: EmbeddedBroker, cluster: Cluster
+    broker: EmbeddedBroker, context: ClientContext
 ) -> None:
     lost = threading.Semaphore(0)
-    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST, on_lost=lost.release)
+    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST, on_lost=lost.release)
     for number in range(4):
         add_plain(broker, TOPIC, b"%d" % number)
     ledger_id = broker.stats(TOPIC).ledgers[0]
-    ask(consumer.end_job)
+    ask(consumer.end_operation)
     broker.faults.close_consumers(TOPIC)
     assert lost.acquire(timeout=5)
     assert not is_attached(consumer)
     consumer.acknowledge(Position(ledger_id, 2))
-    assert ask(consumer.end_job).attachment == 2
+    assert ask(consumer.end_operation).attachment == 2
     wait_until(lambda: backlog(broker) == 2)
     broker.faults.disconnect(reset=True)
     assert lost.acquire(timeout=5)
-    assert ask(consumer.end_job).attachment == 3
+    assert ask(consumer.end_operation).attachment == 3
     broker.restart()
     consumer.acknowledge(Position(ledger_id, 3))
-    end = ask(consumer.end_job)
+    end = ask(consumer.end_operation)
     wait_until(lambda: backlog(broker) == 1)
     assert end.attachment == 4
 
 
 @pytest.mark.fault(73)
 def test_an_acknowledgement_that_is_refused_is_sent_again_with_the_next_one(
-    broker: EmbeddedBroker, cluster: Cluster, caplog: pytest.LogCaptureFixture
+    broker: EmbeddedBroker, context: ClientContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_plain(broker, TOPIC, b"1")
     ledger_id = broker.stats(TOPIC).ledgers[0]
-    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
-    ask(consumer.end_job)
+    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST)
+    ask(consumer.end_operation)
     broker.faults.error("ACK", "MetadataError", "no", times=1)
     consumer.acknowledge(Position(ledger_id, 1))
     wait_until(lambda: "could not be acknowledged" in caplog.text)
@@ -155,57 +155,57 @@ def test_an_acknowledgement_that_is_refused_is_sent_again_with_the_next_one(
 
 @pytest.mark.fault(70)
 def test_a_name_in_use_is_an_error_once_it_is_known_to_be_no_remnant(
-    broker: EmbeddedBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, context: ClientContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BUSY_SECONDS", 1.2)
-    with Cluster(quick(broker)) as other:
+    with ClientContext(quick(broker)) as other:
         first = DurableConsumer(other, TOPIC, "s", EARLIEST)
-        ask(first.end_job)
-        second = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+        ask(first.end_operation)
+        second = DurableConsumer(context, TOPIC, "s", EARLIEST)
         with pytest.raises(ConsumerBusy, match="each its own name"):
-            ask(second.end_job)
+            ask(second.end_operation)
         assert broker.faults.seen("SUBSCRIBE", direction="in") >= 3
         timer = threading.Timer(0.3, first.close)
         timer.start()
-        ask(second.end_job)
+        ask(second.end_operation)
         timer.join()
 
 
 def test_a_topic_that_does_not_exist_is_not_created(
-    broker: EmbeddedBroker, cluster: Cluster
+    broker: EmbeddedBroker, context: ClientContext
 ) -> None:
     with pytest.raises(TopicNotFound):
-        ask(DurableConsumer(cluster, TOPIC + "x", "s", EARLIEST).end_job)
+        ask(DurableConsumer(context, TOPIC + "x", "s", EARLIEST).end_operation)
     assert broker.topics() == [TOPIC]
 
 
 def test_a_subscription_can_be_moved_back_and_removed(
-    broker: EmbeddedBroker, cluster: Cluster
+    broker: EmbeddedBroker, context: ClientContext
 ) -> None:
     for number in range(3):
         add_plain(broker, TOPIC, b"%d" % number)
     ledger_id = broker.stats(TOPIC).ledgers[0]
-    consumer = DurableConsumer(cluster, TOPIC, "s", LATEST)
-    ask(consumer.end_job)
-    run(lambda deadline: consumer.seek_job(Position(ledger_id, 1), deadline), 5.0)
+    consumer = DurableConsumer(context, TOPIC, "s", LATEST)
+    ask(consumer.end_operation)
+    run(lambda deadline: consumer.seek_operation(Position(ledger_id, 1), deadline), 5.0)
     assert is_attached(consumer)
     assert backlog(broker) == 2
-    stats = run(consumer.stats_job, 5.0)
+    stats = run(consumer.stats_operation, 5.0)
     assert stats.msgBacklog == 2
-    run(consumer.unsubscribe_job, 5.0)
+    run(consumer.unsubscribe_operation, 5.0)
     assert broker.subscriptions(TOPIC) == {}
     with pytest.raises(ClosedError):
-        run(consumer.end_job, 5.0)
+        run(consumer.end_operation, 5.0)
 
 
 def test_questions_at_the_same_time_attach_it_once(
-    broker: EmbeddedBroker, cluster: Cluster
+    broker: EmbeddedBroker, context: ClientContext
 ) -> None:
     broker.faults.delay("SUBSCRIBE", 0.3)
-    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST)
     found: list[TopicEnd] = []
     threads = [
-        threading.Thread(target=lambda: found.append(ask(consumer.end_job))) for _ in range(4)
+        threading.Thread(target=lambda: found.append(ask(consumer.end_operation))) for _ in range(4)
     ]
     for thread in threads:
         thread.start()
@@ -218,15 +218,15 @@ def test_questions_at_the_same_time_attach_it_once(
 def test_a_broker_that_does_not_answer_is_asked_anew(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backoff, "ATTEMPT_SECONDS", 0.5)
-    with Cluster(quick(broker)) as cluster:
-        consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
-        ask(consumer.end_job)
+    monkeypatch.setattr(retry, "ATTEMPT_SECONDS", 0.5)
+    with ClientContext(quick(broker)) as context:
+        consumer = DurableConsumer(context, TOPIC, "s", EARLIEST)
+        ask(consumer.end_operation)
         broker.faults.drop("GET_LAST_MESSAGE_ID", times=1)
         deadline = Deadline(10)
         while not deadline.expired():
             try:
-                assert run(consumer.end_job, 5.0).attachment == 2
+                assert run(consumer.end_operation, 5.0).attachment == 2
                 return
             except TimeoutError:
                 continue
@@ -236,14 +236,14 @@ def test_a_broker_that_does_not_answer_is_asked_anew(
 
 
 def end_of(consumer: DurableConsumer, known: Position) -> TopicEnd:
-    return run(lambda end: retrying(lambda to: consumer.end_job(to, known), end), 10.0)
+    return run(lambda end: retrying(lambda to: consumer.end_operation(to, known), end), 10.0)
 
 
 @pytest.mark.fault(14)
 def test_that_less_is_there_than_was_is_believed_of_no_consumer_without_a_topic(
-    broker: EmbeddedBroker, cluster: Cluster
+    broker: EmbeddedBroker, context: ClientContext
 ) -> None:
-    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST)
     last = add_plain(broker, TOPIC, b"1")
     reached = Position(last.ledger_id, 1)
     assert end_of(consumer, reached).last.entry_id == 0
@@ -259,25 +259,25 @@ def test_that_less_is_there_than_was_is_believed_of_no_consumer_without_a_topic(
 
 @pytest.mark.fault(14)
 def test_that_nothing_is_there_is_not_believed_for_ever_of_a_consumer_without_a_topic(
-    broker: EmbeddedBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, context: ClientContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_DOUBT_SECONDS", 0.1)
     monkeypatch.setattr(module, "_DOUBT_SPREAD", 0.1)
-    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
-    assert ask(consumer.end_job).last.entry_id == -1
+    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST)
+    assert ask(consumer.end_operation).last.entry_id == -1
     lose_topic(broker, TOPIC)
     add_plain(broker, TOPIC, b"1")
-    wait_until(lambda: ask(consumer.end_job).last.entry_id == 0)
+    wait_until(lambda: ask(consumer.end_operation).last.entry_id == 0)
     assert len(broker.subscriptions(TOPIC)["s"].consumers) == 1
 
 
 @pytest.mark.fault(55, 63)
 def test_what_is_made_sure_of_once_is_not_asked_again(
-    broker: EmbeddedBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, context: ClientContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST)
     for _ in range(3):
-        assert ask(consumer.end_job).last.entry_id == -1
+        assert ask(consumer.end_operation).last.entry_id == -1
     assert broker.faults.seen("SUBSCRIBE", direction="in") == 1
     # It was deleted and created again, or trimmed: it does end before what is known of it.
     for _ in range(3):
@@ -299,11 +299,11 @@ def test_what_is_made_sure_of_once_is_not_asked_again(
 
 
 def test_a_topic_that_went_elsewhere_is_looked_for(
-    broker: EmbeddedBroker, cluster: Cluster
+    broker: EmbeddedBroker, context: ClientContext
 ) -> None:
-    consumer = DurableConsumer(cluster, TOPIC, "s", EARLIEST)
+    consumer = DurableConsumer(context, TOPIC, "s", EARLIEST)
     add_plain(broker, TOPIC, b"1")
-    ask(consumer.end_job)
+    ask(consumer.end_operation)
     lookups = broker.faults.seen("LOOKUP")
     lose_topic(broker, TOPIC)
     broker.faults.error("SUBSCRIBE", "ServiceNotReady", times=2)

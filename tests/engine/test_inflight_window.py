@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.backoff import Deadline
 from pulsar_spark.engine.inflight_window import (
     InflightWindow,
     MemoryBudget,
@@ -17,7 +16,8 @@ from pulsar_spark.engine.inflight_window import (
     PendingSend,
     Verdict,
 )
-from pulsar_spark.engine.scheduler import Scheduler
+from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import ClosedError, ConnectionLost, OperationTimeout, PulsarError
 from pulsar_spark.protocol import commands
 
@@ -127,7 +127,7 @@ class Windowed:
     """A window with what it needs around it."""
 
     def __init__(self) -> None:
-        self.scheduler = Scheduler("test-window")
+        self.timers = Timers("test-window")
         self.budget = MemoryBudget(1000)
         self.given_up: list[PulsarError] = []
         self.trouble: PulsarError | None = None
@@ -140,7 +140,7 @@ class Windowed:
 
         window = InflightWindow(
             self.budget,
-            self.scheduler,
+            self.timers,
             max_messages=max_messages,
             timeout=timeout,
             describe=lambda: {"topic": "t", "broker": "b"},
@@ -154,7 +154,7 @@ class Windowed:
 def around() -> Iterator[Windowed]:
     made = Windowed()
     yield made
-    made.scheduler.close()
+    made.timers.close()
 
 
 def put(window: InflightWindow, *sends: PendingSend) -> None:
@@ -285,7 +285,7 @@ def test_no_timeout_is_a_long_one(around: Windowed) -> None:
 
 
 def test_a_window_of_a_closed_client_still_ends_by_its_waits(around: Windowed) -> None:
-    around.scheduler.close()
+    around.timers.close()
     window = around.make(timeout=0.05)
     put(window, send(0))
     with pytest.raises(OperationTimeout):

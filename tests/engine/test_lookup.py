@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from pulsar_spark.engine.addresses import BrokerAddress
-from pulsar_spark.engine.connection_pool import ConnectionPool
+from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookup import Lookup
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import (

@@ -49,8 +49,8 @@ def by_partition(script: TopicScript) -> dict[int, list[bytes]]:
 
 
 def test_a_topic_without_partitions_is_written_as_it_is() -> None:
-    with topic() as (script, cluster, _):
-        with PartitionedProducer(cluster, "t", options()) as writer:
+    with topic() as (script, context, _):
+        with PartitionedProducer(context, "t", options()) as writer:
             writer.write(MessageColumns([b"%d" % number for number in range(2500)]))
         assert {command.topic for _, command in script.producers} == {TOPIC}
         assert payloads_of(script) == [b"%d" % number for number in range(2500)]
@@ -60,15 +60,15 @@ def test_a_topic_without_partitions_is_written_as_it_is() -> None:
 
 
 def test_a_single_partition_is_written_as_it_is_named() -> None:
-    with topic(TopicScript(partitions=4)) as (script, cluster, _):
-        with PartitionedProducer(cluster, "t-partition-2", options()) as writer:
+    with topic(TopicScript(partitions=4)) as (script, context, _):
+        with PartitionedProducer(context, "t-partition-2", options()) as writer:
             writer.write(MessageColumns([b"1"], keys=["any"]))
         assert {command.topic for _, command in script.producers} == {f"{TOPIC}-partition-2"}
 
 
 def test_messages_without_a_key_go_batch_by_batch_to_all_partitions() -> None:
-    with topic(TopicScript(partitions=3)) as (script, cluster, _):
-        with PartitionedProducer(cluster, "t", options(batching_max_messages=10)) as writer:
+    with topic(TopicScript(partitions=3)) as (script, context, _):
+        with PartitionedProducer(context, "t", options(batching_max_messages=10)) as writer:
             writer.write(MessageColumns([b"%d" % number for number in range(30)]))
         assert [sent.command.num_messages for sent in script.sends] == [10, 10, 10]
         assert sorted(by_partition(script)) == [0, 1, 2]
@@ -80,8 +80,8 @@ def test_without_batching_each_partition_has_one_message_in_turn(count: int, gap
     payloads: list[bytes | None] = [b"%d" % number for number in range(count)]
     if gap:
         payloads[count // 2] = None
-    with topic(TopicScript(partitions=3)) as (script, cluster, _):
-        with PartitionedProducer(cluster, "t", options(batching_enabled=False)) as writer:
+    with topic(TopicScript(partitions=3)) as (script, context, _):
+        with PartitionedProducer(context, "t", options(batching_enabled=False)) as writer:
             first = writer._router.current
             writer.write(MessageColumns(payloads))
         expected: dict[int, list[bytes]] = {}
@@ -94,16 +94,16 @@ def test_without_batching_each_partition_has_one_message_in_turn(count: int, gap
 def test_without_batching_a_single_partition_gets_all_in_order() -> None:
     chosen = options(batching_enabled=False, routing_mode="SinglePartition")
     payloads = [b"%d" % number for number in range(300)]
-    with topic(TopicScript(partitions=3)) as (script, cluster, _):
-        with PartitionedProducer(cluster, "t", chosen) as writer:
+    with topic(TopicScript(partitions=3)) as (script, context, _):
+        with PartitionedProducer(context, "t", chosen) as writer:
             writer.write(MessageColumns(payloads))
         assert list(by_partition(script).values()) == [payloads]
 
 
 def test_single_partition_mode_writes_to_one() -> None:
-    with topic(TopicScript(partitions=3)) as (script, cluster, _):
+    with topic(TopicScript(partitions=3)) as (script, context, _):
         single = options(batching_max_messages=10, routing_mode="SinglePartition")
-        with PartitionedProducer(cluster, "t", single) as writer:
+        with PartitionedProducer(context, "t", single) as writer:
             writer.write(MessageColumns([b""] * 30))
         assert len(by_partition(script)) == 1
         assert len(script.producers) == 1
@@ -118,9 +118,9 @@ def test_keys_go_to_their_partitions_in_order(scheme: str, rich: bool) -> None:
     expected: dict[int, list[bytes]] = {}
     for key, payload in zip(keys, payloads, strict=True):
         expected.setdefault(router.partition_of(key), []).append(payload)
-    with topic(TopicScript(partitions=4)) as (script, cluster, _):
+    with topic(TopicScript(partitions=4)) as (script, context, _):
         small = options(batching_max_messages=50, hashing_scheme=scheme)
-        with PartitionedProducer(cluster, "t", small) as writer:
+        with PartitionedProducer(context, "t", small) as writer:
             times = [5] * 1000 if rich else None
             writer.write(MessageColumns(payloads, keys=keys, event_times=times))
         assert by_partition(script) == expected
@@ -129,8 +129,8 @@ def test_keys_go_to_their_partitions_in_order(scheme: str, rich: bool) -> None:
 @pytest.mark.fault(95)
 def test_columns_with_gaps_keep_their_order() -> None:
     payloads = [None if number % 7 == 3 else b"%d" % number for number in range(3000)]
-    with topic() as (script, cluster, _):
-        with PartitionedProducer(cluster, "t", options()) as writer:
+    with topic() as (script, context, _):
+        with PartitionedProducer(context, "t", options()) as writer:
             writer.write(MessageColumns(payloads))
         assert payloads_of(script) == [payload or b"" for payload in payloads]
         nulls = [meta.null_value for sent in script.sends for meta in unpack(sent)]
@@ -143,8 +143,8 @@ def test_columns_with_gaps_keep_their_order() -> None:
 )
 @pytest.mark.parametrize("payloads", [[b"1", b"2", b"3"], [b"1", None, b""]])
 def test_keys_of_all_kinds_arrive(keys: list[Any], payloads: list[bytes | None]) -> None:
-    with topic() as (script, cluster, _):
-        with PartitionedProducer(cluster, "t", options()) as writer:
+    with topic() as (script, context, _):
+        with PartitionedProducer(context, "t", options()) as writer:
             writer.write(MessageColumns(payloads, keys=keys))
         (sent,) = script.sends
         found = unpack(sent)
@@ -157,9 +157,9 @@ def test_keys_of_all_kinds_arrive(keys: list[Any], payloads: list[bytes | None])
 
 
 def test_messages_can_be_given_one_by_one_and_to_a_partition() -> None:
-    with topic(TopicScript(partitions=3)) as (script, cluster, _):
+    with topic(TopicScript(partitions=3)) as (script, context, _):
         results = Results()
-        with PartitionedProducer(cluster, "t", options()) as writer:
+        with PartitionedProducer(context, "t", options()) as writer:
             writer.send(MessageFields(b"x", "apple"), results)
             writer.send(MessageFields(b"y"), results, partition=1)
         partition = PartitionRouter(3).partition_of("apple")
@@ -170,8 +170,8 @@ def test_messages_can_be_given_one_by_one_and_to_a_partition() -> None:
 
 
 def test_a_batch_that_is_not_full_is_sent_after_a_while_if_asked() -> None:
-    with topic() as (script, cluster, _):
-        writer = PartitionedProducer(cluster, "t", options(batching_max_delay=0.02), timed=True)
+    with topic() as (script, context, _):
+        writer = PartitionedProducer(context, "t", options(batching_max_delay=0.02), timed=True)
         stored = threading.Event()
         writer.send(MessageFields(b"x"), lambda error, message_id: stored.set())
         assert stored.wait(5)
@@ -183,8 +183,8 @@ def test_a_batch_that_is_not_full_is_sent_after_a_while_if_asked() -> None:
 
 
 def test_a_batch_waits_for_flush_otherwise() -> None:
-    with topic() as (script, cluster, _):
-        writer = PartitionedProducer(cluster, "t", options(batching_max_delay=0.0))
+    with topic() as (script, context, _):
+        writer = PartitionedProducer(context, "t", options(batching_max_delay=0.0))
         writer.send(MessageFields(b"x"))
         time.sleep(0.05)
         assert not script.sends
@@ -194,15 +194,15 @@ def test_a_batch_waits_for_flush_otherwise() -> None:
 
 
 def test_producers_are_opened_when_a_first_message_goes_there() -> None:
-    with topic(TopicScript(partitions=10)) as (script, cluster, _):
-        with PartitionedProducer(cluster, "t", options()) as writer:
+    with topic(TopicScript(partitions=10)) as (script, context, _):
+        with PartitionedProducer(context, "t", options()) as writer:
             writer.write(MessageColumns([b"1"], keys=["a"]))
         assert len(script.producers) == 1
 
 
 def test_all_producers_can_be_opened_at_once() -> None:
-    with topic(TopicScript(partitions=30)) as (script, cluster, _):
-        with PartitionedProducer(cluster, "t", options()) as writer:
+    with topic(TopicScript(partitions=30)) as (script, context, _):
+        with PartitionedProducer(context, "t", options()) as writer:
             writer.open()
             assert len(writer.producers) == 30
             assert len(script.producers) == 30
@@ -219,8 +219,8 @@ def test_what_keeps_one_producer_from_opening_is_raised() -> None:
         return True
 
     script.on_producer = on_producer
-    with topic(script) as (_, cluster, _):
-        writer = PartitionedProducer(cluster, "t", options())
+    with topic(script) as (_, context, _):
+        writer = PartitionedProducer(context, "t", options())
         with pytest.raises(TopicNotFound, match="partition-3"):
             writer.open()
         with pytest.raises(TopicNotFound):
@@ -230,8 +230,8 @@ def test_what_keeps_one_producer_from_opening_is_raised() -> None:
 
 
 def test_many_open_batches_share_half_of_the_memory() -> None:
-    with topic(TopicScript(partitions=4), memory_limit=80_000) as (script, cluster, _):
-        with PartitionedProducer(cluster, "t", options()) as writer:
+    with topic(TopicScript(partitions=4), memory_limit=80_000) as (script, context, _):
+        with PartitionedProducer(context, "t", options()) as writer:
             writer.write(MessageColumns([bytes(1000)] * 100, keys=[str(k) for k in range(100)]))
         assert max(len(sent.payload) for sent in script.sends) <= 10_000
 
@@ -245,8 +245,8 @@ def test_many_open_batches_share_half_of_the_memory() -> None:
 def test_a_message_that_is_too_large_is_named_by_its_row(keys: Any, partitions: int) -> None:
     payloads = [b"1", b"2", b"3", b"4", bytes(300_000), b"6"]
     script = TopicScript(partitions, max_message_size=200_000)
-    with topic(script) as (_, cluster, broker):
-        writer = PartitionedProducer(cluster, "t", options())
+    with topic(script) as (_, context, broker):
+        writer = PartitionedProducer(context, "t", options())
         columns = MessageColumns(payloads, keys=keys, first_row=1000)
         with pytest.raises(MessageTooLarge, match=r"row 1004: .* 300\d\d\d bytes") as raised:
             writer.write(columns)
@@ -257,8 +257,8 @@ def test_a_message_that_is_too_large_is_named_by_its_row(keys: Any, partitions: 
 
 
 def test_a_row_that_cannot_be_written_is_named() -> None:
-    with topic() as (_, cluster, _):
-        writer = PartitionedProducer(cluster, "t", options(batching_enabled=False))
+    with topic() as (_, context, _):
+        writer = PartitionedProducer(context, "t", options(batching_enabled=False))
         columns = MessageColumns([b"1", b"2"], properties=[{}, {"a": "\ud800"}], first_row=5)
         with pytest.raises(InvalidRow, match="row 6"):
             writer.write(columns)
@@ -268,7 +268,7 @@ def test_a_row_that_cannot_be_written_is_named() -> None:
 @pytest.mark.fault(89)
 def test_the_first_final_error_is_the_writers() -> None:
     script = TopicScript(partitions=4)
-    with topic(script) as (_, cluster, _):
+    with topic(script) as (_, context, _):
 
         def on_send(session: Session, sent: Sent) -> bool:
             if payloads_of(script)[-1] != b"last":
@@ -278,7 +278,7 @@ def test_the_first_final_error_is_the_writers() -> None:
             return True
 
         script.on_send = on_send
-        writer = PartitionedProducer(cluster, "t", options(batching_enabled=False))
+        writer = PartitionedProducer(context, "t", options(batching_enabled=False))
         keys = [str(number) for number in range(50)]
         writer.write(MessageColumns([b"x"] * 49 + [b"last"], keys=keys))
         with pytest.raises(NotAllowed, match="denied"):
@@ -289,13 +289,13 @@ def test_the_first_final_error_is_the_writers() -> None:
             writer.send(MessageFields(b"x"))
         with pytest.raises(NotAllowed):
             writer.close()
-        assert cluster.budget.used == 0
+        assert context.budget.used == 0
 
 
 def test_flush_can_be_given_less_time() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         script.on_send = lambda session, sent: True
-        writer = PartitionedProducer(cluster, "t", options())
+        writer = PartitionedProducer(context, "t", options())
         writer.write(MessageColumns([b"x"]))
         with pytest.raises(OperationTimeout):
             writer.flush(0.1)
@@ -305,12 +305,12 @@ def test_flush_can_be_given_less_time() -> None:
 
 
 def test_an_error_in_the_callers_code_leaves_without_waiting() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         script.on_send = lambda session, sent: True
         results = Results()
 
         def write() -> None:
-            with PartitionedProducer(cluster, "t", options()) as writer:
+            with PartitionedProducer(context, "t", options()) as writer:
                 writer.write(MessageColumns([b"x"] * 5000))
                 writer.send(MessageFields(b"y"), results)
                 raise ZeroDivisionError
@@ -318,12 +318,12 @@ def test_an_error_in_the_callers_code_leaves_without_waiting() -> None:
         with pytest.raises(ZeroDivisionError):
             write()
         assert [type(error) for error in results.errors] == [ClosedError]
-        assert cluster.budget.used == 0
+        assert context.budget.used == 0
 
 
 def test_close_may_be_called_twice() -> None:
-    with topic() as (_, cluster, _):
-        writer = PartitionedProducer(cluster, "t", options())
+    with topic() as (_, context, _):
+        writer = PartitionedProducer(context, "t", options())
         writer.write(MessageColumns([b"x"]))
         writer.close()
         writer.close()
@@ -333,8 +333,8 @@ def test_close_may_be_called_twice() -> None:
 
 @pytest.mark.fault(75)
 def test_a_forked_child_is_told_to_make_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    with topic() as (_, cluster, _):
-        writer = PartitionedProducer(cluster, "t", options())
+    with topic() as (_, context, _):
+        writer = PartitionedProducer(context, "t", options())
         writer.write(MessageColumns([b"x"]))
         real = os.getpid()
         with monkeypatch.context() as patched:

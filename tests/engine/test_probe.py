@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from pulsar_spark.engine import backoff
 from pulsar_spark.engine import probe as module
-from pulsar_spark.engine.connection_pool import ConnectionPool
+from pulsar_spark.engine import retry
+from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.probe import FoundEntry, Probe
 from pulsar_spark.errors import CorruptMessage, OperationTimeout, TopicNotFound
 from pulsar_spark.protocol import answers
@@ -169,7 +169,7 @@ def test_a_consumer_that_is_given_nothing_is_replaced(monkeypatch: pytest.Monkey
 def test_a_question_that_a_broker_leaves_unanswered_is_asked_again(
     question: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backoff, "ATTEMPT_SECONDS", 0.2)
+    monkeypatch.setattr(retry, "ATTEMPT_SECONDS", 0.2)
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         messages = fill(broker, TOPIC, 3)
         with broker.faults.drop(question) as rule:

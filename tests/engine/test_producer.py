@@ -27,9 +27,9 @@ from tests.engine.producing import (
 
 
 def test_messages_are_acknowledged_in_order() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         results = Results()
-        producer = make(cluster)
+        producer = make(context)
         for number in range(3):
             producer.send(single(b"message %d" % number, results))
         producer.flush()
@@ -39,14 +39,14 @@ def test_messages_are_acknowledged_in_order() -> None:
         assert producer.last_sequence_id == 2
         assert producer.last_message_id == MessageId(7, 2)
         assert producer.pending_messages == 0
-        assert cluster.budget.used == 0
+        assert context.budget.used == 0
         producer.close()
         assert script.closed == [script.producers[0][1].producer_id]
 
 
 def test_a_batch_says_its_highest_sequence_id_twice() -> None:
-    with topic() as (script, cluster, _):
-        producer = make(cluster)
+    with topic() as (script, context, _):
+        producer = make(context)
         producer.send(batch(10))
         producer.send(batch(5))
         producer.close()
@@ -61,9 +61,9 @@ def test_a_batch_says_its_highest_sequence_id_twice() -> None:
 
 
 def test_sequence_ids_go_on_from_what_the_broker_knows_of_the_name() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         script.success = {"last_sequence_id": 41}
-        producer = make(cluster, producer_name="mine")
+        producer = make(context, producer_name="mine")
         producer.open()
         assert producer.last_sequence_id == 41
         producer.send(single(b""))
@@ -72,9 +72,9 @@ def test_sequence_ids_go_on_from_what_the_broker_knows_of_the_name() -> None:
 
 
 def test_sequence_ids_begin_behind_the_one_that_is_given() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         script.success = {"last_sequence_id": 41}
-        producer = make(cluster, initial_sequence_id=99)
+        producer = make(context, initial_sequence_id=99)
         producer.send(single(b""))
         producer.send(single(b"", sequence_ids=(200, 200)))
         producer.send(single(b""))
@@ -83,17 +83,17 @@ def test_sequence_ids_begin_behind_the_one_that_is_given() -> None:
 
 
 def test_the_partition_is_part_of_a_message_id() -> None:
-    with topic() as (_, cluster, _):
+    with topic() as (_, context, _):
         results = Results()
-        producer = Producer(cluster, "t-partition-3")
+        producer = Producer(context, "t-partition-3")
         producer.send(single(b"", results))
         producer.close()
         assert results.ids == [MessageId(7, 0, partition=3)]
 
 
 def test_nothing_is_connected_before_it_is_needed() -> None:
-    with topic() as (_, cluster, broker):
-        make(cluster).close()
+    with topic() as (_, context, broker):
+        make(context).close()
         assert not broker.sessions
 
 
@@ -101,9 +101,9 @@ def test_nothing_is_connected_before_it_is_needed() -> None:
 
 
 def test_entries_that_are_sent_together_are_one_after_the_other() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         results = Results()
-        producer = make(cluster)
+        producer = make(context)
         chosen = single(b"chosen", results, sequence_ids=(50, 50))
         producer.send_many([single(b"1", results), batch(3, results), chosen, batch(2, results)])
         producer.send_many([])
@@ -115,30 +115,30 @@ def test_entries_that_are_sent_together_are_one_after_the_other() -> None:
 
 def test_what_comes_before_an_entry_that_cannot_be_sent_is_sent() -> None:
     script = TopicScript(max_message_size=500)
-    with topic(script) as (_, cluster, _):
-        producer = make(cluster)
+    with topic(script) as (_, context, _):
+        producer = make(context)
         with pytest.raises(MessageTooLarge):
             producer.send_many([single(b"1"), single(bytes(1000)), single(b"2")])
         producer.send(single(b"3"))
         producer.close()
         assert [sent.payload for sent in script.sends] == [b"1", b"3"]
         assert script.sequence_ids == [0, 1]
-        assert cluster.budget.used == 0
+        assert context.budget.used == 0
 
 
 @pytest.mark.parametrize("most,memory_limit", [(5, 64_000), (0, 500)])
 def test_more_entries_than_the_window_holds_go_through_it(most: int, memory_limit: int) -> None:
-    with topic(memory_limit=memory_limit) as (script, cluster, _):
-        producer = make(cluster, max_pending_messages=most)
+    with topic(memory_limit=memory_limit) as (script, context, _):
+        producer = make(context, max_pending_messages=most)
         producer.send_many([single(bytes(50)) for _ in range(40)])
         producer.close()
         assert script.sequence_ids == list(range(40))
-        assert cluster.budget.used == 0
+        assert context.budget.used == 0
 
 
 def test_many_threads_can_send_and_ids_stay_in_order() -> None:
-    with topic() as (script, cluster, _):
-        producer = make(cluster)
+    with topic() as (script, context, _):
+        producer = make(context)
 
         def send_many() -> None:
             for _ in range(50):
@@ -157,9 +157,9 @@ def test_a_failing_callback_does_not_harm_the_rest(caplog: pytest.LogCaptureFixt
     def fail(error: PulsarError | None, message_id: MessageId | None) -> None:
         raise RuntimeError("a callback's own fault")
 
-    with topic() as (_, cluster, _):
+    with topic() as (_, context, _):
         results = Results()
-        producer = make(cluster)
+        producer = make(context)
         producer.send(OutgoingEntry(lambda _: b"", callback=fail))
         producer.send(single(b"", results))
         producer.close()
@@ -168,8 +168,8 @@ def test_a_failing_callback_does_not_harm_the_rest(caplog: pytest.LogCaptureFixt
 
 
 def test_a_closed_producer_takes_no_more() -> None:
-    with topic() as (_, cluster, _):
-        producer = make(cluster)
+    with topic() as (_, context, _):
+        producer = make(context)
         producer.send(single(b""))
         producer.close()
         producer.close()
@@ -183,10 +183,10 @@ def test_a_closed_producer_takes_no_more() -> None:
 
 
 def test_an_aborted_producer_tells_the_callbacks_of_what_was_pending() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         script.on_send = lambda session, sent: True
         results = Results()
-        producer = make(cluster)
+        producer = make(context)
         producer.send(single(b"", results))
         producer.abort()
         assert [type(error) for error in results.errors] == [ClosedError]
@@ -194,11 +194,11 @@ def test_an_aborted_producer_tells_the_callbacks_of_what_was_pending() -> None:
 
 
 def test_the_end_of_the_client_ends_its_producers() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         script.on_send = lambda session, sent: True
-        producer = make(cluster)
+        producer = make(context)
         producer.send(single(b""))
-        cluster.close()
+        context.close()
         with pytest.raises(ClosedError):
             producer.flush()
 
@@ -207,9 +207,9 @@ def test_close_raises_what_could_not_be_delivered_and_leaves_all_the_same(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         script.on_send = lambda session, sent: True
-        producer = make(cluster, send_timeout=0.2)
+        producer = make(context, send_timeout=0.2)
         producer.send(single(b""))
         with pytest.raises(OperationTimeout):
             producer.close()

@@ -31,10 +31,10 @@ from tests.engine.scripted_broker import Session
 
 @pytest.mark.fault(7, 90)
 def test_a_message_without_a_receipt_is_an_error_at_the_send_timeout() -> None:
-    with topic() as (script, cluster, broker):
+    with topic() as (script, context, broker):
         script.on_send = lambda session, sent: sent.sequence_id >= 2
         results = Results()
-        producer = make(cluster, send_timeout=0.3)
+        producer = make(context, send_timeout=0.3)
         producer.send(batch(2, results))
         producer.send(single(b"1234", results))
         with pytest.raises(OperationTimeout) as raised:
@@ -47,16 +47,16 @@ def test_a_message_without_a_receipt_is_an_error_at_the_send_timeout() -> None:
         assert [type(found) for found in results.errors] == [OperationTimeout]
         with pytest.raises(OperationTimeout):
             producer.close()
-        assert cluster.budget.used == 0
+        assert context.budget.used == 0
 
 
 @pytest.mark.fault(7)
 def test_the_timeout_comes_to_an_idle_producers_callback_too() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         script.on_send = lambda session, sent: True
         failed = threading.Event()
         told: list[PulsarError] = []
-        producer = Producer(cluster, "t", ProducerOptions(send_timeout=0.2), told.append)
+        producer = Producer(context, "t", ProducerOptions(send_timeout=0.2), told.append)
         producer.send(OutgoingEntry(lambda _: b"", callback=lambda error, _: failed.set()))
         assert failed.wait(5)
         deadline = time.monotonic() + 5
@@ -67,7 +67,7 @@ def test_the_timeout_comes_to_an_idle_producers_callback_too() -> None:
 
 @pytest.mark.fault(7)
 def test_a_sender_waits_while_too_many_messages_are_pending() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         held: list[tuple[Session, Sent]] = []
 
         def on_send(session: Session, sent: Sent) -> bool:
@@ -75,7 +75,7 @@ def test_a_sender_waits_while_too_many_messages_are_pending() -> None:
             return True
 
         script.on_send = on_send
-        producer = make(cluster, max_pending_messages=10)
+        producer = make(context, max_pending_messages=10)
         producer.send(batch(8))
         producer.send(batch(2))
         sender = threading.Thread(target=lambda: producer.send(batch(5)))
@@ -93,8 +93,8 @@ def test_a_sender_waits_while_too_many_messages_are_pending() -> None:
 
 @pytest.mark.fault(7)
 def test_a_batch_larger_than_the_window_is_sent_alone() -> None:
-    with topic() as (_, cluster, _):
-        producer = make(cluster, max_pending_messages=10)
+    with topic() as (_, context, _):
+        producer = make(context, max_pending_messages=10)
         producer.send(batch(50))
         producer.send(batch(1))
         producer.close()
@@ -102,10 +102,10 @@ def test_a_batch_larger_than_the_window_is_sent_alone() -> None:
 
 @pytest.mark.fault(7)
 def test_memory_is_bounded_over_all_producers_of_a_client() -> None:
-    with topic(memory_limit=10_000) as (script, cluster, _):
+    with topic(memory_limit=10_000) as (script, context, _):
         script.on_send = lambda session, sent: True
-        first = make(cluster, send_timeout=5.0)
-        second = make(cluster, send_timeout=0.3)
+        first = make(context, send_timeout=5.0)
+        second = make(context, send_timeout=0.3)
         first.send(single(bytes(9_000)))
         with pytest.raises(OperationTimeout, match="no room for another message") as raised:
             second.send(single(bytes(2_000)))
@@ -118,26 +118,26 @@ def test_memory_is_bounded_over_all_producers_of_a_client() -> None:
 @pytest.mark.fault(7)
 def test_a_peer_that_takes_no_bytes_ends_in_an_error_at_the_send_timeout() -> None:
     stop = threading.Event()
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
 
         def on_send(session: Session, sent: Sent) -> bool:
             stop.wait(20)
             return True
 
         script.on_send = on_send
-        producer = make(cluster, send_timeout=0.5)
+        producer = make(context, send_timeout=0.5)
         began = time.monotonic()
         entries = [single(bytes(1_000_000)) for _ in range(100)]
         with pytest.raises(OperationTimeout):
             any(map(producer.send, entries))
         assert time.monotonic() - began < 10
-        assert cluster.budget.used <= cluster.budget.limit
+        assert context.budget.used <= context.budget.limit
         stop.set()
 
 
 @pytest.mark.fault(95)
 def test_flush_can_be_given_less_time_and_the_producer_goes_on() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         held: list[tuple[Session, Sent]] = []
 
         def on_send(session: Session, sent: Sent) -> bool:
@@ -145,7 +145,7 @@ def test_flush_can_be_given_less_time_and_the_producer_goes_on() -> None:
             return True
 
         script.on_send = on_send
-        producer = make(cluster)
+        producer = make(context)
         producer.send(single(b""))
         with pytest.raises(OperationTimeout, match=r"within 0\.1 s"):
             producer.flush(0.1)
@@ -155,9 +155,9 @@ def test_flush_can_be_given_less_time_and_the_producer_goes_on() -> None:
 
 @pytest.mark.fault(89)
 def test_flush_waits_for_the_very_last_receipt_and_raises_its_error() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         refuse(script, pb.NotAllowedError, sequence_id=99)
-        producer = make(cluster)
+        producer = make(context)
         for _ in range(100):
             producer.send(single(b""))
         with pytest.raises(NotAllowed):

@@ -30,7 +30,7 @@ from tests.engine.scripted_broker import Session
 
 @pytest.mark.fault(87)
 def test_a_receipt_ahead_of_the_oldest_send_has_all_sent_again() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
 
         def on_send(session: Session, sent: Sent) -> bool:
             if session.number == 0 and sent.sequence_id == 1:
@@ -39,7 +39,7 @@ def test_a_receipt_ahead_of_the_oldest_send_has_all_sent_again() -> None:
 
         script.on_send = on_send
         results = Results()
-        producer = make(cluster)
+        producer = make(context)
         for _ in range(3):
             producer.send(single(b"", results))
         producer.flush()
@@ -50,7 +50,7 @@ def test_a_receipt_ahead_of_the_oldest_send_has_all_sent_again() -> None:
 
 @pytest.mark.fault(87)
 def test_a_receipt_that_comes_twice_is_ignored() -> None:
-    with topic() as (script, cluster, broker):
+    with topic() as (script, context, broker):
 
         def on_send(session: Session, sent: Sent) -> bool:
             script.acknowledge(session, sent)
@@ -58,7 +58,7 @@ def test_a_receipt_that_comes_twice_is_ignored() -> None:
 
         script.on_send = on_send
         results = Results()
-        producer = make(cluster)
+        producer = make(context)
         for _ in range(3):
             producer.send(single(b"", results))
             producer.flush()
@@ -69,7 +69,7 @@ def test_a_receipt_that_comes_twice_is_ignored() -> None:
 
 @pytest.mark.fault(87)
 def test_a_receipt_can_name_a_batch_by_its_highest_id() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
 
         def on_send(session: Session, sent: Sent) -> bool:
             stored = pb.MessageIdData(ledgerId=1, entryId=2)
@@ -77,7 +77,7 @@ def test_a_receipt_can_name_a_batch_by_its_highest_id() -> None:
             return True
 
         script.on_send = on_send
-        producer = make(cluster)
+        producer = make(context)
         producer.send(batch(10))
         producer.flush(5)
         assert producer.last_message_id == MessageId(1, 2)
@@ -85,7 +85,7 @@ def test_a_receipt_can_name_a_batch_by_its_highest_id() -> None:
 
 @pytest.mark.fault(13, 87)
 def test_duplicates_are_acknowledged_and_counted_apart() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
 
         def on_send(session: Session, sent: Sent) -> bool:
             duplicate = sent.sequence_id == 0
@@ -94,7 +94,7 @@ def test_duplicates_are_acknowledged_and_counted_apart() -> None:
 
         script.on_send = on_send
         results = Results()
-        producer = make(cluster)
+        producer = make(context)
         producer.send(batch(10, results))
         producer.send(batch(3, results))
         producer.close()
@@ -106,7 +106,7 @@ def test_duplicates_are_acknowledged_and_counted_apart() -> None:
 
 @pytest.mark.fault(24, 42)
 def test_receipts_and_errors_for_an_unknown_producer_are_ignored() -> None:
-    with topic() as (script, cluster, broker):
+    with topic() as (script, context, broker):
 
         def on_send(session: Session, sent: Sent) -> bool:
             stored = pb.MessageIdData(ledgerId=1, entryId=2)
@@ -115,7 +115,7 @@ def test_receipts_and_errors_for_an_unknown_producer_are_ignored() -> None:
             return False
 
         script.on_send = on_send
-        producer = make(cluster)
+        producer = make(context)
         producer.send(single(b""))
         producer.close()
         assert len(broker.sessions) == 1
@@ -131,10 +131,10 @@ def test_receipts_and_errors_for_an_unknown_producer_are_ignored() -> None:
     ],
 )
 def test_a_refusal_that_will_not_change_is_final(code: int, kind: type[PulsarError]) -> None:
-    with topic() as (script, cluster, broker):
+    with topic() as (script, context, broker):
         refuse(script, code)
         results = Results()
-        producer = make(cluster)
+        producer = make(context)
         for _ in range(3):
             if not results.errors:
                 producer.send(single(b"", results))
@@ -150,16 +150,16 @@ def test_a_refusal_that_will_not_change_is_final(code: int, kind: type[PulsarErr
         with pytest.raises(kind):
             producer.send(single(b""))
         assert len(broker.sessions) == 1
-        assert cluster.budget.used == 0
+        assert context.budget.used == 0
 
 
 @pytest.mark.fault(87)
 @pytest.mark.parametrize("code", [pb.PersistenceError, pb.UnknownError, pb.ServiceNotReady, 77])
 def test_another_refusal_is_followed_by_a_new_registration_and_all_again(code: int) -> None:
-    with topic() as (script, cluster, broker):
+    with topic() as (script, context, broker):
         refuse(script, code if code != 77 else pb.MetadataError, times=2)
         results = Results()
-        producer = make(cluster)
+        producer = make(context)
         for _ in range(3):
             producer.send(single(b"", results))
         producer.flush()
@@ -175,9 +175,9 @@ def test_another_refusal_is_followed_by_a_new_registration_and_all_again(code: i
 
 @pytest.mark.fault(87)
 def test_a_refusal_that_does_not_pass_ends_at_the_send_timeout() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         refuse(script, pb.PersistenceError)
-        producer = make(cluster, send_timeout=0.6)
+        producer = make(context, send_timeout=0.6)
         producer.send(single(b"1"))
         producer.send(single(b"2"))
         began = time.monotonic()
@@ -188,7 +188,7 @@ def test_a_refusal_that_does_not_pass_ends_at_the_send_timeout() -> None:
 
 @pytest.mark.fault(87)
 def test_a_refusal_of_what_is_acknowledged_is_ignored() -> None:
-    with topic() as (script, cluster, broker):
+    with topic() as (script, context, broker):
 
         def on_send(session: Session, sent: Sent) -> bool:
             if sent.sequence_id == 1:
@@ -198,7 +198,7 @@ def test_a_refusal_of_what_is_acknowledged_is_ignored() -> None:
             return False
 
         script.on_send = on_send
-        producer = make(cluster)
+        producer = make(context)
         for _ in range(2):
             producer.send(single(b""))
         producer.close()

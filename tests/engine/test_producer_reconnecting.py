@@ -30,10 +30,10 @@ from tests.engine.scripted_broker import ScriptedBroker, Session
 
 @pytest.mark.fault(11, 12)
 def test_what_is_pending_is_sent_again_in_order_after_a_disconnect() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         drop_first_session(script, after=3)
         results = Results()
-        producer = make(cluster)
+        producer = make(context)
         for number in range(5):
             producer.send(single(b"%d" % number, results))
         producer.flush()
@@ -48,10 +48,10 @@ def test_what_is_pending_is_sent_again_in_order_after_a_disconnect() -> None:
 
 @pytest.mark.fault(12)
 def test_a_producer_comes_back_under_the_name_it_was_given_and_a_higher_epoch() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         script.success = {"topic_epoch": 5}
         drop_first_session(script, after=1)
-        producer = make(cluster)
+        producer = make(context)
         producer.send(single(b""))
         producer.close()
         first, second = (command for _, command in script.producers)
@@ -66,8 +66,8 @@ def test_a_producer_comes_back_under_the_name_it_was_given_and_a_higher_epoch() 
 
 
 def test_a_name_of_the_user_is_said_to_be_one() -> None:
-    with topic() as (script, cluster, _):
-        producer = make(cluster, producer_name="mine", properties=(("a", "b"),))
+    with topic() as (script, context, _):
+        producer = make(context, producer_name="mine", properties=(("a", "b"),))
         producer.open()
         command = script.producers[0][1]
         assert (command.producer_name, command.user_provided_producer_name) == ("mine", True)
@@ -77,17 +77,17 @@ def test_a_name_of_the_user_is_said_to_be_one() -> None:
 
 @pytest.mark.fault(12)
 def test_an_idle_producer_with_something_pending_comes_back_by_itself() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         drop_first_session(script, after=1)
         stored = threading.Event()
-        producer = make(cluster)
+        producer = make(context)
         producer.send(OutgoingEntry(lambda _: b"", callback=lambda error, _: stored.set()))
         assert stored.wait(10)
 
 
 @pytest.mark.fault(14)
 def test_a_producer_that_the_broker_closes_opens_again_on_the_same_connection() -> None:
-    with topic() as (script, cluster, broker):
+    with topic() as (script, context, broker):
         closes = [0]
 
         def on_send(session: Session, sent: Sent) -> bool:
@@ -99,7 +99,7 @@ def test_a_producer_that_the_broker_closes_opens_again_on_the_same_connection() 
 
         script.on_send = on_send
         results = Results()
-        producer = make(cluster)
+        producer = make(context)
         for _ in range(5):
             producer.send(single(b"", results))
         producer.close()
@@ -111,7 +111,7 @@ def test_a_producer_that_the_broker_closes_opens_again_on_the_same_connection() 
 @pytest.mark.fault(15)
 def test_the_broker_that_a_broker_names_is_asked_first_and_without_a_lookup() -> None:
     other_script = TopicScript()
-    with topic() as (script, cluster, broker), ScriptedBroker(other_script) as other:
+    with topic() as (script, context, broker), ScriptedBroker(other_script) as other:
 
         def on_send(session: Session, sent: Sent) -> bool:
             command = commands.close_producer(
@@ -124,7 +124,7 @@ def test_the_broker_that_a_broker_names_is_asked_first_and_without_a_lookup() ->
             return True
 
         script.on_send = on_send
-        producer = make(cluster)
+        producer = make(context)
         producer.send(single(b""))
         producer.close()
         assert len(broker.commands(pb.BaseCommand.LOOKUP)) == 1
@@ -144,7 +144,7 @@ def test_the_broker_that_a_broker_names_is_asked_first_and_without_a_lookup() ->
     ],
 )
 def test_a_named_broker_that_is_of_no_use_leaves_it_to_the_lookup(named: dict[str, str]) -> None:
-    with topic() as (script, cluster, broker):
+    with topic() as (script, context, broker):
 
         def on_send(session: Session, sent: Sent) -> bool:
             if len(script.sends) > 1:
@@ -153,7 +153,7 @@ def test_a_named_broker_that_is_of_no_use_leaves_it_to_the_lookup(named: dict[st
             return True
 
         script.on_send = on_send
-        producer = make(cluster)
+        producer = make(context)
         producer.send(single(b""))
         producer.close()
         assert len(broker.commands(pb.BaseCommand.LOOKUP)) == 2
@@ -161,7 +161,7 @@ def test_a_named_broker_that_is_of_no_use_leaves_it_to_the_lookup(named: dict[st
 
 @pytest.mark.fault(20)
 def test_a_topic_that_went_to_another_cluster_is_an_error_at_once() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
 
         def on_send(session: Session, sent: Sent) -> bool:
             kind = pb.CommandTopicMigrated.Producer
@@ -169,7 +169,7 @@ def test_a_topic_that_went_to_another_cluster_is_an_error_at_once() -> None:
             return True
 
         script.on_send = on_send
-        producer = make(cluster)
+        producer = make(context)
         producer.send(single(b""))
         began = time.monotonic()
         with pytest.raises(UnsupportedFeature, match="another cluster"):
@@ -179,7 +179,7 @@ def test_a_topic_that_went_to_another_cluster_is_an_error_at_once() -> None:
 
 @pytest.mark.fault(56)
 def test_a_topic_that_is_terminated_meanwhile_fails_what_is_pending_at_once() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
 
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
             if command.epoch:
@@ -193,7 +193,7 @@ def test_a_topic_that_is_terminated_meanwhile_fails_what_is_pending_at_once() ->
 
         script.on_producer, script.on_send = on_producer, on_send
         results = Results()
-        producer = make(cluster)
+        producer = make(context)
         producer.send(single(b"", results))
         with pytest.raises(TopicTerminated):
             producer.flush()
@@ -202,7 +202,7 @@ def test_a_topic_that_is_terminated_meanwhile_fails_what_is_pending_at_once() ->
 
 def test_a_broker_that_takes_only_smaller_messages_now_is_an_error() -> None:
     script = TopicScript()
-    with topic(script) as (_, cluster, broker):
+    with topic(script) as (_, context, broker):
 
         def on_send(session: Session, sent: Sent) -> bool:
             script.max_message_size = 100
@@ -210,7 +210,7 @@ def test_a_broker_that_takes_only_smaller_messages_now_is_an_error() -> None:
             return True
 
         script.on_send = on_send
-        producer = make(cluster)
+        producer = make(context)
         producer.send(single(bytes(200)))
         with pytest.raises(MessageTooLarge, match="new broker, which takes 100"):
             producer.flush()

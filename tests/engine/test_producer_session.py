@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.engine import producer_session
-from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
 from pulsar_spark.engine.producer import Producer
 from pulsar_spark.engine.producer_session import Identity, Registration
@@ -66,10 +66,10 @@ def identity(**fields: Any) -> Identity:
 
 
 def test_what_the_broker_gives_is_kept_for_the_next_time() -> None:
-    with topic() as (script, cluster, broker):
+    with topic() as (script, context, broker):
         script.success = {"topic_epoch": 9, "schema_version": b"v"}
         mine = identity()
-        registration = Registration(Owner(), cluster.connection_for("t", 5))
+        registration = Registration(Owner(), context.connection_for("t", 5))
         success = registration.open(mine, 5)
         assert success.schema_version == b"v"
         assert mine.name == success.producer_name
@@ -78,10 +78,10 @@ def test_what_the_broker_gives_is_kept_for_the_next_time() -> None:
 
 
 def test_the_schema_access_mode_and_transactions_are_asked_for() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         schema = pb.Schema(name="n", schema_data=b"", type=pb.Schema.String)
         mine = identity(schema=schema, access_mode=pb.Exclusive, txn_enabled=True)
-        Registration(Owner(), cluster.connection_for("t", 5)).open(mine, 5)
+        Registration(Owner(), context.connection_for("t", 5)).open(mine, 5)
         command = script.producers[0][1]
         assert command.schema == schema
         assert command.producer_access_mode == pb.Exclusive
@@ -89,9 +89,9 @@ def test_the_schema_access_mode_and_transactions_are_asked_for() -> None:
 
 
 def test_receipts_and_refusals_reach_the_owner() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         owner = Owner()
-        registration = Registration(owner, cluster.connection_for("t", 5))
+        registration = Registration(owner, context.connection_for("t", 5))
         registration.open(identity(), 5)
         session, command = script.producers[0]
         stored = pb.MessageIdData(ledgerId=1, entryId=1)
@@ -105,9 +105,9 @@ def test_receipts_and_refusals_reach_the_owner() -> None:
 
 @pytest.mark.fault(15)
 def test_the_brokers_close_is_a_loss_that_tells_where_the_topic_goes() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         owner = Owner()
-        registration = Registration(owner, cluster.connection_for("t", 5))
+        registration = Registration(owner, context.connection_for("t", 5))
         registration.open(identity(), 5)
         session, command = script.producers[0]
         url = "pulsar://elsewhere:6650"
@@ -120,9 +120,9 @@ def test_the_brokers_close_is_a_loss_that_tells_where_the_topic_goes() -> None:
 
 
 def test_the_end_of_the_connection_is_a_loss() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         owner = Owner()
-        Registration(owner, cluster.connection_for("t", 5)).open(identity(), 5)
+        Registration(owner, context.connection_for("t", 5)).open(identity(), 5)
         script.producers[0][0].drop()
         assert owner.changed.wait(5)
         assert isinstance(owner.losses[0], ConnectionLost)
@@ -130,9 +130,9 @@ def test_the_end_of_the_connection_is_a_loss() -> None:
 
 
 def test_after_it_was_closed_nothing_is_told() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         owner = Owner()
-        registration = Registration(owner, cluster.connection_for("t", 5))
+        registration = Registration(owner, context.connection_for("t", 5))
         registration.open(identity(), 5)
         registration.close(5)
         assert script.closed == [registration.producer_id]
@@ -142,7 +142,7 @@ def test_after_it_was_closed_nothing_is_told() -> None:
 
 @pytest.mark.fault(24)
 def test_an_answer_that_comes_too_late_does_not_count() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         late: list[tuple[Session, pb.CommandProducer]] = []
 
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
@@ -151,7 +151,7 @@ def test_an_answer_that_comes_too_late_does_not_count() -> None:
 
         script.on_producer = on_producer
         mine = identity()
-        connection = cluster.connection_for("t", 5)
+        connection = context.connection_for("t", 5)
         with pytest.raises(OperationTimeout) as raised:
             Registration(Owner(), connection).open(mine, 0.1)
         assert raised.value.topic in (TOPIC, None)
@@ -164,8 +164,8 @@ def test_an_answer_that_comes_too_late_does_not_count() -> None:
 
 
 def test_saying_good_bye_on_a_dead_connection_is_no_error() -> None:
-    with topic() as (_, cluster, _):
-        registration = Registration(Owner(), cluster.connection_for("t", 5))
+    with topic() as (_, context, _):
+        registration = Registration(Owner(), context.connection_for("t", 5))
         registration.open(identity(), 5)
         registration.connection.close()
         registration.close_quietly()
@@ -173,7 +173,7 @@ def test_saying_good_bye_on_a_dead_connection_is_no_error() -> None:
 
 def test_a_lost_connection_ends_the_wait_for_an_answer() -> None:
     script = TopicScript()
-    with topic(script) as (_, cluster, _):
+    with topic(script) as (_, context, _):
 
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
             session.drop()
@@ -181,7 +181,7 @@ def test_a_lost_connection_ends_the_wait_for_an_answer() -> None:
 
         script.on_producer = on_producer
         with pytest.raises(ConnectionLost):
-            Registration(Owner(), cluster.connection_for("t", 5)).open(identity(), 5)
+            Registration(Owner(), context.connection_for("t", 5)).open(identity(), 5)
 
 
 def refuse_producers(script: TopicScript, code: int, times: int = 10**6) -> list[float]:
@@ -204,9 +204,9 @@ def refuse_producers(script: TopicScript, code: int, times: int = 10**6) -> list
     "code", [pb.ServiceNotReady, pb.MetadataError, pb.PersistenceError, pb.TooManyRequests]
 )
 def test_what_can_pass_is_tried_again_with_growing_pauses(code: int) -> None:
-    with topic() as (script, cluster, broker):
+    with topic() as (script, context, broker):
         asked = refuse_producers(script, code, times=3)
-        make(cluster).open()
+        make(context).open()
         pauses = [after - before for before, after in itertools.pairwise(asked)]
         for pause, least in zip(pauses, (0.09, 0.18, 0.36), strict=True):
             assert least <= pause < least + 1.0
@@ -228,9 +228,9 @@ def test_what_can_pass_is_tried_again_with_growing_pauses(code: int) -> None:
     ],
 )
 def test_what_cannot_pass_is_said_after_one_attempt(code: int, kind: type[PulsarError]) -> None:
-    with topic() as (script, cluster, broker):
+    with topic() as (script, context, broker):
         asked = refuse_producers(script, code)
-        producer = make(cluster)
+        producer = make(context)
         with pytest.raises(kind, match="not now") as raised:
             producer.send(single(b""))
         assert len(asked) == 1
@@ -244,24 +244,24 @@ def test_what_cannot_pass_is_said_after_one_attempt(code: int, kind: type[Pulsar
 def test_a_name_that_is_taken_is_tried_again_for_some_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         refuse_producers(script, pb.ProducerBusy, times=3)
-        make(cluster).open()
+        make(context).open()
         monkeypatch.setattr(producer_session, "BUSY_SECONDS", 0.5)
         asked = refuse_producers(script, pb.ProducerBusy)
         began = time.monotonic()
         with pytest.raises(ProducerBusy, match="its own"):
-            make(cluster, producer_name="taken").open()
+            make(context, producer_name="taken").open()
         assert 0.4 <= time.monotonic() - began < 4
         assert len(asked) > 2
 
 
 @pytest.mark.fault(88)
 def test_a_quota_that_holds_producers_back_is_an_error_at_the_deadline() -> None:
-    with topic(operation_timeout=0.6) as (script, cluster, _):
+    with topic(operation_timeout=0.6) as (script, context, _):
         refuse_producers(script, pb.ProducerBlockedQuotaExceededError)
         with pytest.raises(OperationTimeout, match="backlog quota") as raised:
-            make(cluster).open()
+            make(context).open()
         assert raised.value.topic == TOPIC
         assert raised.value.__cause__ is not None
 
@@ -276,8 +276,8 @@ def test_a_broker_that_comes_up_late_is_waited_for() -> None:
     script = TopicScript()
     port = free_port()
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(ClientOptions(f"pulsar://127.0.0.1:{port}")))
-        producer = make(cluster)
+        context = stack.enter_context(ClientContext(ClientOptions(f"pulsar://127.0.0.1:{port}")))
+        producer = make(context)
         opening = threading.Thread(target=producer.open)
         opening.start()
         time.sleep(0.5)
@@ -290,17 +290,17 @@ def test_a_broker_that_comes_up_late_is_waited_for() -> None:
 @pytest.mark.fault(1)
 def test_a_broker_that_stays_away_is_an_error_at_the_deadline() -> None:
     url = f"pulsar://127.0.0.1:{free_port()}"
-    with Cluster(ClientOptions(url, operation_timeout=0.5)) as cluster:
+    with ClientContext(ClientOptions(url, operation_timeout=0.5)) as context:
         began = time.monotonic()
         with pytest.raises(OperationTimeout, match="within") as raised:
-            make(cluster).open()
+            make(context).open()
         assert 0.2 <= time.monotonic() - began < 3
         assert isinstance(raised.value.__cause__, ConnectError)
 
 
 @pytest.mark.fault(25)
 def test_waiting_for_exclusive_access_ends_when_it_is_granted() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
 
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
             assert command.producer_access_mode == pb.WaitForExclusive
@@ -309,7 +309,7 @@ def test_waiting_for_exclusive_access_ends_when_it_is_granted() -> None:
             return True
 
         script.on_producer = on_producer
-        producer = make(cluster, access_mode=pb.WaitForExclusive)
+        producer = make(context, access_mode=pb.WaitForExclusive)
         producer.send(single(b""))
         producer.close()
         assert script.sequence_ids == [0]
@@ -317,7 +317,7 @@ def test_waiting_for_exclusive_access_ends_when_it_is_granted() -> None:
 
 @pytest.mark.fault(25)
 def test_waiting_for_exclusive_access_ends_at_the_deadline_and_frees_the_name() -> None:
-    with topic(operation_timeout=0.4) as (script, cluster, _):
+    with topic(operation_timeout=0.4) as (script, context, _):
 
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
             script.let_in(session, command, producer_ready=False)
@@ -325,24 +325,24 @@ def test_waiting_for_exclusive_access_ends_at_the_deadline_and_frees_the_name() 
 
         script.on_producer = on_producer
         with pytest.raises(OperationTimeout):
-            make(cluster, access_mode=pb.WaitForExclusive).open()
+            make(context, access_mode=pb.WaitForExclusive).open()
         script.wait_for(lambda: bool(script.closed))
 
 
 @pytest.mark.fault(24)
 def test_a_broker_that_never_answers_is_an_error_at_the_deadline_and_the_name_is_freed() -> None:
-    with topic(operation_timeout=0.4) as (script, cluster, _):
+    with topic(operation_timeout=0.4) as (script, context, _):
         script.on_producer = lambda session, command: True
         began = time.monotonic()
         with pytest.raises(OperationTimeout):
-            make(cluster).open()
+            make(context).open()
         assert time.monotonic() - began < 3
         script.wait_for(lambda: bool(script.closed))
 
 
 @pytest.mark.fault(14, 21)
 def test_a_producer_closed_while_it_opens_is_opened_again_without_a_stall() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
 
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
             if len(script.producers) > 1:
@@ -352,13 +352,13 @@ def test_a_producer_closed_while_it_opens_is_opened_again_without_a_stall() -> N
 
         script.on_producer = on_producer
         began = time.monotonic()
-        make(cluster).open()
+        make(context).open()
         assert time.monotonic() - began < 3
 
 
 @pytest.mark.fault(21)
 def test_a_producer_closed_right_after_it_opened_is_opened_again() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
 
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
             script.let_in(session, command)
@@ -367,7 +367,7 @@ def test_a_producer_closed_right_after_it_opened_is_opened_again() -> None:
             return True
 
         script.on_producer = on_producer
-        producer = make(cluster)
+        producer = make(context)
         producer.send(single(b""))
         producer.close()
         assert len(script.producers) == 6
@@ -375,7 +375,7 @@ def test_a_producer_closed_right_after_it_opened_is_opened_again() -> None:
 
 @pytest.mark.fault(20)
 def test_a_topic_that_moves_to_another_cluster_while_it_is_opened_is_an_error_at_once() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
 
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
             kind = pb.CommandTopicMigrated.Producer
@@ -385,14 +385,14 @@ def test_a_topic_that_moves_to_another_cluster_while_it_is_opened_is_an_error_at
         script.on_producer = on_producer
         began = time.monotonic()
         with pytest.raises(UnsupportedFeature, match="another cluster"):
-            make(cluster).open()
+            make(context).open()
         assert time.monotonic() - began < 3
 
 
 def test_a_producer_that_is_closed_while_it_opens_stops_trying() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         asked = refuse_producers(script, pb.ServiceNotReady)
-        producer = make(cluster)
+        producer = make(context)
         threading.Timer(0.3, producer.close).start()
         with pytest.raises(ClosedError):
             producer.open()
@@ -402,9 +402,9 @@ def test_a_producer_that_is_closed_while_it_opens_stops_trying() -> None:
 
 
 def test_two_threads_that_open_one_producer_register_it_once() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         refuse_producers(script, pb.ServiceNotReady, times=1)
-        producer = make(cluster)
+        producer = make(context)
         opened: list[Producer] = []
         threads = [
             threading.Thread(target=lambda: opened.append(producer.open())) for _ in range(3)
@@ -419,7 +419,7 @@ def test_two_threads_that_open_one_producer_register_it_once() -> None:
 
 @pytest.mark.fault(21)
 def test_an_end_on_two_ways_at_once_leads_to_one_registration() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
 
         def on_send(session: Session, sent: Sent) -> bool:
             if session.number:
@@ -431,7 +431,7 @@ def test_an_end_on_two_ways_at_once_leads_to_one_registration() -> None:
             return True
 
         script.on_send = on_send
-        producer = make(cluster)
+        producer = make(context)
         producer.send(single(b""))
         producer.close()
         assert script.sequence_ids == [0, 0]
@@ -439,13 +439,13 @@ def test_an_end_on_two_ways_at_once_leads_to_one_registration() -> None:
 
 
 def test_a_client_that_is_closed_ends_the_attempts() -> None:
-    with topic() as (script, cluster, _):
+    with topic() as (script, context, _):
         told: list[PulsarError] = []
         script.on_send = lambda session, sent: True
-        producer = Producer(cluster, "t", ProducerOptions(send_timeout=20), told.append)
+        producer = Producer(context, "t", ProducerOptions(send_timeout=20), told.append)
         producer.send(single(b""))
         refuse_producers(script, pb.ServiceNotReady)
         script.producers[0][0].drop()
         script.wait_for(lambda: len(script.producers) > 2)
-        cluster.close()
+        context.close()
         assert [type(error) for error in told] == [ClosedError]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.engine import reader as module
-from pulsar_spark.engine.connection_pool import ConnectionPool
+from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.reader import EntryReader
 from pulsar_spark.errors import (

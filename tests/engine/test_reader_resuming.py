@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.connection_pool import ConnectionPool
+from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.options import MIB, ReaderOptions
 from pulsar_spark.engine.reader import EntryReader
 from pulsar_spark.errors import ConnectError, PulsarError, TopicNotFound

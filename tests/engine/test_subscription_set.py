@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsar_spark.engine.cluster import Cluster
 from pulsar_spark.engine.consumer import EARLIEST, LATEST, TopicEnd
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.subscription_set import SubscriptionSet
 from pulsar_spark.errors import PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import Position
@@ -33,14 +33,14 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def cluster(broker: EmbeddedBroker) -> Iterator[Cluster]:
-    with Cluster(quick(broker)) as made:
+def context(broker: EmbeddedBroker) -> Iterator[ClientContext]:
+    with ClientContext(quick(broker)) as made:
         yield made
 
 
 @pytest.fixture
-def held(cluster: Cluster) -> Iterator[SubscriptionSet]:
-    made = SubscriptionSet(cluster, "s", 10.0)
+def held(context: ClientContext) -> Iterator[SubscriptionSet]:
+    made = SubscriptionSet(context, "s", 10.0)
     for number in range(3):
         made.add(partition(number), EARLIEST)
     yield made
@@ -89,7 +89,7 @@ def test_what_cannot_be_had_stands_in_the_place_of_the_answer(
 
 
 def test_subscriptions_move_back_and_go_only_when_told(
-    broker: EmbeddedBroker, cluster: Cluster, held: SubscriptionSet
+    broker: EmbeddedBroker, context: ClientContext, held: SubscriptionSet
 ) -> None:
     last = add_plain(broker, partition(0), b"1")
     held.set_initial(partition(0), LATEST)
@@ -102,9 +102,9 @@ def test_subscriptions_move_back_and_go_only_when_told(
 
 
 def test_closing_waits_for_acknowledgements_and_leaves_the_subscriptions(
-    broker: EmbeddedBroker, cluster: Cluster
+    broker: EmbeddedBroker, context: ClientContext
 ) -> None:
-    held = SubscriptionSet(cluster, "s", 10.0)
+    held = SubscriptionSet(context, "s", 10.0)
     for number in range(3):
         held.add(partition(number), EARLIEST)
         add_plain(broker, partition(number), b"1")
@@ -119,7 +119,7 @@ def test_closing_waits_for_acknowledgements_and_leaves_the_subscriptions(
 
 
 def test_closing_does_not_wait_for_a_broker_that_is_gone(
-    broker: EmbeddedBroker, cluster: Cluster, held: SubscriptionSet
+    broker: EmbeddedBroker, context: ClientContext, held: SubscriptionSet
 ) -> None:
     held.ends()
     broker.stop()
@@ -133,8 +133,8 @@ def test_closing_does_not_wait_for_a_broker_that_is_gone(
 def test_a_thousand_partitions_without_news_are_asked_within_a_second() -> None:
     with EmbeddedBroker() as broker:
         broker.create_topic(TOPIC, 1000)
-        with Cluster(quick(broker, operation_timeout=30.0)) as cluster:
-            held = SubscriptionSet(cluster, "s", 60.0)
+        with ClientContext(quick(broker, operation_timeout=30.0)) as context:
+            held = SubscriptionSet(context, "s", 60.0)
             for number in range(1000):
                 held.add(partition(number), EARLIEST)
             assert all(isinstance(end, TopicEnd) for end in held.ends().values())

@@ -5,9 +5,9 @@ import time
 import pytest
 
 from pulsar_spark.engine import temporary_consumer
-from pulsar_spark.engine.backoff import Deadline
-from pulsar_spark.engine.connection_pool import ConnectionPool
+from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.temporary_consumer import TemporaryConsumer, unique_name
 from pulsar_spark.errors import ConnectionLost, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import TopicNotFound
 from pulsar_spark.testing import EmbeddedBroker
@@ -13,9 +13,9 @@ TOPIC = "persistent://public/default/new"
 
 
 def test_a_missing_topic_is_created_and_no_subscription_stays() -> None:
-    with EmbeddedBroker() as broker, Cluster(ClientOptions(broker.service_url)) as cluster:
-        cluster.create_if_missing(TOPIC)
-        cluster.create_if_missing(TOPIC)
+    with EmbeddedBroker() as broker, ClientContext(ClientOptions(broker.service_url)) as context:
+        context.create_if_missing(TOPIC)
+        context.create_if_missing(TOPIC)
         assert TOPIC in broker.topics()
         assert not broker.subscriptions(TOPIC)
 
@@ -23,7 +23,7 @@ def test_a_missing_topic_is_created_and_no_subscription_stays() -> None:
 def test_where_topics_are_not_created_it_is_said() -> None:
     with (
         EmbeddedBroker(auto_create=False) as broker,
-        Cluster(ClientOptions(broker.service_url)) as cluster,
+        ClientContext(ClientOptions(broker.service_url)) as context,
         pytest.raises(TopicNotFound, match="public/default/new"),
     ):
-        cluster.create_if_missing(TOPIC)
+        context.create_if_missing(TOPIC)

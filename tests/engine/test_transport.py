@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from pulsar_spark.engine import transport as module
-from pulsar_spark.engine.backoff import Deadline
+from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.transport import Transport
 from pulsar_spark.errors import ConnectError, ConnectionLost, OperationTimeout, UnsupportedFeature
 from pulsar_spark.protocol.frames import Buffer

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from pulsar_spark.engine.connection_pool import ConnectionPool
+from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.entries import ReceivedEntry
 from pulsar_spark.engine.options import ClientOptions, ReaderOptions
 from pulsar_spark.engine.reader import EntryReader

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pulsar_spark.engine.cluster import Cluster
-from pulsar_spark.engine.connection_pool import ConnectionPool
+from pulsar_spark.engine.context import ClientContext, ConnectionPool
 from pulsar_spark.engine.entries import ReceivedEntry
 from pulsar_spark.engine.lookup import Lookup
 from pulsar_spark.engine.options import ClientOptions, ReaderOptions
@@ -128,10 +127,10 @@ def connected(broker: Broker, **changes: Any) -> Iterator[ConnectionPool]:
 
 
 @contextmanager
-def clustered(broker: Broker, **changes: Any) -> Iterator[Cluster]:
+def clustered(broker: Broker, **changes: Any) -> Iterator[ClientContext]:
     """Open what producers need of a broker."""
-    with Cluster(options(broker, **changes)) as cluster:
-        yield cluster
+    with ClientContext(options(broker, **changes)) as context:
+        yield context
 
 
 def end_of(broker: Broker, topic: str) -> Position:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.protocol.batches import MessageFields
@@ -27,8 +27,8 @@ POINTS = ("started", "decided", "logged", "planned", "half read", "read", "commi
 class Feed:
     """Writes numbered payloads in entries of given sizes; each payload is unique."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, context: ClientContext) -> None:
+        self._context = context
         self._numbers = itertools.count()
 
     def __call__(self, topic: str, sizes: Iterable[int]) -> list[bytes]:
@@ -38,7 +38,7 @@ class Feed:
             options = ProducerOptions(
                 batching_enabled=batched, batching_max_messages=100_000, batching_max_delay=60.0
             )
-            with PartitionedProducer(self._cluster, topic, options) as writer:
+            with PartitionedProducer(self._context, topic, options) as writer:
                 for size in group:
                     payloads = [b"m%d" % next(self._numbers) for _ in range(size or 1)]
                     for payload in payloads:
@@ -51,8 +51,8 @@ class Feed:
 @contextmanager
 def feeding(broker: Broker) -> Iterator[Feed]:
     """Open a feed."""
-    with clustered(broker) as cluster:
-        yield Feed(cluster)
+    with clustered(broker) as context:
+        yield Feed(context)
 
 
 @contextmanager

@@ -50,8 +50,8 @@ def write_numbered(broker: Broker, topic: str, count: int, pause: float, **optio
     """Write numbers in batches, with a pause between them; returns the number of reconnects."""
     settings = ProducerOptions(batching_max_messages=BATCH, send_timeout=WAIT)
     with (
-        clustered(broker, **options) as cluster,
-        PartitionedProducer(cluster, topic, settings, partitions=0) as writer,
+        clustered(broker, **options) as context,
+        PartitionedProducer(context, topic, settings, partitions=0) as writer,
     ):
         for number in range(count):
             writer.send(MessageFields(b"%d" % number))
@@ -181,8 +181,8 @@ def test_a_writer_leaves_a_broker_that_hangs(tuned_broker: Broker) -> None:
     topic = tuned_broker.create_topic()
     options = {"keep_alive_interval": 0.5, "connection_timeout": 1.0}
     with (
-        clustered(tuned_broker, **options) as cluster,
-        PartitionedProducer(cluster, topic) as writer,
+        clustered(tuned_broker, **options) as context,
+        PartitionedProducer(context, topic) as writer,
     ):
         writer.open()
         (producer,) = writer.producers
@@ -205,14 +205,14 @@ def test_callers_that_pause_keep_their_connections(tuned_broker: Broker) -> None
     end = end_of(tuned_broker, topic)
     settings = ReaderOptions(receiver_queue_size=QUEUE, auto_scale=False)
     with (
-        clustered(tuned_broker, keep_alive_interval=1.0) as cluster,
-        EntryReader(cluster.pool, topic, EARLIEST_POSITION, end, settings) as reader,
-        PartitionedProducer(cluster, topic) as writer,
+        clustered(tuned_broker, keep_alive_interval=1.0) as context,
+        EntryReader(context.pool, topic, EARLIEST_POSITION, end, settings) as reader,
+        PartitionedProducer(context, topic) as writer,
     ):
         found = [reader.next_entry() for _ in range(3)]
         writer.send(MessageFields(b"before"))
         writer.flush()
-        connection = Lookup(cluster.pool).connection(topic)
+        connection = Lookup(context.pool).connection(topic)
         before = tuned_broker.subscriptions(topic)
         # The broker asks every two seconds and does not wait much longer for an answer.
         time.sleep(5.0)
@@ -221,7 +221,7 @@ def test_callers_that_pause_keep_their_connections(tuned_broker: Broker) -> None
         writer.send(MessageFields(b"after"))
         writer.flush()
         assert writer.counts.reconnects == 0
-        assert Lookup(cluster.pool).connection(topic) is connection
+        assert Lookup(context.pool).connection(topic) is connection
         rows = [row for entry in found if entry is not None for row in rows_of(entry)]
         assert [row.content.payload for row in rows] == numbered(5_000)
 
@@ -275,12 +275,12 @@ def test_many_readers_writers_and_questions_come_back_after_a_restart(
     settings = ProducerOptions(send_timeout=WAIT)
     got: list[list[bytes | None]] = [[] for _ in range(partitions)]
     with (
-        clustered(tuned_broker) as cluster,
-        PartitionedProducer(cluster, topic, settings) as writer,
+        clustered(tuned_broker) as context,
+        PartitionedProducer(context, topic, settings) as writer,
         in_background(lambda: ask(tuned_broker, still, stop.is_set)) as (asked,),
     ):
         names = tuned_broker.partitions_of(topic, partitions)
-        readers = [EntryReader(cluster.pool, name, EARLIEST_POSITION) for name in names]
+        readers = [EntryReader(context.pool, name, EARLIEST_POSITION) for name in names]
 
         def drain() -> int:
             for reader, own in zip(readers, got, strict=True):

@@ -83,7 +83,7 @@ def write(broker: Broker, topic: str, sent: list[JavaContent], **options: object
         [content.properties for content in sent],
     )
     settings = ProducerOptions(**options)  # type: ignore[arg-type]
-    with clustered(broker) as cluster, PartitionedProducer(cluster, topic, settings) as writer:
+    with clustered(broker) as context, PartitionedProducer(context, topic, settings) as writer:
         writer.write(columns)
 
 

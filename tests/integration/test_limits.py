@@ -46,7 +46,7 @@ def single(payload: bytes, **fields: Any) -> OutgoingEntry:
 def metadata_size(broker: Broker, topic: str, fields: MessageFields) -> int:
     """Return the bytes that a message has besides its payload."""
     options = ProducerOptions(batching_enabled=False, producer_name="same")
-    with clustered(broker) as cluster, PartitionedProducer(cluster, topic, options) as writer:
+    with clustered(broker) as context, PartitionedProducer(context, topic, options) as writer:
         writer.send(fields)
     entry = read_entries(broker, topic)[-1]
     return len(entry.metadata.SerializeToString())
@@ -75,7 +75,7 @@ def test_the_largest_message_is_sent_and_a_larger_one_refused_before(
     total = metadata_size(tuned_broker, topic, message(near)) + len(message(near).payload or b"")
     largest = near + TUNED_MESSAGE_SIZE - total
     options = ProducerOptions(batching_enabled=False, producer_name="same")
-    with clustered(tuned_broker) as cluster, PartitionedProducer(cluster, topic, options) as writer:
+    with clustered(tuned_broker) as context, PartitionedProducer(context, topic, options) as writer:
         for size in (largest - 1, largest):
             writer.send(message(size))
         with pytest.raises(MessageTooLarge) as caught:
@@ -101,7 +101,7 @@ def test_the_largest_message_of_a_broker_as_it_is_installed(broker: Broker) -> N
     largest = 5 * 1024 * 1024 - metadata_size(broker, topic, MessageFields(bytes(near)))
     options = ProducerOptions(batching_enabled=False, producer_name="same")
     payload = random.Random(1).randbytes(largest)
-    with clustered(broker) as cluster, PartitionedProducer(cluster, topic, options) as writer:
+    with clustered(broker) as context, PartitionedProducer(context, topic, options) as writer:
         writer.send(MessageFields(payload))
         writer.flush()
         with pytest.raises(MessageTooLarge):
@@ -118,7 +118,7 @@ def test_batches_grow_up_to_the_limit_and_are_split_above(
     payloads = [rng.randbytes(rng.choice((10, 1000, 20_000, 40_000))) for _ in range(300)]
     # Larger than a message may be: the batches have to be cut.
     options = ProducerOptions(batching_max_bytes=10 * TUNED_MESSAGE_SIZE)
-    with clustered(tuned_broker) as cluster, PartitionedProducer(cluster, topic, options) as writer:
+    with clustered(tuned_broker) as context, PartitionedProducer(context, topic, options) as writer:
         for payload in payloads:
             writer.send(MessageFields(payload))
     assert [m.data() for m in official_read(tuned_client, topic, 300)] == payloads
@@ -134,7 +134,7 @@ def test_chunks_begin_where_a_message_no_longer_fits(
     size = TUNED_MESSAGE_SIZE - metadata_size(tuned_broker, topic, near) + over
     payload = random.Random(size).randbytes(size)
     options = ProducerOptions(batching_enabled=False, chunking_enabled=True, producer_name="same")
-    with clustered(tuned_broker) as cluster, PartitionedProducer(cluster, topic, options) as writer:
+    with clustered(tuned_broker) as context, PartitionedProducer(context, topic, options) as writer:
         writer.send(MessageFields(payload))
         writer.send(MessageFields(payload * 5))
     rows = read_rows(tuned_broker, topic)[1:]
@@ -163,16 +163,16 @@ def test_a_name_that_is_taken_is_waited_for(broker: Broker, official_client: Con
     topic = broker.create_topic()
     holder = official_client(broker.service_url).create_producer(topic, producer_name="taken")
     options = ProducerOptions(producer_name="taken")
-    with clustered(broker) as cluster:
-        impatient = Producer(cluster, topic, options)
+    with clustered(broker) as context:
+        impatient = Producer(context, topic, options)
         with pytest.raises((ProducerBusy, OperationTimeout)) as caught:
             impatient.open(timeout=1.0)
         cause = caught.value.__cause__ or caught.value
         assert isinstance(cause, ProducerBusy)
         assert "taken" in str(caught.value)
-        patient = Producer(cluster, topic, options)
+        patient = Producer(context, topic, options)
         started = time.monotonic()
-        cluster.scheduler.call_later(1.0, holder.close)
+        context.timers.call_later(1.0, holder.close)
         patient.open(timeout=30.0)
         assert time.monotonic() - started >= 0.9
         assert broker.producers(topic) == {"taken"}
@@ -184,15 +184,15 @@ def test_an_exclusive_producer_keeps_others_out(broker: Broker, official_client:
     topic = broker.create_topic()
     client = official_client(broker.service_url)
     holder = client.create_producer(topic, access_mode=pulsar.ProducerAccessMode.Exclusive)
-    with clustered(broker) as cluster:
+    with clustered(broker) as context:
         for mode in (pb.Shared, pb.Exclusive):
-            late = Producer(cluster, topic, ProducerOptions(access_mode=mode))
+            late = Producer(context, topic, ProducerOptions(access_mode=mode))
             with pytest.raises((ProducerBusy, ProducerFenced, OperationTimeout)) as caught:
                 late.open(timeout=1.0)
             cause = caught.value.__cause__ or caught.value
             assert isinstance(cause, ProducerBusy | ProducerFenced)
-        waiting = Producer(cluster, topic, ProducerOptions(access_mode=pb.WaitForExclusive))
-        cluster.scheduler.call_later(0.5, holder.close)
+        waiting = Producer(context, topic, ProducerOptions(access_mode=pb.WaitForExclusive))
+        context.timers.call_later(0.5, holder.close)
         waiting.open(timeout=30.0)
         waiting.send(single(b"mine now"))
         waiting.close()
@@ -203,8 +203,8 @@ def test_an_exclusive_producer_keeps_others_out(broker: Broker, official_client:
 def test_a_fenced_producer_fails_for_good(broker: Broker, official_client: Connect) -> None:
     topic = broker.create_topic()
     client = official_client(broker.service_url)
-    with clustered(broker) as cluster:
-        ours = Producer(cluster, topic, ProducerOptions(access_mode=pb.ExclusiveWithFencing))
+    with clustered(broker) as context:
+        ours = Producer(context, topic, ProducerOptions(access_mode=pb.ExclusiveWithFencing))
         ours.open()
         ours.send(single(b"before"))
         ours.flush()
@@ -225,7 +225,7 @@ def test_a_fenced_producer_fails_for_good(broker: Broker, official_client: Conne
         with pytest.raises(ProducerFenced):
             ours.send(single(b"never"))
         # And the other way round.
-        again = Producer(cluster, topic, ProducerOptions(access_mode=pb.ExclusiveWithFencing))
+        again = Producer(context, topic, ProducerOptions(access_mode=pb.ExclusiveWithFencing))
         again.open()
         again.send(single(b"ours again"))
         again.close()
@@ -252,14 +252,14 @@ def test_a_backlog_quota_is_named(tuned_broker: Broker, tuned_client: Any, polic
     )
     topic = real.create_topic(real.unique_topic(namespace=namespace))
     tuned_client.subscribe(topic, "never reads")
-    with clustered(real) as cluster:
-        producer = Producer(cluster, topic, ProducerOptions(send_timeout=20.0)).open()
+    with clustered(real) as context:
+        producer = Producer(context, topic, ProducerOptions(send_timeout=20.0)).open()
         for _ in range(10):
             producer.send(single(random.randbytes(2000)))
         producer.flush()
 
         def trouble() -> str:
-            late = Producer(cluster, topic)
+            late = Producer(context, topic)
             try:
                 late.open(timeout=1.0).close()
             except (QuotaExceeded, QuotaExceededHold, OperationTimeout) as error:
@@ -278,13 +278,13 @@ def test_partitions_that_are_added_are_seen(broker: Broker) -> None:
     topic = broker.create_topic(
         broker.unique_topic("grows", broker.create_namespace()), partitions=2
     )
-    with clustered(broker) as cluster:
-        lookup = Lookup(cluster.pool)
+    with clustered(broker) as context:
+        lookup = Lookup(context.pool)
         assert lookup.partitions(topic) == 2
         broker.add_partitions(topic, 5)
         assert lookup.partitions(topic) == 5
         with PartitionedProducer(
-            cluster, topic, ProducerOptions(batching_max_messages=1)
+            context, topic, ProducerOptions(batching_max_messages=1)
         ) as writer:
             assert writer.partitions == 5
             for _ in range(10):

@@ -58,9 +58,9 @@ def test_a_task_holds_the_receive_budget_and_two_record_batches(
 ) -> None:
     small, large = broker.create_topic(), broker.create_topic()
     batched = ProducerOptions(batching_enabled=size < 1000)
-    with clustered(broker) as cluster:
+    with clustered(broker) as context:
         for topic, messages in ((small, 10), (large, count)):
-            with PartitionedProducer(cluster, topic, batched) as writer:
+            with PartitionedProducer(context, topic, batched) as writer:
                 message = MessageFields(b"x" * size)
                 for _ in range(messages):
                     writer.send(message)

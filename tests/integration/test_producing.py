@@ -12,7 +12,7 @@ import pytest
 
 from pulsar_spark.client import MessageId, PulsarClient
 from pulsar_spark.engine import producer_session
-from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
 from pulsar_spark.engine.partitioned_producer import MessageColumns, PartitionedProducer
 from pulsar_spark.errors import ProducerBusy, ProducerFenced, TopicTerminated
@@ -77,10 +77,10 @@ def write_through(writer: PartitionedProducer, count: int, pause: float) -> list
 def test_unloading_the_topic_again_and_again_loses_nothing(broker: Broker) -> None:
     topic = broker.create_topic()
     with (
-        Cluster(ClientOptions(broker.service_url)) as cluster,
+        ClientContext(ClientOptions(broker.service_url)) as context,
         Trouble(lambda: broker.unload(topic), 0.4) as trouble,
     ):
-        writer = PartitionedProducer(cluster, topic, ProducerOptions(batching_max_messages=70))
+        writer = PartitionedProducer(context, topic, ProducerOptions(batching_max_messages=70))
         values = write_through(writer, 10_000, 0.03)
         counts = writer.counts
     assert trouble.times >= 3
@@ -96,8 +96,8 @@ def test_unloading_the_topic_again_and_again_loses_nothing(broker: Broker) -> No
 def test_a_broker_that_is_started_again_loses_nothing(tuned_broker: Broker, kill: bool) -> None:
     topic = tuned_broker.create_topic()
     url = tuned_broker.service_url
-    with Cluster(ClientOptions(url)) as cluster:
-        writer = PartitionedProducer(cluster, topic, ProducerOptions(send_timeout=90.0))
+    with ClientContext(ClientOptions(url)) as context:
+        writer = PartitionedProducer(context, topic, ProducerOptions(send_timeout=90.0))
         values: list[bytes] = []
         thread = threading.Thread(target=lambda: values.extend(write_through(writer, 5000, 0.02)))
         thread.start()
@@ -129,11 +129,11 @@ def deduplicating(request: pytest.FixtureRequest) -> Iterator[Broker]:
 def test_with_deduplication_and_a_name_nothing_is_written_twice(deduplicating: Broker) -> None:
     topic = deduplicating.create_topic()
     with (
-        Cluster(ClientOptions(deduplicating.service_url)) as cluster,
+        ClientContext(ClientOptions(deduplicating.service_url)) as context,
         Trouble(lambda: deduplicating.unload(topic), 0.4) as trouble,
     ):
         options = ProducerOptions(producer_name="mine", batching_max_messages=70)
-        writer = PartitionedProducer(cluster, topic, options)
+        writer = PartitionedProducer(context, topic, options)
         values = write_through(writer, 10_000, 0.03)
     assert trouble.times >= 3
     assert read_back(deduplicating.service_url, topic) == values
@@ -146,8 +146,8 @@ def test_what_a_name_sent_before_is_acknowledged_and_counted_as_duplicates(
     topic = deduplicating.create_topic()
     options = ProducerOptions(producer_name="mine", batching_max_messages=10)
     for attempt in range(2):
-        with Cluster(ClientOptions(deduplicating.service_url)) as cluster:
-            writer = PartitionedProducer(cluster, topic, options)
+        with ClientContext(ClientOptions(deduplicating.service_url)) as context:
+            writer = PartitionedProducer(context, topic, options)
             ids = list(range(50, 100))
             payloads = [b"%d" % number for number in ids]
             writer.write(MessageColumns(payloads, sequence_ids=ids))
@@ -159,8 +159,8 @@ def test_what_a_name_sent_before_is_acknowledged_and_counted_as_duplicates(
 @pytest.mark.fault(5, 7)
 def test_a_broker_that_hangs_for_a_while_delays_only(tuned_broker: Broker) -> None:
     topic = tuned_broker.create_topic()
-    with Cluster(ClientOptions(tuned_broker.service_url)) as cluster:
-        writer = PartitionedProducer(cluster, topic, ProducerOptions())
+    with ClientContext(ClientOptions(tuned_broker.service_url)) as context:
+        writer = PartitionedProducer(context, topic, ProducerOptions())
         writer.write(MessageColumns([b"before"]))
         writer.flush()
         tuned_broker.pause()
@@ -174,8 +174,8 @@ def test_a_broker_that_hangs_for_a_while_delays_only(tuned_broker: Broker) -> No
 @pytest.mark.fault(9)
 def test_a_writer_that_pauses_stays_connected(tuned_broker: Broker) -> None:
     topic = tuned_broker.create_topic()
-    with Cluster(ClientOptions(tuned_broker.service_url)) as cluster:
-        writer = PartitionedProducer(cluster, topic, ProducerOptions())
+    with ClientContext(ClientOptions(tuned_broker.service_url)) as context:
+        writer = PartitionedProducer(context, topic, ProducerOptions())
         writer.write(MessageColumns([b"before"]))
         writer.flush()
         # Longer than the broker waits for the answer to its PING.
@@ -189,8 +189,8 @@ def test_a_writer_that_pauses_stays_connected(tuned_broker: Broker) -> None:
 @pytest.mark.fault(56)
 def test_a_topic_that_is_terminated_takes_nothing_more(broker: Broker) -> None:
     topic = broker.create_topic()
-    with Cluster(ClientOptions(broker.service_url)) as cluster:
-        writer = PartitionedProducer(cluster, topic, ProducerOptions())
+    with ClientContext(ClientOptions(broker.service_url)) as context:
+        writer = PartitionedProducer(context, topic, ProducerOptions())
         writer.write(MessageColumns([b"1"]))
         writer.flush()
         broker.terminate(topic)
@@ -203,10 +203,10 @@ def test_a_topic_that_is_terminated_takes_nothing_more(broker: Broker) -> None:
 @pytest.mark.fault(88)
 def test_exclusive_access_is_kept_lost_and_waited_for(broker: Broker) -> None:
     topic = broker.create_topic()
-    with Cluster(ClientOptions(broker.service_url)) as cluster:
+    with ClientContext(ClientOptions(broker.service_url)) as context:
 
         def opened(mode: int) -> PartitionedProducer:
-            return PartitionedProducer(cluster, topic, ProducerOptions(access_mode=mode)).open()
+            return PartitionedProducer(context, topic, ProducerOptions(access_mode=mode)).open()
 
         first = opened(pb.Exclusive)
         with pytest.raises(ProducerFenced):
@@ -236,7 +236,7 @@ def test_a_name_that_is_in_use_is_an_error_after_a_while(
     monkeypatch.setattr(producer_session, "BUSY_SECONDS", 1.0)
     topic = broker.create_topic()
     url = broker.service_url
-    with Cluster(ClientOptions(url)) as one, Cluster(ClientOptions(url)) as other:
+    with ClientContext(ClientOptions(url)) as one, ClientContext(ClientOptions(url)) as other:
         options = ProducerOptions(producer_name="mine")
         first = PartitionedProducer(one, topic, options).open()
         with pytest.raises(ProducerBusy, match="its own"):
@@ -258,8 +258,8 @@ def test_an_official_consumer_sees_every_field(broker: Broker, official_client: 
         properties=[{"a": "1"}, None, [("b", "2"), ("b", "3")], {}],
     )
     with (
-        Cluster(ClientOptions(broker.service_url)) as cluster,
-        PartitionedProducer(cluster, topic, ProducerOptions(compression=pb.LZ4)) as writer,
+        ClientContext(ClientOptions(broker.service_url)) as context,
+        PartitionedProducer(context, topic, ProducerOptions(compression=pb.LZ4)) as writer,
     ):
         writer.write(columns)
     reader = official_client(broker.service_url).create_reader(topic, pulsar.MessageId.earliest)
@@ -277,8 +277,8 @@ def test_keys_go_to_the_partitions_that_the_routing_names(broker: Broker) -> Non
     topic = broker.create_topic(partitions=4)
     keys = [f"key-{number}" for number in range(200)]
     with (
-        Cluster(ClientOptions(broker.service_url)) as cluster,
-        PartitionedProducer(cluster, topic, ProducerOptions()) as writer,
+        ClientContext(ClientOptions(broker.service_url)) as context,
+        PartitionedProducer(context, topic, ProducerOptions()) as writer,
     ):
         writer.write(MessageColumns([key.encode() for key in keys], keys=keys))
         expected = [writer.route(MessageFields(b"", key)) for key in keys]

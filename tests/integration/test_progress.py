@@ -185,15 +185,15 @@ def test_entries_from_a_position_on_are_counted_by_both_brokers(broker: Broker, 
     feed(topic, [2, 0, 7])
     broker.roll_ledger(topic)
     feed(topic, [1, 1])
-    with clustered(broker) as cluster:
-        last = cluster.lookup.last_message_id(topic)
+    with clustered(broker) as context:
+        last = context.lookup.last_message_id(topic)
         places = [
             (EARLIEST_POSITION, 5),
             (Position(last.ledger_id, 0), 2),
             (Position(last.ledger_id, 1), 1),
             (Position(last.ledger_id, 2), 0),
         ]
-        probe = Probe(cluster.pool)
+        probe = Probe(context.pool)
         assert probe.entries_from([(topic, at) for at, _ in places]) == [n for _, n in places]
         first = probe.first_entry_at(topic, EARLIEST_POSITION)
         assert first is not None

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.connection_pool import ConnectionPool
+from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookup import Lookup
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer
@@ -208,8 +208,8 @@ def test_a_terminated_topic_is_read_to_its_end_and_refuses_writers(
 ) -> None:
     topic = broker.create_topic()
     write_batches(client, topic, [3, 0])
-    with clustered(broker) as cluster:
-        writer = PartitionedProducer(cluster, topic).open()
+    with clustered(broker) as context:
+        writer = PartitionedProducer(context, topic).open()
         broker.terminate(topic)
         started = time.monotonic()
         writer.send(MessageFields(b"too late"))
@@ -220,7 +220,7 @@ def test_a_terminated_topic_is_read_to_its_end_and_refuses_writers(
             writer.send(MessageFields(b"still too late"))
         writer.abort()
         with pytest.raises(TopicTerminated):
-            PartitionedProducer(cluster, topic).open()
+            PartitionedProducer(context, topic).open()
     expected = [b"0", b"1", b"2", b"3"]
     with connected(broker) as pool:
         assert values(read(pool, topic, EARLIEST_POSITION, FAR)) == expected
@@ -287,7 +287,7 @@ def test_what_does_not_exist_is_an_error_and_stays_away(broker: Broker) -> None:
 @pytest.mark.parametrize("name", ["a%20b", "ünï-日本", "x-partition-y", "a b+c&d=e", "🐟"])
 def test_topics_with_odd_names(broker: Broker, client: Any, name: str) -> None:
     topic = broker.unique_topic(name)
-    with clustered(broker) as cluster, PartitionedProducer(cluster, topic) as writer:
+    with clustered(broker) as context, PartitionedProducer(context, topic) as writer:
         writer.send(MessageFields(b"here"))
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     assert reader.read_next(10_000).data() == b"here"
@@ -354,7 +354,7 @@ def test_what_the_broker_stamps_on_entries_is_read(
     topic = tuned_broker.create_topic()
     started = int(time.time() * 1000)
     write_batches(official_client(tuned_broker.service_url), topic, [4, 0, 1, 3])
-    with clustered(tuned_broker) as cluster, PartitionedProducer(cluster, topic) as writer:
+    with clustered(tuned_broker) as context, PartitionedProducer(context, topic) as writer:
         writer.send(MessageFields(b"ours"))
     entries = read_entries(tuned_broker, topic)
     stamps = [entry.broker_entry_metadata for entry in entries]
@@ -383,7 +383,7 @@ def test_the_compacted_view_is_read_to_its_end(broker: Broker, client: Any, batc
     real = as_real(broker)
     topic = real.create_topic()
     options = ProducerOptions(batching_enabled=batching, batching_max_messages=10)
-    with clustered(real) as cluster, PartitionedProducer(cluster, topic, options) as writer:
+    with clustered(real) as context, PartitionedProducer(context, topic, options) as writer:
         for number in range(100):
             writer.send(MessageFields(b"%d" % number, f"k{number % 7}"))
         # Tombstones: a null value, and for compaction an empty one too.

@@ -23,8 +23,8 @@ def avro(*fields: str, kind: object = ("null", "string")) -> SchemaInfo:
 def test_a_schema_is_registered_once_and_had_by_its_version(broker: Broker) -> None:
     topic = broker.create_topic(partitions=2)
     first, second = broker.partitions_of(topic, 2)
-    with clustered(broker) as cluster:
-        lookup = cluster.lookup
+    with clustered(broker) as context:
+        lookup = context.lookup
         old = register_schema(lookup, first, avro("a"))
         assert register_schema(lookup, second, avro("a")) == old
         new = register_schema(lookup, first, avro("a", "b"))
@@ -40,12 +40,12 @@ def test_a_schema_is_registered_once_and_had_by_its_version(broker: Broker) -> N
 def test_what_cannot_be_registered_is_told_with_its_topic(broker: Broker) -> None:
     topic = broker.create_topic()
     missing = broker.unique_topic()
-    with clustered(broker) as cluster:
-        register_schema(cluster.lookup, topic, avro("a"))
+    with clustered(broker) as context:
+        register_schema(context.lookup, topic, avro("a"))
         other = SchemaInfo(pb.Schema.Int32, "INT32")
         with pytest.raises(IncompatibleSchema) as refused:
-            register_schema(cluster.lookup, topic, other)
+            register_schema(context.lookup, topic, other)
         assert refused.value.topic == topic
         with pytest.raises(TopicNotFound) as absent:
-            register_schema(cluster.lookup, missing, avro("a"))
+            register_schema(context.lookup, missing, avro("a"))
         assert absent.value.topic == missing

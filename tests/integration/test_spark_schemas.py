@@ -205,8 +205,8 @@ def test_tombstones_are_null_in_all_columns(broker: Broker) -> None:
         producer = client.create_producer(topic, schema=schemas.AvroSchema(Order))
         producer.send(official_order(ORDERS[0]), partition_key="a")
         producer.close()
-    with clustered(broker) as cluster:
-        writer = PartitionedProducer(cluster, topic)
+    with clustered(broker) as context:
+        writer = PartitionedProducer(context, topic)
         writer.write(MessageColumns([None, None], ["a", "b"]))
         writer.close()
     rows = read(broker, topic)
@@ -221,14 +221,14 @@ def spoiled(broker: Broker, kind: str) -> str:
     topic = broker.create_topic()
     schema = getattr(schemas, kind)(Order)
     send(broker, topic, schema, [official_order(ORDERS[0])], batching_enabled=False)
-    with clustered(broker) as cluster, official(broker) as client:
+    with clustered(broker) as context, official(broker) as client:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         good = reader.read_next(30_000).data()
         reader.close()
-        info = latest_schemas(cluster.lookup, [topic])[topic]
+        info = latest_schemas(context.lookup, [topic])[topic]
         assert isinstance(info, SchemaInfo)
         bad = good[: len(good) // 2]
-        with PartitionedProducer(cluster, topic, ProducerOptions(schema=info)) as writer:
+        with PartitionedProducer(context, topic, ProducerOptions(schema=info)) as writer:
             writer.write(MessageColumns([bad, good, b"\xff", None]))
     return topic
 
@@ -318,8 +318,8 @@ def order_of(record: Any) -> dict[str, Any]:
 
 def schema_of(broker: Broker, topic: str) -> SchemaInfo:
     """Return the latest schema of a topic."""
-    with clustered(broker) as cluster:
-        info = latest_schemas(cluster.lookup, [topic])[topic]
+    with clustered(broker) as context:
+        info = latest_schemas(context.lookup, [topic])[topic]
     assert isinstance(info, SchemaInfo)
     return info
 
@@ -452,8 +452,8 @@ def test_keys_of_pairs_are_columns_and_back(
         separated=separated,
     )
     topic = broker.create_topic()
-    with clustered(broker) as cluster:
-        cluster.pool.service().request(
+    with clustered(broker) as context:
+        context.pool.service().request(
             lambda request_id: commands.get_or_create_schema(topic, request_id, pair.to_pb())
         )
     frame = spark.sql(

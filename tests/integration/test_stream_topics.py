@@ -292,14 +292,14 @@ def test_a_compacted_topic_is_read_as_it_is_and_compacted(
         make(topic, startingOffsets="earliest", readCompacted=value) for value in ("false", "true")
     )
     assert raw.batch() == compacted.batch() == []
-    with clustered(real) as cluster, PartitionedProducer(cluster, topic) as writer:
+    with clustered(real) as context, PartitionedProducer(context, topic) as writer:
         for number in range(30):
             writer.send(MessageFields(b"%d" % number, f"k{number % 3}"))
             writer.flush()
     real.compact(topic)
     assert raw.batch() == [b"%d" % number for number in range(30)]
     assert compacted.batch() == [b"27", b"28", b"29"]
-    with clustered(real) as cluster, PartitionedProducer(cluster, topic) as writer:
+    with clustered(real) as context, PartitionedProducer(context, topic) as writer:
         writer.send(MessageFields(b"30", "k1"))
         writer.flush()
         start = compacted.start()

@@ -11,10 +11,10 @@ from functools import partial
 import pytest
 
 from pulsar_spark.engine import consumer
-from pulsar_spark.engine.backoff import Deadline
 from pulsar_spark.engine.consumer import TopicEnd
+from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer
-from pulsar_spark.engine.pipeline import Job, retrying, run
+from pulsar_spark.engine.retry import Deadline, retrying
 from pulsar_spark.errors import ConsumerBusy, DataLossError
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import Position
@@ -183,9 +183,9 @@ def test_no_consumer_that_came_while_its_topic_was_let_go_is_believed(
         thread.start()
     found: list[int] = []
     try:
-        with clustered(broker) as cluster:
+        with clustered(broker) as context:
             for number in range(100):
-                one = consumer.DurableConsumer(cluster, topics[number % 2], "s", consumer.EARLIEST)
+                one = consumer.DurableConsumer(context, topics[number % 2], "s", consumer.EARLIEST)
                 found.append(run(partial(_end, one, Position(0, 1)), 100.0).last.entry_id)
                 one.close()
     finally:
@@ -195,8 +195,8 @@ def test_no_consumer_that_came_while_its_topic_was_let_go_is_believed(
     assert found == [2] * 100
 
 
-def _end(one: consumer.DurableConsumer, known: Position, deadline: Deadline) -> Job[TopicEnd]:
-    return retrying(lambda to: one.end_job(to, known), deadline)
+def _end(one: consumer.DurableConsumer, known: Position, deadline: Deadline) -> Operation[TopicEnd]:
+    return retrying(lambda to: one.end_operation(to, known), deadline)
 
 
 def test_a_time_to_start_from_is_exact(broker: Broker, make: Make, feed: Feed) -> None:
@@ -220,9 +220,9 @@ def test_bytes_are_capped(broker: Broker, make: Make) -> None:
     topic = broker.create_topic(partitions=2)
     partitions = broker.partitions_of(topic, 2)
     payload = b"x" * 1000
-    with clustered(broker) as cluster:
+    with clustered(broker) as context:
         for partition in partitions:
-            with PartitionedProducer(cluster, partition) as writer:
+            with PartitionedProducer(context, partition) as writer:
                 for _ in range(60):
                     writer.send(MessageFields(payload))
                     writer.flush()

@@ -70,8 +70,8 @@ def write(broker: Broker, topic: str, contents: list[Content], **options: Any) -
     """Send messages one by one and return where they are."""
     ids = Ids()
     with (
-        clustered(broker) as cluster,
-        PartitionedProducer(cluster, topic, ProducerOptions(**options)) as writer,
+        clustered(broker) as context,
+        PartitionedProducer(context, topic, ProducerOptions(**options)) as writer,
     ):
         for content in contents:
             writer.send(content.fields(), ids)
@@ -81,8 +81,8 @@ def write(broker: Broker, topic: str, contents: list[Content], **options: Any) -
 
 def write_columns(broker: Broker, topic: str, columns: MessageColumns, **options: Any) -> None:
     with (
-        clustered(broker) as cluster,
-        PartitionedProducer(cluster, topic, ProducerOptions(**options)) as writer,
+        clustered(broker) as context,
+        PartitionedProducer(context, topic, ProducerOptions(**options)) as writer,
     ):
         writer.write(columns)
         writer.flush()
@@ -341,7 +341,7 @@ def test_a_message_for_later_is_kept_back_from_shared_subscriptions(
     topic = broker.create_topic()
     consumer = client.subscribe(topic, "sub", consumer_type=pulsar.ConsumerType.Shared)
     at = int(time.time() * 1000) + 1500
-    with clustered(broker) as cluster, PartitionedProducer(cluster, topic) as writer:
+    with clustered(broker) as context, PartitionedProducer(context, topic) as writer:
         writer.send(MessageFields(b"late"), solo=Solo(deliver_at=at))
         writer.send(MessageFields(b"now"))
         writer.send(MessageFields(b"too"))
@@ -359,7 +359,7 @@ def test_what_a_deduplicating_broker_has_already_is_counted(broker: Broker, clie
         producer_name="again", initial_sequence_id=-1, batching_max_messages=10
     )
     for duplicates in (0, 100):
-        with clustered(real) as cluster, PartitionedProducer(cluster, topic, options) as writer:
+        with clustered(real) as context, PartitionedProducer(context, topic, options) as writer:
             for content in contents:
                 writer.send(content.fields())
             writer.flush()
@@ -371,8 +371,8 @@ def test_what_a_deduplicating_broker_has_already_is_counted(broker: Broker, clie
 def test_a_producer_of_one_partition_tells_where_it_stands(broker: Broker, client: Any) -> None:
     topic = broker.create_topic(partitions=2)
     name = f"{topic}-partition-1"
-    with clustered(broker) as cluster:
-        producer = Producer(cluster, name).open()
+    with clustered(broker) as context:
+        producer = Producer(context, name).open()
         assert broker.producers(name) == {producer.name}
         assert producer.max_message_size == 5 * 1024 * 1024
         for number in range(5):
@@ -396,12 +396,12 @@ def test_a_schema_is_registered_and_one_that_does_not_fit_refused(
     topic = broker.create_topic()
     text = SchemaInfo(pb.Schema.String, "String", b"", {})
     record = b'{"type":"record","name":"r","fields":[{"name":"n","type":"int"}]}'
-    with clustered(broker) as cluster:
-        with PartitionedProducer(cluster, topic, ProducerOptions(schema=text)) as writer:
+    with clustered(broker) as context:
+        with PartitionedProducer(context, topic, ProducerOptions(schema=text)) as writer:
             writer.send(MessageFields("käse".encode()))
         wrong = ProducerOptions(schema=SchemaInfo(pb.Schema.Avro, "r", record, {}))
         with pytest.raises(IncompatibleSchema):
-            PartitionedProducer(cluster, topic, wrong).open()
+            PartitionedProducer(context, topic, wrong).open()
     consumer = client.create_reader(
         topic, pulsar.MessageId.earliest, schema=pulsar.schema.StringSchema()
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import AuthorizationError, OperationTimeout, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -32,33 +32,33 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def cluster(broker: EmbeddedBroker) -> Iterator[Cluster]:
-    with Cluster(ClientOptions(broker.service_url, operation_timeout=10.0)) as opened:
+def context(broker: EmbeddedBroker) -> Iterator[ClientContext]:
+    with ClientContext(ClientOptions(broker.service_url, operation_timeout=10.0)) as opened:
         yield opened
 
 
 STRING = SchemaInfo(pb.Schema.String, "String")
 
 
-def test_the_latest_schema_of_each_topic_is_had(cluster: Cluster) -> None:
-    register_schema(cluster.lookup, T, STRING)
-    found = latest_schemas(cluster.lookup, [T, U])
+def test_the_latest_schema_of_each_topic_is_had(context: ClientContext) -> None:
+    register_schema(context.lookup, T, STRING)
+    found = latest_schemas(context.lookup, [T, U])
     assert found[U] is None
     schema = found[T]
     assert isinstance(schema, SchemaInfo)
     assert schema.type == pb.Schema.String
 
 
-def test_a_topic_that_does_not_exist_has_no_schema(cluster: Cluster) -> None:
+def test_a_topic_that_does_not_exist_has_no_schema(context: ClientContext) -> None:
     missing = "persistent://public/default/missing"
-    assert latest_schemas(cluster.lookup, [missing]) == {missing: None}
+    assert latest_schemas(context.lookup, [missing]) == {missing: None}
 
 
 def test_a_refusal_stands_in_the_place_of_the_schema(
-    broker: EmbeddedBroker, cluster: Cluster
+    broker: EmbeddedBroker, context: ClientContext
 ) -> None:
     broker.faults.error("GET_SCHEMA", pb.AuthorizationError)
-    (found,) = latest_schemas(cluster.lookup, [T]).values()
+    (found,) = latest_schemas(context.lookup, [T]).values()
     assert isinstance(found, AuthorizationError)
     assert found.topic == T
 
@@ -71,10 +71,10 @@ def version(number: int) -> bytes:
 
 
 @pytest.fixture
-def versions(broker: EmbeddedBroker, cluster: Cluster) -> SchemaVersions:
+def versions(broker: EmbeddedBroker, context: ClientContext) -> SchemaVersions:
     for name in (b"a", b"b", b"c"):
-        register_schema(cluster.lookup, T, SchemaInfo(pb.Schema.Avro, "r", RECORD % name))
-    return SchemaVersions(cluster.lookup, f"{T}-partition-3")
+        register_schema(context.lookup, T, SchemaInfo(pb.Schema.Avro, "r", RECORD % name))
+    return SchemaVersions(context.lookup, f"{T}-partition-3")
 
 
 def test_each_version_is_asked_for_once_of_the_whole_topic(
@@ -107,7 +107,7 @@ def test_a_broker_that_does_not_answer_is_waited_for_only_so_long(
     broker: EmbeddedBroker, versions: SchemaVersions
 ) -> None:
     with (
-        Cluster(ClientOptions(broker.service_url, operation_timeout=0.5)) as impatient,
+        ClientContext(ClientOptions(broker.service_url, operation_timeout=0.5)) as impatient,
         broker.faults.drop("GET_SCHEMA", times=None),
         pytest.raises(OperationTimeout) as caught,
     ):
@@ -120,7 +120,9 @@ def test_a_version_is_known_by_its_number() -> None:
     assert version_number(b"\x01\xff") == "01ff"
 
 
-def test_older_versions_are_given_newest_first(cluster: Cluster, versions: SchemaVersions) -> None:
-    found = [schema.schema_data for schema in older_schemas(cluster.lookup, T)]
+def test_older_versions_are_given_newest_first(
+    context: ClientContext, versions: SchemaVersions
+) -> None:
+    found = [schema.schema_data for schema in older_schemas(context.lookup, T)]
     assert found == [RECORD % b"b", RECORD % b"a"]
-    assert list(older_schemas(cluster.lookup, U)) == []
+    assert list(older_schemas(context.lookup, U)) == []

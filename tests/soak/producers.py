@@ -74,8 +74,8 @@ class Producers:
         )
         try:
             with (
-                clustered(self._broker, operation_timeout=_PATIENCE) as cluster,
-                PartitionedProducer(cluster, self._topic, options, timed=True) as writer,
+                clustered(self._broker, operation_timeout=_PATIENCE) as context,
+                PartitionedProducer(context, self._topic, options, timed=True) as writer,
             ):
                 self._write(number, writer)
                 if not self._stop.is_set():

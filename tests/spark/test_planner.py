@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.errors import DataLossError, InvalidOffset, OptionError, TopicNotFound
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageId, Position
@@ -41,21 +41,21 @@ def plan(
         for key, value in options.items()
     }
     parsed = parse_read_options({"service.url": broker.service_url, **given})
-    with Cluster(parsed.client) as cluster:
-        planner = Planner(cluster, parsed)
+    with ClientContext(parsed.client) as context:
+        planner = Planner(context, parsed)
         return planner.partitions(planner.topics(), ValueType(), pushed)
 
 
 def topics(broker: EmbeddedBroker, **options: str) -> Topics:
     parsed = parse_read_options({"service.url": broker.service_url, **options})
-    with Cluster(parsed.client) as cluster:
-        return Planner(cluster, parsed).topics()
+    with ClientContext(parsed.client) as context:
+        return Planner(context, parsed).topics()
 
 
 def kind(broker: EmbeddedBroker, **options: str) -> ValueType:
     parsed = parse_read_options({"service.url": broker.service_url, **options})
-    with Cluster(parsed.client) as cluster:
-        planner = Planner(cluster, parsed)
+    with ClientContext(parsed.client) as context:
+        planner = Planner(context, parsed)
         return planner.value_type(planner.topics())
 
 
@@ -461,8 +461,8 @@ def _of_query(
     if inferred:
         query = StructType([*query, *read_schema(ValueType(), include_metadata=False).fields[1:]])
     parsed = parse_read_options({"service.url": broker.service_url, **options})
-    with Cluster(parsed.client) as cluster:
-        planner = Planner(cluster, replace(parsed, query=query))
+    with ClientContext(parsed.client) as context:
+        planner = Planner(context, replace(parsed, query=query))
         return planner.value_type(planner.topics()).fields.names
 
 
@@ -497,8 +497,8 @@ def test_a_query_of_bytes_goes_on_when_the_topic_gets_a_schema(broker: EmbeddedB
     for schema in (None, _avro("a"), _avro("a", "b")):
         if schema is not None:
             set_schema(broker, "t", schema)
-        with Cluster(parsed.client) as cluster:
-            planner = Planner(cluster, parsed)
+        with ClientContext(parsed.client) as context:
+            planner = Planner(context, parsed)
             assert planner.value_type(planner.topics()) == ValueType()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -69,8 +69,8 @@ def store_many(broker: EmbeddedBroker, topic: str, count: int, batch_size: int =
 
 def set_schema(broker: EmbeddedBroker, topic: str, schema: SchemaInfo) -> None:
     """Give a topic a schema."""
-    with Cluster(ClientOptions(broker.service_url)) as cluster:
-        cluster.pool.service().request(
+    with ClientContext(ClientOptions(broker.service_url)) as context:
+        context.pool.service().request(
             lambda request_id: commands.get_or_create_schema(
                 full(topic), request_id, schema.to_pb()
             )

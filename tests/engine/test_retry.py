@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from pulsar_spark.engine.backoff import Backoff, Deadline
+from pulsar_spark.engine.retry import Backoff, Deadline
 from pulsar_spark.errors import OperationTimeout
 
 

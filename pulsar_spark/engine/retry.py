@@ -1,14 +1,21 @@
-"""Waiting: exponential back-off between attempts, and deadlines over all of them."""
+"""The one policy of trying again: what may pass, growing pauses, a deadline over all attempts."""
 
 from __future__ import annotations
 
 import random
 import time
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from pulsar_spark.errors import OperationTimeout
+from pulsar_spark.errors import OperationTimeout, PulsarError, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from pulsar_spark.engine.operations import Operation, OperationFactory
+
+T = TypeVar("T")
 
 _GROWTH = 2.0
 _JITTER = 0.1
+_RETRY_MAXIMUM = 5.0
 
 
 class Backoff:
@@ -68,3 +75,43 @@ class Deadline:
         """Raise OperationTimeout, saying that `what` took too long, if the time is up."""
         if self.expired():
             raise OperationTimeout(f"{what} did not end within {self.seconds:g} s")
+
+
+class Pause(NamedTuple):
+    """What an operation yields to go on after some seconds."""
+
+    seconds: float
+
+
+def is_retryable(error: PulsarError) -> bool:
+    """Whether the same can be tried again; what is no Pulsar broker will not become one."""
+    return error.retryable and not isinstance(error, RemoteProtocolError)
+
+
+def retrying(attempt: OperationFactory[T], deadline: Deadline) -> Operation[T]:
+    """Return an operation that makes attempts, ever further apart, until one succeeds.
+
+    Errors that can pass, among them that an attempt got no answer in the time it allowed, end it
+    only when the deadline leaves no room for another attempt.
+    """
+    backoff = Backoff(maximum=_RETRY_MAXIMUM)
+    attempts = 0
+    while True:
+        try:
+            return (yield from attempt(deadline))
+        except PulsarError as error:
+            attempts += 1
+            delay = backoff.next()
+            if not (is_retryable(error) or isinstance(error, OperationTimeout)):
+                raise
+            if delay >= deadline.remaining():
+                raise _after(error, attempts) from error
+        yield Pause(delay)
+
+
+def _after(error: PulsarError, attempts: int) -> PulsarError:
+    last = error.with_context()
+    tried = type(error)(f"{error.what} (after {attempts} attempts)", error.remedy)
+    return tried.with_context(
+        topic=last.topic, partition=last.partition, message_id=last.message_id, broker=last.broker
+    )

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from pulsar_spark.engine.addresses import BrokerAddress
-from pulsar_spark.engine.cluster import Cluster
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
 from pulsar_spark.errors import AuthorizationError, ClosedError, TopicNotFound
 from pulsar_spark.protocol import answers
@@ -22,16 +22,16 @@ OLD = BrokerAddress("old:6650", "old:6650")
 
 def test_nothing_is_connected_or_started_by_making_one() -> None:
     before = threading.active_count()
-    with Cluster(ClientOptions("pulsar://127.0.0.1:1")) as cluster:
+    with ClientContext(ClientOptions("pulsar://127.0.0.1:1")) as context:
         assert threading.active_count() == before
-        assert not cluster.pool.connections
+        assert not context.pool.connections
 
 
 def test_it_may_be_closed_twice() -> None:
-    cluster = Cluster(ClientOptions("pulsar://127.0.0.1:1"))
-    cluster.close()
-    cluster.close()
-    assert cluster.closed
+    context = ClientContext(ClientOptions("pulsar://127.0.0.1:1"))
+    context.close()
+    context.close()
+    assert context.closed
 
 
 @pytest.mark.fault(98)
@@ -41,8 +41,8 @@ def test_options_are_plain_data() -> None:
 
 
 def test_a_connection_is_the_topics_brokers() -> None:
-    with topic() as (_, cluster, broker):
-        connection = cluster.connection_for("t", 5)
+    with topic() as (_, context, broker):
+        connection = context.connection_for("t", 5)
         assert connection.address == broker.broker
 
 
@@ -67,8 +67,8 @@ def test_an_assigned_broker_is_of_the_service_urls_scheme(
         assignedBrokerServiceUrl=url,
         assignedBrokerServiceUrlTls=tls_url,
     )
-    with Cluster(ClientOptions("pulsar://h:1")) as cluster:
-        found = cluster.assigned_broker(command, OLD)
+    with ClientContext(ClientOptions("pulsar://h:1")) as context:
+        found = context.assigned_broker(command, OLD)
     assert found == (None if expected is None else BrokerAddress(expected, expected))
 
 
@@ -77,22 +77,22 @@ def test_an_assigned_broker_is_reached_through_the_same_proxy() -> None:
     command = pb.CommandCloseProducer(
         producer_id=1, request_id=2, assignedBrokerServiceUrl="pulsar://new:6650"
     )
-    with Cluster(ClientOptions("pulsar://h:1")) as cluster:
-        found = cluster.assigned_broker(command, BrokerAddress("old:6650", "proxy:6650"))
+    with ClientContext(ClientOptions("pulsar://h:1")) as context:
+        found = context.assigned_broker(command, BrokerAddress("old:6650", "proxy:6650"))
     assert found == BrokerAddress("new:6650", "proxy:6650")
 
 
 def test_partitions_are_asked_for_so_that_the_broker_may_create_the_topic() -> None:
-    with topic(TopicScript(partitions=5)) as (_, cluster, broker):
-        assert cluster.partitions_for_writing("t") == 5
+    with topic(TopicScript(partitions=5)) as (_, context, broker):
+        assert context.partitions_for_writing("t") == 5
         (command,) = broker.commands(pb.BaseCommand.PARTITIONED_METADATA)
         assert command.topic == TOPIC
         assert command.metadata_auto_creation_enabled
 
 
 def test_a_partition_has_no_partitions() -> None:
-    with topic(TopicScript(partitions=5)) as (_, cluster, broker):
-        assert cluster.partitions_for_writing("t-partition-2") == 0
+    with topic(TopicScript(partitions=5)) as (_, context, broker):
+        assert context.partitions_for_writing("t-partition-2") == 0
         assert not broker.sessions
 
 
@@ -108,12 +108,12 @@ def test_a_missing_topic_may_still_be_created_by_its_producer(code: int) -> None
         )
         return True
 
-    with ScriptedBroker(script) as broker, Cluster(broker.options()) as cluster:
+    with ScriptedBroker(script) as broker, ClientContext(broker.options()) as context:
         if code == pb.TopicNotFound:
-            assert cluster.partitions_for_writing("t") == 0
+            assert context.partitions_for_writing("t") == 0
         else:
             with pytest.raises(AuthorizationError) as raised:
-                cluster.partitions_for_writing("t")
+                context.partitions_for_writing("t")
             assert raised.value.topic == "t"
     assert TopicNotFound.code == pb.TopicNotFound
 
@@ -126,11 +126,11 @@ def test_members_are_told_of_the_end_and_none_joins_after_it() -> None:
             told.append("closed")
 
     member, gone = Member(), Member()
-    cluster = Cluster(ClientOptions("pulsar://127.0.0.1:1"))
-    cluster.add(member)
-    cluster.add(gone)
+    context = ClientContext(ClientOptions("pulsar://127.0.0.1:1"))
+    context.add(member)
+    context.add(gone)
     del gone
-    cluster.close()
+    context.close()
     assert told == ["closed"]
     with pytest.raises(ClosedError):
-        cluster.add(member)
+        context.add(member)

@@ -25,7 +25,7 @@ IDLE_SECONDS = 5.0
 """A thread without a job for so long ends."""
 
 
-class Job:
+class Timer:
     """A scheduled call, to be cancelled where it is not needed any more."""
 
     __slots__ = ("cancelled", "due", "function")
@@ -42,7 +42,7 @@ class Job:
         self.function = None
 
 
-class Scheduler:
+class Timers:
     """Runs jobs at given times on at most `max_threads` daemon threads.
 
     Jobs of equal time start in the order in which they were given. An exception of a job is
@@ -55,23 +55,23 @@ class Scheduler:
         self._numbers = itertools.count()
         # The following are guarded by _wakeup.
         self._wakeup = threading.Condition()
-        self._jobs: list[tuple[float, int, Job]] = []
+        self._jobs: list[tuple[float, int, Timer]] = []
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         self._closed = False
 
-    def call_later(self, delay: float, function: Callable[[], object]) -> Job:
+    def call_later(self, delay: float, function: Callable[[], object]) -> Timer:
         """Run `function` in `delay` seconds; raises ClosedError after `close`."""
-        job = Job(time.monotonic() + max(delay, 0.0), function)
+        timer = Timer(time.monotonic() + max(delay, 0.0), function)
         with self._wakeup:
             if self._closed:
                 raise ClosedError("the client is closed")
-            heapq.heappush(self._jobs, (job.due, next(self._numbers), job))
+            heapq.heappush(self._jobs, (timer.due, next(self._numbers), timer))
             if self._idle:
                 self._wakeup.notify()
             elif len(self._threads) < self._max_threads:
                 self._start_thread()
-        return job
+        return timer
 
     def close(self, timeout: float = 5.0) -> None:
         """Drop the waiting jobs and wait up to `timeout` seconds for the running ones."""
@@ -98,8 +98,8 @@ class Scheduler:
         thread.start()
 
     def _work(self) -> None:
-        while (job := self._next_job()) is not None:
-            function, job.function = job.function, None
+        while (timer := self._next_job()) is not None:
+            function, timer.function = timer.function, None
             if function is None:
                 continue
             try:
@@ -107,9 +107,9 @@ class Scheduler:
             except Exception:
                 logger.exception("a background job of the client failed")
             # The loop would keep the last job's objects alive while it waits for the next.
-            del function, job
+            del function, timer
 
-    def _next_job(self) -> Job | None:
+    def _next_job(self) -> Timer | None:
         idle_until = time.monotonic() + IDLE_SECONDS
         with self._wakeup:
             while not self._closed:
@@ -117,9 +117,9 @@ class Scheduler:
                 while self._jobs and self._jobs[0][2].cancelled:
                     heapq.heappop(self._jobs)
                 if self._jobs and self._jobs[0][0] <= now:
-                    job = heapq.heappop(self._jobs)[2]
+                    timer = heapq.heappop(self._jobs)[2]
                     self._pass_on()
-                    return job
+                    return timer
                 # One thread has to stay while a job waits for its time.
                 if now >= idle_until and (not self._jobs or self._idle):
                     break

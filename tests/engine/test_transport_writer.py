@@ -7,9 +7,8 @@ from typing import cast
 
 import pytest
 
-from pulsar_spark.engine.backoff import Deadline
-from pulsar_spark.engine.transport import Transport
-from pulsar_spark.engine.writer import Writer
+from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.engine.transport import Transport, Writer
 from pulsar_spark.errors import ConnectionLost, OperationTimeout
 from pulsar_spark.protocol.frames import Buffer
 

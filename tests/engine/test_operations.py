@@ -9,17 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pulsar_spark.engine.backoff import Deadline
-from pulsar_spark.engine.pipeline import (
-    Job,
-    JobFactory,
-    Pause,
-    Within,
-    is_retryable,
-    retrying,
-    run,
-    run_many,
-)
+from pulsar_spark.engine.operations import Operation, OperationFactory, Within, run, run_many
+from pulsar_spark.engine.retry import Deadline, Pause, is_retryable, retrying
 from pulsar_spark.errors import (
     ConnectError,
     OperationTimeout,
@@ -49,43 +40,43 @@ def later(value: Any, seconds: float = 0.0) -> Future[Any]:
     return future
 
 
-def numbered(job: Callable[[int], Job[T]], count: int) -> list[JobFactory[T]]:
+def numbered(operation: Callable[[int], Operation[T]], count: int) -> list[OperationFactory[T]]:
     """Return factories of `count` jobs that are given their numbers."""
 
-    def factory(number: int) -> JobFactory[T]:
-        return lambda _: job(number)
+    def factory(number: int) -> OperationFactory[T]:
+        return lambda _: operation(number)
 
     return [factory(number) for number in range(count)]
 
 
 def test_a_job_gets_the_results_it_waits_for() -> None:
-    def job(deadline: Deadline) -> Job[int]:
+    def operation(deadline: Deadline) -> Operation[int]:
         first = yield later(1)
         second = yield later(2, 0.01)
         return int(first + second)
 
-    assert run(job, 5) == 3
+    assert run(operation, 5) == 3
 
 
 def test_a_job_is_thrown_the_errors_it_waits_for() -> None:
-    def job(deadline: Deadline) -> Job[str]:
+    def operation(deadline: Deadline) -> Operation[str]:
         try:
             yield later(TopicNotFound("gone"), 0.01)
         except TopicNotFound as error:
             return error.what
         return "not reached"
 
-    assert run(job, 5) == "gone"
+    assert run(operation, 5) == "gone"
 
 
 def test_results_and_errors_of_many_jobs_keep_their_places() -> None:
-    def job(number: int) -> Job[int]:
+    def operation(number: int) -> Operation[int]:
         yield later(None, 0.01 if number % 3 else 0.0)
         if number % 10 == 7:
             raise TopicNotFound(str(number))
         return number
 
-    results = run_many(numbered(job, 50), 5, window=8)
+    results = run_many(numbered(operation, 50), 5, window=8)
     for number, result in enumerate(results):
         if number % 10 == 7:
             assert isinstance(result, TopicNotFound)
@@ -98,32 +89,32 @@ def test_no_more_jobs_than_the_window_are_under_way() -> None:
     open_jobs: list[int] = []
     most = 0
 
-    def job(number: int) -> Job[None]:
+    def operation(number: int) -> Operation[None]:
         nonlocal most
         open_jobs.append(number)
         most = max(most, len(open_jobs))
         yield later(None, 0.002)
         open_jobs.remove(number)
 
-    run_many(numbered(job, 40), 5, window=7)
+    run_many(numbered(operation, 40), 5, window=7)
     assert most == 7
 
 
 def test_waiting_jobs_hold_up_no_other() -> None:
-    def job(number: int) -> Job[int]:
+    def operation(number: int) -> Operation[int]:
         yield Pause(0.1)
         yield later(None, 0.1)
         return number
 
     started = time.monotonic()
-    assert run_many(numbered(job, 100), 5) == list(range(100))
+    assert run_many(numbered(operation, 100), 5) == list(range(100))
     assert time.monotonic() - started < 1
 
 
 def test_a_job_is_told_when_its_time_is_up_and_can_tidy_up() -> None:
     tidied = []
 
-    def job(deadline: Deadline) -> Job[None]:
+    def operation(deadline: Deadline) -> Operation[None]:
         try:
             yield Future()
         finally:
@@ -131,24 +122,24 @@ def test_a_job_is_told_when_its_time_is_up_and_can_tidy_up() -> None:
 
     started = time.monotonic()
     with pytest.raises(OperationTimeout, match=r"no answer came within 0\.05 s"):
-        run(job, 0.05)
+        run(operation, 0.05)
     assert 0.04 < time.monotonic() - started < 1
     assert tidied == [True]
 
 
 def test_a_job_that_goes_on_after_its_time_is_closed() -> None:
-    def job(deadline: Deadline) -> Job[None]:
+    def operation(deadline: Deadline) -> Operation[None]:
         try:
             yield Future()
         except OperationTimeout:
             yield Future()
 
     with pytest.raises(OperationTimeout):
-        run(job, 0.02)
+        run(operation, 0.02)
 
 
 def test_a_job_can_wait_less_long_for_an_answer_and_go_on() -> None:
-    def job(number: int) -> Job[list[object]]:
+    def operation(number: int) -> Operation[list[object]]:
         found: list[object] = [(yield Within(later("in time"), 5))]
         late = later("late", 0.2)
         try:
@@ -161,19 +152,19 @@ def test_a_job_can_wait_less_long_for_an_answer_and_go_on() -> None:
         return [*found, (yield Within(late, 0.05))]
 
     expected = ["in time", "no answer came", "next", "late"]
-    assert run_many(numbered(job, 5), 5) == [expected] * 5
+    assert run_many(numbered(operation, 5), 5) == [expected] * 5
 
 
 def test_an_unexpected_error_closes_the_other_jobs() -> None:
     closed = []
 
-    def waits(deadline: Deadline) -> Job[None]:
+    def waits(deadline: Deadline) -> Operation[None]:
         try:
             yield Future()
         finally:
             closed.append(True)
 
-    def breaks(deadline: Deadline) -> Job[None]:
+    def breaks(deadline: Deadline) -> Operation[None]:
         yield later(None, 0.01)
         raise ZeroDivisionError
 
@@ -186,7 +177,7 @@ def test_an_unexpected_error_closes_the_other_jobs() -> None:
 def test_what_can_pass_is_tried_again_ever_further_apart() -> None:
     times: list[float] = []
 
-    def attempt(deadline: Deadline) -> Job[int]:
+    def attempt(deadline: Deadline) -> Operation[int]:
         times.append(time.monotonic())
         yield later(None)
         if len(times) < 4:
@@ -202,7 +193,7 @@ def test_what_can_pass_is_tried_again_ever_further_apart() -> None:
 def test_what_cannot_pass_is_tried_once() -> None:
     attempts = []
 
-    def attempt(deadline: Deadline) -> Job[None]:
+    def attempt(deadline: Deadline) -> Operation[None]:
         attempts.append(1)
         yield later(TopicNotFound("gone"))
 
@@ -212,7 +203,7 @@ def test_what_cannot_pass_is_tried_once() -> None:
 
 
 def test_at_the_deadline_the_last_error_is_raised_with_what_was_tried() -> None:
-    def attempt(deadline: Deadline) -> Job[None]:
+    def attempt(deadline: Deadline) -> Operation[None]:
         yield later(ConnectError("refused", "Start it.", broker="h:1"))
 
     started = time.monotonic()

@@ -1,9 +1,9 @@
 """Many small conversations at once, on the caller's thread.
 
-A job is a generator that says what happens one step after the other. It yields a future where it
-needs an answer, and is sent its result or thrown its error; `Within` where it does not wait for
-an answer any longer than some seconds; `Pause` to wait for nothing else. Written once, it serves
-for a single topic and, with hundreds under way at a time, for thousands.
+An operation is a generator that says what happens one step after the other. It yields a future
+where it needs an answer, and is sent its result or thrown its error; `Within` where it does not
+wait for an answer any longer than some seconds; `Pause` to wait for nothing else. Written once,
+it serves for a single topic and, with hundreds under way at a time, for thousands.
 """
 
 from __future__ import annotations
@@ -18,36 +18,28 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from pulsar_spark.engine.backoff import Backoff, Deadline
-from pulsar_spark.errors import OperationTimeout, PulsarError, RemoteProtocolError
+from pulsar_spark.engine.retry import Deadline, Pause
+from pulsar_spark.errors import OperationTimeout, PulsarError
 
 T = TypeVar("T")
 
 WINDOW = 500
-"""Jobs that are under way at one time: far below what brokers allow one connection."""
-
-_RETRY_MAXIMUM = 5.0
-
-
-class Pause(NamedTuple):
-    """What a job yields to go on after some seconds."""
-
-    seconds: float
+"""Operations that are under way at one time: far below what brokers allow one connection."""
 
 
 class Within(NamedTuple):
-    """What a job yields to be thrown OperationTimeout if `answer` is not there in some seconds."""
+    """What an operation yields to be thrown OperationTimeout where `answer` takes longer."""
 
     answer: Future[Any]
     seconds: float
 
 
-Job: TypeAlias = "Generator[Future[Any] | Pause | Within, Any, T]"
-JobFactory: TypeAlias = "Callable[[Deadline], Job[T]]"
+Operation: TypeAlias = "Generator[Future[Any] | Pause | Within, Any, T]"
+OperationFactory: TypeAlias = "Callable[[Deadline], Operation[T]]"
 
 
-def run(factory: JobFactory[T], timeout: float) -> T:
-    """Run one job to its end and return its result; raises its error or OperationTimeout."""
+def run(factory: OperationFactory[T], timeout: float) -> T:
+    """Run one operation to its end and return its result; raises its error or OperationTimeout."""
     (result,) = run_many([factory], timeout)
     if isinstance(result, PulsarError):
         raise result
@@ -55,64 +47,32 @@ def run(factory: JobFactory[T], timeout: float) -> T:
 
 
 def run_many(
-    factories: Sequence[JobFactory[T]], timeout: float, window: int = WINDOW
+    factories: Sequence[OperationFactory[T]], timeout: float, window: int = WINDOW
 ) -> list[T | PulsarError]:
-    """Run all jobs, `window` at a time, and return what each gave, or why it failed.
+    """Run all operations, `window` at a time, and return what each gave, or why it failed.
 
-    Each job has `timeout` seconds from its own start.
+    Each operation has `timeout` seconds from its own start.
     """
     return _Run(factories, timeout, window).results()
 
 
-def is_retryable(error: PulsarError) -> bool:
-    """Whether the same can be tried again; what is no Pulsar broker will not become one."""
-    return error.retryable and not isinstance(error, RemoteProtocolError)
-
-
-def retrying(attempt: JobFactory[T], deadline: Deadline) -> Job[T]:
-    """Return a job that makes attempts, ever further apart, until one succeeds.
-
-    Errors that can pass, among them that an attempt got no answer in the time it allowed, end it
-    only when the deadline leaves no room for another attempt.
-    """
-    backoff = Backoff(maximum=_RETRY_MAXIMUM)
-    attempts = 0
-    while True:
-        try:
-            return (yield from attempt(deadline))
-        except PulsarError as error:
-            attempts += 1
-            delay = backoff.next()
-            if not (is_retryable(error) or isinstance(error, OperationTimeout)):
-                raise
-            if delay >= deadline.remaining():
-                raise _after(error, attempts) from error
-        yield Pause(delay)
-
-
-def _after(error: PulsarError, attempts: int) -> PulsarError:
-    last = error.with_context()
-    tried = type(error)(f"{error.what} (after {attempts} attempts)", error.remedy)
-    return tried.with_context(
-        topic=last.topic, partition=last.partition, message_id=last.message_id, broker=last.broker
-    )
-
-
 class _Task(Generic[T]):
-    """A job under way. `step` counts what it waited for; `limit` is how long it does so now."""
+    """An operation under way: `step` counts what it waited for, `limit` is how long it does now."""
 
-    __slots__ = ("deadline", "index", "job", "limit", "step")
+    __slots__ = ("deadline", "index", "limit", "operation", "step")
 
-    def __init__(self, index: int, job: Job[T], deadline: Deadline) -> None:
+    def __init__(self, index: int, operation: Operation[T], deadline: Deadline) -> None:
         self.index = index
-        self.job = job
+        self.operation = operation
         self.deadline = deadline
         self.step = 0
         self.limit: float | None = None
 
 
 class _Run(Generic[T]):
-    def __init__(self, factories: Sequence[JobFactory[T]], timeout: float, window: int) -> None:
+    def __init__(
+        self, factories: Sequence[OperationFactory[T]], timeout: float, window: int
+    ) -> None:
         self._factories = factories
         self._timeout = timeout
         self._window = window
@@ -134,14 +94,14 @@ class _Run(Generic[T]):
                 self._fill()
         finally:
             for task in self._tasks.values():
-                task.job.close()
+                task.operation.close()
         return self._results  # type: ignore[return-value]
 
     def _fill(self) -> None:
         while self._started < len(self._factories) and len(self._tasks) < self._window:
             deadline = Deadline(self._timeout)
-            job = self._factories[self._started](deadline)
-            task = _Task(self._started, job, deadline)
+            operation = self._factories[self._started](deadline)
+            task = _Task(self._started, operation, deadline)
             self._tasks[task.index] = task
             self._by_age.append(task)
             self._started += 1
@@ -185,11 +145,11 @@ class _Run(Generic[T]):
         try:
             while True:
                 if future is None:
-                    waits = task.job.send(None)
+                    waits = task.operation.send(None)
                 elif (error := future.exception()) is not None:
-                    waits = task.job.throw(error)
+                    waits = task.operation.throw(error)
                 else:
-                    waits = task.job.send(future.result())
+                    waits = task.operation.send(future.result())
                 task.step += 1
                 task.limit = None
                 if isinstance(waits, Pause):
@@ -217,14 +177,14 @@ class _Run(Generic[T]):
 
     def _throw(self, task: _Task[T], error: OperationTimeout) -> None:
         try:
-            task.job.throw(error)
+            task.operation.throw(error)
         except StopIteration as stop:
             self._end(task, stop.value)
         except PulsarError as raised:
             self._end(task, raised)
         else:
             # It wants to go on in spite of its time being over.
-            task.job.close()
+            task.operation.close()
             self._end(task, error)
 
     def _end(self, task: _Task[T], result: T | PulsarError) -> None:

@@ -1,0 +1,268 @@
+"""What all readers and producers of a process share for one cluster."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import weakref
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Protocol
+
+from pulsar_spark.engine.addresses import BrokerAddress, assigned_broker, parse_service_url
+from pulsar_spark.engine.auth import provider_for
+from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.inflight_window import MemoryBudget
+from pulsar_spark.engine.lookup import Lookup, attach_once
+from pulsar_spark.engine.operations import Operation, run
+from pulsar_spark.engine.options import ClientOptions
+from pulsar_spark.engine.retry import Deadline, retrying
+from pulsar_spark.engine.timers import Timers
+from pulsar_spark.errors import (
+    ClosedError,
+    ConnectError,
+    ConnectionLost,
+    PulsarError,
+    RemoteProtocolError,
+    TopicNotFound,
+    UnsupportedFeature,
+)
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.topic_name import TopicName
+
+
+class ConnectionPool:
+    """Owns the connections of a client; `close` ends them all. Thread-safe.
+
+    Nothing is connected before it is asked for. Raises OptionError and UnsupportedFeature for
+    options that no connection could be made with. A forked child needs a pool of its own.
+    """
+
+    def __init__(self, options: ClientOptions) -> None:
+        self.options = options
+        self.service_url = parse_service_url(options.service_url)
+        if self.service_url.tls:
+            raise UnsupportedFeature(
+                "TLS (pulsar+ssl://) is not supported yet", "Use a pulsar:// service URL."
+            )
+        self.auth = provider_for(options.auth)
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        # The following are guarded by _lock.
+        self._connections: dict[BrokerAddress, ClientConnection] = {}
+        self._starting: dict[BrokerAddress, Future[ClientConnection]] = {}
+        self._closed = False
+        # Clients spread over the hosts; the one that answered is kept until it fails.
+        self._hosts = list(self.service_url.hosts)
+        random.shuffle(self._hosts)
+
+    def __enter__(self) -> ConnectionPool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def get_async(self, address: BrokerAddress) -> Future[ClientConnection]:
+        """Return the future of the connection to a broker; concurrent calls share one.
+
+        It fails as `ClientConnection.start` does. Nothing is retried here.
+        """
+        if os.getpid() != self._pid:
+            raise ClosedError(
+                "the client was made by another process and cannot be used after a fork",
+                "Make a client of its own in each process.",
+            )
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the client is closed")
+            connection = self._connections.get(address)
+            if connection is None or connection.closed:
+                connection = ClientConnection(address, self.options, self.auth)
+                self._connections[address] = connection
+                self._starting[address] = connection.start()
+            return self._starting[address]
+
+    def get(self, address: BrokerAddress) -> ClientConnection:
+        """Return a connection to a broker; raises ConnectError or the broker's refusal."""
+        return self.get_async(address).result()
+
+    def service_operation(self) -> Operation[ClientConnection]:
+        """Return an operation that connects to a host of the service URL, trying all of them."""
+        errors: list[PulsarError] = []
+        with self._lock:
+            hosts = list(self._hosts)
+        for host in hosts:
+            try:
+                connection: ClientConnection = yield self.get_async(BrokerAddress(host, host))
+            except (ConnectError, ConnectionLost, RemoteProtocolError) as error:
+                errors.append(error)
+                with self._lock:
+                    # Whoever comes next begins with another host.
+                    self._hosts.remove(host)
+                    self._hosts.append(host)
+                continue
+            return connection
+        if len(errors) == 1:
+            raise errors[0]
+        reasons = "; ".join(error.what for error in errors)
+        raise ConnectError(f"no host of service.url can be reached: {reasons}", errors[0].remedy)
+
+    def service(self) -> ClientConnection:
+        """Return a connection to a host of the service URL; raises as `get`."""
+
+        def operation(deadline: Deadline) -> Operation[ClientConnection]:
+            return self.service_operation()
+
+        # Each host is given its own time to connect and to answer.
+        timeout = 2 * self.options.connection_timeout + 1.0
+        return run(operation, timeout * len(self.service_url.hosts))
+
+    @property
+    def connections(self) -> list[ClientConnection]:
+        """The connections that are open or opening."""
+        with self._lock:
+            return [found for found in self._connections.values() if not found.closed]
+
+    def close(self) -> None:
+        """End all connections; those who use them are told ClosedError. May be called twice."""
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._closed = True
+                connections = list(self._connections.values())
+                self._connections.clear()
+                self._starting.clear()
+        else:
+            connections = list(self._connections.values())
+        for connection in connections:
+            connection.close()
+
+
+class Member(Protocol):
+    """What was made with a cluster and must not outlive it."""
+
+    def on_client_closed(self) -> None:
+        """The client is about to end its connections."""
+
+
+class ClientContext:
+    """Connections, lookups, background threads and the memory for messages under way.
+
+    Nothing is connected, and no thread started, before it is needed. A context manager; `close`
+    ends everything that was made with it. Not for use in a forked child.
+    """
+
+    def __init__(self, options: ClientOptions) -> None:
+        self.options = options
+        self.pool = ConnectionPool(options)
+        self.lookup = Lookup(self.pool)
+        self.timers = Timers()
+        self.budget = MemoryBudget(options.memory_limit)
+        self._pid = os.getpid()
+        self._closed = False
+        self._members_lock = threading.Lock()
+        # Guarded by _members_lock.
+        self._members: weakref.WeakSet[Member] = weakref.WeakSet()
+
+    def __enter__(self) -> ClientContext:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called, or the process is another one."""
+        return self._closed or os.getpid() != self._pid
+
+    def close(self) -> None:
+        """End all connections and background threads. May be called twice."""
+        if os.getpid() == self._pid:
+            with self._members_lock:
+                self._closed = True
+                members = list(self._members)
+            for member in members:
+                member.on_client_closed()
+        # Operations that wait for a broker are freed by the end of its connection.
+        self.pool.close()
+        if os.getpid() == self._pid:
+            self.timers.close()
+
+    def add(self, member: Member) -> None:
+        """Tell `member` when the client is closed, if it lives till then; raises ClosedError."""
+        with self._members_lock:
+            if self._closed:
+                raise ClosedError("the client is closed")
+            self._members.add(member)
+
+    def connection_for(self, topic: str, timeout: float) -> ClientConnection:
+        """Return a connection to the broker that serves a topic partition, in one attempt.
+
+        Raises the broker's error, ConnectError or OperationTimeout, with the topic.
+        """
+        try:
+            return run(lambda deadline: self.lookup.connection_operation(topic, deadline), timeout)
+        except PulsarError as error:
+            raise error.with_context(topic=topic) from error.__cause__
+
+    def partitions_for_writing(self, topic: str) -> int:
+        """Return the number of partitions of a topic, 0 for one without.
+
+        A topic that does not exist is created if the broker's policy is to do so; otherwise it
+        counts as one without partitions, and opening a producer says what is wrong.
+        """
+        name = TopicName.parse(topic)
+        if name.partition_index >= 0:
+            return 0
+
+        def attempt(deadline: Deadline) -> Operation[int]:
+            connection = yield from self.pool.service_operation()
+            answer: pb.CommandPartitionedTopicMetadataResponse = yield connection.request_async(
+                lambda request_id: commands.partitioned_metadata(
+                    str(name), request_id, auto_create=True
+                ),
+                deadline.remaining(),
+            )
+            return answer.partitions
+
+        try:
+            return run(lambda deadline: retrying(attempt, deadline), self.options.operation_timeout)
+        except TopicNotFound:
+            return 0
+        except PulsarError as error:
+            raise error.with_context(topic=topic) from error.__cause__
+
+    def create_if_missing(self, topic: str) -> None:
+        """Have a topic without partitions created if it is missing and the broker allows it.
+
+        Raises TopicNotFound if it does not, and what else it refuses with.
+        """
+        timeout = self.options.operation_timeout
+
+        def attempt(deadline: Deadline) -> Operation[None]:
+            return attach_once(self.lookup, topic, deadline)
+
+        try:
+            run(lambda deadline: retrying(attempt, deadline), timeout)
+        except PulsarError as error:
+            raise error.with_context(topic=topic) from error.__cause__
+
+    def assigned_broker(
+        self, command: pb.CommandCloseProducer | pb.CommandCloseConsumer, old: BrokerAddress
+    ) -> BrokerAddress | None:
+        """Return the broker that one at `old` names when it closes a producer or consumer.
+
+        None where a lookup has to decide; see `addresses.assigned_broker`.
+        """
+        return assigned_broker(command, old, self.pool.service_url.tls)
