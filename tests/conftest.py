@@ -53,14 +53,9 @@ _PREPARATION = pytest.StashKey[_Preparation]()
 
 
 def pytest_report_header() -> list[str]:
-    """Say which versions, and which optional codecs, these tests run with."""
+    """Say which versions these tests run with."""
     packages = ("pyspark", "pyarrow", "protobuf", "crc32c", "lz4", "pulsar-client")
-    extras = (("ZSTD", "zstandard"), ("SNAPPY", "cramjam"))
-    return [
-        "with: " + ", ".join(f"{name} {_version(name)}" for name in packages),
-        "compression: NONE, LZ4, ZLIB, "
-        + ", ".join(f"{codec} ({name} {_version(name)})" for codec, name in extras),
-    ]
+    return ["with: " + ", ".join(f"{name} {_version(name)}" for name in packages)]
 
 
 def _version(package: str) -> str:

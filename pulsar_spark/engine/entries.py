@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
+from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.errors import (
     CorruptBatch,
     CorruptMessage,
@@ -18,7 +19,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.chunks import ChunkAssembler, DiscardReason
-from pulsar_spark.protocol.compression import codec_of, decompress
+from pulsar_spark.protocol.compression import codec_of
 from pulsar_spark.protocol.events import MessageReceived
 from pulsar_spark.protocol.frames import Buffer, PayloadParts, parse_payload
 from pulsar_spark.protocol.message_id import MessageId, Position

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from google.protobuf.message import EncodeError
 
+from pulsar_spark.engine.codecs import compress
 from pulsar_spark.engine.inflight_window import PendingSend, SendCallback
 from pulsar_spark.errors import InvalidRow, MessageTooLarge
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.chunks import split_message
 from pulsar_spark.protocol.commands import TxnId
-from pulsar_spark.protocol.compression import compress
 from pulsar_spark.protocol.frames import Buffer
 
 _MAX_INT32 = 2**31 - 1

@@ -5,34 +5,108 @@ stream, which Java's client flushes but never finishes. Pulsar binary protocol, 
 `compression` names the codec, `uncompressed_size` the size before; a batch or a message in chunks
 is compressed as a whole.
 
-A payload is never believed: the declared size is held against a limit before anything is
-allocated, no more than that is allocated, and the output must have exactly that size.
+A payload is never believed: the declared size is held against a limit, and against what a ZSTD
+frame or SNAPPY block says itself, before anything is allocated; no more than that is allocated,
+and the output must have exactly that size. NONE, LZ4 and ZLIB are done here. ZSTD and SNAPPY are
+checked here, and done by functions that whoever makes a `Codecs` hands in.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from io import BytesIO
+from types import MappingProxyType
+from typing import NamedTuple
 
 import lz4.block
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from pulsar_spark.errors import (
-    DecompressionError,
-    LocalProtocolError,
-    MissingDependency,
-    UnsupportedCodec,
-)
+from pulsar_spark.errors import DecompressionError, LocalProtocolError, UnsupportedCodec
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
 Buffer = bytes | bytearray | memoryview
 
 _COMPRESSION_FIELD = 8  # of MessageMetadata
 
+# ZLIB is decompressed in pieces of this many bytes, so that little is held beside the output.
+_PIECE = 256 * 1024
+
 # Frames of at most this window need no more memory than any decoder must have by the format's
 # specification; a larger window is fine up to the size of what it decodes to.
 _ZSTD_WINDOW = 8 * 1024 * 1024
-_ZSTD_UNKNOWN_SIZES = (-1, 2**64 - 1)
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_RESERVED_BIT = 0x08
+_ZSTD_CHECKSUM_BIT = 0x04
+# Number of bytes by the two bits that tell it.
+_ZSTD_DICTIONARY_SIZES = (0, 1, 2, 4)
+_ZSTD_CONTENT_SIZES = (0, 2, 4, 8)
+
+
+class Codec(NamedTuple):
+    """One codec's functions, each for a whole payload.
+
+    `decompress` gets the size that the payload must have, which is checked before, and allocates
+    no more. It raises ValueError for damaged bytes and for bytes of another size.
+    """
+
+    compress: Callable[[Buffer], bytes]
+    decompress: Callable[[Buffer, int], bytes]
+
+
+class Codecs:
+    """Compresses and decompresses payloads by the codecs of this module and `others`.
+
+    `others` are by the numbers of `pb.CompressionType`; they go before what is built in.
+    """
+
+    def __init__(self, others: Mapping[int, Codec] = MappingProxyType({})) -> None:
+        self._codecs = {**BUILT_IN, **others}
+
+    def compress(self, codec: int, data: Buffer) -> Buffer:
+        """Return `data` compressed; for NONE `data` itself.
+
+        Raises LocalProtocolError if the codec is not there.
+        """
+        if codec == pb.NONE:
+            return data
+        found = self._codecs.get(codec)
+        if found is None:
+            raise LocalProtocolError(f"there is no codec {codec}")
+        return found.compress(data)
+
+    def decompress(self, codec: int, data: Buffer, uncompressed_size: int, limit: int) -> Buffer:
+        """Return the `uncompressed_size` bytes that `data` is the compressed form of.
+
+        `limit` is the most that is acceptable, in bytes. With NONE `data` itself is returned, and
+        its declared size ignored, as official clients do. Raises DecompressionError if the size
+        is above the limit or not the true one or the bytes are damaged, and UnsupportedCodec.
+        """
+        if codec == pb.NONE:
+            uncompressed_size = len(data)
+        if not 0 <= uncompressed_size <= limit:
+            raise DecompressionError(
+                f"a payload says that it has {uncompressed_size} bytes uncompressed, "
+                f"but at most {limit} are accepted"
+            )
+        if codec == pb.NONE:
+            return data
+        found = self._codecs.get(codec)
+        if found is None:
+            raise UnsupportedCodec(
+                f"a payload is compressed with codec {codec}, which is not supported"
+            )
+        if (check := _CHECKS.get(codec)) is not None:
+            check(data, uncompressed_size)
+        try:
+            output = found.decompress(data, uncompressed_size)
+        except ValueError:
+            if uncompressed_size == 0:
+                raise _wrong_size(codec, 0) from None
+            raise _damaged(codec, uncompressed_size) from None
+        if len(output) != uncompressed_size:
+            raise _wrong_size(codec, uncompressed_size, len(output))
+        return output
 
 
 def codec_of(metadata: pb.MessageMetadata) -> int:
@@ -46,48 +120,6 @@ def codec_of(metadata: pb.MessageMetadata) -> int:
         if unknown[index].field_number == _COMPRESSION_FIELD:
             return int(unknown[index].data)
     return metadata.compression
-
-
-def compress(codec: int, data: Buffer) -> Buffer:
-    """Return `data` compressed with a codec of `pb.CompressionType`; for NONE `data` itself.
-
-    Raises MissingDependency if the codec's package is not installed, LocalProtocolError if
-    there is no such codec.
-    """
-    if codec == pb.NONE:
-        return data
-    compressor = _COMPRESSORS.get(codec)
-    if compressor is None:
-        raise LocalProtocolError(f"there is no codec {codec}")
-    return compressor(data)
-
-
-def decompress(codec: int, data: Buffer, uncompressed_size: int, limit: int) -> Buffer:
-    """Return the `uncompressed_size` bytes that `data` is the compressed form of.
-
-    `limit` is the most that is acceptable, in bytes. With NONE `data` itself is returned, and
-    its declared size ignored, as official clients do. Raises DecompressionError if the size is
-    above the limit or not the true one or the bytes are damaged, UnsupportedCodec,
-    MissingDependency.
-    """
-    if codec == pb.NONE:
-        uncompressed_size = len(data)
-    if not 0 <= uncompressed_size <= limit:
-        raise DecompressionError(
-            f"a payload says that it has {uncompressed_size} bytes uncompressed, "
-            f"but at most {limit} are accepted"
-        )
-    if codec == pb.NONE:
-        return data
-    decompressor = _DECOMPRESSORS.get(codec)
-    if decompressor is None:
-        raise UnsupportedCodec(
-            f"a payload is compressed with codec {codec}, which is not supported"
-        )
-    output = decompressor(data, uncompressed_size)
-    if len(output) != uncompressed_size:
-        raise _wrong_size(codec, uncompressed_size, len(output))
-    return output
 
 
 def _wrong_size(codec: int, declared: int, actual: int | None = None) -> DecompressionError:
@@ -110,14 +142,6 @@ def _damaged(codec: int, declared: int) -> DecompressionError:
     )
 
 
-def _missing(codec: int, package: str) -> MissingDependency:
-    name = pb.CompressionType.Name(codec)
-    return MissingDependency(
-        f"compression with {name} needs the package {package}, which is not installed",
-        f'Run: pip install "pulsar-spark[{name.lower()}]"',
-    )
-
-
 # --- LZ4 ----------------------------------------------------------------------------------
 
 
@@ -129,9 +153,9 @@ def _compress_lz4(data: Buffer) -> bytes:
 def _decompress_lz4(data: Buffer, size: int) -> bytes:
     try:
         output: bytes = lz4.block.decompress(data, uncompressed_size=size)
-    except lz4.block.LZ4BlockError:
+    except lz4.block.LZ4BlockError as error:
         # The block decoder does not tell a full buffer from damaged bytes.
-        raise _wrong_size(pb.LZ4, size) if size == 0 else _damaged(pb.LZ4, size) from None
+        raise ValueError(str(error)) from None
     return output
 
 
@@ -140,99 +164,118 @@ def _decompress_lz4(data: Buffer, size: int) -> bytes:
 
 def _decompress_zlib(data: Buffer, size: int) -> bytes:
     stream = zlib.decompressobj()
+    output = BytesIO()
+    view = memoryview(data)
+    # One byte more than declared shows output that is too long; 0 would mean no bound.
+    left = size + 1
     try:
-        # One byte more than declared shows output that is too long; 0 would mean no bound.
-        output = stream.decompress(data, size + 1)
-    except zlib.error:
-        raise _damaged(pb.ZLIB, size) from None
-    if len(output) > size:
-        raise _wrong_size(pb.ZLIB, size)
-    if stream.unused_data:
-        raise DecompressionError("bytes follow the end of a payload compressed with ZLIB")
-    return output
+        for at in range(0, len(view), _PIECE):
+            part: Buffer = view[at : at + _PIECE]
+            while True:
+                wanted = min(_PIECE, left)
+                piece = stream.decompress(part, wanted)
+                left -= output.write(piece)
+                if left == 0:
+                    raise _wrong_size(pb.ZLIB, size)
+                part = stream.unconsumed_tail
+                # Output that was cut short at `wanted` goes on even if all input is taken.
+                if not part and len(piece) < wanted:
+                    break
+            if stream.unused_data:
+                raise DecompressionError("bytes follow the end of a payload compressed with ZLIB")
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    return output.getvalue()
+
+
+BUILT_IN: Mapping[int, Codec] = {
+    pb.LZ4: Codec(_compress_lz4, _decompress_lz4),
+    pb.ZLIB: Codec(zlib.compress, _decompress_zlib),
+}
+"""The codecs that need nothing handed in."""
 
 
 # --- ZSTD ---------------------------------------------------------------------------------
 
 
-def _compress_zstd(data: Buffer) -> bytes:
+def _check_zstd(data: Buffer, size: int) -> None:
+    """Raise unless `data` is laid out as one whole frame that says nothing against `size`."""
+    end = 0
     try:
-        import zstandard
-    except ImportError:
-        raise _missing(pb.ZSTD, "zstandard") from None
-    return zstandard.ZstdCompressor().compress(data)
-
-
-def _decompress_zstd(data: Buffer, size: int) -> bytes:
-    try:
-        import zstandard
-    except ImportError:
-        raise _missing(pb.ZSTD, "zstandard") from None
-    try:
-        # A frame that names its size is given that much, whatever was asked for: look first.
-        header = zstandard.get_frame_parameters(data)
-        if header.content_size not in (size, *_ZSTD_UNKNOWN_SIZES):
-            raise _wrong_size(pb.ZSTD, size, header.content_size)
-        if header.window_size > max(size, _ZSTD_WINDOW):
+        content_size, window, begin, has_checksum = _zstd_header(data)
+        if content_size not in (size, None):
+            raise _wrong_size(pb.ZSTD, size, content_size)
+        if window > max(size, _ZSTD_WINDOW):
             raise DecompressionError(
-                f"a payload compressed with ZSTD asks for a window of {header.window_size} bytes"
+                f"a payload compressed with ZSTD asks for a window of {window} bytes"
             )
-        return zstandard.ZstdDecompressor().decompress(
-            data, max_output_size=max(size, 1), allow_extra_data=False
-        )
-    except zstandard.ZstdError:
+        end = _zstd_blocks_end(data, begin) + 4 * has_checksum
+    except IndexError:
         raise _damaged(pb.ZSTD, size) from None
+    if end > len(data):
+        raise _damaged(pb.ZSTD, size)
+    if end < len(data):
+        raise DecompressionError("bytes follow the end of a payload compressed with ZSTD")
+
+
+def _zstd_header(data: Buffer) -> tuple[int | None, int, int, bool]:
+    """Return content size, window, where the blocks begin, and whether a checksum follows them.
+
+    Raises IndexError if the header is damaged.
+    """
+    if bytes(data[:4]) != _ZSTD_MAGIC:
+        raise IndexError
+    descriptor = data[4]
+    if descriptor & _ZSTD_RESERVED_BIT:
+        raise IndexError
+    at = 5
+    is_single_segment = bool(descriptor & 0x20)
+    window = 0
+    if not is_single_segment:
+        base = 1 << 10 + (data[at] >> 3)
+        window = base + base // 8 * (data[at] & 7)
+        at += 1
+    at += _ZSTD_DICTIONARY_SIZES[descriptor & 3]
+    digits = _ZSTD_CONTENT_SIZES[descriptor >> 6] or int(is_single_segment)
+    field = bytes(data[at : at + digits])
+    if len(field) < digits:
+        raise IndexError
+    content_size = None
+    if digits:
+        content_size = int.from_bytes(field, "little") + (256 if digits == 2 else 0)
+    # The window of a frame that is a single segment is its content.
+    if is_single_segment and content_size is not None:
+        window = content_size
+    return content_size, window, at + digits, bool(descriptor & _ZSTD_CHECKSUM_BIT)
+
+
+def _zstd_blocks_end(data: Buffer, at: int) -> int:
+    """Return where the blocks that begin at `at` end; raises IndexError if one is cut."""
+    is_last = False
+    while not is_last:
+        header = data[at] | data[at + 1] << 8 | data[at + 2] << 16
+        is_last = bool(header & 1)
+        # A block of type 1 is one byte that is repeated.
+        at += 3 + (1 if header >> 1 & 3 == 1 else header >> 3)
+    return at
 
 
 # --- SNAPPY -------------------------------------------------------------------------------
 
 
-def _compress_snappy(data: Buffer) -> bytes:
-    try:
-        from cramjam import snappy
-    except ImportError:
-        raise _missing(pb.SNAPPY, "cramjam") from None
-    return bytes(snappy.compress_raw(data))
-
-
-def _decompress_snappy(data: Buffer, size: int) -> bytes:
-    try:
-        from cramjam import DecompressionError as SnappyError
-        from cramjam import snappy
-    except ImportError:
-        raise _missing(pb.SNAPPY, "cramjam") from None
-    # A block begins with its size, and the decoder allocates that: look first.
-    stated = _snappy_size(data)
-    if stated is None:
-        raise _damaged(pb.SNAPPY, size)
-    if stated != size:
-        raise _wrong_size(pb.SNAPPY, size, stated)
-    try:
-        return bytes(snappy.decompress_raw(data))
-    except SnappyError:
-        raise _damaged(pb.SNAPPY, size) from None
-
-
-def _snappy_size(data: Buffer) -> int | None:
-    """Return the size that a block states: a number of up to five digits of seven bits."""
-    size = 0
+def _check_snappy(data: Buffer, size: int) -> None:
+    """Raise unless the block begins with `size`, a number of up to five digits of seven bits."""
+    stated = 0
     for place, digit in enumerate(data[:5]):
-        size |= (digit & 127) << 7 * place
+        stated |= (digit & 127) << 7 * place
         if digit < 128:
-            return size
-    return None
+            if stated != size:
+                raise _wrong_size(pb.SNAPPY, size, stated)
+            return
+    raise _damaged(pb.SNAPPY, size)
 
 
-_COMPRESSORS: dict[int, Callable[[Buffer], bytes]] = {
-    pb.LZ4: _compress_lz4,
-    pb.ZLIB: zlib.compress,
-    pb.ZSTD: _compress_zstd,
-    pb.SNAPPY: _compress_snappy,
-}
-
-_DECOMPRESSORS: dict[int, Callable[[Buffer, int], bytes]] = {
-    pb.LZ4: _decompress_lz4,
-    pb.ZLIB: _decompress_zlib,
-    pb.ZSTD: _decompress_zstd,
-    pb.SNAPPY: _decompress_snappy,
+_CHECKS: dict[int, Callable[[Buffer, int], None]] = {
+    pb.ZSTD: _check_zstd,
+    pb.SNAPPY: _check_snappy,
 }

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.outgoing import OutgoingEntry
@@ -17,7 +18,6 @@ from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
-from pulsar_spark.protocol.compression import decompress
 from pulsar_spark.protocol.events import CommandReceived, Event, SendReceived
 from pulsar_spark.protocol.frames import parse_payload
 from pulsar_spark.protocol.message_id import MessageId

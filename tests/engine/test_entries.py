@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine.codecs import compress
 from pulsar_spark.engine.entries import EntryDecoder, ReceivedEntry
 from pulsar_spark.errors import (
     ChecksumMismatch,
@@ -14,7 +15,6 @@ from pulsar_spark.errors import (
     UnsupportedCodec,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.compression import compress
 from pulsar_spark.protocol.events import MessageReceived
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from tests.engine.topics import batch_body, stored_entry

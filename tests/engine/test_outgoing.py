@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.engine.inflight_window import PendingSend
 from pulsar_spark.engine.outgoing import OutgoingEntry, SendLimits, encode_entry
 from pulsar_spark.errors import InvalidRow, MessageTooLarge
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
-from pulsar_spark.protocol.compression import decompress
 
 
 def limits(**changes: Any) -> SendLimits:

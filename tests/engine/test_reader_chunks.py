@@ -7,11 +7,11 @@ import random
 
 import pytest
 
+from pulsar_spark.engine.codecs import compress
 from pulsar_spark.engine.reader import EntryReader
 from pulsar_spark.errors import CorruptMessage, MessageTooLarge
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.chunks import split_message
-from pulsar_spark.protocol.compression import compress
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.topics import add_plain, reading, stored_entry

@@ -180,6 +180,32 @@ def test_compressed_messages_come_back(module: Any, client: Any, topic: str, cod
     assert [message.data() for message in read_all(module, client, topic)] == [b"x" * 100_000]
 
 
+@pytest.mark.parametrize("codec", ["LZ4", "ZLib", "ZSTD", "SNAPPY"])
+@pytest.mark.parametrize("batching", [False, True], ids=["single", "batched"])
+def test_what_one_client_compresses_the_other_reads(
+    module: Any, client: Any, broker: Broker, topic: str, codec: str, batching: bool
+) -> None:
+    bodies = [b"x", b"text that repeats " * 50_000, bytes(range(256)) * 8192]
+    producer = client.create_producer(
+        topic,
+        compression_type=getattr(module.CompressionType, codec),
+        batching_enabled=batching,
+        batching_max_allowed_size_in_bytes=4 * 1024 * 1024,
+    )
+    for body in bodies:
+        producer.send_async(body, None)
+    producer.flush()
+    producer.close()
+    is_ours = module.__name__ == "pulsar_spark.client"
+    other = importlib.import_module("pulsar" if is_ours else "pulsar_spark.client")
+    kind = getattr(other, "Client", None) or other.PulsarClient
+    reading = kind(broker.service_url, operation_timeout_seconds=30)
+    try:
+        assert [message.data() for message in read_all(other, reading, topic)] == bodies
+    finally:
+        reading.close()
+
+
 def test_large_messages_are_sent_in_chunks(
     module: Any, connect: Connect, tuned_broker: Broker
 ) -> None:

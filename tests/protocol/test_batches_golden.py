@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch, _unpack_carefully, unpack_batch
 from pulsar_spark.protocol.chunks import AssembledMessage, ChunkAssembler
-from pulsar_spark.protocol.compression import codec_of, decompress
+from pulsar_spark.protocol.compression import codec_of
 from pulsar_spark.protocol.frames import FrameDecoder, PayloadParts, parse_payload
 from pulsar_spark.protocol.message_id import MessageId
 from tests.protocol import golden

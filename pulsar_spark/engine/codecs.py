@@ -1,0 +1,85 @@
+"""All codecs of Pulsar: those of the protocol, and ZSTD and SNAPPY, done by Arrow.
+
+Arrow's decoders take the size that the output must have, and do not tell how much they wrote:
+what they left would be whatever was in memory. So each use of one has its reason why the size
+is true.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from pulsar_spark.errors import MissingDependency
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.compression import BUILT_IN, Buffer, Codec, Codecs
+
+# That of Java's client.
+_ZSTD_LEVEL = 3
+# From this size on, a payload is worth decompressing twice rather than copying.
+_LARGE = 1024 * 1024
+
+
+@cache
+def _arrow_codec(name: str, level: int | None = None) -> Any:
+    import pyarrow as pa  # heavy, and not needed where nothing is compressed
+
+    if not pa.Codec.is_available(name):
+        raise MissingDependency(
+            f"compression with {name.upper()} needs a pyarrow that was built with it",
+            'Run: pip install --force-reinstall "pyarrow>=15"',
+        )
+    return pa.Codec(name, compression_level=level)
+
+
+def _compress_zstd(data: Buffer) -> bytes:
+    compressed: bytes = _arrow_codec("zstd", _ZSTD_LEVEL).compress(data, asbytes=True)
+    return compressed
+
+
+def _decompress_zstd(data: Buffer, size: int) -> bytes:
+    # Arrow itself refuses an output that is shorter.
+    return _decompress("zstd", data, size)
+
+
+def _compress_snappy(data: Buffer) -> bytes:
+    compressed: bytes = _arrow_codec("snappy").compress(data, asbytes=True)
+    return compressed
+
+
+def _decompress_snappy(data: Buffer, size: int) -> bytes:
+    # The block states its size, which was checked, and the decoder holds itself to it.
+    return _decompress("snappy", data, size)
+
+
+def _decompress_lz4(data: Buffer, size: int) -> bytes:
+    """Decompress without a second copy of the output, which the package lz4 makes."""
+    if size < _LARGE:
+        return _LZ4.decompress(data, size)
+    # Nothing tells how long the output is: it must be too long for a buffer one byte shorter.
+    try:
+        _decompress("lz4_raw", data, size - 1)
+    except ValueError:
+        return _decompress("lz4_raw", data, size)
+    raise ValueError("the block is shorter")
+
+
+def _decompress(name: str, data: Buffer, size: int) -> bytes:
+    try:
+        output: bytes = _arrow_codec(name).decompress(data, decompressed_size=size, asbytes=True)
+    except OSError as error:
+        raise ValueError(str(error)) from None
+    return output
+
+
+_LZ4 = BUILT_IN[pb.LZ4]
+_CODECS = Codecs(
+    {
+        pb.LZ4: _LZ4._replace(decompress=_decompress_lz4),
+        pb.ZSTD: Codec(_compress_zstd, _decompress_zstd),
+        pb.SNAPPY: Codec(_compress_snappy, _decompress_snappy),
+    }
+)
+
+compress = _CODECS.compress
+decompress = _CODECS.decompress
