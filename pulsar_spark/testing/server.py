@@ -27,6 +27,7 @@ _BACKLOG = 1024
 _OWN_PORTS = range(20_000, 32_000)
 _ATTEMPTS = 20
 _STOP_TIMEOUT = 5.0
+_ACCEPTING_TURNS = 4
 # Mistakes and notes that are kept for a test to look at.
 _MAX_KEPT = 1000
 
@@ -99,10 +100,17 @@ class Server:
 
     async def refuse(self) -> None:
         """Close the listeners: the operating system refuses new connections."""
-        for number, listener in enumerate(self._listeners):
-            if listener is not None:
-                listener.close()
-                self._listeners[number] = None
+        closing = [listener for listener in self._listeners if listener is not None]
+        self._listeners = [None] * len(self._listeners)
+        # A connection that is accepted in this very turn becomes a session some turns later, and
+        # could not if its listener was closed by then: asyncio would leave its socket open.
+        for listener in closing:
+            for accepting in listener.sockets:
+                self.loop.remove_reader(accepting.fileno())
+        for _ in range(_ACCEPTING_TURNS):
+            await asyncio.sleep(0)
+        for listener in closing:
+            listener.close()
         # Sockets that the loop is closing are gone after its next turn.
         await asyncio.sleep(0)
 

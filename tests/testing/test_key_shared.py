@@ -90,7 +90,7 @@ def test_slots_that_nobody_serves_wait(client: WireClient) -> None:
     join(client, 0, (slot + 1, slot + 1))
     client.produce("t")
     client.publish(partition_key="key")
-    client.silence(0.05)
+    client.nothing_came()
     join(client, 1, (slot, slot))
     client.messages(1, 1)
 
@@ -105,7 +105,7 @@ def test_a_key_changes_hands_only_when_it_is_acknowledged(client: WireClient) ->
     (first,) = client.messages(1)
     join(client, 1, (0, slot - 1), (slot + 1, 65535))
     assert client.payloads(1, 1) == [b"other"]
-    client.silence(0.05)
+    client.nothing_came()
     client.ack(first)
     client.flow(1)
     assert client.payloads(1) == [b"1"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.testing import EmbeddedBroker
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
@@ -201,7 +201,7 @@ def test_shared_consumers_divide_the_messages(broker: EmbeddedBroker, client: An
         producer.send_async(f"m{number}".encode(), None)
     producer.flush()
     seen: list[list[bytes]] = [[], []]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while sum(map(len, seen)) < 100 and time.monotonic() < deadline:
         for index, consumer in enumerate(consumers):
             try:
@@ -264,7 +264,7 @@ def test_key_shared_keeps_a_key_with_one_consumer(client: Any) -> None:
     owners: dict[str, set[int]] = {}
     order: dict[str, list[int]] = {}
     left = 60
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while left and time.monotonic() < deadline:
         for index, consumer in enumerate(consumers):
             try:

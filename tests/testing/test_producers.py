@@ -91,7 +91,7 @@ def test_waiting_for_access_ends_when_it_is_free(client: WireClient) -> None:
         "PRODUCER", topic="t", producer_id=1, producer_access_mode=pb.WaitForExclusive
     )
     assert not client.answer(asked).body.producer_ready
-    client.silence(0.05)
+    client.nothing_came()
     client.request("CLOSE_PRODUCER", producer_id=0)
     ready = client.answer(asked)
     assert ready.body.producer_ready

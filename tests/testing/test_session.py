@@ -10,7 +10,8 @@ import pytest
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing import EmbeddedBroker
-from tests.testing.wire_client import WireClient, names
+from tests.support.waiting import wait_until
+from tests.testing.wire_client import WireClient
 
 Start = Callable[..., EmbeddedBroker]
 Dial = Callable[..., WireClient]
@@ -59,19 +60,19 @@ def test_silent_clients_are_asked_and_then_closed(start_broker: Start, dial: Dia
     client = dial(start_broker(keep_alive_interval=0.1), answer_pings=False)
     started = time.monotonic()
     client.expect("PING")
-    assert client.closed(5)
-    assert 0.15 < time.monotonic() - started < 3
+    assert client.closed()
+    assert time.monotonic() - started > 0.15
 
 
 def test_clients_that_answer_stay(start_broker: Start, dial: Dial) -> None:
     client = dial(start_broker(keep_alive_interval=0.4))
-    client.silence(1.5, "NOTHING")
-    assert names(client.unread).count("PING") >= 2
+    for _ in range(3):
+        client.expect("PING")
     assert client.request("LOOKUP", topic="t")
 
 
 def test_clients_that_never_connect_are_closed(start_broker: Start, dial: Dial) -> None:
-    assert dial(start_broker(keep_alive_interval=0.1), handshake=False).closed(5)
+    assert dial(start_broker(keep_alive_interval=0.1), handshake=False).closed()
 
 
 @pytest.mark.fault(69)
@@ -99,7 +100,8 @@ def test_a_client_that_gives_up_while_it_waits_gets_nothing(
     alive = dial(broker)
     alive.ask("SUBSCRIBE", topic="t", subscription="sub", subType=0, consumer_id=0)
     alive.request("CLOSE_CONSUMER", consumer_id=0)
-    alive.silence(0.4)
+    wait_until(lambda: broker.connections == 1, "the dead peer's end")
+    alive.nothing_came()
     assert broker.subscriptions("t")["sub"].consumers == ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from struct import pack
 
@@ -63,12 +64,12 @@ def test_permits_count_messages_and_deliveries_entries(
         client.publish(batch_of(10), batch=10, sequence_id=number * 10)
     client.subscribe("t", permits=permits)
     client.messages(first)
-    client.silence(0.05)
+    client.nothing_came()
     client.flow(permits)
-    client.silence(0.05)
+    client.nothing_came()
     client.flow(first * 10)
     client.messages(third)
-    client.silence(0.05)
+    client.nothing_came()
 
 
 def test_precise_flow_overruns_by_less_than_a_batch(start_broker: Start, dial: Dial) -> None:
@@ -81,7 +82,7 @@ def test_precise_flow_overruns_by_less_than_a_batch(start_broker: Start, dial: D
     client.flow(34)
     client.messages(3)
     client.flow(5)
-    client.silence(0.05)
+    client.nothing_came()
     client.flow(1)
     client.messages(1)
 
@@ -92,13 +93,13 @@ def test_one_pass_is_bounded_by_entries_and_bytes(client: WireClient) -> None:
         client.publish(batch_of(10), batch=10)
     client.subscribe("t", permits=1000)
     client.messages(100)
-    client.silence(0.05)
+    client.nothing_came()
     client.produce("large")
     for _ in range(8):
         client.publish(bytes(1_000_000), batch=1000)
     client.subscribe("large", consumer_id=1, permits=1000)
     client.messages(6, 1)
-    client.silence(0.05)
+    client.nothing_came()
 
 
 def test_redelivery_goes_back_to_what_is_not_acknowledged(client: WireClient) -> None:
@@ -189,9 +190,10 @@ def test_failover_waits_as_long_as_it_is_told(start_broker: Start, dial: Dial) -
     client = dial(start_broker(failover_delay=0.2))
     client.produce("t")
     client.publish()
+    began = time.monotonic()
     client.subscribe("t", kind=S.Failover)
-    client.silence(0.1)
     client.messages(1)
+    assert time.monotonic() - began >= 0.19
 
 
 def test_a_seek_sends_all_consumers_away(client: WireClient) -> None:

@@ -93,7 +93,7 @@ def test_a_reader_starts_at_the_entry_it_names(
     ledger = places[0][0]
     client.read("t", id_of((ledger + start[0], start[1])), earliest=initial == "earliest")
     assert [message.place[1] for message in client.messages(len(expected))] == expected
-    client.silence(0.05)
+    client.nothing_came()
     client.publish(b"new")
     assert client.payloads(1) == [b"new"]
 
@@ -147,7 +147,7 @@ def test_non_persistent_topics_deliver_to_who_is_there(client: WireClient) -> No
     client.publish(b"kept")
     client.publish(b"no permit left")
     assert client.payloads(1) == [b"kept"]
-    client.silence(0.05)
+    client.nothing_came()
 
 
 def test_termination_ends_writing_and_tells_readers(
@@ -159,14 +159,14 @@ def test_termination_ends_writing_and_tells_readers(
     message = client.messages(1)[0]
     broker.terminate_topic("t")
     client.expect("CLOSE_PRODUCER")
-    client.silence(0.05)
+    client.nothing_came()
     refused = client.produce("t")
     assert refused.body.error == pb.TopicTerminatedError
     client.ack(message)
     assert client.expect("REACHED_END_OF_TOPIC").body.consumer_id == 0
     client.subscribe("t", "late", consumer_id=1, earliest=False)
     assert client.expect("REACHED_END_OF_TOPIC").body.consumer_id == 1
-    client.silence(0.05)
+    client.nothing_came()
 
 
 @pytest.mark.fault(63)

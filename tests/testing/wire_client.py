@@ -19,12 +19,17 @@ from pulsar_spark.protocol.frames import (
     encode_payload_command,
     parse_payload,
 )
+from pulsar_spark.testing import EmbeddedBroker
+from tests.support.waiting import PATIENCE
 
 EARLIEST = pb.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
 LATEST = pb.MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1)
 
 FEATURES = pb.FeatureFlags(supports_auth_refresh=True, supports_broker_entry_metadata=True)
-TIMEOUT = 10.0
+TIMEOUT = PATIENCE
+
+# The broker's loop takes fewer turns to deliver what it can, and to write down what it has to say.
+_TURNS = 4
 
 
 @dataclass(frozen=True)
@@ -223,10 +228,20 @@ class WireClient:
         """Return the payloads of the next deliveries."""
         return [message.payload for message in self.messages(count, consumer_id)]
 
-    def silence(self, seconds: float = 0.1, *names: str) -> None:
-        """Make sure that nothing (of these types) comes for some time."""
-        deadline = time.monotonic() + seconds
-        while self._read(deadline):
+    def nothing_came(self, *names: str) -> None:
+        """Make sure that nothing (of these types) is on its way.
+
+        The answer to a PING comes behind all that was sent till then. What is sent in the next
+        turns of the broker's loop, because of what it has heard before, comes with the next.
+        """
+        for _ in range(_TURNS):
+            self.send("PING")
+            self.expect("PONG")
+        self.nothing_unread(*names)
+
+    def nothing_unread(self, *names: str) -> None:
+        """Make sure that nothing (of these types) has come, for a broker that answers no PING."""
+        while self._read(time.monotonic() + 0.001):
             pass
         seen = [received for received in self._unread if not names or received.name in names]
         assert seen == []
@@ -285,3 +300,9 @@ def names(frames: Sequence[Received]) -> list[str]:
 def id_of(place: tuple[int, int], **fields: Any) -> pb.MessageIdData:
     """A message id on the wire."""
     return pb.MessageIdData(ledgerId=place[0] % 2**64, entryId=place[1] % 2**64, **fields)
+
+
+def turn(broker: EmbeddedBroker) -> None:
+    """Let the broker's loop take the turns in which it hears what it was sent before."""
+    for _ in range(_TURNS):
+        broker.topics()

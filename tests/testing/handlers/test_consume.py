@@ -27,10 +27,10 @@ def publish(client: WireClient, count: int) -> list[tuple[int, int]]:
 def test_nothing_is_delivered_without_permits(client: WireClient) -> None:
     publish(client, 3)
     client.subscribe("t", permits=0)
-    client.silence(0.05)
+    client.nothing_came()
     client.flow(2)
     assert client.payloads(2) == [b"0", b"1"]
-    client.silence(0.05)
+    client.nothing_came()
 
 
 def test_flow_without_permits_ends_the_connection(client: WireClient) -> None:
@@ -99,7 +99,7 @@ def test_a_seek_wins_over_all_start_positions(
     client.unread.clear()
     client.subscribe("t", **options)  # type: ignore[arg-type]
     assert [message.place[1] for message in client.messages(len(expected))] == expected
-    client.silence(0.02)
+    client.nothing_came()
 
 
 def test_a_seek_into_a_batch_leaves_the_rest_of_it(start_broker: Start, dial: Dial) -> None:

@@ -83,7 +83,7 @@ def test_what_an_unknown_or_waiting_producer_sends_is_lost(
     client.produce("t", 0, producer_access_mode=pb.Exclusive)
     client.produce("t", 1, producer_access_mode=pb.WaitForExclusive)
     client.send_entry(producer_id=1)
-    client.silence(0.05)
+    client.nothing_came()
     assert broker.stats("t").entries == 0
 
 
