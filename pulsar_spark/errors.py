@@ -210,6 +210,10 @@ class DataLossError(PulsarError):
     """Data that the query should have read is gone from the topic."""
 
 
+class IncompleteMessage(DataLossError):
+    """A message was sent in chunks, and the topic does not hold all of them."""
+
+
 # --- what a broker refuses ----------------------------------------------------------------
 
 

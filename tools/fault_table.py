@@ -89,6 +89,8 @@ SECTIONS: dict[str, dict[int, str]] = {
         63: "empty topics, one message, ledger changes inside the range",
         64: "schema changed, deleted or incompatible",
         65: "no partitions, non-persistent topics, unusual names, very many topics",
+        100: "many producers with interleaved chunked messages; chunks that are gone",
+        101: "trimmed, or deleted and made again, while a range of it is read",
     },
     "Consumers and Spark": {
         66: "reader worker, executor or driver killed",

@@ -7,6 +7,7 @@ cannot be read is an error with its topic, id and reason; it is neither acknowle
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from typing import NamedTuple
 
 from pulsar_spark.engine.codecs import decompress
@@ -18,7 +19,7 @@ from pulsar_spark.errors import (
     RemoteProtocolError,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.chunks import ChunkAssembler, DiscardReason
+from pulsar_spark.protocol.chunks import ChunkAssembler, DiscardedMessage, DiscardReason
 from pulsar_spark.protocol.compression import codec_of
 from pulsar_spark.protocol.events import MessageReceived
 from pulsar_spark.protocol.frames import Buffer, PayloadParts, parse_payload
@@ -26,12 +27,18 @@ from pulsar_spark.protocol.message_id import MessageId, Position
 
 logger = logging.getLogger(__name__)
 
+_MAX_CROWDED_OUT = 10_000
+# A message of which the end came, but not all that belongs before it.
+_NOT_WHOLE = frozenset(
+    {DiscardReason.NO_FIRST_CHUNK, DiscardReason.OUT_OF_ORDER, DiscardReason.CONTRADICTORY}
+)
+
 
 class LoneChunk(NamedTuple):
-    """A last chunk whose message began before the range, or too long ago to be remembered.
+    """A last chunk without its others: they came before the range, or found no room.
 
     `chunks` is the number of all of them, `time` when the first one was published at the
-    earliest, in ms.
+    earliest, in ms, `first` where it is, if that is known.
     """
 
     ledger_id: int
@@ -39,6 +46,7 @@ class LoneChunk(NamedTuple):
     uuid: str
     chunks: int
     time: int
+    first: Position | None
 
 
 class ReceivedEntry:
@@ -101,8 +109,8 @@ class EntryDecoder:
     `limit` bounds, in bytes, what a payload may be decompressed to or joined from chunks.
 
     A message in chunks has the position of its last chunk. What was begun and never ended is
-    no message: its chunks are dropped with a log line. With `only_uuid` everything is passed by
-    but the chunks of that message.
+    no message: its producer never had a receipt for it. With `only_uuid` everything is passed
+    by but the chunks of that message.
     """
 
     def __init__(
@@ -121,11 +129,18 @@ class EntryDecoder:
         self.limit = limit
         self._only_uuid = only_uuid
         self.lone_chunk: LoneChunk | None = None
-        self._chunks = ChunkAssembler(max_bytes=limit, expiry=None)
+        self._chunks = ChunkAssembler(max_bytes=limit)
+        # Where messages in chunks begin that there was no room for, in the order of their end.
+        self._crowded_out: OrderedDict[str, Position] = OrderedDict()
 
     def finish(self) -> None:
         """Note that the topic holds nothing more of the range."""
         self.finished = True
+
+    def step_back(self, entry: Position) -> None:
+        """Note that the last entry, at this position, cannot be read after all."""
+        self.position = entry
+        self.finished = False
 
     def decode(self, message: MessageReceived) -> ReceivedEntry | None:
         """Return the entry of a frame, None if nothing of it is wanted.
@@ -198,19 +213,11 @@ class EntryDecoder:
     ) -> ReceivedEntry | None:
         metadata = parts.metadata
         message_id = MessageId.from_pb(message.command.message_id)
-        # Chunks never expire here: how fast they come depends on who reads.
-        result = self._chunks.add(metadata, message_id, parts.payload, now=0.0)
+        result = self._chunks.add(metadata, message_id, parts.payload)
         for discarded in result.discarded:
-            if discarded.reason is not DiscardReason.NO_FIRST_CHUNK:
-                logger.warning(
-                    "%s: %d chunks of a message from %s on are given up: %s",
-                    self.topic,
-                    len(discarded.chunk_ids),
-                    discarded.chunk_ids[0],
-                    discarded.reason.value,
-                )
-            elif metadata.chunk_id + 1 == metadata.num_chunks_from_msg:
-                self.lone_chunk = _lone_chunk(message_id, parts)
+            self._on_discarded(discarded)
+            if discarded.reason in _NOT_WHOLE and _is_last(metadata):
+                self.lone_chunk = self._lone_chunk(message_id, parts)
         whole = result.message
         if whole is None:
             return None
@@ -220,16 +227,39 @@ class EntryDecoder:
         entry.first_chunk = whole.message_id.first_chunk
         return entry
 
+    def _on_discarded(self, discarded: DiscardedMessage) -> None:
+        first = discarded.chunk_ids[0]
+        logger.debug(
+            "%s: %d chunks of a message from %s on are given up: %s",
+            self.topic,
+            len(discarded.chunk_ids),
+            first,
+            discarded.reason.value,
+        )
+        if discarded.reason is DiscardReason.CROWDED_OUT:
+            self._crowded_out[discarded.uuid] = Position(first.ledger_id, first.entry_id)
+            if len(self._crowded_out) > _MAX_CROWDED_OUT:
+                self._crowded_out.popitem(last=False)
 
-def _lone_chunk(message_id: MessageId, parts: PayloadParts) -> LoneChunk:
-    # All chunks carry the time at which the message was published.
-    metadata = parts.metadata
-    times = [metadata.publish_time]
-    stamp = parts.broker_entry_metadata
-    if stamp is not None and stamp.HasField("broker_timestamp"):
-        times.append(stamp.broker_timestamp)
-    ledger_id, entry_id = message_id.ledger_id, message_id.entry_id
-    return LoneChunk(ledger_id, entry_id, metadata.uuid, metadata.num_chunks_from_msg, min(times))
+    def _lone_chunk(self, message_id: MessageId, parts: PayloadParts) -> LoneChunk:
+        # All chunks carry the time at which the message was published.
+        metadata = parts.metadata
+        times = [metadata.publish_time]
+        stamp = parts.broker_entry_metadata
+        if stamp is not None and stamp.HasField("broker_timestamp"):
+            times.append(stamp.broker_timestamp)
+        return LoneChunk(
+            message_id.ledger_id,
+            message_id.entry_id,
+            metadata.uuid,
+            metadata.num_chunks_from_msg,
+            min(times),
+            self._crowded_out.pop(metadata.uuid, None),
+        )
+
+
+def _is_last(metadata: pb.MessageMetadata) -> bool:
+    return metadata.chunk_id + 1 == metadata.num_chunks_from_msg
 
 
 def _count_leniently(message: MessageReceived) -> int:

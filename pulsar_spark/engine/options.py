@@ -101,7 +101,9 @@ class ReaderOptions:
 
     It holds at most `memory_budget` bytes of undecoded entries. `receiver_queue_size` is how
     many messages it asks for at first; with `auto_scale` it goes on to as many as the budget
-    allows for their observed size. Without progress for `poll_timeout` it fails.
+    allows for their observed size. Without progress for `poll_timeout` it fails. A message in
+    chunks that the topic does not hold all of is an error, or with `skip_incomplete` counted
+    and left out.
     """
 
     receiver_queue_size: int = 1000
@@ -109,6 +111,7 @@ class ReaderOptions:
     memory_budget: int = 64 * MIB
     read_compacted: bool = False
     poll_timeout: float = 120.0
+    skip_incomplete: bool = False
     subscription_prefix: str = "pulsar-spark-reader"
 
     def __post_init__(self) -> None:

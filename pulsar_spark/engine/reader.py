@@ -33,6 +33,7 @@ from pulsar_spark.errors import (
     BrokerError,
     ClosedError,
     ConsumerBusy,
+    IncompleteMessage,
     OperationTimeout,
     PulsarError,
     UnsupportedFeature,
@@ -56,7 +57,8 @@ _MAX_STALL = 60.0
 _MAX_RECONNECT_DELAY = 5.0
 _CLOSE_TIMEOUT = 1.0
 _ATTEMPT_TIMEOUT = 15.0
-_MAX_LOOK_BACKS = 100
+# Searches for chunks by their time that may be in vain, where their loss is no error.
+_MAX_VAIN_SEARCHES = 100
 _LOOK_BACK_ENTRIES = 100
 # Clocks of producers and brokers may differ by this.
 _LOOK_BACK_MILLISECONDS = 60_000
@@ -67,8 +69,8 @@ class EntryReader:
 
     Without an end it goes on for ever; LATEST_POSITION as start is what is published after the
     first call of `next_entry`, before which nothing is connected. To be used by one thread, and
-    closed at the end: it is a context manager. Raises UnsupportedFeature for a non-persistent
-    topic.
+    closed at the end: it is a context manager. `incomplete` counts the messages in chunks that
+    were left out as they are not whole. Raises UnsupportedFeature for a non-persistent topic.
     """
 
     def __init__(
@@ -111,9 +113,10 @@ class EntryReader:
         self._last_id: MessageId | None = None
         self._told_empty = False
         self._error: PulsarError | None = None
-        # How many messages in chunks may still be fetched from further back; none by a reader
-        # that does this for another, with that one's bounds in the decoder that it was given.
-        self._look_backs = _MAX_LOOK_BACKS if decoder is None else 0
+        self.incomplete = 0
+        # A reader that fetches chunks for another has that one's bounds in the decoder that it
+        # was given, and looks no further back itself.
+        self._looks_back = decoder is None
 
     def __enter__(self) -> EntryReader:
         return self
@@ -211,35 +214,53 @@ class EntryReader:
     def _look_back(self, chunk: LoneChunk) -> ReceivedEntry | None:
         """Return the message that a last chunk belongs to, read from its first chunk on.
 
-        None if the topic does not hold all of it.
+        None if that chunk was sent again after the message was whole, or for one that is not
+        whole and may be left out. Raises IncompleteMessage.
         """
-        self._look_backs -= 1
-        if self._look_backs >= 0:
-            # Chunks mostly lie close together; if not, the time of the first one tells.
-            before = max(chunk.entry_id - 2 * chunk.chunks - _LOOK_BACK_ENTRIES, 0)
-            entry = self._read_chunks(chunk, Position(chunk.ledger_id, before))
+        if not self._looks_back:
+            return None
+        for start in self._look_back_starts(chunk):
+            entry = None
+            with self._reader_of(chunk, start) as reader:
+                for entry in reader:
+                    if (entry.ledger_id, entry.entry_id) == chunk[:2]:
+                        return entry
             if entry is not None:
-                return entry
-            time_ms = max(chunk.time - _LOOK_BACK_MILLISECONDS, 0)
-            found = Probe(self._pool).first_entry_from_time(self.topic, time_ms)
-            start = EARLIEST_POSITION if found is None else found.start
-            entry = self._read_chunks(chunk, start)
-            if entry is not None:
-                return entry
-        logger.warning(
-            "%s: a message in chunks that ends at %d:%d is not whole", self.topic, *chunk[:2]
+                # It ended before.
+                return None
+        error = IncompleteMessage(
+            f"a message in {chunk.chunks} chunks ends here, and the topic does not hold all of "
+            "them",
+            "Chunks were deleted (by retention, time to live or compaction) or never stored. Set "
+            "failOnDataLoss=false to leave such messages out.",
+            topic=self.topic,
+            message_id=f"{chunk.ledger_id}:{chunk.entry_id}",
         )
+        if not self._options.skip_incomplete:
+            self._decoder.step_back(Position(chunk.ledger_id, chunk.entry_id))
+            raise error
+        self.incomplete += 1
+        logger.warning("data was lost: %s", error)
         return None
 
-    def _read_chunks(self, chunk: LoneChunk, start: Position) -> ReceivedEntry | None:
+    def _look_back_starts(self, chunk: LoneChunk) -> Iterator[Position]:
+        if chunk.first is not None:
+            yield chunk.first
+            return
+        # Chunks mostly lie close together; if not, the time of the first one tells.
+        before = max(chunk.entry_id - 2 * chunk.chunks - _LOOK_BACK_ENTRIES, 0)
+        yield Position(chunk.ledger_id, before)
+        if self.incomplete < _MAX_VAIN_SEARCHES:
+            time_ms = max(chunk.time - _LOOK_BACK_MILLISECONDS, 0)
+            found = Probe(self._pool).first_entry_from_time(self.topic, time_ms)
+            yield EARLIEST_POSITION if found is None else found.start
+
+    def _reader_of(self, chunk: LoneChunk, start: Position) -> EntryReader:
+        """Return a reader that passes by everything but the chunks of one message."""
         end = Position(chunk.ledger_id, chunk.entry_id + 1)
         options = replace(self._options, memory_budget=self._options.memory_budget // 4 + 1)
         decoder = EntryDecoder(self.topic, start, end, self._decoder.limit, chunk.uuid)
-        with EntryReader(self._pool, self.topic, start, end, options, decoder=decoder) as reader:
-            for entry in reader:
-                if (entry.ledger_id, entry.entry_id) == chunk[:2]:
-                    return entry
-        return None
+        return EntryReader(self._pool, self.topic, start, end, options, decoder=decoder)
 
     def _progress(self) -> None:
         self._told_empty = False

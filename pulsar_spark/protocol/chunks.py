@@ -7,6 +7,7 @@ them all, and are counted by chunk_id from 0. Chunks of several messages may be 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -17,9 +18,7 @@ from pulsar_spark.protocol.message_id import MessageId
 
 Buffer = bytes | bytearray | memoryview
 
-DEFAULT_MAX_PENDING = 10
 DEFAULT_MAX_BYTES = 128 * 1024 * 1024
-DEFAULT_EXPIRY = 60.0
 
 # The least that a pending chunk counts for, so that tiny ones are not free.
 _LEAST_COST = 512
@@ -44,8 +43,8 @@ class DiscardReason(Enum):
     NO_FIRST_CHUNK = "its first chunk was not seen"
     OUT_OF_ORDER = "a chunk is missing"
     CONTRADICTORY = "its chunks do not agree on their number or size"
-    CROWDED_OUT = "too many messages in chunks were unfinished at once"
-    EXPIRED = "its next chunk did not come in time"
+    CROWDED_OUT = "the unfinished messages in chunks need more memory than they may have"
+    """It is there for whoever reads it again from its first chunk on."""
 
 
 class AssembledMessage(NamedTuple):
@@ -78,9 +77,10 @@ class ChunkResult(NamedTuple):
 
 @dataclass(slots=True)
 class _Pending:
-    started: float
     chunks: int
     total: int
+    # What all messages together had taken when its last chunk so far came.
+    touched: int = 0
     ids: list[MessageId] = field(default_factory=list)
     parts: list[bytes] = field(default_factory=list)
     size: int = 0
@@ -90,27 +90,21 @@ class _Pending:
 class ChunkAssembler:
     """Puts messages together from their chunks, within a bounded number of bytes.
 
-    At most `max_pending` messages are unfinished at once, and the oldest is given up for one
-    more; so it is when `max_bytes` are exceeded. After `expiry` seconds (None: never) without
-    its end, a message is given up. Whatever is given up is reported. Has no clock: `now` is
-    any clock that does not go back. Not thread-safe.
+    Any number of messages may be unfinished at once. What does not fit into `max_bytes` is
+    given up, and reported: a message that nothing was added to while so many bytes came for
+    others, else the one whose chunk is one too many, so that the others become whole. Not
+    thread-safe.
     """
 
-    def __init__(
-        self,
-        *,
-        max_pending: int = DEFAULT_MAX_PENDING,
-        max_bytes: int = DEFAULT_MAX_BYTES,
-        expiry: float | None = DEFAULT_EXPIRY,
-    ) -> None:
-        if max_pending < 1 or max_bytes < 1:
-            raise LocalProtocolError("the bounds of chunks are positive numbers")
-        self._max_pending = max_pending
+    def __init__(self, *, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+        if max_bytes < 1:
+            raise LocalProtocolError("the bound of chunks is a positive number")
         self._max_bytes = max_bytes
-        self._expiry = expiry
-        # In the order of their first chunks, so the oldest comes first.
-        self._pending: dict[str, _Pending] = {}
+        # In the order of their last chunks so far.
+        self._pending: OrderedDict[str, _Pending] = OrderedDict()
         self._buffered = 0
+        # What all chunks cost that ever came.
+        self._taken = 0
         # Kept over an error that `add` raises, and given out with the next result.
         self._reports: list[DiscardedMessage] = []
 
@@ -124,13 +118,8 @@ class ChunkAssembler:
         """Bytes that are held, or somewhat more if chunks are tiny."""
         return self._buffered
 
-    @property
-    def first_pending(self) -> MessageId | None:
-        """The first chunk of the oldest unfinished message: where to read on after a break."""
-        return next((pending.ids[0] for pending in self._pending.values()), None)
-
     def add(
-        self, metadata: pb.MessageMetadata, message_id: MessageId, payload: Buffer, now: float
+        self, metadata: pb.MessageMetadata, message_id: MessageId, payload: Buffer
     ) -> ChunkResult:
         """Take one chunk, a copy of it, and return what came of it.
 
@@ -139,11 +128,10 @@ class ChunkAssembler:
         there of the message is then forgotten.
         """
         _check_fields(metadata)
-        self._expire(now)
         uuid, number = metadata.uuid, metadata.chunk_id
         pending = self._pending.get(uuid)
         if number == 0:
-            pending = self._start(metadata, now)
+            pending = self._start(metadata)
         elif pending is None:
             self._report(uuid, DiscardReason.NO_FIRST_CHUNK, [message_id])
             return ChunkResult(None, self._take_reports())
@@ -153,34 +141,18 @@ class ChunkAssembler:
             self._report(uuid, problem, [*self._forget(uuid).ids, message_id])
             return ChunkResult(None, self._take_reports())
         self._append(uuid, pending, message_id, payload)
-        self._make_room(uuid)
         message = None
         if number + 1 == pending.chunks:
             message = self._finish(uuid, pending, metadata)
+        else:
+            self._make_room(uuid)
         return ChunkResult(message, self._take_reports())
 
-    def expire(self, now: float) -> list[DiscardedMessage]:
-        """Give up, and return, the messages whose first chunk came more than `expiry` ago."""
-        self._expire(now)
-        return self._take_reports()
-
-    def clear(self) -> None:
-        """Forget all chunks, without a report: for when they will be read again."""
-        self._pending.clear()
-        self._reports.clear()
-        self._buffered = 0
-
-    def _expire(self, now: float) -> None:
-        if self._expiry is not None:
-            for uuid, pending in list(self._pending.items()):
-                if now - pending.started > self._expiry:
-                    self._discard(uuid, DiscardReason.EXPIRED)
-
-    def _start(self, metadata: pb.MessageMetadata, now: float) -> _Pending:
+    def _start(self, metadata: pb.MessageMetadata) -> _Pending:
         uuid = metadata.uuid
         if uuid in self._pending:
             self._discard(uuid, DiscardReason.RESTARTED)
-        pending = _Pending(now, metadata.num_chunks_from_msg, metadata.total_chunk_msg_size)
+        pending = _Pending(metadata.num_chunks_from_msg, metadata.total_chunk_msg_size)
         if pending.total > self._max_bytes:
             raise self._too_large(pending)
         self._pending[uuid] = pending
@@ -199,13 +171,17 @@ class ChunkAssembler:
         cost = max(len(payload) + len(uuid), _LEAST_COST)
         pending.cost += cost
         self._buffered += cost
+        self._taken += cost
+        pending.touched = self._taken
+        self._pending.move_to_end(uuid)
 
     def _make_room(self, newest: str) -> None:
-        while len(self._pending) > self._max_pending or self._buffered > self._max_bytes:
-            oldest = next((uuid for uuid in self._pending if uuid != newest), None)
-            if oldest is None:
+        while self._buffered > self._max_bytes:
+            if len(self._pending) == 1:
                 raise self._too_large(self._forget(newest))
-            self._discard(oldest, DiscardReason.CROWDED_OUT)
+            oldest = next(iter(self._pending))
+            is_stale = self._taken - self._pending[oldest].touched > self._max_bytes
+            self._discard(oldest if is_stale else newest, DiscardReason.CROWDED_OUT)
 
     def _finish(
         self, uuid: str, pending: _Pending, metadata: pb.MessageMetadata

@@ -72,6 +72,12 @@ def _entries(
                 yield entry
             if first is None:
                 _check_start(context, options, partition, end)
+            if reader.incomplete:
+                logger.warning(
+                    "%s: a task left out %d messages in chunks that are not whole",
+                    partition.topic,
+                    reader.incomplete,
+                )
         except TopicNotFound as error:
             _lost(options, error)
 

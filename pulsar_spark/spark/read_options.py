@@ -78,6 +78,7 @@ def read_options(values: Values, options: Mapping[str, str], scope: Scope) -> Re
             memory_budget=values["pulsar.client.memoryLimitBytes"],
             read_compacted=values["readCompacted"],
             poll_timeout=values["pollTimeout"],
+            skip_incomplete=not values["failOnDataLoss"],
             **({"subscription_prefix": prefix} if prefix else {}),
         ),
         topics=topics,

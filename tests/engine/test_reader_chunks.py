@@ -7,14 +7,17 @@ import random
 
 import pytest
 
+from pulsar_spark.engine import reader as module
 from pulsar_spark.engine.codecs import compress
+from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.entries import EntryDecoder
 from pulsar_spark.engine.reader import EntryReader
-from pulsar_spark.errors import CorruptMessage, MessageTooLarge
+from pulsar_spark.errors import CorruptMessage, IncompleteMessage, MessageTooLarge
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.chunks import split_message
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
 from pulsar_spark.testing import EmbeddedBroker
-from tests.engine.topics import add_plain, reading, stored_entry
+from tests.engine.topics import add_plain, quick, reading, stored_entry
 from tests.support.waiting import wait_until
 
 TOPIC = "persistent://public/default/t"
@@ -116,19 +119,120 @@ def test_ranges_that_cut_between_chunks_give_each_message_once() -> None:
         wait_until(lambda: not broker.subscriptions(TOPIC))
 
 
-@pytest.mark.fault(39)
-def test_chunks_whose_first_is_gone_are_dropped_with_a_log_line(
+@pytest.mark.fault(39, 100)
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_a_message_of_which_a_chunk_is_missing_is_an_error_that_names_it(missing: int) -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        entries = chunks_of(os.urandom(4000), 1000, "a")
+        del entries[missing]
+        for entry in entries:
+            last = broker.append(TOPIC, entry)
+        with reading(broker, TOPIC, end=after(last)) as reader:
+            for _ in range(2):
+                with pytest.raises(IncompleteMessage, match="in 5 chunks") as caught:
+                    reader.next_entry()
+                assert caught.value.topic == TOPIC
+                assert caught.value.message_id == f"{last.ledger_id}:{last.entry_id}"
+
+
+@pytest.mark.fault(39, 100)
+def test_messages_that_are_not_whole_can_be_left_out_with_a_count(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with EmbeddedBroker() as broker, caplog.at_level(logging.WARNING):
         broker.create_topic(TOPIC)
-        for entry in chunks_of(os.urandom(3000), 1000, "a")[1:]:
+        for uuid in "ab":
+            for entry in chunks_of(os.urandom(3000), 1000, uuid)[1:]:
+                broker.append(TOPIC, entry)
+        last = add_plain(broker, TOPIC, b"behind")
+        end = Position(last.ledger_id, last.entry_id + 1)
+        with reading(broker, TOPIC, end=end, skip_incomplete=True) as reader:
+            assert payloads(reader) == [b"behind"]
+            assert reader.incomplete == 2
+    assert caplog.text.count("data was lost") == 2
+
+
+@pytest.mark.fault(39, 100)
+def test_the_searches_for_chunks_that_are_gone_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_MAX_VAIN_SEARCHES", 2)
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        for number in range(5):
+            last = broker.append(TOPIC, chunks_of(b"x" * 9, 4, f"{number}")[-1])
+        with reading(broker, TOPIC, end=after(last), skip_incomplete=True) as reader:
+            assert payloads(reader) == []
+            assert reader.incomplete == 5
+        assert broker.faults.seen("SEEK") == 2
+
+
+@pytest.mark.fault(39)
+def test_what_was_begun_and_never_ended_is_no_message() -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        for entry in chunks_of(os.urandom(3000), 1000, "a")[:-1]:
             broker.append(TOPIC, entry)
         last = add_plain(broker, TOPIC, b"behind")
         end = Position(last.ledger_id, last.entry_id + 1)
         with reading(broker, TOPIC, end=end) as reader:
             assert payloads(reader) == [b"behind"]
-    assert "is not whole" in caplog.text
+
+
+def interleave(broker: EmbeddedBroker, producers: int, rounds: int, size: int) -> list[bytes]:
+    """Have producers take turns at each chunk; return the messages in the order of their ends."""
+    sent: list[bytes] = []
+    for turn in range(rounds):
+        messages = [os.urandom(size) for _ in range(producers)]
+        columns = [
+            chunks_of(message, size // 3 + 1, f"p{number}-{turn}")
+            for number, message in enumerate(messages)
+        ]
+        for row in itertools.zip_longest(*columns):
+            for entry in row:
+                if entry is not None:
+                    broker.append(TOPIC, entry)
+        assert len({len(column) for column in columns}) == 1
+        sent += messages
+    return sent
+
+
+@pytest.mark.fault(39, 100)
+def test_many_producers_may_send_messages_in_chunks_at_once() -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        sent = interleave(broker, producers=20, rounds=15, size=3000)
+        last = broker.stats(TOPIC).last
+        assert last is not None
+        with reading(broker, TOPIC, end=after(last)) as reader:
+            assert payloads(reader) == sent
+        assert broker.faults.seen("SUBSCRIBE") == 1
+
+
+@pytest.mark.fault(39, 100)
+def test_messages_in_chunks_that_find_no_room_in_memory_are_read_all_the_same() -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        sent = interleave(broker, producers=20, rounds=3, size=30_000)
+        last = broker.stats(TOPIC).last
+        assert last is not None
+        decoder = EntryDecoder(TOPIC, EARLIEST_POSITION, after(last), 200_000)
+        with (
+            ConnectionPool(quick(broker)) as pool,
+            EntryReader(pool, TOPIC, EARLIEST_POSITION, after(last)) as reader,
+        ):
+            reader._decoder = decoder
+            found = []
+            for entry in reader:
+                found.append(bytes(entry.payload))
+                assert decoder._chunks.buffered <= 200_000
+                # What a broker allows is what the bound grows to.
+                decoder.limit = 200_000
+        assert found == sent
+        # Where they begin is remembered, and some had room.
+        assert 10 < broker.faults.seen("SUBSCRIBE") < 61
+        assert broker.faults.seen("SEEK") == 0
 
 
 @pytest.mark.fault(39)
@@ -145,6 +249,7 @@ def test_a_last_chunk_that_was_sent_twice_is_one_message() -> None:
 
 @pytest.mark.fault(39)
 def test_many_unfinished_messages_cost_bounded_memory_and_lose_no_finished_one() -> None:
+    budget = 100_000
     with EmbeddedBroker() as broker:
         broker.create_topic(TOPIC)
         payload = os.urandom(3000)
@@ -155,9 +260,9 @@ def test_many_unfinished_messages_cost_bounded_memory_and_lose_no_finished_one()
             broker.append(TOPIC, entry)
         for entry in whole[1:]:
             last = broker.append(TOPIC, entry)
-        with reading(broker, TOPIC, end=after(last)) as reader:
+        with reading(broker, TOPIC, end=after(last), memory_budget=budget) as reader:
             assert payloads(reader) == [payload]
-            assert reader._decoder._chunks.pending <= 10
+            assert reader._decoder._chunks.buffered <= budget
 
 
 @pytest.mark.fault(39)

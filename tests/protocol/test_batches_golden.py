@@ -95,7 +95,7 @@ def test_recorded_chunks_come_together(name: str) -> None:
     for command, parts, _ in messages(name):
         if command.type == pb.BaseCommand.MESSAGE and parts.metadata.HasField("chunk_id"):
             message_id = MessageId.from_pb(command.message.message_id)
-            result = assembler.add(parts.metadata, message_id, parts.payload, 0.0)
+            result = assembler.add(parts.metadata, message_id, parts.payload)
             assert result.discarded == []
             if result.message is not None:
                 complete.append(result.message)
