@@ -11,13 +11,15 @@ peer. The broker's own refusals are subclasses of `BrokerError`, found by `from_
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 _CONTEXT_FIELDS = ("topic", "partition", "message_id", "broker", "role")
 
 # Tokens and passwords that a peer may echo: JWTs, "token:..." forms, and user:password@ in URLs.
+# Each takes time in proportion to the text, whatever the text.
 _SECRETS = (
-    (re.compile(r"eyJ[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]*){1,2}"), "***"),
+    (re.compile(r"eyJ[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]*){0,2}"), "***"),
     (re.compile(r"(?i)\b(token|password|secret)([:=]\s*)[^\s,;\"']+"), r"\1\2***"),
     (re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9+/._~=-]{8,}"), r"\1\2***"),
     (re.compile(r"//[^/@\s]+@"), "//***@"),
@@ -26,11 +28,25 @@ _SECRETS = (
 _MAX_PEER_TEXT = 1000
 
 
-def redact(text: str) -> str:
-    """Return `text` with anything that looks like a credential replaced by ``***``."""
+def redact(text: str | bytes, secrets: Iterable[str | bytes] = ()) -> str:
+    """Return `text` with `secrets`, and what looks like a credential, replaced by ``***``.
+
+    Never raises, and the result can always be encoded: what is not Unicode (protobuf hands out
+    bytes where a string is not UTF-8) is replaced, in `secrets` too, so that they are still found.
+    """
+    shown = _printable(text)
+    # The longest first: one may hold another.
+    for secret in sorted(map(_printable, secrets), key=len, reverse=True):
+        if secret:
+            shown = shown.replace(secret, "***")
     for pattern, replacement in _SECRETS:
-        text = pattern.sub(replacement, text)
-    return text
+        shown = pattern.sub(replacement, shown)
+    return shown
+
+
+def _printable(text: str | bytes) -> str:
+    data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    return data.decode("utf-8", "replace")
 
 
 class PulsarError(Exception):
@@ -406,9 +422,15 @@ _REMEDIES: dict[type[BrokerError], str] = {
 }
 
 
-def from_server_error(code: int, message: str, **context: Any) -> BrokerError:
-    """Return the error for a broker's ServerError `code`, with its (redacted) `message`."""
+def from_server_error(
+    code: int, message: str | bytes, secrets: Iterable[str | bytes] = (), **context: Any
+) -> BrokerError:
+    """Return the error for a broker's ServerError `code`, with its `message`.
+
+    The message is redacted; `secrets` are the credentials that the broker was given.
+    """
     kind = _BY_CODE.get(code, UnknownServerError)
-    text = redact(message[:_MAX_PEER_TEXT]).strip() or "the broker gave no reason"
+    # Cut only then: half a secret is not found.
+    text = redact(message, secrets)[:_MAX_PEER_TEXT].strip() or "the broker gave no reason"
     summary = (kind.__doc__ or "").split("\n")[0].rstrip(".")
     return kind(f"{summary}: {text}", _REMEDIES.get(kind, ""), **context)

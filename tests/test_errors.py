@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from time import process_time
 
 import pytest
 
@@ -70,6 +71,78 @@ def test_every_server_error_has_its_class() -> None:
 def test_what_looks_like_a_credential_is_removed(text: str, secret: str) -> None:
     assert secret not in redact(text)
     assert secret not in str(from_server_error(3, text))
+
+
+@pytest.mark.fault(97)
+@pytest.mark.parametrize(
+    "secret", ["hunter2", "a b;c", "geheim€", "with \udc80 half a pair", b"\xff\xfe bytes", "$1\\1"]
+)
+def test_a_known_secret_is_removed_wherever_it_stands(secret: str | bytes) -> None:
+    raw = secret if isinstance(secret, bytes) else secret.encode("utf-8", "surrogatepass")
+    texts: list[str | bytes] = [raw, b"cannot log in: " + raw + b"!" + raw]
+    if isinstance(secret, str):
+        texts += [secret, f"you said {secret}, but"]
+    for text in texts:
+        shown = redact(text, ["", secret, secret[:3]])
+        assert str(from_server_error(3, text, ["", secret])).count("***") == shown.count("***")
+        assert "***" in shown
+        for part in (raw.decode("utf-8", "replace"), repr(secret)[2:-1], "hunter"):
+            assert part not in shown
+        shown.encode()
+
+
+@pytest.mark.fault(97)
+def test_a_secret_at_the_bound_of_a_brokers_text_is_not_cut_in_two() -> None:
+    for length in range(960, 1010):
+        shown = str(
+            from_server_error(3, "x" * length + "correct-horse-battery", ["correct-horse-battery"])
+        )
+        assert "cor" not in shown
+        assert "eyJ" not in str(
+            from_server_error(3, " " * length + "eyJhbGciOiJIUzI1NiJ9.eyJzdW.c2ln")
+        )
+
+
+@pytest.mark.fault(97)
+@pytest.mark.parametrize("text", [b"\xff\xfe", "half \udc80 a pair", "\0", b"", ""])
+def test_any_text_of_a_peer_can_be_shown(text: str | bytes) -> None:
+    redact(text, ["\ud800", b"\xff"]).encode()
+    str(from_server_error(0, text)).encode()
+
+
+@pytest.mark.fault(97)
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "eyJ",
+        "eyJaaaaa",
+        "eyJaaaaa.",
+        "//",
+        "//a",
+        "token",
+        "token=",
+        "token: ",
+        "basic ",
+        "bearer\t",
+        "basic a",
+        " ",
+        "a",
+        "basic aaaaaaaaaaaaaaaaaa",
+        "=",
+        "secret:\n",
+        "@//",
+        "\udc80",
+    ],
+)
+def test_hostile_text_takes_no_longer_than_its_length(unit: str) -> None:
+    def steps(size: int) -> float:
+        text = (unit * size)[:size]
+        begin = process_time()
+        redact(text, [unit, "x" * 40])
+        return process_time() - begin
+
+    # Squares of this length would take minutes.
+    assert steps(1_000_000) < 5
 
 
 def test_a_brokers_text_is_bounded() -> None:
