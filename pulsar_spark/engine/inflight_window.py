@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import Any
 
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.engine.timers import Timer, Timers
+from pulsar_spark.engine.timers import BlockingTimer, Timers
 from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import Buffer
@@ -214,7 +214,7 @@ class InflightWindow:
         self.sent_messages = 0
         self.sent_bytes = 0
         self._end: PulsarError | None = None
-        self._sweep: Timer | None = None
+        self._sweep: BlockingTimer | None = None
 
     # --- for senders --------------------------------------------------------------------------
 
@@ -358,7 +358,7 @@ class InflightWindow:
         oldest = self.pending.oldest
         return float("inf") if oldest is None else oldest.deadline - time.monotonic()
 
-    def _look_again(self, delay: float) -> Timer | None:
+    def _look_again(self, delay: float) -> BlockingTimer | None:
         try:
             return self._timers.call_later(delay, self.expire)
         except ClosedError:

@@ -1,9 +1,11 @@
-"""Many small conversations at once, on the caller's thread.
+"""Conversations with brokers, written once, run one at a time or by the thousand.
 
 An operation is a generator that says what happens one step after the other. It yields a future
 where it needs an answer, and is sent its result or thrown its error; `Within` where it does not
-wait for an answer any longer than some seconds; `Pause` to wait for nothing else. Written once,
-it serves for a single topic and, with hundreds under way at a time, for thousands.
+wait for an answer any longer than some seconds; `Pause` to wait for nothing else. `run` and
+`run_many` drive operations on the caller's thread, hundreds at a time; `start` drives one by the
+threads that complete what it waits for, so that no thread waits. What an operation does between
+two yields must be quick, therefore.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from pulsar_spark.engine.retry import Deadline, Pause
-from pulsar_spark.errors import OperationTimeout, PulsarError
+from pulsar_spark.engine.timers import Timer, Timers
+from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
 
 T = TypeVar("T")
 
@@ -54,6 +57,16 @@ def run_many(
     Each operation has `timeout` seconds from its own start.
     """
     return _Run(factories, timeout, window).results()
+
+
+def start(factory: OperationFactory[T], timeout: float, timers: Timers) -> Future[T]:
+    """Begin an operation and return the future of its result, or of its error of any kind.
+
+    It goes on wherever what it waits for is completed, a connection's receive thread mostly, or
+    on the timers' thread. It ends within `timeout` seconds, and by ClosedError when the timers
+    are closed. Cancelling the future closes the operation.
+    """
+    return _Started(factory, timeout, timers).future
 
 
 class _Task(Generic[T]):
@@ -144,12 +157,7 @@ class _Run(Generic[T]):
     def _step(self, task: _Task[T], future: Future[Any] | None) -> None:
         try:
             while True:
-                if future is None:
-                    waits = task.operation.send(None)
-                elif (error := future.exception()) is not None:
-                    waits = task.operation.throw(error)
-                else:
-                    waits = task.operation.send(future.result())
+                waits = _go_on(task.operation, future)
                 task.step += 1
                 task.limit = None
                 if isinstance(waits, Pause):
@@ -190,6 +198,134 @@ class _Run(Generic[T]):
     def _end(self, task: _Task[T], result: T | PulsarError) -> None:
         del self._tasks[task.index]
         self._results[task.index] = result
+
+
+class _Started(Generic[T]):
+    """An operation that is driven by callbacks: of futures, of timers, of the timers' end."""
+
+    def __init__(self, factory: OperationFactory[T], timeout: float, timers: Timers) -> None:
+        self.future: Future[T] = Future()
+        self._timers = timers
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        # The following are guarded by _lock. What the operation waits for is numbered, so that
+        # what comes too late is known; the operation belongs to the thread that set _running.
+        self._step = 0
+        self._running = True
+        self._over: PulsarError | None = None
+        self._limit: Timer | None = None
+        self._end: Timer | None = None
+        deadline = Deadline(timeout)
+        try:
+            self._operation = factory(deadline)
+            self._end = timers.after(
+                timeout,
+                lambda: self._finish(_timeout(timeout)),
+                lambda: self._finish(ClosedError("the client is closed")),
+            )
+        except Exception as error:
+            self.future.set_exception(error)
+            return
+        self.future.add_done_callback(self._on_result)
+        self._run(None)
+
+    def _on_result(self, future: Future[T]) -> None:
+        if future.cancelled():
+            self._finish(ClosedError("the operation was cancelled"))
+
+    def _finish(self, error: PulsarError) -> None:
+        """End the operation by an error, now or when its thread leaves it."""
+        with self._lock:
+            self._over = self._over or error
+            if self._running:
+                return
+            self._running = True
+        self._run(None)
+
+    def _wake(self, step: int, future: Future[Any] | None) -> None:
+        """Go on with what step number `step` waited for, if it still does."""
+        with self._lock:
+            if self._running or step != self._step:
+                return
+            self._running = True
+        self._run(future)
+
+    def _run(self, future: Future[Any] | None) -> None:
+        """Run the operation until it has to wait; the caller has set _running."""
+        try:
+            while True:
+                if self._limit is not None:
+                    self._limit.cancel()
+                    self._limit = None
+                if self._over is not None:
+                    self._run_out(self._over)
+                    return
+                waits = _go_on(self._operation, future)
+                if (future := self._wait(waits)) is None:
+                    return
+        except StopIteration as stop:
+            self._set_result(stop.value)
+        except BaseException as error:
+            self._operation.close()
+            self._set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _wait(self, waits: Future[Any] | Pause | Within) -> Future[Any] | None:
+        """Have the operation woken; return what it waits for if that is there already.
+
+        What returns None leaves the operation to whoever wakes it.
+        """
+        answer = waits.answer if isinstance(waits, Within) else waits
+        if isinstance(answer, Future) and answer.done():
+            return answer
+        with self._lock:
+            if self._over is not None:
+                return _no_answer(self._timeout)
+            self._step = step = self._step + 1
+            if not isinstance(waits, Future):
+                seconds = waits.seconds
+                late = _no_answer(seconds) if isinstance(waits, Within) else None
+                self._limit = self._timers.after(seconds, lambda: self._wake(step, late))
+            self._running = False
+        if isinstance(answer, Future):
+            answer.add_done_callback(partial(self._wake, step))
+        return None
+
+    def _run_out(self, error: PulsarError) -> None:
+        """Throw the error at the operation; whatever it does, it ends."""
+        try:
+            self._operation.throw(error.with_context())
+        except StopIteration as stop:
+            self._set_result(stop.value)
+        else:
+            # It wants to go on in spite of its time being over.
+            raise error
+
+    def _set_result(self, value: T) -> None:
+        self._leave()
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_result(value)
+
+    def _set_exception(self, error: BaseException) -> None:
+        self._leave()
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+    def _leave(self) -> None:
+        if self._end is not None:
+            self._end.cancel()
+
+
+def _go_on(operation: Operation[T], future: Future[Any] | None) -> Future[Any] | Pause | Within:
+    """Give an operation what it waited for, and return what it waits for next."""
+    if future is None:
+        return operation.send(None)
+    if future.cancelled():
+        return operation.throw(ClosedError("what was waited for was cancelled"))
+    if (error := future.exception()) is not None:
+        return operation.throw(error)
+    return operation.send(future.result())
 
 
 def _timeout(seconds: float) -> OperationTimeout:

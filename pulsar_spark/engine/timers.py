@@ -1,7 +1,8 @@
-"""Jobs that run later, on a few threads that exist only while there is something to do.
+"""Timers: what is to happen at a time, on one thread that only fires and never waits.
 
-Batches that are due, reconnects of producers whose callers are elsewhere, and sends whose time
-is up all need a thread of their own. One scheduler serves all producers of a client.
+Deadlines of operations and sends, pauses between attempts and batches that are due are all
+timers of one client context. What a timer calls must be quick, and must not wait for anything;
+whatever waits is an operation (see `operations`).
 """
 
 from __future__ import annotations
@@ -18,14 +19,170 @@ from pulsar_spark.errors import ClosedError
 
 logger = logging.getLogger(__name__)
 
-MAX_THREADS = 8
-"""Jobs may block for a while (a lookup, a connect): so many do at a time, others wait."""
-
 IDLE_SECONDS = 5.0
-"""A thread without a job for so long ends."""
+"""The thread ends when there has been no timer for so long."""
+
+MAX_THREADS = 8
+"""Calls of `call_later` may block: so many do at a time, others wait."""
+
+_MANY_CANCELLED = 64
 
 
 class Timer:
+    """A call at a time. It is forgotten once it has been made, cancelled or dropped."""
+
+    __slots__ = ("_dropped", "_function", "_owner", "due")
+
+    def __init__(
+        self,
+        owner: Timers,
+        due: float,
+        function: Callable[[], object],
+        dropped: Callable[[], object] | None,
+    ) -> None:
+        self.due = due
+        self._owner = owner
+        self._function: Callable[[], object] | None = function
+        self._dropped = dropped
+
+    @property
+    def waits(self) -> bool:
+        """Whether the call is still to be made."""
+        return self._function is not None
+
+    def cancel(self) -> None:
+        """Keep the call from being made, unless it is on its way already."""
+        if self.take() is not None:
+            self._owner.on_cancelled()
+
+    def take(self, *, dropped: bool = False) -> Callable[[], object] | None:
+        """Return what to call, for once, and let go of all that it refers to."""
+        function, self._function = self._function, None
+        told, self._dropped = self._dropped, None
+        return told if dropped else function
+
+
+class Timers:
+    """Calls functions at given times, on one daemon thread that exists while it is needed.
+
+    Calls of equal time are made in the order in which they were given; what they raise is
+    logged. `close` drops what was not made. Not for use in a forked child.
+    """
+
+    def __init__(self, name: str = "pulsar-spark-timers", max_threads: int = MAX_THREADS) -> None:
+        self._name = name
+        self._numbers = itertools.count()
+        self._blocking = _BlockingTimers(f"{name}-blocking", max_threads)
+        # The following are guarded by _wakeup.
+        self._wakeup = threading.Condition()
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._cancelled = 0
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def after(
+        self,
+        delay: float,
+        function: Callable[[], object],
+        dropped: Callable[[], object] | None = None,
+    ) -> Timer:
+        """Call `function`, which must be quick, in `delay` seconds; raises ClosedError.
+
+        `dropped` is called instead if the timers are closed before.
+        """
+        timer = Timer(self, time.monotonic() + max(delay, 0.0), function, dropped)
+        with self._wakeup:
+            if self._closed:
+                raise ClosedError("the client is closed")
+            entry = (timer.due, next(self._numbers), timer)
+            heapq.heappush(self._heap, entry)
+            if self._thread is None:
+                self._start_thread(entry)
+            elif self._heap[0] is entry:
+                self._wakeup.notify()
+        return timer
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Drop the timers, and wait up to `timeout` seconds for a call that is being made."""
+        with self._wakeup:
+            self._closed = True
+            dropped = [timer for _, _, timer in sorted(self._heap)]
+            self._heap.clear()
+            thread = self._thread
+            self._wakeup.notify()
+        for timer in dropped:
+            _call(timer.take(dropped=True))
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+        self._blocking.close(timeout)
+
+    @property
+    def waiting(self) -> int:
+        """Timers whose calls are still to be made."""
+        with self._wakeup:
+            return sum(timer.waits for _, _, timer in self._heap)
+
+    def on_cancelled(self) -> None:
+        """Forget cancelled timers before they are most of all there are."""
+        with self._wakeup:
+            self._cancelled += 1
+            if self._cancelled > max(_MANY_CANCELLED, len(self._heap) // 2):
+                self._heap = [entry for entry in self._heap if entry[2].waits]
+                heapq.heapify(self._heap)
+                self._cancelled = 0
+
+    def _start_thread(self, entry: tuple[float, int, Timer]) -> None:
+        self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        try:
+            self._thread.start()
+        except BaseException:
+            # Whoever comes next tries again; this caller is told.
+            self._thread = None
+            self._heap.remove(entry)
+            heapq.heapify(self._heap)
+            raise
+
+    def _work(self) -> None:
+        while (timer := self._next()) is not None:
+            _call(timer.take())
+
+    def _next(self) -> Timer | None:
+        """Wait for the next timer that is due; None where the thread is to end."""
+        idle_until = time.monotonic() + IDLE_SECONDS
+        with self._wakeup:
+            while not self._closed:
+                now = time.monotonic()
+                if self._heap and self._heap[0][0] <= now:
+                    return heapq.heappop(self._heap)[2]
+                if not self._heap and now >= idle_until:
+                    break
+                until = self._heap[0][0] if self._heap else idle_until
+                self._wakeup.wait(min(until - now, threading.TIMEOUT_MAX))
+            self._thread = None
+            return None
+
+    # --- calls that may block, until their owners have made operations of them ----------------
+
+    def call_later(self, delay: float, function: Callable[[], object]) -> BlockingTimer:
+        """As `after`, for a function that may block: a few such are called at a time."""
+        return self._blocking.call_later(delay, function)
+
+    @property
+    def threads(self) -> int:
+        """Threads that exist now for calls that may block."""
+        return self._blocking.threads
+
+
+def _call(function: Callable[[], object] | None) -> None:
+    if function is None:
+        return
+    try:
+        function()
+    except Exception:
+        logger.exception("what a timer of the client called has failed")
+
+
+class BlockingTimer:
     """A scheduled call, to be cancelled where it is not needed any more."""
 
     __slots__ = ("cancelled", "due", "function")
@@ -42,7 +199,7 @@ class Timer:
         self.function = None
 
 
-class Timers:
+class _BlockingTimers:
     """Runs jobs at given times on at most `max_threads` daemon threads.
 
     Jobs of equal time start in the order in which they were given. An exception of a job is
@@ -55,14 +212,14 @@ class Timers:
         self._numbers = itertools.count()
         # The following are guarded by _wakeup.
         self._wakeup = threading.Condition()
-        self._jobs: list[tuple[float, int, Timer]] = []
+        self._jobs: list[tuple[float, int, BlockingTimer]] = []
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         self._closed = False
 
-    def call_later(self, delay: float, function: Callable[[], object]) -> Timer:
+    def call_later(self, delay: float, function: Callable[[], object]) -> BlockingTimer:
         """Run `function` in `delay` seconds; raises ClosedError after `close`."""
-        timer = Timer(time.monotonic() + max(delay, 0.0), function)
+        timer = BlockingTimer(time.monotonic() + max(delay, 0.0), function)
         with self._wakeup:
             if self._closed:
                 raise ClosedError("the client is closed")
@@ -109,7 +266,7 @@ class Timers:
             # The loop would keep the last job's objects alive while it waits for the next.
             del function, timer
 
-    def _next_job(self) -> Timer | None:
+    def _next_job(self) -> BlockingTimer | None:
         idle_until = time.monotonic() + IDLE_SECONDS
         with self._wakeup:
             while not self._closed:

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 import pytest
 
-from pulsar_spark.engine.operations import Operation, OperationFactory, Within, run, run_many
+from pulsar_spark.engine.operations import Operation, OperationFactory, Within, run, run_many, start
 from pulsar_spark.engine.retry import Deadline, Pause, is_retryable, retrying
+from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import (
+    ClosedError,
     ConnectError,
     OperationTimeout,
     PulsarError,
@@ -41,7 +44,7 @@ def later(value: Any, seconds: float = 0.0) -> Future[Any]:
 
 
 def numbered(operation: Callable[[int], Operation[T]], count: int) -> list[OperationFactory[T]]:
-    """Return factories of `count` jobs that are given their numbers."""
+    """Return factories of `count` operations that are given their numbers."""
 
     def factory(number: int) -> OperationFactory[T]:
         return lambda _: operation(number)
@@ -49,7 +52,7 @@ def numbered(operation: Callable[[int], Operation[T]], count: int) -> list[Opera
     return [factory(number) for number in range(count)]
 
 
-def test_a_job_gets_the_results_it_waits_for() -> None:
+def test_an_operation_gets_the_results_it_waits_for() -> None:
     def operation(deadline: Deadline) -> Operation[int]:
         first = yield later(1)
         second = yield later(2, 0.01)
@@ -58,7 +61,7 @@ def test_a_job_gets_the_results_it_waits_for() -> None:
     assert run(operation, 5) == 3
 
 
-def test_a_job_is_thrown_the_errors_it_waits_for() -> None:
+def test_an_operation_is_thrown_the_errors_it_waits_for() -> None:
     def operation(deadline: Deadline) -> Operation[str]:
         try:
             yield later(TopicNotFound("gone"), 0.01)
@@ -69,7 +72,7 @@ def test_a_job_is_thrown_the_errors_it_waits_for() -> None:
     assert run(operation, 5) == "gone"
 
 
-def test_results_and_errors_of_many_jobs_keep_their_places() -> None:
+def test_results_and_errors_of_many_operations_keep_their_places() -> None:
     def operation(number: int) -> Operation[int]:
         yield later(None, 0.01 if number % 3 else 0.0)
         if number % 10 == 7:
@@ -85,22 +88,22 @@ def test_results_and_errors_of_many_jobs_keep_their_places() -> None:
             assert result == number
 
 
-def test_no_more_jobs_than_the_window_are_under_way() -> None:
-    open_jobs: list[int] = []
+def test_no_more_operations_than_the_window_are_under_way() -> None:
+    open_operations: list[int] = []
     most = 0
 
     def operation(number: int) -> Operation[None]:
         nonlocal most
-        open_jobs.append(number)
-        most = max(most, len(open_jobs))
+        open_operations.append(number)
+        most = max(most, len(open_operations))
         yield later(None, 0.002)
-        open_jobs.remove(number)
+        open_operations.remove(number)
 
     run_many(numbered(operation, 40), 5, window=7)
     assert most == 7
 
 
-def test_waiting_jobs_hold_up_no_other() -> None:
+def test_waiting_operations_hold_up_no_other() -> None:
     def operation(number: int) -> Operation[int]:
         yield Pause(0.1)
         yield later(None, 0.1)
@@ -111,7 +114,7 @@ def test_waiting_jobs_hold_up_no_other() -> None:
     assert time.monotonic() - started < 1
 
 
-def test_a_job_is_told_when_its_time_is_up_and_can_tidy_up() -> None:
+def test_an_operation_is_told_when_its_time_is_up_and_can_tidy_up() -> None:
     tidied = []
 
     def operation(deadline: Deadline) -> Operation[None]:
@@ -127,7 +130,7 @@ def test_a_job_is_told_when_its_time_is_up_and_can_tidy_up() -> None:
     assert tidied == [True]
 
 
-def test_a_job_that_goes_on_after_its_time_is_closed() -> None:
+def test_an_operation_that_goes_on_after_its_time_is_closed() -> None:
     def operation(deadline: Deadline) -> Operation[None]:
         try:
             yield Future()
@@ -138,7 +141,7 @@ def test_a_job_that_goes_on_after_its_time_is_closed() -> None:
         run(operation, 0.02)
 
 
-def test_a_job_can_wait_less_long_for_an_answer_and_go_on() -> None:
+def test_an_operation_can_wait_less_long_for_an_answer_and_go_on() -> None:
     def operation(number: int) -> Operation[list[object]]:
         found: list[object] = [(yield Within(later("in time"), 5))]
         late = later("late", 0.2)
@@ -155,7 +158,7 @@ def test_a_job_can_wait_less_long_for_an_answer_and_go_on() -> None:
     assert run_many(numbered(operation, 5), 5) == [expected] * 5
 
 
-def test_an_unexpected_error_closes_the_other_jobs() -> None:
+def test_an_unexpected_error_closes_the_other_operations() -> None:
     closed = []
 
     def waits(deadline: Deadline) -> Operation[None]:
@@ -226,3 +229,211 @@ def test_at_the_deadline_the_last_error_is_raised_with_what_was_tried() -> None:
 )
 def test_only_what_can_pass_is_retryable(error: PulsarError, expected: bool) -> None:
     assert is_retryable(error) is expected
+
+
+# --- operations that no thread waits for ------------------------------------------------------
+
+
+@pytest.fixture
+def timers() -> Iterator[Timers]:
+    made = Timers("test-timers")
+    yield made
+    made.close()
+
+
+def test_a_started_operation_goes_on_where_its_answers_come(timers: Timers) -> None:
+    first, second = Future[int](), Future[int]()
+    threads: list[threading.Thread] = []
+
+    def operation(deadline: Deadline) -> Operation[int]:
+        threads.append(threading.current_thread())
+        one = yield first
+        threads.append(threading.current_thread())
+        two = yield second
+        threads.append(threading.current_thread())
+        return int(one + two)
+
+    result = start(operation, 60, timers)
+    assert not result.done()
+    receive = threading.Thread(target=first.set_result, args=(1,))
+    receive.start()
+    receive.join()
+    assert not result.done()
+    second.set_result(2)
+    assert result.result(0) == 3
+    assert threads == [threading.current_thread(), receive, threading.current_thread()]
+    assert timers.waiting == 0
+
+
+def test_a_started_operation_does_not_wait_for_what_is_there(timers: Timers) -> None:
+    def operation(deadline: Deadline) -> Operation[int]:
+        total = 0
+        for number in range(5000):
+            total += yield later(number)
+        return total
+
+    assert start(operation, 60, timers).result(0) == sum(range(5000))
+
+
+def test_a_started_operation_is_thrown_the_errors_of_what_it_waits_for(timers: Timers) -> None:
+    asked = Future[int]()
+
+    def operation(deadline: Deadline) -> Operation[str]:
+        try:
+            yield asked
+        except ConnectError as error:
+            return error.what
+        return "nothing"
+
+    result = start(operation, 60, timers)
+    asked.set_exception(ConnectError("gone"))
+    assert result.result(0) == "gone"
+
+
+@pytest.mark.parametrize("error", [TopicNotFound("no"), ValueError("a mistake of ours")])
+def test_whatever_a_started_operation_raises_is_in_its_future(
+    timers: Timers, error: Exception
+) -> None:
+    def at_once(deadline: Deadline) -> Operation[None]:
+        yield later(None)
+        raise error
+
+    def later_on(deadline: Deadline) -> Operation[None]:
+        yield Pause(0.0)
+        raise error
+
+    assert start(at_once, 60, timers).exception(0) is error
+    assert start(later_on, 60, timers).exception(30) is error
+
+    def broken(deadline: Deadline) -> Operation[None]:
+        raise error
+
+    assert start(broken, 60, timers).exception(0) is error
+    assert timers.waiting == 0
+
+
+def test_pauses_and_limits_of_a_started_operation_are_timers(timers: Timers) -> None:
+    seen: list[str] = []
+
+    def operation(deadline: Deadline) -> Operation[None]:
+        yield Pause(0.01)
+        seen.append(threading.current_thread().name)
+        try:
+            yield Within(Future(), 0.01)
+        except OperationTimeout:
+            seen.append(threading.current_thread().name)
+        seen.append((yield Within(later("there"), 60)))
+
+    start(operation, 60, timers).result(30)
+    assert seen == ["test-timers", "test-timers", "there"]
+
+
+def test_an_answer_that_comes_after_its_limit_is_ignored(timers: Timers) -> None:
+    late, next_one = Future[int](), Future[int]()
+    waits = threading.Event()
+
+    def operation(deadline: Deadline) -> Operation[int]:
+        try:
+            yield Within(late, 0.0)
+        except OperationTimeout:
+            waits.set()
+        return int((yield next_one))
+
+    result = start(operation, 60, timers)
+    assert waits.wait(30)
+    late.set_result(1)
+    assert not result.done()
+    next_one.set_result(2)
+    assert result.result(30) == 2
+
+
+def test_the_deadline_of_a_started_operation_ends_it(timers: Timers) -> None:
+    closed = threading.Event()
+
+    def operation(deadline: Deadline) -> Operation[None]:
+        try:
+            while True:
+                try:
+                    yield Future()
+                except OperationTimeout:
+                    # It does not take the hint.
+                    continue
+        finally:
+            closed.set()
+
+    assert isinstance(start(operation, 0.05, timers).exception(30), OperationTimeout)
+    assert closed.is_set()
+
+
+def test_a_started_operation_may_answer_its_deadline(timers: Timers) -> None:
+    def operation(deadline: Deadline) -> Operation[str]:
+        try:
+            yield Future()
+        except OperationTimeout:
+            return "what there is"
+        return "all"
+
+    assert start(operation, 0.01, timers).result(30) == "what there is"
+
+
+def test_a_deadline_that_passes_while_the_operation_runs_ends_it_after(timers: Timers) -> None:
+    def operation(deadline: Deadline) -> Operation[None]:
+        time.sleep(0.2)
+        yield Future()
+
+    assert isinstance(start(operation, 0.01, timers).exception(30), OperationTimeout)
+
+
+def test_the_end_of_the_timers_ends_what_was_started(timers: Timers) -> None:
+    def operation(deadline: Deadline) -> Operation[None]:
+        yield Future()
+
+    waiting = start(operation, 60, timers)
+    timers.close()
+    assert isinstance(waiting.exception(0), ClosedError)
+    assert isinstance(start(operation, 60, timers).exception(0), ClosedError)
+
+
+def test_a_cancelled_operation_is_closed(timers: Timers) -> None:
+    closed = threading.Event()
+
+    def operation(deadline: Deadline) -> Operation[None]:
+        try:
+            yield Future()
+        finally:
+            closed.set()
+
+    result = start(operation, 60, timers)
+    assert result.cancel()
+    assert closed.is_set()
+    assert timers.waiting == 0
+    with pytest.raises(CancelledError):
+        result.result(0)
+
+
+def test_an_operation_learns_that_what_it_waits_for_was_cancelled(timers: Timers) -> None:
+    asked = Future[None]()
+
+    def operation(deadline: Deadline) -> Operation[None]:
+        yield asked
+
+    result = start(operation, 60, timers)
+    asked.cancel()
+    assert isinstance(result.exception(0), ClosedError)
+
+
+def test_answers_and_timers_at_the_same_moment_never_run_an_operation_twice(
+    timers: Timers,
+) -> None:
+    """A generator that two threads go on with at once raises ValueError."""
+
+    def operation(deadline: Deadline) -> Operation[int]:
+        count = 0
+        for _ in range(50):
+            with contextlib.suppress(OperationTimeout):
+                yield Within(later(1, 0.001), 0.001)
+            count += 1
+        return count
+
+    results = [start(operation, 60, timers) for _ in range(20)]
+    assert [result.result(60) for result in results] == [50] * 20
