@@ -130,7 +130,7 @@ def test_closing_does_not_wait_for_a_broker_that_is_gone(
 
 
 @pytest.mark.fault(76)
-def test_a_thousand_partitions_without_news_are_asked_within_a_second() -> None:
+def test_a_thousand_partitions_without_news_are_asked_at_once() -> None:
     with EmbeddedBroker() as broker:
         broker.create_topic(TOPIC, 1000)
         with ClientContext(quick(broker, operation_timeout=30.0)) as context:
@@ -139,13 +139,11 @@ def test_a_thousand_partitions_without_news_are_asked_within_a_second() -> None:
                 held.add(partition(number), EARLIEST)
             assert all(isinstance(end, TopicEnd) for end in held.ends().values())
             threads = threading.active_count()
-            rounds = []
-            for _ in range(5):
-                started = time.monotonic()
+            started = time.monotonic()
+            with broker.faults.delay("GET_LAST_MESSAGE_ID", 0.05, times=None):
                 held.ends()
-                rounds.append(time.monotonic() - started)
-            # The best of them: the machine may be busy with something else.
-            assert min(rounds) < 1.0
+            # One after another they would take 50 seconds.
+            assert time.monotonic() - started < 20
             assert threading.active_count() <= threads
             assert broker.faults.seen("SUBSCRIBE") == 1000
             held.close()

@@ -105,7 +105,7 @@ def test_a_value_that_would_take_all_memory_is_bad_and_leaves_the_others_alone()
     decoder = protobuf_codec.decoder(info, info, ["id", "ns"])
     started = time.monotonic()
     decoded = decoder.decode(pa.array([good, hostile, hostile + b"\x12", good], pa.binary()))
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 30
     ids, lists = decoded.columns
     assert ids.to_pylist() == [5, None, None, 5]
     assert [value and len(value) for value in lists.to_pylist()] == [3, None, None, 3]

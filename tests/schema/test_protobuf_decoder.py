@@ -201,7 +201,7 @@ def test_groups_that_nest_too_deep_are_malformed_in_bounded_time() -> None:
     started = time.monotonic()
     decoded = decode([deep, deep + b"\xa4\x06" * 100_000, b""])
     assert [each.row for each in decoded.bad] == [0, 1]
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
 
 
 @pytest.mark.fault(44)

@@ -111,7 +111,7 @@ def test_large_definitions_are_refused_in_bounded_time() -> None:
     started = time.monotonic()
     with pytest.raises(SchemaMismatch, match="more than 10000 fields"):
         parse(info_of(file))
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
 
 
 def test_other_types_are_no_protobuf() -> None:
