@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol.connection import Connection
-from pulsar_spark.protocol.events import CommandReceived, Event, MessageReceived
+from pulsar_spark.protocol.events import CommandReceived, Event
 from pulsar_spark.protocol.message_id import EARLIEST
 from pulsar_spark.protocol.states import Role
 
@@ -52,7 +52,7 @@ class Drain:
 
     def count_bytes(self, messages: int) -> int:
         """Decode until `messages` messages came; return the bytes that it took on the wire."""
-        from pulsar_spark.protocol.frames import parse_payload
+        from pulsar_spark.protocol.frames import MessageBlock, parse_payload
 
         self._send(commands.flow(1, _PERMITS))
         total = count = 0
@@ -61,9 +61,10 @@ class Drain:
             total += len(data)
             self._connection.receive_data(data)
             for event in self._connection.events_received():
-                if isinstance(event, MessageReceived):
-                    metadata = parse_payload(event.payload, verify=False).metadata
-                    count += metadata.num_messages_in_batch
+                if isinstance(event, MessageBlock):
+                    for message in event.messages():
+                        metadata = parse_payload(message.payload, verify=False).metadata
+                        count += metadata.num_messages_in_batch
         return total
 
     def run(self, total: int) -> float:

@@ -52,9 +52,8 @@ from pulsar_spark.protocol.events import (
     ConnectionFailed,
     EndOfStream,
     Event,
-    MessageReceived,
 )
-from pulsar_spark.protocol.frames import BODY_FIELDS, Buffer
+from pulsar_spark.protocol.frames import BODY_FIELDS, Buffer, MessageBlock
 from pulsar_spark.protocol.states import Role
 
 logger = logging.getLogger(__name__)
@@ -89,8 +88,8 @@ class Handler(Protocol):
 class ConsumerHandler(Handler, Protocol):
     """What the receive thread tells a consumer."""
 
-    def on_message(self, message: MessageReceived) -> None:
-        """An entry was delivered."""
+    def on_messages(self, block: MessageBlock) -> None:
+        """Entries were delivered."""
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:
         """The broker closed the consumer; it may name the topic's new broker."""
@@ -151,11 +150,11 @@ class HandlerTable:
             self._producers.clear()
             return handlers
 
-    def on_message(self, message: MessageReceived) -> None:
-        """Pass an entry on; one for a consumer that is gone is dropped."""
-        consumer = self._consumers.get(message.command.consumer_id)
+    def on_messages(self, block: MessageBlock) -> None:
+        """Pass entries on; those for a consumer that is gone are dropped."""
+        consumer = self._consumers.get(block.consumer_id)
         if consumer is not None:
-            consumer.on_message(message)
+            consumer.on_messages(block)
 
     def on_command(self, kind: int, body: Any) -> None:
         """Pass a command on that is not an answer to a request."""
@@ -502,8 +501,8 @@ class ClientConnection:
             request.set_exception(request.timeout_error(self.address.logical))
 
     def _dispatch(self, event: Event) -> None:
-        if isinstance(event, MessageReceived):
-            self._handlers.on_message(event)
+        if isinstance(event, MessageBlock):
+            self._handlers.on_messages(event)
         elif isinstance(event, CommandReceived):
             if event.kind in ANSWERS:
                 self._on_answer(event.kind, event.body)

@@ -41,7 +41,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.events import MessageReceived
+from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
 
 logger = logging.getLogger(__name__)
@@ -425,7 +425,7 @@ class _Place:
             )
         return None
 
-    def on_message(self, message: MessageReceived) -> None:
+    def on_messages(self, block: MessageBlock) -> None:
         """Nothing is delivered without permits; what comes all the same is not acknowledged."""
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:

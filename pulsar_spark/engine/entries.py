@@ -21,8 +21,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.chunks import ChunkAssembler, DiscardedMessage, DiscardReason
 from pulsar_spark.protocol.compression import codec_of
-from pulsar_spark.protocol.events import MessageReceived
-from pulsar_spark.protocol.frames import Buffer, PayloadParts, parse_payload
+from pulsar_spark.protocol.frames import Buffer, MessageReceived, PayloadParts, parse_payload
 from pulsar_spark.protocol.message_id import MessageId, Position
 
 logger = logging.getLogger(__name__)
@@ -142,6 +141,12 @@ class EntryDecoder:
         self.position = entry
         self.finished = False
 
+    def advance(self, position: Position) -> None:
+        """Note that everything before a position was taken."""
+        self.position = position
+        if self.end is not None and position >= self.end:
+            self.finished = True
+
     def decode(self, message: MessageReceived) -> ReceivedEntry | None:
         """Return the entry of a frame, None if nothing of it is wanted.
 
@@ -163,9 +168,7 @@ class EntryDecoder:
             raise CorruptMessage(error.what).with_context(**self._context(key)) from error
         except PulsarError as error:
             raise error.with_context(**self._context(key)) from error
-        self.position = Position(key[0], key[1] + 1)
-        if self.end is not None and self.position >= self.end:
-            self.finished = True
+        self.advance(Position(key[0], key[1] + 1))
         return entry
 
     def _context(self, key: tuple[int, int]) -> dict[str, str]:

@@ -27,7 +27,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.events import MessageReceived
+from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import LATEST, LATEST_POSITION, MessageId
 from pulsar_spark.protocol.topic_name import TopicName
 
@@ -236,7 +236,7 @@ class Lookup:
 class _Visitor:
     """A consumer that wants nothing."""
 
-    def on_message(self, message: MessageReceived) -> None:
+    def on_messages(self, block: MessageBlock) -> None:
         """Nothing comes: there are no permits."""
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:

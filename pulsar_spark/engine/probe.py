@@ -25,8 +25,7 @@ from pulsar_spark.errors import (
     RemoteProtocolError,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.events import MessageReceived
-from pulsar_spark.protocol.frames import parse_payload
+from pulsar_spark.protocol.frames import MessageReceived, parse_payload
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
 
 T = TypeVar("T")

@@ -20,13 +20,12 @@ from typing import Any
 from pulsar_spark.engine.addresses import BrokerAddress, assigned_broker
 from pulsar_spark.engine.connection import ClientConnection
 from pulsar_spark.engine.context import ConnectionPool
-from pulsar_spark.engine.delivery import Delivery, Ended, LastId
 from pulsar_spark.engine.entries import EntryDecoder, LoneChunk, ReceivedEntry
 from pulsar_spark.engine.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import ReaderOptions
-from pulsar_spark.engine.permits import Permits
 from pulsar_spark.engine.probe import Probe
+from pulsar_spark.engine.receiver_queue import Ended, LastId, Permits, ReceiverQueue
 from pulsar_spark.engine.retry import Backoff, Deadline, is_retryable
 from pulsar_spark.engine.temporary_consumer import unique_name
 from pulsar_spark.errors import (
@@ -39,7 +38,7 @@ from pulsar_spark.errors import (
     UnsupportedFeature,
 )
 from pulsar_spark.protocol import commands
-from pulsar_spark.protocol.events import MessageReceived
+from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import (
     EARLIEST_POSITION,
     LATEST_POSITION,
@@ -98,7 +97,10 @@ class EntryReader:
         self._permits = Permits(self._options, max_message_size=0)
         self._connection: ClientConnection | None = None
         self._consumer_id = -1
-        self._delivery: Delivery | None = None
+        self._queue: ReceiverQueue | None = None
+        # What is being taken apart, and how far that is.
+        self._block: MessageBlock | None = None
+        self._at = 0
         # Where the broker said that the topic went, to be tried once without a lookup.
         self._moved_to: BrokerAddress | None = None
         self._retry_at = 0.0
@@ -153,18 +155,12 @@ class EntryReader:
         though the range has not ended, ClosedError after `close`, and what brokers refuse with.
         """
         deadline = Deadline(timeout)
-        while not self.finished:
-            if self._error is not None:
-                raise self._error
-            if self._delivery is None:
-                if not self._subscribe(deadline):
-                    return None
-                continue
-            entry = self._receive(self._delivery, deadline)
+        while (block := self._next_block(deadline)) is not None:
+            entry = self._take_entry(block)
             if entry is not None:
                 return entry
             if deadline.expired():
-                return None
+                break
         return None
 
     def close(self) -> None:
@@ -178,38 +174,62 @@ class EntryReader:
 
     # --- receiving ----------------------------------------------------------------------------
 
-    def _receive(self, delivery: Delivery, deadline: Deadline) -> ReceivedEntry | None:
-        item = delivery.get(0)
+    def _next_block(self, deadline: Deadline) -> MessageBlock | None:
+        """Return the block to go on with; None at the end of the range, or at the deadline."""
+        while not self.finished:
+            if self._error is not None:
+                raise self._error
+            if self._block is not None:
+                return self._block
+            if self._queue is not None:
+                if not self._receive(self._queue, deadline) and deadline.expired():
+                    return None
+            elif not self._subscribe(deadline):
+                return None
+        return None
+
+    def _receive(self, queue: ReceiverQueue, deadline: Deadline) -> bool:
+        """Take what comes next from the queue; return whether it is a block."""
+        item = queue.get(0)
         if item is None:
             started = time.monotonic()
-            item = delivery.get(min(self._patience(), deadline.remaining()))
+            item = queue.get(min(self._patience(), deadline.remaining()))
             self._idle += time.monotonic() - started
-        if isinstance(item, MessageReceived):
-            return self._on_message(item)
+        if isinstance(item, MessageBlock):
+            self._block, self._at = item, item.start
+            return True
         if isinstance(item, Ended):
             self._on_ended(item)
         elif isinstance(item, LastId):
             self._on_last_id(item.answer)
         else:
-            self._on_idle(delivery)
-        return None
+            self._on_idle(queue)
+        return False
 
-    def _on_message(self, message: MessageReceived) -> ReceivedEntry | None:
+    def _take_entry(self, block: MessageBlock) -> ReceivedEntry | None:
+        """Take one entry of the block, with care; None if nothing of it is wanted."""
         try:
+            message, end = block.message(self._at)
+            self._at = end
+            if end == block.stop:
+                self._block = None
             entry = self._decoder.decode(message)
             if entry is None and (chunk := self._decoder.lone_chunk) is not None:
                 entry = self._look_back(chunk)
         except PulsarError as error:
-            self._error = error
+            self._error = error.with_context(topic=self.topic)
             self._drop_consumer(close=True)
-            raise
+            raise self._error from error.__cause__
+        self._consumed(self._decoder.messages, len(message.payload))
+        return entry
+
+    def _consumed(self, messages: int, size: int) -> None:
         self._progress()
-        permits = self._permits.consumed(self._decoder.messages, len(message.payload))
+        permits = self._permits.consumed(messages, size)
         if permits and not self.finished and self._connection is not None:
-            # If the connection is lost, the delivery will say so behind what is queued.
+            # If the connection is lost, the queue will say so behind what is in it.
             with contextlib.suppress(PulsarError):
                 self._connection.send(commands.flow(self._consumer_id, permits))
-        return entry
 
     def _look_back(self, chunk: LoneChunk) -> ReceivedEntry | None:
         """Return the message that a last chunk belongs to, read from its first chunk on.
@@ -281,7 +301,7 @@ class EntryReader:
                 until = min(until, self._next_question)
         return max(until - self._idle, 0.001)
 
-    def _on_idle(self, delivery: Delivery) -> None:
+    def _on_idle(self, queue: ReceiverQueue) -> None:
         end = self._decoder.end
         if end is not None and self._idle >= self._options.poll_timeout:
             self._error = OperationTimeout(
@@ -304,9 +324,9 @@ class EntryReader:
             self._drop_consumer(close=True)
         elif end is not None and self._idle >= self._next_question and not self._asked:
             self._next_question = self._idle + min(max(self._idle, _FIRST_IDLE), _MAX_IDLE)
-            self._ask_last_id(delivery)
+            self._ask_last_id(queue)
 
-    def _ask_last_id(self, delivery: Delivery) -> None:
+    def _ask_last_id(self, queue: ReceiverQueue) -> None:
         connection, consumer_id = self._connection, self._consumer_id
         if connection is None:
             return
@@ -314,7 +334,7 @@ class EntryReader:
         answer = connection.request_async(
             lambda request_id: commands.get_last_message_id(consumer_id, request_id)
         )
-        answer.add_done_callback(delivery.put_last_id)
+        answer.add_done_callback(queue.put_last_id)
 
     def _on_last_id(self, answer: Future[Any]) -> None:
         self._asked = False
@@ -377,8 +397,8 @@ class EntryReader:
         def stop() -> None:
             _close_consumer(connection, consumer_id)
 
-        delivery = Delivery(self._options.memory_budget, stop)
-        consumer_id = connection.add_consumer(delivery)
+        queue = ReceiverQueue(self._options.memory_budget, stop)
+        consumer_id = connection.add_consumer(queue)
         try:
             yield connection.request_async(self._subscribe_command(consumer_id))
             self._decoder.limit = max(self._decoder.limit, connection.max_message_size)
@@ -391,7 +411,7 @@ class EntryReader:
                 # The broker may still carry out what it has not answered.
                 _close_consumer(connection, consumer_id)
             raise
-        self._connection, self._consumer_id, self._delivery = connection, consumer_id, delivery
+        self._connection, self._consumer_id, self._queue = connection, consumer_id, queue
         self._asked = False
 
     def _subscribe_command(self, consumer_id: int) -> Any:
@@ -430,8 +450,8 @@ class EntryReader:
             self._retry_at = time.monotonic() + self._backoff.next()
 
     def _drop_consumer(self, *, close: bool) -> Future[Any] | None:
-        delivery, self._delivery = self._delivery, None
-        if delivery is None or self._connection is None:
+        queue, self._queue = self._queue, None
+        if queue is None or self._connection is None:
             return None
         if not close:
             self._connection.remove_consumer(self._consumer_id)

@@ -17,7 +17,7 @@ from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import BrokerError, ConnectionLost, PulsarError
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.events import MessageReceived
+from pulsar_spark.protocol.frames import MessageBlock, MessageReceived
 from pulsar_spark.protocol.message_id import MessageId, Position
 
 _CLOSE_TIMEOUT = 5.0
@@ -141,8 +141,14 @@ class TemporaryConsumer:
                 _CLOSE_TIMEOUT,
             )
 
-    def on_message(self, message: MessageReceived) -> None:
-        """Take an entry."""
+    def on_messages(self, block: MessageBlock) -> None:
+        """Take entries."""
+        for message in block.messages():
+            if self._error is not None:
+                break
+            self._on_message(message)
+
+    def _on_message(self, message: MessageReceived) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, None
             if waiting is None:

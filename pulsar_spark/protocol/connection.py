@@ -16,7 +16,6 @@ from pulsar_spark.protocol.events import (
     ConnectionFailed,
     EndOfStream,
     Event,
-    MessageReceived,
     SendReceived,
 )
 from pulsar_spark.protocol.frames import (
@@ -25,6 +24,7 @@ from pulsar_spark.protocol.frames import (
     Buffer,
     Frame,
     FrameDecoder,
+    MessageBlock,
     encode_command,
     encode_payload_command,
     encode_raw_payload_command,
@@ -79,8 +79,11 @@ class Connection:
             return
         self._decoder.receive_data(data)
         try:
-            while (frame := self._decoder.next_frame()) is not None:
-                self._receive_frame(frame)
+            while (found := self._decoder.next_messages_or_frame()) is not None:
+                if isinstance(found, MessageBlock):
+                    self._receive_messages(found)
+                else:
+                    self._receive_frame(found)
         except RemoteProtocolError as error:
             self._fail(error)
 
@@ -129,16 +132,17 @@ class Connection:
         )
         return True
 
+    def _receive_messages(self, block: MessageBlock) -> None:
+        if self.conversation.apply_delivery(self.role.peer, block.consumer_id):
+            self._events.append(block)
+
     def _receive_frame(self, frame: Frame) -> None:
         command = frame.command
         kind = command.type
         if not self.conversation.apply(self.role.peer, command):
             return
         if frame.payload is not None:
-            if kind == _T.MESSAGE:
-                self._events.append(MessageReceived(command.message, frame.payload))
-            else:
-                self._events.append(SendReceived(command.send, frame.payload))
+            self._events.append(SendReceived(command.send, frame.payload))
         elif kind == _T.PING:
             self._outgoing.append(_PONG)
         elif kind != _T.PONG:

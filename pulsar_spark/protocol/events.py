@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.frames import MessageBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +31,6 @@ class CommandReceived:
     def name(self) -> str:
         """The name of the command's type, such as ``LOOKUP_RESPONSE``."""
         return pb.BaseCommand.Type.Name(self.kind)
-
-
-@dataclass(frozen=True, slots=True)
-class MessageReceived:
-    """A broker delivered an entry; `payload` holds what follows the command, undecoded."""
-
-    command: pb.CommandMessage
-    payload: memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,4 +55,4 @@ class EndOfStream:
     clean: bool
 
 
-Event = CommandReceived | MessageReceived | SendReceived | ConnectionFailed | EndOfStream
+Event = CommandReceived | MessageBlock | SendReceived | ConnectionFailed | EndOfStream

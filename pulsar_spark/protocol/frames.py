@@ -21,7 +21,8 @@ sliced or allocated.
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
 from struct import Struct
 from typing import TypeVar
 
@@ -79,6 +80,45 @@ def parse(kind: type[M], data: Buffer) -> M:
     return message
 
 
+_MESSAGE_HEAD = b"\x08\x09\x4a"
+
+
+def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int]:
+    """Return (end, consumer id, frames) of the MESSAGE frames of one consumer from `at` on.
+
+    Whole frames only, and only of the layout that brokers use; (at, -1, 0) where there is none.
+    """
+    head = b""
+    consumer_id, count, total = -1, 0, len(data)
+    while total - at >= 16:
+        size = _U32.unpack_from(data, at)[0]
+        end = at + 4 + size
+        if size > limit or end > total or data[at + 8 : at + 11] != _MESSAGE_HEAD:
+            break
+        field = at + 12
+        if data[at + 11] > 127 or data[field] != 8:
+            break
+        if not head:
+            consumer_id, stop = _varint(data, field + 1)
+            head = data[field:stop]
+        elif data[field : field + len(head)] != head:
+            break
+        count += 1
+        at = end
+    return at, consumer_id if count else -1, count
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        digit = data[at]
+        value |= (digit & 127) << shift
+        at += 1
+        shift += 7
+        if digit < 128:
+            return value, at
+
+
 class Frame:
     """One frame: its command, and for SEND and MESSAGE the undecoded bytes after it."""
 
@@ -89,30 +129,83 @@ class Frame:
         self.payload = payload
 
 
+@dataclass(frozen=True, slots=True)
+class MessageReceived:
+    """An entry that a broker delivered; `payload` is what follows the command, undecoded."""
+
+    command: pb.CommandMessage
+    payload: memoryview
+
+
+class MessageBlock:
+    """Whole MESSAGE frames of one consumer, one behind the other as they were received.
+
+    The frames are `data[start:stop]`, `count` of them. Of all but the last nothing was looked at
+    but sizes and the consumer: `message` takes one apart with care.
+    """
+
+    __slots__ = ("consumer_id", "count", "data", "start", "stop")
+
+    def __init__(self, consumer_id: int, data: bytes, start: int, stop: int, count: int) -> None:
+        self.consumer_id = consumer_id
+        self.data = data
+        self.start = start
+        self.stop = stop
+        self.count = count
+
+    @property
+    def size(self) -> int:
+        """Bytes of the frames."""
+        return self.stop - self.start
+
+    def message(self, at: int) -> tuple[MessageReceived, int]:
+        """Return the message whose frame begins at `at` of the data, and where that ends.
+
+        Raises RemoteProtocolError for a command that cannot be parsed.
+        """
+        body = at + _U32.size
+        end = body + int(_U32.unpack_from(self.data, at)[0])
+        frame = _parse_frame(memoryview(self.data)[body:end])
+        if frame.payload is None or frame.command.type != pb.BaseCommand.MESSAGE:
+            raise RemoteProtocolError("a frame among messages is none")
+        return MessageReceived(frame.command.message, frame.payload), end
+
+    def messages(self) -> Iterator[MessageReceived]:
+        """Yield the message of each frame; raises as `message`."""
+        at = self.start
+        while at < self.stop:
+            message, at = self.message(at)
+            yield message
+
+
 class FrameDecoder:
     """Turns a stream of bytes, cut anywhere, into frames.
 
-    A frame that arrives in one piece is not copied: its payload is a view of the data that was
-    given to `receive_data`. One that is cut is copied once, into a buffer of its own.
+    Frames that arrive in one piece are not copied: they are views of the data that was given to
+    `receive_data`. One that is cut is copied once, together with what came behind it. Memory is
+    taken for bytes that have come, never for a size that the peer claims.
     """
 
     def __init__(self, max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE) -> None:
         self.max_message_size = max_message_size
-        self._inbox: deque[memoryview] = deque()
-        self._prefix = b""
-        self._frame: bytearray | None = None
-        self._filled = 0
+        self._data = b""
+        self._at = 0
+        # What came behind `_data`, and how many bytes there must be for a whole frame.
+        self._parts: list[bytes] = []
+        self._buffered = 0
+        self._wanted = _U32.size
         self._failure: RemoteProtocolError | None = None
 
     @property
     def buffered(self) -> int:
         """Bytes received that are not part of a frame handed out yet."""
-        return len(self._prefix) + self._filled + sum(len(part) for part in self._inbox)
+        return self._buffered
 
     def receive_data(self, data: Buffer) -> None:
         """Take the next bytes of the stream. They must not be changed afterwards."""
         if len(data):
-            self._inbox.append(memoryview(data))
+            self._parts.append(data if isinstance(data, bytes) else bytes(data))
+            self._buffered += len(data)
 
     def next_frame(self) -> Frame | None:
         """Return the next whole frame, or None until more data is received.
@@ -120,75 +213,84 @@ class FrameDecoder:
         Raises RemoteProtocolError for bytes that are no frame; the stream is lost then, and
         every further call raises the same error.
         """
+        try:
+            end = self._next_end()
+            if end is None:
+                return None
+            frame = self._parse(end)
+        except RemoteProtocolError as error:
+            self._fail(error)
+            raise
+        self._advance(end)
+        return frame
+
+    def next_messages_or_frame(self) -> MessageBlock | Frame | None:
+        """Return the next whole frame, of MESSAGE as many as follow each other for one consumer.
+
+        None until more data is received; raises as `next_frame`.
+        """
+        try:
+            end = self._next_end()
+            if end is None:
+                return None
+            limit = self.max_message_size + FRAME_PADDING
+            stop, consumer_id, count = scan_messages(self._data, self._at, limit)
+            if not count:
+                frame = self._parse(end)
+                if frame.command.type != pb.BaseCommand.MESSAGE:
+                    self._advance(end)
+                    return frame
+                stop, consumer_id, count = end, frame.command.message.consumer_id, 1
+        except RemoteProtocolError as error:
+            self._fail(error)
+            raise
+        data, start = self._data, self._at
+        self._advance(stop)
+        if 2 * (stop - start) < len(data):
+            # A view would hold on to what others have received.
+            data, start, stop = data[start:stop], 0, stop - start
+        return MessageBlock(consumer_id, data, start, stop, count)
+
+    def _parse(self, end: int) -> Frame:
+        return _parse_frame(memoryview(self._data)[self._at + _U32.size : end])
+
+    def _next_end(self) -> int | None:
+        """Return where the next frame ends in `_data`, None while it is not whole."""
         if self._failure is not None:
             raise self._failure
-        try:
-            body = self._next_body()
-            return None if body is None else _parse_frame(body)
-        except RemoteProtocolError as error:
-            self._failure = error
-            self._inbox.clear()
-            raise
-
-    def _next_body(self) -> memoryview | None:
-        while self._inbox:
-            if self._frame is not None:
-                if (body := self._fill(self._frame)) is not None:
-                    return body
-                continue
-            data = self._inbox[0]
-            if self._prefix or len(data) < _U32.size:
-                if not self._take_prefix():
-                    return None
-                self._start(self._checked_size(self._prefix))
-                self._prefix = b""
-                continue
-            size = self._checked_size(data)
-            end = _U32.size + size
-            if len(data) >= end:
-                body = data[_U32.size : end]
-                self._consume(end)
-                return body
-            self._consume(_U32.size)
-            self._start(size)
-        return None
-
-    def _take_prefix(self) -> bool:
-        """Gather the four bytes of a size that is cut. Return whether it is complete."""
-        while self._inbox and len(self._prefix) < _U32.size:
-            part = self._inbox[0][: _U32.size - len(self._prefix)]
-            self._prefix += bytes(part)
-            self._consume(len(part))
-        return len(self._prefix) == _U32.size
-
-    def _start(self, size: int) -> None:
-        self._frame = bytearray(size)
-        self._filled = 0
-
-    def _fill(self, frame: bytearray) -> memoryview | None:
-        data = self._inbox[0]
-        count = min(len(data), len(frame) - self._filled)
-        frame[self._filled : self._filled + count] = data[:count]
-        self._filled += count
-        self._consume(count)
-        if self._filled < len(frame):
+        if not self._gather():
             return None
-        self._frame = None
-        self._filled = 0
-        return memoryview(frame).toreadonly()
+        self._wanted = _U32.size + self._checked_size()
+        return self._at + self._wanted if self._gather() else None
 
-    def _consume(self, count: int) -> None:
-        data = self._inbox[0]
-        if count == len(data):
-            self._inbox.popleft()
-        else:
-            self._inbox[0] = data[count:]
+    def _gather(self) -> bool:
+        """Have the wanted bytes in one piece; return whether they have come."""
+        if self._buffered < self._wanted:
+            return False
+        if len(self._data) - self._at < self._wanted:
+            rest = [self._data[self._at :]] if self._at < len(self._data) else []
+            self._data = b"".join([*rest, *self._parts])
+            self._at = 0
+            self._parts.clear()
+        return True
 
-    def _checked_size(self, data: Buffer) -> int:
-        size: int = _U32.unpack_from(data)[0]
+    def _advance(self, end: int) -> None:
+        self._buffered -= end - self._at
+        self._at = end
+        self._wanted = _U32.size
+        if end == len(self._data):
+            self._data, self._at = b"", 0
+
+    def _fail(self, error: RemoteProtocolError) -> None:
+        self._failure = error
+        self._data, self._at, self._buffered = b"", 0, 0
+        self._parts.clear()
+
+    def _checked_size(self) -> int:
+        size: int = _U32.unpack_from(self._data, self._at)[0]
         limit = self.max_message_size + FRAME_PADDING
         if size > limit:
-            start = bytes(data[: _U32.size])
+            start = self._data[self._at : self._at + _U32.size]
             for magic, name, remedy in _OTHER_PROTOCOLS:
                 if start.startswith(magic):
                     raise RemoteProtocolError(f"the peer speaks {name}, not Pulsar", remedy)

@@ -257,10 +257,7 @@ class Conversation:
         RemoteProtocolError where it is the peer.
         """
         kind = command.type
-        after = CONNECTION[self.connection].get((sender, kind))
-        if after is None:
-            raise self._violation(sender, kind, "the connection", self.connection)
-        self.connection = after
+        after = self._apply_connection(sender, kind)
         if kind in _PRODUCER_COMMANDS:
             return self._apply_producer(sender, command)
         if kind in _CONSUMER_COMMANDS:
@@ -268,6 +265,18 @@ class Conversation:
         if kind in _ANSWERS and after is State.READY:
             return self._apply_answer(sender, command)
         return True
+
+    def apply_delivery(self, sender: Role, consumer_id: int) -> bool:
+        """Take account of a block of MESSAGE for a consumer; returns and raises as `apply`."""
+        self._apply_connection(sender, _T.MESSAGE)
+        return self._step(sender, _T.MESSAGE, CONSUMER, self._consumers, consumer_id)
+
+    def _apply_connection(self, sender: Role, kind: int) -> State:
+        after = CONNECTION[self.connection].get((sender, kind))
+        if after is None:
+            raise self._violation(sender, kind, "the connection", self.connection)
+        self.connection = after
+        return after
 
     def _apply_producer(self, sender: Role, command: pb.BaseCommand) -> bool:
         kind = command.type

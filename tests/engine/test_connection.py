@@ -191,7 +191,7 @@ def test_a_message_before_the_answer_to_subscribe_is_delivered() -> None:
         connection = connected(broker)
         handler = Recorder()
         subscribe(connection, connection.add_consumer(handler))
-        assert handler.names == ["message"]
+        assert handler.names == ["messages"]
         connection.close()
 
 
@@ -241,12 +241,12 @@ def test_ping_is_read_while_a_sender_is_stuck_and_the_sender_gives_up_in_time() 
         # The receive thread still reads and dispatches.
         broker.sessions[0].send_bytes(b"")
         broker.sessions[0].send_entry(consumer_id, Entry(1, 1, [b"x"]))
-        wait_until(lambda: handler.names == ["message"])
+        wait_until(lambda: handler.names == ["messages"])
         sender.join(5)
         assert isinstance(failed[0], OperationTimeout)
         assert connection.closed
         assert isinstance(waiting.exception(5), ConnectionLost)
-        wait_until(lambda: handler.names == ["message", "disconnect"])
+        wait_until(lambda: handler.names == ["messages", "disconnect"])
         stop_reading.set()
         connection.close()
 
@@ -360,7 +360,7 @@ def test_a_handler_that_fails_ends_the_connection_and_hides_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken(Recorder):
-        def on_message(self, message: object) -> None:
+        def on_messages(self, block: object) -> None:
             raise ZeroDivisionError
 
     with ScriptedBroker() as broker:

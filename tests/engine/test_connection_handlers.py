@@ -7,7 +7,7 @@ from google.protobuf.message import Message
 from pulsar_spark.engine.connection import HandlerTable
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.events import MessageReceived
+from pulsar_spark.protocol.frames import MessageBlock
 
 T = pb.BaseCommand
 
@@ -18,8 +18,8 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
 
-    def on_message(self, message: MessageReceived) -> None:
-        self.calls.append(("message", message))
+    def on_messages(self, block: MessageBlock) -> None:
+        self.calls.append(("messages", block))
 
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
         self.calls.append(("receipt", receipt))
@@ -41,11 +41,8 @@ class Recorder:
         return [name for name, _ in self.calls]
 
 
-def entry(consumer_id: int) -> MessageReceived:
-    command = pb.CommandMessage(
-        consumer_id=consumer_id, message_id=pb.MessageIdData(ledgerId=1, entryId=2)
-    )
-    return MessageReceived(command, memoryview(b""))
+def block(consumer_id: int) -> MessageBlock:
+    return MessageBlock(consumer_id, b"", 0, 0, 0)
 
 
 def test_each_handler_gets_what_is_meant_for_it() -> None:
@@ -54,7 +51,7 @@ def test_each_handler_gets_what_is_meant_for_it() -> None:
     consumer_id, other_id = table.add_consumer(consumer), table.add_consumer(other)
     producer_id = table.add_producer(producer, None)
     assert len({consumer_id, other_id, producer_id}) == 3
-    table.on_message(entry(consumer_id))
+    table.on_messages(block(consumer_id))
     table.on_command(T.ACTIVE_CONSUMER_CHANGE, pb.CommandActiveConsumerChange(consumer_id=other_id))
     receipt = pb.CommandSendReceipt(producer_id=producer_id, sequence_id=1)
     table.on_command(T.SEND_RECEIPT, receipt)
@@ -62,7 +59,7 @@ def test_each_handler_gets_what_is_meant_for_it() -> None:
         producer_id=producer_id, sequence_id=1, error=pb.NotAllowedError, message=""
     )
     table.on_command(T.SEND_ERROR, error)
-    assert consumer.names == ["message"]
+    assert consumer.names == ["messages"]
     assert other.names == ["command"]
     assert producer.calls == [("receipt", receipt), ("send_error", error)]
 
@@ -77,7 +74,7 @@ def test_who_is_closed_hears_nothing_more() -> None:
     table.on_command(
         T.CLOSE_PRODUCER, pb.CommandCloseProducer(producer_id=producer_id, request_id=0)
     )
-    table.on_message(entry(consumer_id))
+    table.on_messages(block(consumer_id))
     table.on_command(T.SEND_RECEIPT, pb.CommandSendReceipt(producer_id=producer_id, sequence_id=1))
     assert consumer.names == producer.names == ["close"]
     assert table.take_all() == []
@@ -103,7 +100,7 @@ def test_moves_of_a_topic_reach_consumers_and_producers() -> None:
 
 def test_what_is_meant_for_nobody_is_dropped() -> None:
     table = HandlerTable()
-    table.on_message(entry(5))
+    table.on_messages(block(5))
     table.on_command(T.SEND_RECEIPT, pb.CommandSendReceipt(producer_id=5, sequence_id=1))
     table.on_command(
         T.SEND_ERROR,

@@ -341,8 +341,8 @@ def test_large_messages_stay_within_the_memory() -> None:
         with reading(broker, TOPIC, end=end, memory_budget=8 * MIB) as reader:
             for _ in reader:
                 count += 1
-                delivery = reader._delivery
-                assert delivery is None or delivery.queued_bytes <= 8 * MIB
+                queue = reader._queue
+                assert queue is None or queue.queued_bytes <= 8 * MIB
                 time.sleep(0.005)
         assert count == 40
         assert broker.faults.seen("SUBSCRIBE") == 1
@@ -360,8 +360,8 @@ def test_a_sudden_jump_in_size_is_bounded_and_nothing_is_lost() -> None:
         with reading(broker, TOPIC, end=end, memory_budget=4 * MIB) as reader:
             for number, entry in enumerate(reader):
                 found_sizes.append(len(entry.payload))
-                if reader._delivery is not None:
-                    assert reader._delivery.queued_bytes <= 4 * MIB
+                if reader._queue is not None:
+                    assert reader._queue.queued_bytes <= 4 * MIB
                 if number % 50 == 0:
                     time.sleep(0.1)
         assert found_sizes == sizes

@@ -13,10 +13,14 @@ from pulsar_spark.protocol.events import (
     ConnectionFailed,
     EndOfStream,
     Event,
-    MessageReceived,
     SendReceived,
 )
-from pulsar_spark.protocol.frames import DEFAULT_MAX_MESSAGE_SIZE, encode_command, parse_payload
+from pulsar_spark.protocol.frames import (
+    DEFAULT_MAX_MESSAGE_SIZE,
+    MessageBlock,
+    encode_command,
+    parse_payload,
+)
 from pulsar_spark.protocol.states import Role, State
 
 METADATA = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2).SerializeToString()
@@ -88,8 +92,9 @@ def test_an_entry_goes_to_the_broker_and_comes_back_as_it_was_sent(pair: Pair) -
     [sent] = pair.to_broker()
     assert isinstance(sent, SendReceived)
     pair.broker.send_raw_payload(answers.message(1, MESSAGE_ID), bytes(sent.payload))
-    [received] = pair.to_client()
-    assert isinstance(received, MessageReceived)
+    [block] = pair.to_client()
+    assert isinstance(block, MessageBlock)
+    [received] = block.messages()
     assert received.payload == sent.payload
     assert bytes(parse_payload(received.payload).payload) == b"payload"
 

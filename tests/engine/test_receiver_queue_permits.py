@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 
 from pulsar_spark.engine.options import MIB, ReaderOptions
-from pulsar_spark.engine.permits import ENTRY_OVERHEAD, Permits
+from pulsar_spark.engine.receiver_queue import BLOCK_OVERHEAD, Permits
 
 MAX_MESSAGE = 5 * MIB
 
@@ -67,11 +67,11 @@ def test_permits_are_given_for_the_sizes_seen_lately() -> None:
             assert found.outstanding * largest <= 64 * MIB
 
 
-def test_tiny_entries_count_with_what_their_objects_cost() -> None:
+def test_tiny_blocks_count_with_what_their_objects_cost() -> None:
     found = permits()
     for _ in range(100):
         found.consumed(1, 1)
-    assert found.outstanding * ENTRY_OVERHEAD <= 64 * MIB
+    assert found.outstanding * BLOCK_OVERHEAD <= 64 * MIB
 
 
 def test_a_new_consumer_begins_with_what_is_known() -> None:

@@ -1,0 +1,181 @@
+"""The receiver queue: what a broker delivers to one consumer of a reader, in bounded memory.
+
+Brokers count permits in messages, memory is counted in bytes. So the size of messages is
+estimated from what arrives, and the permits follow it: hundreds of thousands for small messages
+in large batches, a handful for large ones.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from google.protobuf.message import Message
+
+from pulsar_spark.engine.options import ReaderOptions
+from pulsar_spark.errors import PulsarError, UnsupportedFeature
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.frames import MessageBlock
+
+BLOCK_OVERHEAD = 1024
+"""Bytes that a block costs besides its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Nothing more comes from this consumer.
+
+    `error` tells of a lost connection; `moved_to` is what the broker said when it closed the
+    consumer; with `overrun` the reader closed it, because more came than it has memory for.
+    """
+
+    error: PulsarError | None = None
+    moved_to: pb.CommandCloseConsumer | None = None
+    overrun: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LastId:
+    """The answer to GET_LAST_MESSAGE_ID, in its place among the entries."""
+
+    answer: Future[Any]
+
+
+Item: TypeAlias = MessageBlock | Ended | LastId
+
+
+class ReceiverQueue:
+    """A ConsumerHandler that queues blocks, undecoded, for the one thread that reads.
+
+    What is queued never exceeds `budget` bytes, but for a single block that alone is larger.
+    When more comes, `stop` is called on the receive thread, to close the consumer, and all
+    that follows is dropped: what was queued before stays, and `Ended` comes behind it.
+    """
+
+    def __init__(self, budget: int, stop: Callable[[], None]) -> None:
+        self._budget = budget
+        self._stop = stop
+        self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        # Bytes put and taken: each is written by one thread only.
+        self._put = 0
+        self._taken = 0
+        self._ended = False
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of the blocks in the queue."""
+        return self._put - self._taken
+
+    def get(self, timeout: float) -> Item | None:
+        """Return what came next, or None if nothing does in `timeout` seconds."""
+        try:
+            if timeout <= 0:
+                item = self._items.get_nowait()
+            else:
+                item = self._items.get(timeout=min(timeout, threading.TIMEOUT_MAX))
+        except queue.Empty:
+            return None
+        if isinstance(item, MessageBlock):
+            self._taken += _size(item)
+        return item
+
+    def put_last_id(self, answer: Future[Any]) -> None:
+        """Queue the answer to a question for the last message."""
+        self._items.put(LastId(answer))
+
+    def on_messages(self, block: MessageBlock) -> None:
+        """Queue a block, or end if there is no room for it."""
+        if self._ended:
+            return
+        size = _size(block)
+        queued = self._put - self._taken
+        if queued and queued + size > self._budget:
+            self._end(Ended(overrun=True))
+            self._stop()
+            return
+        self._put += size
+        self._items.put(block)
+
+    def on_close(self, command: pb.CommandCloseConsumer) -> None:
+        """End: the broker closed the consumer."""
+        self._end(Ended(moved_to=command))
+
+    def on_command(self, body: Message) -> None:
+        """End if the topic has moved to another cluster; the rest is of no concern."""
+        if isinstance(body, pb.CommandTopicMigrated):
+            error = UnsupportedFeature(
+                "the topic was migrated to another cluster",
+                "Set service.url to that cluster.",
+            )
+            self._end(Ended(error=error))
+
+    def on_disconnect(self, error: PulsarError) -> None:
+        """End: the connection is lost."""
+        self._end(Ended(error=error))
+
+    def _end(self, item: Ended) -> None:
+        if not self._ended:
+            self._ended = True
+            self._items.put(item)
+
+
+def _size(block: MessageBlock) -> int:
+    return len(block.data) + BLOCK_OVERHEAD
+
+
+# Half of the memory is asked for: entries vary, and brokers may send some more than they may.
+_FILL = 0.5
+# The estimate falls slowly and rises at once, for entries larger than expected are the danger.
+_DECAY = 0.98
+_MAX_PERMITS = 5_000_000
+
+
+class Permits:
+    """The permits of one reader's consumer; belongs to the thread that reads."""
+
+    def __init__(self, options: ReaderOptions, max_message_size: int) -> None:
+        self._options = options
+        self._max_message_size = max_message_size
+        self._bytes_per_message: float | None = None
+        self._outstanding = 0
+
+    @property
+    def outstanding(self) -> int:
+        """Messages that may still come, or came and were not consumed yet.
+
+        Below 0 after a broker has sent more than it might.
+        """
+        return self._outstanding
+
+    def begin(self, max_message_size: int) -> int:
+        """Return the first permits of a new consumer, of which the broker knows none yet."""
+        self._max_message_size = max_message_size
+        self._outstanding = self._target()
+        return self._outstanding
+
+    def consumed(self, messages: int, size: int) -> int:
+        """Note a block of messages; return how many permits to give now, often 0."""
+        each = (size + BLOCK_OVERHEAD) / messages
+        known = self._bytes_per_message
+        self._bytes_per_message = each if known is None else max(each, known * _DECAY)
+        self._outstanding -= messages
+        target = self._target()
+        if self._outstanding > target // 2:
+            return 0
+        permits = min(target - self._outstanding, _MAX_PERMITS)
+        self._outstanding += permits
+        return permits
+
+    def _target(self) -> int:
+        options = self._options
+        each = self._bytes_per_message
+        if each is None:
+            # As if all entries were as large as the broker allows.
+            first = options.memory_budget // (self._max_message_size + BLOCK_OVERHEAD)
+            return max(1, min(first, options.receiver_queue_size))
+        target = max(1, min(int(options.memory_budget * _FILL / each), _MAX_PERMITS))
+        return target if options.auto_scale else min(target, options.receiver_queue_size)

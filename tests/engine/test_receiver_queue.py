@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+
+from pulsar_spark.engine.receiver_queue import BLOCK_OVERHEAD, Ended, LastId, ReceiverQueue
+from pulsar_spark.errors import ConnectionLost, UnsupportedFeature
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.frames import MessageBlock
+
+
+def block(size: int) -> MessageBlock:
+    return MessageBlock(1, bytes(size), 0, size, 1)
+
+
+class Stop:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> None:
+        self.calls += 1
+
+
+def test_blocks_answers_and_ends_keep_their_order() -> None:
+    queue = ReceiverQueue(10**6, Stop())
+    first, second = block(10), block(10)
+    answer: Future[object] = Future()
+    queue.on_messages(first)
+    queue.put_last_id(answer)
+    queue.on_messages(second)
+    queue.on_disconnect(ConnectionLost("gone"))
+    assert queue.get(0) is first
+    assert queue.get(0) == LastId(answer)
+    assert queue.get(0) is second
+    ended = queue.get(0)
+    assert isinstance(ended, Ended)
+    assert isinstance(ended.error, ConnectionLost)
+
+
+def test_nothing_comes_behind_the_end() -> None:
+    queue = ReceiverQueue(10**6, Stop())
+    queue.on_close(pb.CommandCloseConsumer(consumer_id=1, request_id=1))
+    queue.on_disconnect(ConnectionLost("gone"))
+    queue.on_messages(block(10))
+    assert isinstance(queue.get(0), Ended)
+    assert queue.get(0) is None
+
+
+def test_waiting_ends_at_its_timeout() -> None:
+    started = time.monotonic()
+    assert ReceiverQueue(10**6, Stop()).get(0.05) is None
+    assert 0.04 < time.monotonic() - started < 1
+
+
+def test_queued_bytes_are_counted_in_and_out() -> None:
+    queue = ReceiverQueue(10**6, Stop())
+    queue.on_messages(block(100))
+    queue.on_messages(block(200))
+    assert queue.queued_bytes == 300 + 2 * BLOCK_OVERHEAD
+    queue.get(0)
+    assert queue.queued_bytes == 200 + BLOCK_OVERHEAD
+
+
+def test_what_does_not_fit_ends_the_queue_and_keeps_what_came_before() -> None:
+    stop = Stop()
+    queue = ReceiverQueue(10 * BLOCK_OVERHEAD, stop)
+    blocks = [block(0) for _ in range(20)]
+    for item in blocks:
+        queue.on_messages(item)
+    assert queue.queued_bytes == 10 * BLOCK_OVERHEAD
+    assert stop.calls == 1
+    assert [queue.get(0) for _ in range(10)] == blocks[:10]
+    assert queue.get(0) == Ended(overrun=True)
+    assert queue.get(0) is None
+
+
+def test_a_single_block_larger_than_the_memory_passes() -> None:
+    stop = Stop()
+    queue = ReceiverQueue(100, stop)
+    large = block(10_000)
+    queue.on_messages(large)
+    assert queue.get(0) is large
+    queue.on_messages(large)
+    assert queue.get(0) is large
+    assert stop.calls == 0
+
+
+def test_a_migrated_topic_ends_with_a_reason_and_other_commands_do_not() -> None:
+    queue = ReceiverQueue(100, Stop())
+    queue.on_command(pb.CommandReachedEndOfTopic(consumer_id=1))
+    assert queue.get(0) is None
+    kind = pb.CommandTopicMigrated.Consumer
+    queue.on_command(pb.CommandTopicMigrated(resource_id=1, resource_type=kind))
+    ended = queue.get(0)
+    assert isinstance(ended, Ended)
+    assert isinstance(ended.error, UnsupportedFeature)
