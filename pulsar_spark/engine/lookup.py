@@ -15,9 +15,9 @@ from google.protobuf.message import Message
 
 from pulsar_spark.engine.addresses import BrokerAddress, parse_broker_url
 from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.consumer_session import TemporaryConsumer, unique_name
 from pulsar_spark.engine.operations import Operation, run, run_many
 from pulsar_spark.engine.retry import Deadline, Pause, retrying
-from pulsar_spark.engine.temporary_consumer import TemporaryConsumer, unique_name
 from pulsar_spark.errors import (
     InvalidTopicName,
     PulsarError,

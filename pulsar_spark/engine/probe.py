@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from pulsar_spark.engine.consumer_session import TemporaryConsumer, unique_name
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, OperationFactory, Within, run_many
 from pulsar_spark.engine.retry import Deadline, retrying
-from pulsar_spark.engine.temporary_consumer import TemporaryConsumer, unique_name
 from pulsar_spark.errors import (
     ConnectionLost,
     CorruptMessage,

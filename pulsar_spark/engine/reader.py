@@ -19,6 +19,7 @@ from typing import Any
 
 from pulsar_spark.engine.addresses import BrokerAddress, assigned_broker
 from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.consumer_session import unique_name
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.entries import EntryDecoder, LoneChunk, ReceivedEntry
 from pulsar_spark.engine.lookup import Lookup
@@ -27,7 +28,6 @@ from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.probe import Probe
 from pulsar_spark.engine.receiver_queue import Ended, LastId, Permits, ReceiverQueue
 from pulsar_spark.engine.retry import Backoff, Deadline, is_retryable
-from pulsar_spark.engine.temporary_consumer import unique_name
 from pulsar_spark.errors import (
     BrokerError,
     ClosedError,

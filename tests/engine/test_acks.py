@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.engine.acks import ack_set, acknowledged_up_to, cumulative_ack
+from pulsar_spark.engine.subscription import ack_set, acknowledged_up_to, cumulative_ack
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
 from pulsar_spark.testing.cursor import ack_bits
 

@@ -10,11 +10,11 @@ from functools import partial
 
 import pytest
 
-from pulsar_spark.engine import consumer
-from pulsar_spark.engine.consumer import TopicEnd
+from pulsar_spark.engine import subscription
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.retry import Deadline, retrying
+from pulsar_spark.engine.subscription import TopicEnd
 from pulsar_spark.errors import ConsumerBusy, DataLossError
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import Position
@@ -87,7 +87,7 @@ def test_latest_begins_behind_what_is_there_and_loses_nothing_from_then_on(
 def test_a_name_in_use_is_a_clear_error(
     broker: Broker, make: Make, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer, "BUSY_SECONDS", 1.5)
+    monkeypatch.setattr(subscription, "BUSY_SECONDS", 1.5)
     topic = broker.create_topic()
     feed(topic, [3])
     first = make(topic, startingOffsets="earliest", subscription="mine")
@@ -102,7 +102,7 @@ def test_a_name_that_others_share_is_a_clear_error(
     broker: Broker, make: Make, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
-    monkeypatch.setattr(consumer, "BUSY_SECONDS", 1.5)
+    monkeypatch.setattr(subscription, "BUSY_SECONDS", 1.5)
     topic = broker.create_topic()
     feed(topic, [0] * 3)
     with official(broker) as client:
@@ -185,7 +185,9 @@ def test_no_consumer_that_came_while_its_topic_was_let_go_is_believed(
     try:
         with clustered(broker) as context:
             for number in range(100):
-                one = consumer.DurableConsumer(context, topics[number % 2], "s", consumer.EARLIEST)
+                one = subscription.DurableConsumer(
+                    context, topics[number % 2], "s", subscription.EARLIEST
+                )
                 found.append(run(partial(_end, one, Position(0, 1)), 100.0).last.entry_id)
                 one.close()
     finally:
@@ -195,7 +197,9 @@ def test_no_consumer_that_came_while_its_topic_was_let_go_is_believed(
     assert found == [2] * 100
 
 
-def _end(one: consumer.DurableConsumer, known: Position, deadline: Deadline) -> Operation[TopicEnd]:
+def _end(
+    one: subscription.DurableConsumer, known: Position, deadline: Deadline
+) -> Operation[TopicEnd]:
     return retrying(lambda to: one.end_operation(to, known), deadline)
 
 

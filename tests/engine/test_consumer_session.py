@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from pulsar_spark.engine import temporary_consumer
+from pulsar_spark.engine import consumer_session
+from pulsar_spark.engine.consumer_session import TemporaryConsumer, unique_name
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookup import Lookup
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.engine.temporary_consumer import TemporaryConsumer, unique_name
 from pulsar_spark.errors import ConnectionLost, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from pulsar_spark.testing import EmbeddedBroker
@@ -84,7 +84,7 @@ def test_entries_beyond_the_permits_are_kept_for_later() -> None:
 
 
 def test_a_flood_of_entries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(temporary_consumer, "_MAX_ENTRIES", 5)
+    monkeypatch.setattr(consumer_session, "_MAX_ENTRIES", 5)
     with ScriptedBroker() as broker:
         connection = connected(broker)
         with TemporaryConsumer(connection, TOPIC) as consumer:

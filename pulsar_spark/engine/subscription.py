@@ -1,13 +1,17 @@
-"""The durable consumer of one topic partition: it holds a subscription, and acknowledges.
+"""Durable subscriptions: held on thousands of topic partitions at once, asked and acknowledged.
 
-It is attached to the topic's broker by operations, so that thousands of them come back at once,
-and again whenever broker or connection send it away. It has no permits: nothing is
-delivered to it. What is acknowledged goes forward only, and survives a loss of the connection:
-it is sent again by the next attachment.
+The durable consumer of a topic partition is attached to the topic's broker by operations, so that
+thousands of them come back at once, and again whenever broker or connection send it away. It has
+no permits: nothing is delivered to it. What is acknowledged goes forward only, and survives a loss
+of the connection: it is sent again by the next attachment. An acknowledgement of everything before
+a position names the last entry that is done (Pulsar binary protocol, "Acks").
 
 A broker that lets go of a topic while a consumer comes can keep that consumer without a topic
 behind it: it is told that there is nothing, for ever. An answer that could be such a one is
 believed once it is certain that the consumer holds the subscription: then nobody else can.
+
+Whatever is asked of a set is asked of all at once. Consumers that lose their place come back in
+the background, ever more slowly while that fails; a question brings them back at once.
 """
 
 from __future__ import annotations
@@ -17,19 +21,19 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from pulsar_spark.engine.acks import acknowledged_up_to, cumulative_ack
 from pulsar_spark.engine.addresses import BrokerAddress
 from pulsar_spark.engine.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.operations import Operation
-from pulsar_spark.engine.retry import Deadline, Pause, is_retryable
+from pulsar_spark.engine.operations import Operation, OperationFactory, run_many
+from pulsar_spark.engine.retry import Backoff, Deadline, Pause, is_retryable, retrying
 from pulsar_spark.errors import (
     BrokerError,
     ClosedError,
@@ -46,6 +50,8 @@ from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Posit
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 BUSY_SECONDS = 10.0
 """How long a consumer in the way may be one whose connection broke without the broker's knowing."""
 
@@ -54,6 +60,11 @@ _BUSY_PAUSE = 0.5
 # Thousands of them are not looked at all together.
 _DOUBT_SECONDS = 5.0
 _DOUBT_SPREAD = 25.0
+_MAX_RECONNECT_DELAY = 30.0
+_CLOSE_SECONDS = 2.0
+_LONG_BITS = 64
+# A batch has at most so many messages: no number of bits is made from what a peer says.
+_MAX_BATCH = 1 << 20
 
 EARLIEST = pb.CommandSubscribe.Earliest
 LATEST = pb.CommandSubscribe.Latest
@@ -447,3 +458,237 @@ class _Place:
 
 def _sent_away(topic: str) -> PulsarError:
     return ConnectionLost("the broker sent the consumer away", topic=topic)
+
+
+class SubscriptionSet:
+    """The consumers of one subscription name on many topic partitions; close it at the end.
+
+    `timeout` is how many seconds a question may take with all its attempts. For use by one
+    thread. Results hold an error in the place of what could not be had.
+    """
+
+    def __init__(
+        self, context: ClientContext, name: str, timeout: float, *, read_compacted: bool = False
+    ) -> None:
+        self.name = name
+        self._context = context
+        self._timeout = timeout
+        self._read_compacted = read_compacted
+        self._consumers: dict[str, DurableConsumer] = {}
+        self._backoff = Backoff(maximum=_MAX_RECONNECT_DELAY)
+        self._lock = threading.Lock()
+        # The following are guarded by _lock.
+        self._reviving = False
+        self._closed = False
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._consumers
+
+    @property
+    def topics(self) -> list[str]:
+        """The topic partitions that there are consumers for."""
+        return list(self._consumers)
+
+    def add(self, topic: str, initial: int) -> None:
+        """Have a consumer for a topic partition, attached by the next question.
+
+        `initial` (EARLIEST or LATEST) is where a subscription begins that does not exist yet.
+        """
+        self._consumers[topic] = DurableConsumer(
+            self._context,
+            topic,
+            self.name,
+            initial,
+            read_compacted=self._read_compacted,
+            on_lost=self._on_lost,
+        )
+
+    def remove(self, topic: str) -> None:
+        """Leave a topic partition; the subscription stays as it is."""
+        consumer = self._consumers.pop(topic, None)
+        if consumer is not None:
+            consumer.close()
+
+    def set_initial(self, topic: str, initial: int) -> None:
+        """Say anew where the subscription begins if it has to be created again."""
+        self._consumers[topic].initial = initial
+
+    def create_partitions(self, topics: Iterable[str]) -> dict[str, TopicEnd | PulsarError]:
+        """As `ends`, for partitions that are to be created where the broker has none yet.
+
+        For partitions of topics that exist: brokers make partitions when they are first used.
+        """
+        names = list(topics)
+        for name in names:
+            self._consumers[name].create = True
+        try:
+            return self.ends(names)
+        finally:
+            # Whatever is deleted later must not come into being again by our coming back.
+            for name in names:
+                self._consumers[name].create = False
+
+    # --- questions ----------------------------------------------------------------------------
+
+    def ends(
+        self,
+        topics: Iterable[str] | None = None,
+        known: Mapping[str, Position] | None = None,
+    ) -> dict[str, TopicEnd | PulsarError]:
+        """Return where topic partitions and their subscriptions stand, of all for None.
+
+        `known` is how far they are known to have reached: an answer that they do not, or that
+        they are empty, is made sure of.
+        """
+        reached = known or {}
+
+        def operation(consumer: DurableConsumer) -> OperationFactory[TopicEnd]:
+            upto = reached.get(consumer.topic, EARLIEST_POSITION)
+            return lambda deadline: consumer.end_operation(deadline, upto)
+
+        return self._ask(topics, operation)
+
+    def backlogs(self) -> dict[str, int | PulsarError]:
+        """Return the entries of each topic partition that are not acknowledged."""
+        answers = self._ask(None, lambda consumer: consumer.stats_operation)
+        return {
+            topic: answer if isinstance(answer, PulsarError) else int(answer.msgBacklog)
+            for topic, answer in answers.items()
+        }
+
+    def seek(self, positions: Mapping[str, Position]) -> dict[str, PulsarError | None]:
+        """Move subscriptions, also backwards."""
+        return self._ask(
+            positions,
+            lambda consumer: lambda end: consumer.seek_operation(positions[consumer.topic], end),
+        )
+
+    def unsubscribe(self) -> dict[str, PulsarError | None]:
+        """Remove the subscriptions from the brokers."""
+        return self._ask(None, lambda consumer: consumer.unsubscribe_operation)
+
+    def _ask(
+        self,
+        topics: Iterable[str] | None,
+        operation: Callable[[DurableConsumer], OperationFactory[T]],
+    ) -> dict[str, T | PulsarError]:
+        names = list(self._consumers if topics is None else topics)
+        factories = [self._retried(operation(self._consumers[name])) for name in names]
+        results = run_many(factories, self._timeout)
+        return {
+            name: result.with_context(topic=name) if isinstance(result, PulsarError) else result
+            for name, result in zip(names, results, strict=True)
+        }
+
+    @staticmethod
+    def _retried(attempt: OperationFactory[T]) -> OperationFactory[T]:
+        return lambda deadline: retrying(attempt, deadline)
+
+    # --- acknowledgements -----------------------------------------------------------------------
+
+    def acknowledge(self, topic: str, position: Position, batch_size: int = 0) -> None:
+        """Have everything before a position acknowledged, as `DurableConsumer.acknowledge`."""
+        self._consumers[topic].acknowledge(position, batch_size)
+
+    @property
+    def acks_pending(self) -> int:
+        """Topic partitions whose acknowledgement is not confirmed yet."""
+        return sum(consumer.ack_pending for consumer in self._consumers.values())
+
+    # --- coming back --------------------------------------------------------------------------
+
+    def _on_lost(self) -> None:
+        with self._lock:
+            if self._reviving or self._closed:
+                return
+            self._reviving = True
+        with contextlib.suppress(ClosedError):
+            self._context.timers.call_later(self._backoff.next(), self._revive)
+
+    def _revive(self) -> None:
+        """Attach all consumers that lost their place; in the background."""
+        with self._lock:
+            self._reviving = False
+            if self._closed:
+                return
+        lost = [consumer for consumer in list(self._consumers.values()) if not consumer.attached]
+        results = run_many(
+            [consumer.attach_operation for consumer in lost],
+            self._context.options.operation_timeout,
+        )
+        again = False
+        for consumer, result in zip(lost, results, strict=True):
+            if not isinstance(result, PulsarError):
+                continue
+            # What cannot pass by itself is told by the next question.
+            again = again or is_retryable(result)
+            logger.info("%s: cannot subscribe again yet: %s", consumer.topic, result.what)
+        if again:
+            self._on_lost()
+        else:
+            self._backoff.reset()
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Leave all topics, waiting at most two seconds for acknowledgements and answers."""
+        with self._lock:
+            self._closed = True
+        deadline = Deadline(_CLOSE_SECONDS)
+        while self.acks_pending and not deadline.expired():
+            if not any(consumer.attached for consumer in self._consumers.values()):
+                break
+            threading.Event().wait(0.005)
+        answers: list[Future[Any]] = []
+        for consumer in self._consumers.values():
+            answer = consumer.close()
+            if answer is not None:
+                answers.append(answer)
+        wait_for(answers, deadline.remaining())
+        self._consumers.clear()
+
+
+# --- acknowledgements -------------------------------------------------------------------------
+
+
+def ack_set(first: int, size: int) -> list[int]:
+    """Return the ack_set of a batch of `size` messages of which those before `first` are done.
+
+    Signed longs of a little-endian bit set, as on the wire.
+    """
+    bits = ((1 << size) - 1) & ~((1 << first) - 1)
+    words: list[int] = []
+    while bits:
+        word = bits & ((1 << _LONG_BITS) - 1)
+        words.append(word - (1 << _LONG_BITS) if word >> (_LONG_BITS - 1) else word)
+        bits >>= _LONG_BITS
+    return words
+
+
+def cumulative_ack(position: Position, batch_size: int = 0) -> pb.MessageIdData | None:
+    """Return the id that acknowledges everything before `position`, None if it cannot be named.
+
+    `batch_size` is the number of messages of the entry that the position lies in, 0 where it is
+    not known: without it that entry is left alone until all of it is done.
+    """
+    ledger_id, entry_id, done = position
+    if ledger_id < 0:
+        return None
+    if done and done < batch_size <= _MAX_BATCH:
+        data = MessageId(ledger_id, entry_id, -1, done - 1, batch_size).to_pb()
+        data.ack_set.extend(ack_set(done, batch_size))
+        return data
+    if done and done >= batch_size > 0:
+        return MessageId(ledger_id, entry_id).to_pb()
+    # What lies in earlier ledgers only has no entry here that could be named.
+    return MessageId(ledger_id, entry_id - 1).to_pb() if entry_id > 0 else None
+
+
+def acknowledged_up_to(marked: pb.MessageIdData) -> Position:
+    """Return the position behind the last entry that a subscription is done with.
+
+    `marked` is the mark-delete position that a broker tells; its entry is -1 at the beginning of
+    a ledger.
+    """
+    done = MessageId.from_pb(marked)
+    return Position(done.ledger_id, done.entry_id + 1)
