@@ -70,14 +70,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that use a real broker, so that `-m "not real_broker"` leaves them out.
 
     A test that asks for it by `request.getfixturevalue` should carry the mark itself. Where the
-    tests are run by several processes, those that need it or Spark stay with one of them: each
-    has but one JVM of either kind, whose start takes longer than most of these tests.
+    tests are run by several processes, those that need it or Spark stay with one of them: so
+    there is one JVM of either kind, whose start takes longer than most of these tests. A test may
+    say that it belongs elsewhere.
     """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & _BROKER_FIXTURES:
             item.add_marker(pytest.mark.real_broker)
-        if "spark" in fixtures or item.get_closest_marker("real_broker"):
+        needs_jvm = "spark" in fixtures or item.get_closest_marker("real_broker")
+        if needs_jvm and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(_SHARED_PROCESS))
 
 

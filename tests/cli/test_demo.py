@@ -9,7 +9,6 @@ import sys
 import pytest
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_demonstration_reads_back_all_that_it_wrote() -> None:
     done = subprocess.run(

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.partitioned_producer import PartitionedProducer
-from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.engine.partitioned_producer import MessageColumns, PartitionedProducer
 from pulsar_spark.schema.record_batches import MAX_BYTES
 from tests.integration.brokers import Broker
 from tests.integration.messages import clustered
 
 MIB = 1024 * 1024
 BUDGET = 64 * MIB
+AT_ONCE = 10_000
 
 # Reads two topics as a task does: the first one, which is small, tells the baseline. It begins
 # slowly, so that the broker has sent all that it may.
@@ -61,9 +61,9 @@ def test_a_task_holds_the_receive_budget_and_two_record_batches(
     with clustered(broker) as context:
         for topic, messages in ((small, 10), (large, count)):
             with PartitionedProducer(context, topic, batched) as writer:
-                message = MessageFields(b"x" * size)
-                for _ in range(messages):
-                    writer.send(message)
+                for start in range(0, messages, AT_ONCE):
+                    payloads = [b"x" * size] * min(AT_ONCE, messages - start)
+                    writer.write(MessageColumns(payloads))
     done = subprocess.run(
         [sys.executable, "-c", READ, broker.service_url, small, large],
         capture_output=True,

@@ -171,6 +171,7 @@ def test_a_broker_that_hangs_for_a_while_delays_only(tuned_broker: Broker) -> No
     assert first_seen(read_back(tuned_broker.service_url, topic)) == [b"before", bytes(10_000)]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(9)
 def test_a_writer_that_pauses_stays_connected(tuned_broker: Broker) -> None:
     topic = tuned_broker.create_topic()

@@ -31,7 +31,6 @@ pytestmark = pytest.mark.timeout(300)
 
 # PINGs of the tuned brokers come every 2 s, and who does not answer one is cut off by the next.
 PAUSE = 4.5
-LONG = "sleeps for three minutes: set PULSAR_SPARK_TEST_LONG to run it"
 CANARY = "canary-8b1f"
 
 
@@ -118,6 +117,7 @@ def test_a_cancelled_job_leaves_no_consumer_and_no_producer(
     assert load(spark, broker, source).count() == 20_000
 
 
+@pytest.mark.slow
 @pytest.mark.fault(8)
 def test_a_read_that_pauses_loses_and_repeats_nothing(
     spark: SparkSession, tuned_broker: Broker, tmp_path: Path
@@ -134,6 +134,7 @@ def test_a_read_that_pauses_loses_and_repeats_nothing(
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.fault(9)
 def test_a_write_that_pauses_loses_and_repeats_nothing(
     spark: SparkSession, tuned_broker: Broker, tmp_path: Path
@@ -152,7 +153,7 @@ def test_a_write_that_pauses_loses_and_repeats_nothing(
 @pytest.mark.real_broker
 @pytest.mark.timeout(600)
 @pytest.mark.fault(8)
-@pytest.mark.skipif("PULSAR_SPARK_TEST_LONG" not in os.environ, reason=LONG)
+@pytest.mark.xdist_group("sleeps for three minutes, beside the others")
 def test_a_read_that_pauses_for_three_minutes_loses_and_repeats_nothing(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -209,6 +210,7 @@ def worker_states(spark: SparkSession) -> dict[int, tuple[int, int]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.fault(75)
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 def test_workers_are_the_same_after_very_many_tasks(spark: SparkSession, broker: Broker) -> None:

@@ -216,7 +216,7 @@ def test_delayed_messages_come_when_they_are_due(spark: SparkSession, broker: Br
     topic = broker.create_topic()
     with official(broker) as client:
         consumer = client.subscribe(topic, "delayed", consumer_type=pulsar.ConsumerType.Shared)
-        due = datetime.now(timezone.utc) + timedelta(seconds=6)
+        due = datetime.now(timezone.utc) + timedelta(seconds=3)
         written = [(b"later", due), (b"now", None)]
         save(frame(spark, written, "value binary, __deliverAt timestamp"), broker, topic)
         arrived = {consumer.receive(30_000).data(): time.time() for _ in written}

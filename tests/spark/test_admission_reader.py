@@ -193,7 +193,7 @@ def used_by_process() -> Used:
 @pytest.mark.fault(76)
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
-def test_ten_thousand_triggers_without_news_cost_no_memory_threads_or_files(
+def test_thousands_of_triggers_without_news_cost_no_memory_threads_or_files(
     broker: EmbeddedBroker,
 ) -> None:
     broker.create_topic("t", 4)
@@ -214,11 +214,11 @@ def test_ten_thousand_triggers_without_news_cost_no_memory_threads_or_files(
     for _ in range(1500):
         trigger()
     before = used_by_process()
-    for _ in range(10_000):
+    for _ in range(2_000):
         trigger()
     after = used_by_process()
     reader.stop()
     assert after.threads <= before.threads
     assert after.files <= before.files
-    # Measured: some 10 KiB. One of 100 bytes a trigger would be 1000 KiB.
-    assert after.memory - before.memory < 700
+    # Measured: some 10 KiB. One of 100 bytes a trigger would be 200 KiB.
+    assert after.memory - before.memory < 190
