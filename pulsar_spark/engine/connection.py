@@ -188,7 +188,8 @@ class ClientConnection:
 
     Everything may be called from any thread. After the process has forked, the child can only
     drop it. Methods that send raise ConnectionLost (ClosedError after `close`) once the
-    connection has ended, and OperationTimeout, which ends it, when the broker takes no data.
+    connection has ended, and OperationTimeout, which ends it, when the broker takes no data at
+    all for as long as the operation timeout.
     """
 
     def __init__(
@@ -202,7 +203,7 @@ class ClientConnection:
         self._ready: Future[ClientConnection] = Future()
         self._ready.set_running_or_notify_cancel()
         self._transport: Transport | None = None
-        self._writer = Writer(address.logical)
+        self._writer = Writer(address.logical, options.operation_timeout)
         self._handlers = HandlerTable()
         self._mutex = threading.Lock()
         # The following are guarded by _mutex.
@@ -298,9 +299,9 @@ class ClientConnection:
                 self._requests.take(request_id)
                 request.set_exception(error)
                 return request
-            self._writer.put(self._core.data_to_send())
+            self._writer.put_commands(self._core.data_to_send())
         try:
-            self._flush(timeout)
+            self._flush()
         except PulsarError as error:
             if self.forget(request):
                 request.set_exception(error)
@@ -311,15 +312,18 @@ class ClientConnection:
         with self._mutex:
             return self._requests.take(cast(Request, request).request_id) is not None
 
-    def send(self, command: pb.BaseCommand, timeout: float | None = None) -> bool:
-        """Send a command. Return False where it became pointless, and nothing was sent."""
+    def send(self, command: pb.BaseCommand) -> bool:
+        """Send a command, or have it sent when the broker takes it; never waits for that.
+
+        Return False where it became pointless, and nothing is sent.
+        """
         self._check_process()
         with self._mutex:
             self._check_open()
             if not self._core.send(command):
                 return False
-            self._writer.put(self._core.data_to_send())
-        self._flush(timeout)
+            self._writer.put_commands(self._core.data_to_send())
+        self._flush()
         return True
 
     def send_payload(
@@ -329,9 +333,10 @@ class ClientConnection:
         payload: Buffer,
         timeout: float | None = None,
     ) -> bool:
-        """Send a SEND with serialized metadata and payload; as `send`.
+        """Send a SEND with serialized metadata and payload; returns and raises as `send`.
 
-        Returns when the socket has taken everything, so a slow broker holds its senders back.
+        Waits until the socket has taken everything, so that a slow broker holds its senders back,
+        but no longer than `timeout` seconds: the rest is sent when the broker takes it.
         """
         return self.send_payloads([(command, metadata, payload)], timeout)
 
@@ -349,7 +354,7 @@ class ClientConnection:
             self._check_open()
             sent = [self._core.send_payload(*entry) for entry in entries]
             self._writer.put(self._core.data_to_send())
-        self._flush(timeout)
+        self._flush(Deadline(timeout or self.options.operation_timeout))
         return all(sent)
 
     # --- handlers -----------------------------------------------------------------------------
@@ -394,12 +399,14 @@ class ClientConnection:
         if self._error is not None:
             raise _as_lost(self._error)
 
-    def _flush(self, timeout: float | None) -> None:
+    def _flush(self, deadline: Deadline | None = None) -> None:
+        """Write what is queued; wait for that until `deadline`, if there is one."""
         try:
-            if threading.current_thread() is self._thread:
-                self._writer.flush_now()
+            receives = threading.current_thread() is self._thread
+            if receives or deadline is None:
+                self._writer.flush_now(wake=not receives)
             else:
-                self._writer.flush(Deadline(timeout or self.options.operation_timeout))
+                self._writer.flush(deadline)
         except PulsarError as error:
             self._fail(error)
             raise
@@ -435,7 +442,7 @@ class ClientConnection:
         self._writer.open(transport)
         with self._mutex:
             self._core.send(command)
-            self._writer.put(self._core.data_to_send())
+            self._writer.put_commands(self._core.data_to_send())
         deadline = Deadline(options.connection_timeout)
         while not self._ready.done() and self._error is None:
             if deadline.expired():
@@ -461,7 +468,7 @@ class ClientConnection:
             self._receive_once(transport, next_tick - now)
 
     def _receive_once(self, transport: Transport, timeout: float) -> None:
-        self._writer.flush_now()
+        self._writer.flush_now(wake=False)
         data = transport.receive(timeout, or_writable=self._writer.stuck)
         if data is None:
             return
@@ -472,9 +479,9 @@ class ClientConnection:
             else:
                 self._core.receive_eof()
             events = self._core.events_received()
-            self._writer.put(self._core.data_to_send())
+            self._writer.put_answers(self._core.data_to_send())
         # PONG goes out before handlers run.
-        self._writer.flush_now()
+        self._writer.flush_now(wake=False)
         for event in events:
             self._dispatch(event)
 
@@ -492,7 +499,7 @@ class ClientConnection:
         self._ping_at = now + interval
         with self._mutex:
             self._core.send(commands.ping())
-            self._writer.put(self._core.data_to_send())
+            self._writer.put_commands(self._core.data_to_send())
 
     def _expire_requests(self, now: float) -> None:
         with self._mutex:

@@ -6,6 +6,7 @@ threads and TLS can be added in `_wrap` alone.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import queue
@@ -13,7 +14,8 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from pulsar_spark.engine.addresses import split_host_port
@@ -26,8 +28,12 @@ READ_SIZE = 512 * 1024
 
 _MAX_BUFFERS = min(os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 16, 1024)
 _POLL_SLICE = 0.25
-# A peer that asks and never reads cannot make us keep more answers than this.
-_MAX_UNSENT = 1024 * 1024
+
+MAX_ANSWERS = 1024 * 1024
+"""Bytes of answers to a peer that asks and never reads."""
+
+MAX_COMMANDS = 64 * 1024 * 1024
+"""Bytes of requests and other commands that wait for a peer that takes no data."""
 _KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 6), ("TCP_KEEPCNT", 10))
 _IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
@@ -44,6 +50,9 @@ class Transport:
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self._socket = sock
         self.peer = peer
+        self._wakes, self._woken = os.pipe()
+        os.set_blocking(self._wakes, False)
+        os.set_blocking(self._woken, False)
 
     @classmethod
     def connect(
@@ -81,30 +90,33 @@ class Transport:
     def receive(self, timeout: float, *, or_writable: bool = False) -> bytes | None:
         """Return the next bytes, ``b""`` at the end of the stream, or None after `timeout`.
 
-        With `or_writable`, None is also returned as soon as the socket takes data again. Raises
-        ConnectionLost for a broken connection.
+        None is also returned after `wake`, and with `or_writable` as soon as the socket takes
+        data again. Raises ConnectionLost for a broken connection.
         """
         if not or_writable and (data := self._read()) is not None:
             return data
-        ready = self._poll(select.POLLIN | (select.POLLOUT if or_writable else 0), timeout)
-        return self._read() if ready & ~select.POLLOUT else None
+        events = select.POLLIN | (select.POLLOUT if or_writable else 0)
+        ready = _poll({self._socket.fileno(): events, self._wakes: select.POLLIN}, timeout)
+        if self._wakes in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wakes, 4096)
+        return self._read() if ready.get(self._socket.fileno(), 0) & ~select.POLLOUT else None
 
-    def send(self, buffers: Sequence[Buffer], deadline: Deadline) -> None:
-        """Write all buffers in order.
+    def wake(self) -> None:
+        """Have the thread that receives return, now or when it next would wait."""
+        # A full pipe wakes it too.
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._woken, b"\0")
 
-        Raises OperationTimeout when the peer takes nothing until the deadline; part of a frame
-        can be written then, so the connection must be closed. Raises ConnectionLost.
-        """
-        rest = self.send_some(buffers)
-        while rest:
-            if not self._poll(select.POLLOUT, deadline.remaining()):
-                raise OperationTimeout(
-                    f"the broker took no data for {deadline.seconds:g} s", broker=self.peer
-                )
-            rest = self.send_some(rest)
+    def wait_writable(self, timeout: float) -> bool:
+        """Wait until the socket takes data, or has failed; return false after `timeout`."""
+        return bool(_poll({self._socket.fileno(): select.POLLOUT}, timeout))
 
     def send_some(self, buffers: Sequence[Buffer]) -> list[Buffer]:
-        """Write what the socket takes now and return the rest; raises ConnectionLost."""
+        """Write what the socket takes now and return the rest; raises ConnectionLost.
+
+        Where it took nothing, the rest begins with the very first buffer.
+        """
         rest = list(buffers)
         first = 0
         while first < len(rest):
@@ -131,6 +143,10 @@ class Transport:
     def close(self) -> None:
         """Give the socket back. No other thread may use the transport any more."""
         self._socket.close()
+        wakes, woken, self._wakes, self._woken = self._wakes, self._woken, -1, -1
+        if wakes >= 0:
+            os.close(wakes)
+            os.close(woken)
 
     def _read(self) -> bytes | None:
         try:
@@ -140,9 +156,6 @@ class Transport:
         except OSError as error:
             raise self._lost(error) from None
 
-    def _poll(self, events: int, timeout: float) -> int:
-        return _poll(self._socket, events, timeout)
-
     def _lost(self, error: OSError) -> ConnectionLost:
         return ConnectionLost(
             f"the connection to {self.peer} broke: {error.strerror or error}", broker=self.peer
@@ -150,23 +163,31 @@ class Transport:
 
 
 class Writer:
-    """The queue of a connection's outgoing buffers.
+    """The queue of a connection's outgoing buffers, and whose turn it is to write them.
 
-    `put` is called in the order of the wire, under the connection's own mutex. Whoever flushes
-    writes what everybody queued. Threads that send wait for their turn, which holds them back
-    when the broker is slow; the receive thread never waits, for it has to answer PINGs and to
-    read what may be needed for the broker to go on.
+    `put` is called in the order of the wire, under the connection's own mutex. Whoever has the
+    turn writes what everybody queued. Threads that send payloads wait, which holds them back when
+    the broker is slow; whoever sends a command does not, and the receive thread never: it has to
+    answer PINGs, and to read what may be needed for the broker to go on. It takes over what
+    others had to leave. A peer that takes no data for `patience` seconds is given up.
     """
 
-    def __init__(self, broker: str) -> None:
+    def __init__(self, broker: str, patience: float) -> None:
         self._broker = broker
+        self._patience = patience
         # The queue is appended to and swapped, each in one step; _turn orders the writing.
         self._queue: list[Buffer] = []
         self._queue_lock = threading.Lock()
+        self._put = 0
+        self._answers = _Tally()
+        self._commands = _Tally()
+        self._fault: ConnectionLost | None = None
         self._turn = threading.Lock()
         # The following are guarded by _turn.
         self._transport: Transport | None = None
         self._unsent: list[Buffer] = []
+        self._written = 0
+        self._no_progress_since: float | None = None
 
     def open(self, transport: Transport) -> None:
         """Begin to write to a transport."""
@@ -175,45 +196,80 @@ class Writer:
 
     @property
     def stuck(self) -> bool:
-        """Whether the receive thread has begun to write something and could not end it."""
-        return bool(self._unsent)
+        """Whether there is something to be written, and only the receive thread to do it."""
+        return bool(self._unsent) and not self._turn.locked()
 
     def put(self, buffers: Iterable[Buffer]) -> None:
-        """Queue buffers."""
+        """Queue payloads, of which their owners have no more than they are allowed."""
         with self._queue_lock:
-            self._queue.extend(buffers)
+            self._add(buffers)
+
+    def put_commands(self, buffers: Iterable[Buffer]) -> None:
+        """Queue commands; if far too many wait already, the next flush raises ConnectionLost."""
+        self._put_bounded(buffers, self._commands, MAX_COMMANDS, "takes no data")
+
+    def put_answers(self, buffers: Iterable[Buffer]) -> None:
+        """Queue what the peer asked for; if it takes none of it, as `put_commands`."""
+        self._put_bounded(
+            buffers, self._answers, MAX_ANSWERS, "sends requests and takes no answers"
+        )
+
+    def _put_bounded(
+        self, buffers: Iterable[Buffer], tally: _Tally, limit: int, fault: str
+    ) -> None:
+        with self._queue_lock:
+            size = self._add(buffers)
+            waiting = tally.add(size, self._put, self._written) if size else 0
+        if waiting > limit:
+            self._fault = ConnectionLost(f"the broker {fault}", broker=self._broker)
+
+    def _check(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+
+    def _add(self, buffers: Iterable[Buffer]) -> int:
+        begin = len(self._queue)
+        self._queue.extend(buffers)
+        size = sum(map(_size, self._queue[begin:]))
+        self._put += size
+        return size
 
     def flush(self, deadline: Deadline) -> None:
-        """Write all that is queued; for any thread but the receive thread.
+        """Write all that is queued, or wait until others have, or until the deadline.
 
-        Raises OperationTimeout when the broker takes no data until the deadline,
-        ConnectionLost. The stream may be cut within a frame then.
+        What is not written then stays queued, and is written as soon as the broker takes it.
+        Raises OperationTimeout if the broker takes no data at all for too long, and
+        ConnectionLost: the stream may be cut within a frame then.
         """
-        # Who ends its turn looks again: the receive thread leaves when it finds a turn taken.
-        while self._queue:
+        self._check()
+        # Who ends its turn looks again: others leave when they find a turn taken.
+        while self._queue or self._unsent:
             if not self._turn.acquire(timeout=min(deadline.remaining(), threading.TIMEOUT_MAX)):
-                raise OperationTimeout(
-                    f"the broker took no data for {deadline.seconds:g} s", broker=self._broker
-                )
+                return
             try:
-                while data := self._take():
-                    self._open_transport().send(data, deadline)
+                while self._write() and not deadline.expired():
+                    transport = self._open_transport()
+                    transport.wait_writable(min(deadline.remaining(), self._until_given_up()))
+                if self._unsent:
+                    self._open_transport().wake()
+                    return
             finally:
                 self._turn.release()
 
-    def flush_now(self) -> None:
-        """Write what the socket takes at once; for the receive thread."""
+    def flush_now(self, *, wake: bool = True) -> None:
+        """Write what the socket takes at once, and leave the rest to the receive thread.
+
+        That thread is woken for it, unless it calls this itself. Raises as `flush`.
+        """
+        self._check()
         while (self._queue or self._unsent) and self._turn.acquire(blocking=False):
             try:
-                self._unsent = self._open_transport().send_some(self._take())
+                if self._write():
+                    if wake:
+                        self._open_transport().wake()
+                    return
             finally:
                 self._turn.release()
-            if self._unsent:
-                break
-        if self._unsent and sum(len(part) for part in self._unsent) > _MAX_UNSENT:
-            raise ConnectionLost(
-                "the broker sends requests and takes no answers", broker=self._broker
-            )
 
     def close(self) -> None:
         """Close the transport, which was shut down, when nobody writes to it any more."""
@@ -225,11 +281,33 @@ class Writer:
         with self._queue_lock:
             self._queue = []
 
-    def _take(self) -> list[Buffer]:
-        with self._queue_lock:
-            data, self._queue = self._unsent + self._queue, []
-        self._unsent = []
-        return data
+    def _write(self) -> bool:
+        """Write what the socket takes; return whether something is left. It is our turn."""
+        transport = self._open_transport()
+        while True:
+            with self._queue_lock:
+                data, self._queue = self._unsent + self._queue, []
+                size = self._put - self._written
+            if not data:
+                return False
+            self._unsent = data
+            rest = transport.send_some(data)
+            self._written += size - sum(map(_size, rest))
+            self._unsent = rest
+            if not rest:
+                self._no_progress_since = None
+                continue
+            if len(rest) < len(data) or rest[0] is not data[0] or self._no_progress_since is None:
+                self._no_progress_since = time.monotonic()
+            elif self._until_given_up() <= 0:
+                raise OperationTimeout(
+                    f"the broker took no data for {self._patience:g} s", broker=self._broker
+                )
+            return True
+
+    def _until_given_up(self) -> float:
+        since = self._no_progress_since
+        return self._patience - (0.0 if since is None else time.monotonic() - since)
 
     def _open_transport(self) -> Transport:
         if self._transport is None:
@@ -237,16 +315,35 @@ class Writer:
         return self._transport
 
 
+class _Tally:
+    """How many bytes of one kind are not written yet, by where they end in the stream."""
+
+    __slots__ = ("_ends", "_waiting")
+
+    def __init__(self) -> None:
+        self._ends: deque[tuple[int, int]] = deque()
+        self._waiting = 0
+
+    def add(self, size: int, end: int, written: int) -> int:
+        """Count `size` bytes that end at `end`; return how many wait, `written` being gone."""
+        self._ends.append((end, size))
+        self._waiting += size
+        while self._ends and self._ends[0][0] <= written:
+            self._waiting -= self._ends.popleft()[1]
+        return self._waiting
+
+
 def _size(buffer: Buffer) -> int:
     return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
 
 
-def _poll(sock: socket.socket, events: int, timeout: float) -> int:
+def _poll(wanted: Mapping[int, int], timeout: float) -> dict[int, int]:
+    """Wait for events of file descriptors; return which came."""
     poller = select.poll()
-    poller.register(sock, events)
+    for descriptor, events in wanted.items():
+        poller.register(descriptor, events)
     milliseconds = None if timeout == float("inf") else max(int(timeout * 1000 + 0.999), 0)
-    ready = poller.poll(milliseconds)
-    return ready[0][1] if ready else 0
+    return dict(poller.poll(milliseconds))
 
 
 def _open(
@@ -264,7 +361,8 @@ def _open(
         error = sock.connect_ex(target)
         if error not in _IN_PROGRESS:
             raise OSError(error, os.strerror(error))
-        while not _poll(sock, select.POLLOUT, min(deadline.remaining(), _POLL_SLICE)):
+        wanted = {sock.fileno(): select.POLLOUT}
+        while not _poll(wanted, min(deadline.remaining(), _POLL_SLICE)):
             if cancelled():
                 raise OSError(errno.ECANCELED, "closed while connecting")
             if deadline.expired():

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
 import pytest
 
+from pulsar_spark.engine.connection import ClientConnection
 from pulsar_spark.engine.producer_session import Identity, Registration
-from pulsar_spark.errors import ClosedError
+from pulsar_spark.errors import ClosedError, ConnectionLost, PulsarError
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.events import CommandReceived, Event, SendReceived
 from tests.engine.producing import NO_ID, TOPIC, topic
+from tests.engine.scripted_broker import ScriptedBroker, Session
+from tests.engine.test_connection_handlers import Recorder
 from tests.engine.test_producer_session import Owner
+from tests.support.waiting import finish, wait_until
 
 Entry = tuple[pb.BaseCommand, bytes, bytes]
 
@@ -46,3 +57,120 @@ def test_entries_of_a_producer_that_is_gone_are_pointless() -> None:
         connection.close()
         with pytest.raises(ClosedError):
             connection.send_payloads(entries(registration.producer_id, 2))
+
+
+# --- a broker that reads slowly, or not at all ------------------------------------------------
+
+MIB = 1024 * 1024
+
+
+class Slow:
+    """A broker that stops reading when it is asked to look up `t`, until `go` is set."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.received = 0
+
+    def __call__(self, session: Session, event: Event) -> bool:
+        if isinstance(event, CommandReceived) and event.kind == pb.BaseCommand.LOOKUP:
+            self.go.wait(60)
+        if isinstance(event, SendReceived):
+            self.received += 1
+            return True
+        return False
+
+
+@contextlib.contextmanager
+def slow_broker(**options: Any) -> Iterator[tuple[Slow, ClientConnection, int]]:
+    """Run a broker that does not read now, and a connection with an open producer."""
+    script = Slow()
+    with ScriptedBroker(script) as broker:
+        connection = ClientConnection(broker.broker, broker.options(**options)).open()
+        producer_id = connection.add_producer(Recorder())
+        connection.request(lambda r: commands.producer("t", producer_id, r))
+        connection.request_async(lambda r: commands.lookup("t", r), 60)
+        yield script, connection, producer_id
+        script.go.set()
+        connection.close()
+
+
+def megabytes(producer_id: int, count: int) -> list[Entry]:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    return [
+        (commands.send(producer_id, number), metadata.SerializeToString(), bytes(MIB))
+        for number in range(count)
+    ]
+
+
+def started(function: Callable[..., object], *args: object) -> threading.Thread:
+    thread = threading.Thread(target=function, args=args, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.fault(7)
+def test_what_senders_gave_is_no_answer_that_the_broker_does_not_take() -> None:
+    """The receive thread writes what it finds, also the megabytes of others."""
+    with slow_broker() as (script, connection, producer_id):
+        failed: list[PulsarError] = []
+        sent = threading.Event()
+
+        def on_answer(answer: Future[Any]) -> None:
+            # On the receive thread.
+            try:
+                connection.send_payloads(megabytes(producer_id, 32))
+            except PulsarError as error:
+                failed.append(error)
+            sent.set()
+
+        question = connection.request_async(lambda r: commands.lookup("u", r), 0.01)
+        question.add_done_callback(on_answer)
+        assert sent.wait(30)
+        assert not failed
+        assert not connection.closed
+        script.go.set()
+        wait_until(lambda: script.received == 32)
+
+
+@pytest.mark.fault(7)
+def test_a_sender_that_waits_for_its_turn_does_not_end_the_connection_of_all() -> None:
+    with slow_broker(operation_timeout=60.0) as (script, connection, producer_id):
+        first = started(connection.send_payloads, megabytes(producer_id, 32), 60.0)
+        wait_until(connection._writer._turn.locked)
+        assert connection.send_payloads(megabytes(producer_id, 1), 0.05)
+        assert not connection.closed
+        assert first.is_alive()
+        script.go.set()
+        wait_until(lambda: script.received == 33)
+        finish(first)
+
+
+@pytest.mark.fault(7)
+def test_a_sender_whose_time_is_up_leaves_the_rest_to_the_receive_thread() -> None:
+    with slow_broker(operation_timeout=60.0) as (script, connection, producer_id):
+        assert connection.send_payloads(megabytes(producer_id, 32), 0.05)
+        assert not connection.closed
+        script.go.set()
+        wait_until(lambda: script.received == 32)
+
+
+@pytest.mark.fault(7)
+def test_requests_and_commands_never_wait_for_a_broker_that_does_not_read() -> None:
+    with slow_broker(operation_timeout=60.0) as (script, connection, producer_id):
+        first = started(connection.send_payloads, megabytes(producer_id, 32), 60.0)
+        wait_until(connection._writer._turn.locked)
+        answer = connection.request_async(lambda r: commands.lookup("u", r))
+        connection.send(commands.ping())
+        assert first.is_alive()
+        script.go.set()
+        assert answer.result(30)
+        finish(first)
+
+
+@pytest.mark.fault(7)
+def test_a_broker_that_takes_no_data_for_the_operation_timeout_is_given_up() -> None:
+    with slow_broker(operation_timeout=0.5) as (_, connection, producer_id):
+        connection.send_payloads(megabytes(producer_id, 32), 0.05)
+        wait_until(lambda: connection.closed)
+        with pytest.raises(ConnectionLost, match=r"the broker took no data for 0\.5 s"):
+            connection.send(commands.ping())
