@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,13 @@ NAMES = [path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") fo
 
 def imports(path: Path) -> Iterator[str]:
     """Yield the full name of all that a module imports, wherever in it."""
+    return imported_by(ast.parse(path.read_text("utf-8")), path)
+
+
+def imported_by(tree: ast.Module, path: Path) -> Iterator[str]:
+    """Yield the full name of all that is imported in the syntax tree of a module."""
     package = list(path.relative_to(ROOT).parent.parts)
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -109,6 +115,56 @@ def test_nothing_of_the_package_imports_the_tests_or_tools() -> None:
         assert not roots & {"tests", "tools", "benchmarks", "pytest"}, module
 
 
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """So the order of imports does not matter, and each of them can be the first."""
+    needs = {
+        name: {module_of(found) for found in imported_at_once(ROOT / path)} - {name, None}
+        for name, path in zip(NAMES, MODULES, strict=True)
+    }
+    try:
+        list(TopologicalSorter(needs).static_order())
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def module_of(name: str) -> str | None:
+    """Return the module of ours that a name is in, or that it is."""
+    while name and name not in NAMES:
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+def imported_at_once(path: Path) -> Iterator[str]:
+    """Yield the full name of all that a module imports when it is imported itself."""
+    tree = ast.parse(path.read_text("utf-8"))
+    later = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    left: list[ast.AST] = [tree]
+    kept: list[ast.stmt] = []
+    while left:
+        node = left.pop()
+        if isinstance(node, later) or (
+            isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        ):
+            continue
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            kept.append(node)
+        left += ast.iter_child_nodes(node)
+    tree.body = kept
+    return imported_by(tree, path)
+
+
+def test_importing_all_modules_starts_nothing() -> None:
+    script = """
+import importlib, sys, threading
+before = threading.active_count()
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+    assert threading.active_count() == before, name
+"""
+    run_python(script, *(name for name in NAMES if not name.endswith("__main__")))
+
+
+@pytest.mark.slow
 def test_each_module_can_be_imported_alone_and_starts_nothing() -> None:
     """Each import happens in a fork of a process that has loaded only what is not ours."""
     script = """
