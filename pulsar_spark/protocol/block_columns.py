@@ -1,0 +1,492 @@
+"""Rows in the making, and the columns made of them: buffers in Arrow's layout.
+
+What messages have of their own is kept by row; what they have of their entry, by entry; what few
+messages have, only for those.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate, chain, repeat
+from typing import Any, NamedTuple
+
+from pulsar_spark.protocol.batches import UnpackedBatch
+from pulsar_spark.protocol.blocks import (
+    NUMBERS,
+    BinaryColumn,
+    BlockOptions,
+    FixedColumn,
+    MapColumn,
+)
+from pulsar_spark.protocol.message_id import MessageId
+
+_MAX_LONG = 2**63 - 1
+# The last millisecond of the year 9999: neither Spark's SQL nor Python has later times.
+_LAST_MILLIS = 253_402_300_799_999
+_NEEDS_METADATA = frozenset({"key", "event_time", "properties", "ordering_key"})
+# Ids begin with ledger, entry and partition; what else they have comes behind.
+_NO_ID = MessageId(0, 0)
+_NO_ID_SIZE = len(_NO_ID.serialize())
+
+
+class UnusualFrame(Exception):
+    """The frame is one for the careful path."""
+
+
+class Metadata(NamedTuple):
+    """Fields of MessageMetadata behind the publish time.
+
+    `is_rare` is whether a message with them has more than payload, key, and schema version, or is
+    none outside of a batch. `before_key` is whether any has its place before the key, or is it.
+    """
+
+    is_rare: bool = False
+    before_key: bool = False
+    codec: int = 0
+    uncompressed_size: int = 0
+    messages: int = 0
+    event_time: int = 0
+    key: bytes | None = None
+    key_is_base64: int = 0
+    ordering_key: bytes | None = None
+    null_value: int = 0
+    schema_version: bytes = b""
+    replicated_from: bytes | None = None
+    properties: tuple[tuple[bytes, bytes], ...] = ()
+
+
+PLAIN = Metadata()
+
+Told = tuple[int, int, int, bytes, bytes, Metadata, int, "int | None"]
+"""What is told of an entry once: ledger, entry, publish time (ms), digits of the sequence id,
+producer name, other metadata, redelivery count, broker's index."""
+
+
+class Rows:
+    """Rows of one BlockColumns. A method that raises UnusualFrame has added nothing."""
+
+    def __init__(self, options: BlockOptions) -> None:
+        wanted = options.columns
+        self.options = options
+        self.needs_metadata = not _NEEDS_METADATA.isdisjoint(wanted)
+        self._wants_names = "producer_name" in wanted
+        self._wants_origins = "replicated_from" in wanted
+        self._wants_properties = "properties" in wanted
+        self._wants_sequences = "sequence_id" in wanted
+        self._wants_sizes = "size" in wanted
+        self.id_tail = _id_tail(options.partition)
+        self.rows = 0
+        self.nbytes = 0
+        self.values: list[bytes | memoryview | None] = []
+        self.keys: list[bytes | None] = []
+        self.ids: list[bytes] = []
+        # Rows, first batch index (-1 outside of a batch) and batch size of each entry.
+        self.spans: list[tuple[int, int, int]] = []
+        self.told: list[Told] = []
+        # By row.
+        self.events: dict[int, int] = {}
+        self.ordering_keys: dict[int, bytes] = {}
+        self.properties: dict[int, Mapping[bytes, bytes]] = {}
+        # For each row, if they are asked for.
+        self.sequences: list[int] = []
+        self.sizes: list[int] = []
+
+    def has_room(self, count: int, size: int) -> bool:
+        """Whether an entry with `count` messages of `size` bytes may be added whole."""
+        return not self.rows or (
+            self.rows + count <= self.options.max_rows
+            and self.nbytes + size <= self.options.max_bytes
+        )
+
+    def add_message(
+        self, value: bytes | memoryview, key: bytes | None, head: bytes, told: Told, size: int
+    ) -> None:
+        """Add a message outside of a batch; its id begins with `head`."""
+        metadata = told[5]
+        row = self.rows
+        if metadata is not PLAIN:
+            if key is not None and metadata.key_is_base64:
+                key = _from_base64(key)
+            self._add_rare(row, metadata)
+        if self._wants_names:
+            check_text(told[4])
+        self.values.append(None if metadata.null_value else value)
+        self.keys.append(key)
+        self.ids.append(head + self.id_tail)
+        self.spans.append(_ALONE)
+        self.told.append(told)
+        if self._wants_sequences:
+            self.sequences.append(sequence_id(told))
+        if self._wants_sizes:
+            self.sizes.append(len(value))
+        self.rows = row + 1
+        self.nbytes += size
+
+    def add_plain_messages(
+        self,
+        values: list[bytes | memoryview | None],
+        keys: list[bytes | None],
+        ids: list[bytes],
+        told: list[Told],
+        size: int,
+    ) -> None:
+        """Add messages outside of batches that have nothing but what is given here."""
+        self.values += values
+        self.keys += keys
+        self.ids += ids
+        self.told += told
+        self.spans += repeat(_ALONE, len(values))
+        self.rows += len(values)
+        self.nbytes += size
+
+    def _add_rare(self, row: int, metadata: Metadata) -> None:
+        if self._wants_origins and metadata.replicated_from is not None:
+            check_text(metadata.replicated_from)
+        if metadata.properties:
+            found = as_map(metadata.properties) if self._wants_properties else {}
+            self.properties[row] = found
+        if 0 < metadata.event_time <= _LAST_MILLIS:
+            self.events[row] = metadata.event_time * 1000
+        if metadata.ordering_key is not None:
+            self.ordering_keys[row] = metadata.ordering_key
+
+    def add_messages(
+        self,
+        batch: UnpackedBatch,
+        first: int,
+        stop: int,
+        head: bytes,
+        told: Told,
+        metadata_size: int,
+    ) -> int:
+        """Add the messages of a batch from `first` up to `stop`, or as many as may be.
+
+        Returns where it stopped. There is room for all of them, or there are no rows at all.
+        """
+        if batch.compacted:
+            raise UnusualFrame
+        edges, count = batch.edges, batch.count
+        begin = edges[2 * first - 1] if first else 0
+        options = self.options
+        high = stop
+        if stop - first > options.max_rows or metadata_size + len(batch.body) > options.max_bytes:
+            fitting = bisect_right(edges, begin + options.max_bytes) // 2
+            high = min(max(fitting, first + 1), first + options.max_rows, stop)
+        if self._wants_names:
+            check_text(told[4])
+        if self._wants_origins and told[5].replicated_from is not None:
+            check_text(told[5].replicated_from)
+        self._add_extras(batch, range(first, high))
+        whole = first == 0 and high == count
+        values = batch.payloads() if whole else batch.payloads()[first:high]
+        for null in batch.nulls:
+            if first <= null < high:
+                values[null - first] = None  # type: ignore[call-overload]
+        self.values += values
+        keys = batch.keys
+        if keys is None:
+            self.keys += repeat(None, high - first)
+        else:
+            self.keys += keys if whole else keys[first:high]
+        head += self.id_tail
+        self.ids += [head + tail for tail in _id_tails(count)[first:high]]
+        self.spans.append((high - first, first, count))
+        self.told.append(told)
+        if self._wants_sequences:
+            self.sequences += _sequence_ids(batch, sequence_id(told))[first:high]
+        if self._wants_sizes:
+            self.sizes += [edges[2 * row + 1] - edges[2 * row] for row in range(first, high)]
+        self.rows += high - first
+        self.nbytes += edges[2 * high - 1] - begin + metadata_size
+        return high
+
+    def _add_extras(self, batch: UnpackedBatch, indexes: range) -> None:
+        if not batch.extras:
+            return
+        found: dict[int, Mapping[bytes, bytes]] = {}
+        offset = self.rows - indexes.start
+        for index, metadata in batch.extras.items():
+            if self._wants_properties and metadata.properties and index in indexes:
+                found[offset + index] = as_map(
+                    (_utf8(pair.key), _utf8(pair.value)) for pair in metadata.properties
+                )
+        self.properties.update(found)
+        for index, metadata in batch.extras.items():
+            if index in indexes:
+                if 0 < metadata.event_time <= _LAST_MILLIS:
+                    self.events[offset + index] = metadata.event_time * 1000
+                if metadata.HasField("ordering_key"):
+                    self.ordering_keys[offset + index] = metadata.ordering_key
+
+
+_ALONE = (1, -1, 0)
+
+
+def _id_tail(partition: int) -> bytes:
+    return MessageId(0, 0, partition).serialize()[_NO_ID_SIZE:]
+
+
+@lru_cache(64)
+def _id_tails(count: int) -> list[bytes]:
+    """Return what the ids of a batch's messages end with: index and size of the batch."""
+    return [MessageId(0, 0, -1, row, count).serialize()[_NO_ID_SIZE:] for row in range(count)]
+
+
+def sequence_id(told: Told) -> int:
+    """Return the sequence id of an entry: that of its first message."""
+    return NUMBERS[told[3][1:]] << 7 | told[3][0] & 127
+
+
+def _sequence_ids(batch: UnpackedBatch, first: int) -> list[int]:
+    """Return those of the messages, or count on from the batch's where they have none."""
+    numbers = (
+        metadata.sequence_id if metadata.HasField("sequence_id") else first + row
+        for row, metadata in enumerate(batch.metadata())
+    )
+    # Java keeps the wire's unsigned numbers as signed ones.
+    return [number - 2**64 if number > _MAX_LONG else number for number in numbers]
+
+
+def _from_base64(key: bytes) -> bytes:
+    try:
+        return base64.b64decode(key, validate=True)
+    except binascii.Error:
+        raise UnusualFrame from None
+
+
+def _utf8(text: str | bytes) -> bytes:
+    # Protobuf hands out bytes where a string is not UTF-8.
+    if isinstance(text, bytes):
+        raise UnusualFrame
+    return text.encode()
+
+
+def as_map(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return properties as a map: of a repeated key the last value counts, at the first place."""
+    found: dict[bytes, bytes] = {}
+    for key, value in pairs:
+        check_text(key)
+        check_text(value)
+        found[key] = value
+    return found
+
+
+def check_text(text: bytes) -> None:
+    """Raise UnusualFrame unless `text` is UTF-8."""
+    if not text.isascii():
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            raise UnusualFrame from None
+
+
+# --- columns ------------------------------------------------------------------------------
+
+
+class BlockColumns:
+    """Rows as columns, see `blocks.Columns`."""
+
+    __slots__ = (
+        "_spans",
+        "_starts",
+        "_told",
+        "batch_index",
+        "entry_id",
+        "event_time",
+        "index",
+        "key",
+        "ledger_id",
+        "message_id",
+        "nbytes",
+        "ordering_key",
+        "producer_name",
+        "properties",
+        "publish_time",
+        "redelivery_count",
+        "replicated_from",
+        "rows",
+        "schema_version",
+        "sequence_id",
+        "size",
+        "value",
+        "versions",
+    )
+
+    value: BinaryColumn | None
+    key: BinaryColumn | None
+    message_id: BinaryColumn | None
+    publish_time: FixedColumn | None
+    event_time: FixedColumn | None
+    properties: MapColumn | None
+    ledger_id: FixedColumn | None
+    entry_id: FixedColumn | None
+    batch_index: FixedColumn | None
+    producer_name: BinaryColumn | None
+    sequence_id: FixedColumn | None
+    ordering_key: BinaryColumn | None
+    schema_version: BinaryColumn | None
+    redelivery_count: FixedColumn | None
+    size: FixedColumn | None
+    index: FixedColumn | None
+    replicated_from: BinaryColumn | None
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows.rows
+        self.nbytes = rows.nbytes
+        self._spans = rows.spans
+        self._told = rows.told
+        self._starts: list[int] | None = None
+        self.versions = _versions(rows)
+        for name, build in _BUILDERS.items():
+            setattr(self, name, build(rows) if name in rows.options.columns else None)
+
+    def locate(self, row: int) -> tuple[int, int, int, int]:
+        """Return ledger, entry, batch index (-1) and batch size (0) of the message in a row."""
+        if not 0 <= row < self.rows:
+            raise IndexError("there are fewer rows")
+        if self._starts is None:
+            self._starts = list(accumulate((span[0] for span in self._spans), initial=0))
+        number = bisect_right(self._starts, row) - 1
+        _, first, count = self._spans[number]
+        told = self._told[number]
+        index = first + row - self._starts[number] if count else -1
+        return told[0], told[1], index, count
+
+
+def _versions(rows: Rows) -> list[tuple[int, bytes]]:
+    found: list[tuple[int, bytes]] = []
+    last: bytes | None = None
+    row = 0
+    for (count, _, _), told in zip(rows.spans, rows.told, strict=True):
+        version = told[5].schema_version
+        if version != last:
+            found.append((row, version))
+            last = version
+        row += count
+    return found
+
+
+def _spread(rows: Rows, per_entry: Iterable[Any]) -> Iterable[Any]:
+    """Return what is the same for all rows of an entry, for each row."""
+    if rows.rows == len(rows.spans):
+        return per_entry
+    return chain.from_iterable(map(repeat, per_entry, [span[0] for span in rows.spans]))
+
+
+def _fixed(kind: str, numbers: Iterable[int]) -> FixedColumn:
+    return None, array(kind, numbers), 0
+
+
+def _fixed_with_nulls(kind: str, numbers: Sequence[int | None]) -> FixedColumn:
+    nulls = numbers.count(None)
+    if not nulls:
+        return None, array(kind, numbers), 0  # type: ignore[arg-type]
+    present = [number is not None for number in numbers]
+    return _bits(present), array(kind, [number or 0 for number in numbers]), nulls
+
+
+def _sparse(rows: int, found: Mapping[int, int]) -> FixedColumn:
+    if len(found) == rows:
+        return None, array("q", found.values()), 0
+    data = array("q", bytes(8 * rows))
+    for row, number in found.items():
+        data[row] = number
+    return _places(rows, found), data, rows - len(found)
+
+
+def _binary(parts: Sequence[bytes | memoryview | None]) -> BinaryColumn:
+    nulls = parts.count(None)
+    if not nulls:
+        return None, _offsets(parts), b"".join(parts), 0  # type: ignore[arg-type]
+    rows = len(parts)
+    if nulls == rows:
+        return bytes((rows + 7) // 8), bytes(4 * (rows + 1)), b"", nulls
+    present = _bits([part is not None for part in parts])
+    filled = [part or b"" for part in parts]
+    return present, _offsets(filled), b"".join(filled), nulls
+
+
+def _sparse_binary(rows: int, found: Mapping[int, bytes]) -> BinaryColumn:
+    return _binary([None] * rows if not found else list(map(found.get, range(rows))))
+
+
+def _offsets(parts: Iterable[Any]) -> array[int]:
+    return array("i", accumulate(map(len, parts), initial=0))
+
+
+def _bits(flags: Iterable[bool]) -> bytes:
+    """Return a bitmap, the lowest bit first."""
+    digits = bytes(flags).translate(_AS_DIGITS)[::-1]
+    return int(digits, 2).to_bytes((len(digits) + 7) // 8, "little")
+
+
+def _places(rows: int, found: Iterable[int]) -> bytes:
+    flags = bytearray(rows)
+    for row in found:
+        flags[row] = True
+    return _bits(flags)  # type: ignore[arg-type]
+
+
+_AS_DIGITS = b"01" + bytes(254)
+
+
+def _maps(rows: Rows) -> MapColumn:
+    found = rows.properties
+    if not found:
+        return bytes(4 * (rows.rows + 1)), _binary([]), _binary([])
+    counts = map(len, map(found.get, range(rows.rows), repeat({})))
+    # Rows were added in order.
+    keys = list(chain.from_iterable(found.values()))
+    values = list(chain.from_iterable(pairs.values() for pairs in found.values()))
+    return array("i", accumulate(counts, initial=0)), _binary(keys), _binary(values)
+
+
+def _batch_indexes(rows: Rows) -> Iterable[int]:
+    return chain.from_iterable(range(first, first + count) for count, first, _ in rows.spans)
+
+
+def _indexes(rows: Rows) -> list[int | None]:
+    found: list[int | None] = []
+    for (count, first, size), told in zip(rows.spans, rows.told, strict=True):
+        last = told[7]
+        if last is None:
+            found += repeat(None, count)
+        else:
+            # It is that of the entry's last message.
+            start = last + 1 - size + first if size else last
+            found += range(start, start + count)
+    return found
+
+
+def _of_entries(kind: str, read: Callable[[Told], int]) -> Callable[[Rows], FixedColumn]:
+    return lambda rows: _fixed(kind, _spread(rows, map(read, rows.told)))
+
+
+def _text_of_entries(read: Callable[[Told], bytes | None]) -> Callable[[Rows], BinaryColumn]:
+    return lambda rows: _binary(list(_spread(rows, map(read, rows.told))))
+
+
+_BUILDERS: dict[str, Callable[[Rows], Any]] = {
+    "value": lambda rows: _binary(rows.values),
+    "key": lambda rows: _binary(rows.keys),
+    "message_id": lambda rows: _binary(rows.ids),
+    "publish_time": _of_entries("q", lambda told: min(told[2], _LAST_MILLIS) * 1000),
+    "event_time": lambda rows: _sparse(rows.rows, rows.events),
+    "properties": _maps,
+    "ledger_id": _of_entries("q", lambda told: told[0]),
+    "entry_id": _of_entries("q", lambda told: told[1]),
+    "batch_index": lambda rows: _fixed("i", _batch_indexes(rows)),
+    "producer_name": _text_of_entries(lambda told: told[4]),
+    "sequence_id": lambda rows: _fixed("q", rows.sequences),
+    "ordering_key": lambda rows: _sparse_binary(rows.rows, rows.ordering_keys),
+    "schema_version": _text_of_entries(lambda told: told[5].schema_version or None),
+    "redelivery_count": _of_entries("i", lambda told: told[6]),
+    "size": lambda rows: _fixed("i", rows.sizes),
+    "index": lambda rows: _fixed_with_nulls("q", _indexes(rows)),
+    "replicated_from": _text_of_entries(lambda told: told[5].replicated_from),
+}

@@ -1,0 +1,519 @@
+"""The BlockDecoder in pure Python: frames → rows → columns.
+
+What it takes of a frame, and how fields follow each other, is in `docs/protocol`'s words: the
+command, optionally the broker's entry metadata, the checksum, metadata, payload. Fields must come
+in the order of their numbers, as all writers have them, each once and with the wire type that it
+has; whatever else there is makes the frame SLOW.
+
+Commands of one consumer differ in the digits of the entry alone, so the last one serves as the
+template of the next. Of the metadata one pattern reads what every message has; the rest is read
+field by field, once for all messages that have the same bytes there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from struct import Struct
+from struct import error as StructError
+from typing import Any, NamedTuple
+
+from pulsar_spark.errors import PulsarError
+from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch
+from pulsar_spark.protocol.block_columns import (
+    PLAIN,
+    BlockColumns,
+    Metadata,
+    Rows,
+    Told,
+    UnusualFrame,
+)
+from pulsar_spark.protocol.blocks import (
+    COLUMNS,
+    DONE,
+    END,
+    FULL,
+    NUMBERS,
+    SLOW,
+    BlockOptions,
+    Decompress,
+    Place,
+    Progress,
+)
+from pulsar_spark.protocol.checksum import crc32c
+
+_U32 = Struct(">I")
+# Behind the checksum's magic: checksum, size of the metadata, the producer name's tag and size.
+_HEAD = Struct(">IIBB")
+
+# A number of up to nine digits, that is below 2^63; in the second form only the shortest one.
+_V = rb"[\x80-\xff]{0,8}[\0-\x7f]"
+_SHORTEST = rb"(?:[\0-\x7f]|[\x80-\xff]{1,8}[\x01-\x7f])"
+_COMMAND = re.compile(
+    # Sizes of frame and command, MESSAGE, consumer; the id: ledger, entry, partition; redelivery
+    # count, consumer epoch.
+    rb"....(\0\0\0(.)\x08\x09\x4a([\0-\x7f])\x08%b\x12([\0-\x7f])(\x08(%b)\x10))(%b)"
+    rb"((?:\x18[\x80-\xff]{0,9}[\0-\x7f])?)((?:\x18(%b))?(?:\x28%b)?)"
+    % (_V, _SHORTEST, _SHORTEST, _V, _V),
+    re.DOTALL,
+).match
+_BROKER_METADATA = re.compile(rb"(?:\x08%b)?(?:\x10(%b))?" % (_V, _V)).fullmatch
+# Sequence id, publish time, size of the key.
+_TIMES = re.compile(rb"\x10(%b)\x18(%b)(?:\x32([\0-\x7f]))?" % (_V, _V)).match
+_NUMBER = re.compile(_V).match
+_SIZE = re.compile(_SHORTEST).match
+
+_Match = Callable[[bytes, int], "re.Match[bytes] | None"]
+
+_CHECKSUM = b"\x0e\x01"
+_BROKER = b"\x0e\x02"
+
+_MAX_INT = 2**31 - 1
+_MAX_LONG = 2**63 - 1
+# Of other columns more must be kept of each message.
+_OF_PLAIN_MESSAGES = COLUMNS - {"producer_name", "sequence_id", "size", "replicated_from"}
+_NAME = 0x0A  # tag of the producer's name
+# Pieces of metadata that are remembered, and how long they may be: longer ones hardly come again.
+_MAX_KNOWN = 1024
+_KNOWN_SIZE = 64
+# From this size on a view serves better than a copy.
+_LARGE = 4096
+
+
+_NOT_TAKEN = (UnusualFrame, StructError, IndexError, PulsarError)
+
+
+# --- the metadata's fields ----------------------------------------------------------------
+
+
+# By tag. Those of an encrypted, chunked or compacted entry, or a marker, are in neither table.
+_FIELDS = {
+    0x22: "properties",
+    0x2A: "replicated_from",
+    0x32: "key",
+    0x40: "codec",
+    0x48: "uncompressed_size",
+    0x58: "messages",
+    0x60: "event_time",
+    0x82: "schema_version",
+    0x88: "key_is_base64",
+    0x92: "ordering_key",
+    0xC8: "null_value",
+}
+# replicate_to, deliver_at_time, both halves of the transaction, highest_sequence_id,
+# null_partition_key, schema_id, entry_hash_min, entry_hash_max.
+_IGNORED = frozenset({0x3A, 0x98, 0xB0, 0xB8, 0xC0, 0xF0, 0x102, 0x108, 0x110})
+_REPEATED = frozenset({0x22, 0x3A})
+_INTEGERS = frozenset({0x40, 0x48, 0x58})
+_NOT_RARE = frozenset({"uncompressed_size", "schema_version"})
+_LAST_BEFORE = 0x18
+_KEY_FIELD = 6
+
+
+def _read_metadata(data: bytes) -> Metadata:
+    """Read the fields behind the publish time; raises UnusualFrame."""
+    found: dict[str, Any] = {}
+    properties: list[tuple[bytes, bytes]] = []
+    at, last, end = 0, _LAST_BEFORE, len(data)
+    before_key = data[0] >> 3 <= _KEY_FIELD
+    while at < end:
+        tag, at = _read_number(data, at, _SIZE)
+        if tag <= last and not (tag == last and tag in _REPEATED):
+            raise UnusualFrame
+        last = tag
+        number, at = _read_number(data, at, _SIZE if tag & 7 else _NUMBER)
+        name = _FIELDS.get(tag)
+        if name is None and tag not in _IGNORED:
+            raise UnusualFrame
+        value: int | bytes = number
+        if tag & 7:
+            value = data[at : at + number]
+            at += number
+            if at > end:
+                raise UnusualFrame
+            if tag == 0x22:
+                properties.append(_read_pair(value))
+                continue
+        elif tag in _INTEGERS and number > _MAX_INT:
+            raise UnusualFrame
+        if name is not None:
+            found[name] = value
+    if found.get("messages") == 0:
+        raise UnusualFrame
+    rare = before_key or not _NOT_RARE.issuperset(found)
+    return Metadata(rare, before_key, properties=tuple(properties), **found)
+
+
+def _read_number(data: bytes, at: int, match: _Match) -> tuple[int, int]:
+    digit = data[at]
+    if digit < 128:
+        return digit, at + 1
+    found = match(data, at)
+    if found is None:
+        raise UnusualFrame
+    digits = found[0]
+    return NUMBERS[digits[1:]] << 7 | digit & 127, found.end()
+
+
+def _read_pair(data: bytes) -> tuple[bytes, bytes]:
+    if data[0] != 0x0A:
+        raise UnusualFrame
+    size, at = _read_number(data, 1, _SIZE)
+    key_end = at + size
+    key = data[at:key_end]
+    if data[key_end] != 0x12:
+        raise UnusualFrame
+    size, at = _read_number(data, key_end + 1, _SIZE)
+    if at + size != len(data):
+        raise UnusualFrame
+    return key, data[at:]
+
+
+# --- the command --------------------------------------------------------------------------
+
+
+class _Highs(dict[bytes, int]):
+    """What all digits but the first add to a number; of the shortest digits alone."""
+
+    def __missing__(self, digits: bytes) -> int:
+        found = _SIZE(digits)
+        if digits and (found is None or found.end() != len(digits) or not digits[-1]):
+            raise UnusualFrame
+        if len(self) >= _MAX_KNOWN:
+            self.clear()
+        value = self[digits] = NUMBERS[digits] << 7
+        return value
+
+
+_HIGHS = _Highs()
+
+
+class _Command(NamedTuple):
+    """What the commands of a consumer's entries in one ledger have in common.
+
+    A frame begins with its size, then comes `before`, then `digits` bytes of the entry, then
+    `behind`, which ends with a magic number. An id begins with `id_head`.
+    """
+
+    before: bytes
+    digits: int
+    behind: bytes
+    digits_at: int
+    behind_at: int
+    rest_at: int
+    ledger_id: int
+    redelivery_count: int
+    id_head: bytes
+    has_broker_metadata: bool
+
+
+# No command is that large.
+_NO_COMMAND = _Command(b"\xff", 0, b"", 0, 0, 0, 0, 0, b"", False)
+
+
+def _read_command(data: bytes, at: int) -> _Command:
+    """Read the command of the frame at `at`; raises UnusualFrame."""
+    found = _COMMAND(data, at)
+    if found is None:
+        raise UnusualFrame
+    before, size, body_size, id_size, head, ledger, entry, partition, behind, redelivered = (
+        found.groups()
+    )
+    end = found.end()
+    magic = data[end : end + 2]
+    message_id = len(head) + len(entry) + len(partition)
+    # That the parts have the sizes which they say makes it the only way to read them.
+    if size[0] != end - at - 8 or body_size[0] != end - at - 12 or id_size[0] != message_id:
+        raise UnusualFrame
+    if magic not in (_CHECKSUM, _BROKER):
+        raise UnusualFrame
+    redelivery_count = NUMBERS[redelivered] if redelivered else 0
+    if redelivery_count > _MAX_INT:
+        raise UnusualFrame
+    behind_at = 4 + len(before) + len(entry)
+    behind = partition + behind + magic
+    return _Command(
+        before,
+        len(entry),
+        behind,
+        4 + len(before),
+        behind_at,
+        behind_at + len(behind),
+        NUMBERS[ledger],
+        redelivery_count,
+        head,
+        magic == _BROKER,
+    )
+
+
+# --- the decoder --------------------------------------------------------------------------
+
+
+class BlockDecoder:
+    """Takes the frames of one reader, in order, into rows. Not thread-safe.
+
+    The contract is that of `blocks.Decoder`. `decompress` undoes codecs; it raises a PulsarError
+    for what it cannot undo.
+    """
+
+    def __init__(self, options: BlockOptions, decompress: Decompress) -> None:
+        self._options = options
+        self._decompress = decompress
+        self._command = _NO_COMMAND
+        self._known: dict[bytes, Metadata] = {}
+        # The batch that was begun, with the data and place of its frame.
+        self._begun: tuple[bytes, int, UnpackedBatch] | None = None
+        self._pending = Rows(options)
+        self._filters = options.published_from is not None or options.published_before is not None
+        # Whether the last frame was one message, and so perhaps is the next.
+        self._alone = False
+        self._may_be_alone = options.columns <= _OF_PLAIN_MESSAGES and not self._filters
+        self.slow_frames = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows that are pending."""
+        return self._pending.rows
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of metadata and payloads that are pending."""
+        return self._pending.nbytes
+
+    def take(self) -> BlockColumns | None:
+        """Hand over the pending rows, None if there are none."""
+        if not self._pending.rows:
+            return None
+        taken, self._pending = self._pending, Rows(self._options)
+        return BlockColumns(taken)
+
+    def decode(self, data: bytes, at: int, stop: int, position: Place) -> Progress:
+        """Take the frames of `data[at:stop]`, as `blocks.Decoder.decode` says."""
+        messages, status = 0, DONE
+        view = memoryview(data)
+        try:
+            while at < stop:
+                if self._alone:
+                    at, count, position = self._take_plain_messages(data, view, at, stop, position)
+                    messages += count
+                    self._alone = False
+                    continue
+                end, count, status, position = self._take_frame(data, view, at, position)
+                messages += count
+                if status != DONE:
+                    break
+                at = end
+        except _NOT_TAKEN:
+            status = SLOW
+            self.slow_frames += 1
+        return Progress(at, status, messages, position)
+
+    def _take_frame(  # noqa: PLR0911, PLR0912, PLR0915 - calls would cost more than the rest
+        self, data: bytes, view: memoryview, at: int, position: Place
+    ) -> tuple[int, int, int, Place]:
+        """Take the frame at `at`; return its end, its cost in permits, status and new position.
+
+        Raises one of _NOT_TAKEN, and then has changed nothing that is seen from outside.
+        """
+        options, pending, command = self._options, self._pending, self._command
+        end = at + 4 + _U32.unpack_from(data, at)[0]
+        digits_at, behind_at = at + command.digits_at, at + command.behind_at
+        if not (
+            data.startswith(command.before, at + 4) and data.startswith(command.behind, behind_at)
+        ):
+            command = self._command = _read_command(data, at)
+            digits_at, behind_at = at + command.digits_at, at + command.behind_at
+        digits = data[digits_at:behind_at]
+        low = digits[0]
+        if (low > 127) != (command.digits > 1):
+            raise UnusualFrame
+        entry = _HIGHS[digits[1:]] | low & 127
+        key = (command.ledger_id, entry)
+        place = position[:2]
+        range_end = options.end
+        if range_end is not None and key >= place and (*key, 0) >= range_end:
+            return at, 0, END, position
+
+        head_at = at + command.rest_at
+        index = None
+        if command.has_broker_metadata:
+            index, head_at = _read_broker_metadata(data, head_at)
+        checksum, metadata_size, tag, name_size = _HEAD.unpack_from(data, head_at)
+        body_at = head_at + 8 + metadata_size
+        found = _TIMES(data, head_at + 10 + name_size)
+        if found is None or tag != _NAME or name_size > 127 or body_at > end:
+            raise UnusualFrame
+        sequence, time, key_size = found.groups()
+        key_at = rest_at = found.end()
+        if key_size is not None:
+            rest_at += key_size[0]
+        if rest_at == body_at:
+            metadata = PLAIN
+        elif rest_at < body_at:
+            metadata = self._read_rest(data[rest_at:body_at], key_size is not None)
+        elif found.end(2) == body_at:
+            # What looked like a key is the payload.
+            key_size, metadata = None, PLAIN
+        else:
+            raise UnusualFrame
+        count = metadata.messages or 1
+        if key < place:
+            return end, count, DONE, position
+
+        first = position[2] if key == place else 0
+        stop = count
+        if range_end is not None and key == range_end[:2]:
+            stop = min(stop, range_end[2])
+        size = metadata_size + (metadata.uncompressed_size if metadata.codec else end - body_at)
+        millis = NUMBERS[time[1:]] << 7 | time[0] & 127
+        taken = self._takes(millis) if self._filters else True
+        if taken and not pending.has_room(stop - first, size):
+            return at, 0, FULL, position
+        if crc32c(view[head_at + 4 : end]) != checksum:
+            raise UnusualFrame
+        next_position = (key[0], entry + 1, 0)
+        if first >= stop:
+            return end, count, DONE, next_position
+        if metadata.codec:
+            payload = self._decompressed(metadata, view[body_at:end])
+        elif end - body_at > options.max_payload:
+            raise UnusualFrame
+        else:
+            payload = data[body_at:end] if size < _LARGE else view[body_at:end]
+        if not taken:
+            return end, count, DONE, next_position
+        head = command.id_head + digits
+        name = data[head_at + 10 : found.start()]
+        told = (key[0], entry, millis, sequence, name, metadata, command.redelivery_count, index)
+        if not metadata.messages:
+            message_key = metadata.key if key_size is None else data[key_at:rest_at]
+            pending.add_message(payload, message_key, head, told, size)
+            self._alone = self._may_be_alone and not metadata.is_rare
+            return end, 1, DONE, next_position
+        if self._begun is not None and self._begun[0] is data and self._begun[1] == at:
+            batch = self._begun[2]
+        else:
+            batch = unpack_batch(payload, count, with_metadata=pending.needs_metadata)
+        reached = pending.add_messages(batch, first, stop, head, told, metadata_size)
+        if reached < stop:
+            self._begun = (data, at, batch)
+            return at, 0, FULL, (key[0], entry, reached)
+        self._begun = None
+        return end, count, DONE, next_position
+
+    def _take_plain_messages(  # noqa: PLR0912, PLR0915 - calls would cost more than the rest
+        self, data: bytes, view: memoryview, at: int, stop: int, position: Place
+    ) -> tuple[int, int, Place]:
+        """Take messages outside of batches as long as there is nothing special about any.
+
+        The same as `_take_frame` in less time, which does all that is not done here. Returns
+        where it stopped, the number of messages, and the new position.
+        """
+        options, pending, command = self._options, self._pending, self._command
+        ledger_id, expected, first = position
+        range_end = options.end or (_MAX_LONG, _MAX_LONG, 0)
+        if command.ledger_id != ledger_id or ledger_id > range_end[0] or first:
+            return at, 0, position
+        last = range_end[1] if ledger_id == range_end[0] else _MAX_LONG
+        room = options.max_rows - pending.rows
+        room_for_bytes = options.max_bytes - pending.nbytes
+        largest = min(_LARGE, options.max_payload)
+        before, behind = command.before, command.behind
+        digits_to, behind_to, head_to = command.digits_at, command.behind_at, command.rest_at
+        many, head, tail = command.digits > 1, command.id_head, pending.id_tail
+        redelivery_count, has_broker_metadata = (
+            command.redelivery_count,
+            command.has_broker_metadata,
+        )
+        values: list[bytes | memoryview | None] = []
+        keys: list[bytes | None] = []
+        ids: list[bytes] = []
+        told: list[Told] = []
+        starts_with, u32, head_of = data.startswith, _U32.unpack_from, _HEAD.unpack_from
+        index: int | None = None
+        used = 0
+        try:
+            while at < stop and len(values) < room:
+                behind_at = at + behind_to
+                if not (starts_with(before, at + 4) and starts_with(behind, behind_at)):
+                    break
+                digits = data[at + digits_to : behind_at]
+                low = digits[0]
+                entry = _HIGHS[digits[1:]] | low & 127
+                if not expected <= entry < last or (low > 127) != many:
+                    break
+                head_at = at + head_to
+                if has_broker_metadata:
+                    index, head_at = _read_broker_metadata(data, head_at)
+                checksum, metadata_size, tag, name_size = head_of(data, head_at)
+                found = _TIMES(data, head_at + 10 + name_size)
+                end = at + 4 + u32(data, at)[0]
+                body_at = head_at + 8 + metadata_size
+                size = end - head_at - 8
+                if found is None or tag != _NAME or name_size > 127 or body_at > end:
+                    break
+                if used + size > room_for_bytes or size > largest:
+                    break
+                sequence, time, key_size = found.groups()
+                key = None
+                rest_at = found.end()
+                if key_size is not None:
+                    key_at, rest_at = rest_at, rest_at + key_size[0]
+                    key = data[key_at:rest_at]
+                metadata = PLAIN
+                if rest_at != body_at:
+                    if rest_at > body_at:
+                        break
+                    metadata = self._read_rest(data[rest_at:body_at], key_size is not None)
+                    if metadata.is_rare:
+                        break
+                if crc32c(view[head_at + 4 : end]) != checksum:
+                    break
+                values.append(data[body_at:end])
+                keys.append(key)
+                ids.append(head + digits + tail)
+                millis = NUMBERS[time[1:]] << 7 | time[0] & 127
+                told.append(
+                    (ledger_id, entry, millis, sequence, b"", metadata, redelivery_count, index)
+                )
+                expected = entry + 1
+                used += size
+                at = end
+        except _NOT_TAKEN:
+            pass
+        pending.add_plain_messages(values, keys, ids, told, used)
+        return at, len(values), (ledger_id, expected, 0)
+
+    def _read_rest(self, data: bytes, has_key: bool) -> Metadata:
+        metadata = self._known.get(data)
+        if metadata is None:
+            metadata = _read_metadata(data)
+            if len(data) <= _KNOWN_SIZE:
+                if len(self._known) >= _MAX_KNOWN:
+                    self._known.clear()
+                self._known[data] = metadata
+        if has_key and metadata.before_key:
+            raise UnusualFrame
+        return metadata
+
+    def _decompressed(self, metadata: Metadata, payload: memoryview) -> bytes | memoryview:
+        body = self._decompress(
+            metadata.codec, payload, metadata.uncompressed_size, self._options.max_payload
+        )
+        return memoryview(body) if isinstance(body, bytearray) else body
+
+    def _takes(self, millis: int) -> bool:
+        options = self._options
+        if options.published_from is not None and millis < options.published_from:
+            return False
+        return options.published_before is None or millis < options.published_before
+
+
+def _read_broker_metadata(data: bytes, at: int) -> tuple[int | None, int]:
+    """Return the index, if there is one, and where what follows the checksum's magic begins."""
+    size: int = _U32.unpack_from(data, at)[0]
+    end = at + 4 + size
+    found = _BROKER_METADATA(data, at + 4, end) if size <= _KNOWN_SIZE else None
+    if found is None or data[end : end + 2] != _CHECKSUM:
+        raise UnusualFrame
+    return NUMBERS[found[1]] if found[1] else None, end + 2

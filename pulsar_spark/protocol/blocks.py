@@ -1,0 +1,326 @@
+"""Blocks: all MESSAGE frames that one read of the socket gave → columns, without an object each.
+
+Two implementations keep this contract: the one in pure Python, `block_decoder`, which says what is
+right, and the compiled package pulsar-spark-native. `implementation` chooses between them.
+
+A block is handled in two steps. On the receive thread `scan_messages` finds how far the frames of
+one consumer reach; on the thread that reads, a BlockDecoder takes them into rows. What is rare or
+damaged it does not take: it stops before such a frame, and the careful path decides what becomes
+of it, so that errors and rare features are in one place. What it takes, the careful path would
+have taken with the very same rows.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from struct import Struct
+from struct import error as StructError
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+CONTRACT: Final = 1
+"""Version of what this module says; a compiled implementation of another one is refused."""
+
+DONE: Final = 0
+"""All frames were taken."""
+FULL: Final = 1
+"""The pending rows are as many as may be: `take()` them and go on from the place returned."""
+END: Final = 2
+"""The next frame lies at or behind the end of the range."""
+SLOW: Final = 3
+"""The next frame is one for the careful path; nothing of it was taken."""
+
+Buffer = bytes | bytearray | memoryview
+Place = tuple[int, int, int]
+"""A position: ledger, entry, batch index."""
+
+Decompress = Callable[[int, Buffer, int, int], Buffer]
+"""Codec, data, size that it must have when decompressed, most bytes that are acceptable → bytes."""
+
+ArrowBuffer: TypeAlias = "bytes | array[int]"
+BinaryColumn: TypeAlias = "tuple[bytes | None, ArrowBuffer, ArrowBuffer, int]"
+"""Validity (None: no nulls), int32 offsets, data, number of nulls; also of text."""
+FixedColumn: TypeAlias = "tuple[bytes | None, ArrowBuffer, int]"
+"""Validity (None: no nulls), data, number of nulls."""
+MapColumn: TypeAlias = "tuple[ArrowBuffer, BinaryColumn, BinaryColumn]"
+"""int32 offsets of the maps, their keys, their values."""
+
+COLUMNS: Final = frozenset(
+    {
+        "value",
+        "key",
+        "message_id",
+        "publish_time",
+        "event_time",
+        "properties",
+        "ledger_id",
+        "entry_id",
+        "batch_index",
+        "producer_name",
+        "sequence_id",
+        "ordering_key",
+        "schema_version",
+        "redelivery_count",
+        "size",
+        "index",
+        "replicated_from",
+    }
+)
+"""The columns that can be asked for: attributes of Columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockOptions:
+    """What is wanted of a topic partition; plain data.
+
+    `partition` goes into message ids, -1 without. `end` is where the range ends, itself not part
+    of it. One Columns has at most `max_rows` rows, and about `max_bytes` bytes of metadata and
+    payloads unless a single message has more. No payload is decompressed to more than
+    `max_payload` bytes. Entries published (ms) before `published_from`, or at or after
+    `published_before`, give no rows.
+    """
+
+    topic: str
+    partition: int
+    columns: frozenset[str]
+    end: Place | None
+    max_rows: int
+    max_bytes: int
+    max_payload: int
+    published_from: int | None = None
+    published_before: int | None = None
+
+
+class Progress(NamedTuple):
+    """How far a BlockDecoder came: `at` in the data, `position` on the topic.
+
+    `messages` is what the frames taken cost in permits, those passed by too.
+    """
+
+    at: int
+    status: int
+    messages: int
+    position: Place
+
+
+class Columns(Protocol):
+    """Rows as buffers in Arrow's layout; a column that was not asked for is None."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def value(self) -> BinaryColumn | None: ...
+    @property
+    def key(self) -> BinaryColumn | None: ...
+    @property
+    def message_id(self) -> BinaryColumn | None: ...
+    @property
+    def publish_time(self) -> FixedColumn | None:
+        """int64, microseconds."""
+
+    @property
+    def event_time(self) -> FixedColumn | None:
+        """int64, microseconds."""
+
+    @property
+    def properties(self) -> MapColumn | None: ...
+    @property
+    def ledger_id(self) -> FixedColumn | None:
+        """int64."""
+
+    @property
+    def entry_id(self) -> FixedColumn | None:
+        """int64."""
+
+    @property
+    def batch_index(self) -> FixedColumn | None:
+        """int32, -1 outside of a batch."""
+
+    @property
+    def producer_name(self) -> BinaryColumn | None: ...
+    @property
+    def sequence_id(self) -> FixedColumn | None:
+        """int64."""
+
+    @property
+    def ordering_key(self) -> BinaryColumn | None: ...
+    @property
+    def schema_version(self) -> BinaryColumn | None: ...
+    @property
+    def redelivery_count(self) -> FixedColumn | None:
+        """int32."""
+
+    @property
+    def size(self) -> FixedColumn | None:
+        """int32."""
+
+    @property
+    def index(self) -> FixedColumn | None:
+        """int64, null where the broker sends none."""
+
+    @property
+    def replicated_from(self) -> BinaryColumn | None: ...
+    @property
+    def versions(self) -> list[tuple[int, bytes]]:
+        """The first row of each run with one schema version, and that version; b"" is none."""
+
+    def locate(self, row: int) -> tuple[int, int, int, int]:
+        """Return ledger, entry, batch index (-1) and batch size (0) of the message in a row."""
+
+
+class Decoder(Protocol):
+    """Takes the frames of one reader, in order, into rows. Not thread-safe."""
+
+    @property
+    def rows(self) -> int:
+        """Rows that are pending."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of metadata and payloads that are pending."""
+
+    @property
+    def slow_frames(self) -> int:
+        """Frames that were left to the careful path so far."""
+
+    def decode(self, data: bytes, at: int, stop: int, position: Place) -> Progress:
+        """Take the frames of `data[at:stop]`, whole MESSAGE frames of one consumer.
+
+        Entries before `position` are passed by, the one at it begins with its batch index. Never
+        raises for what the frames hold: damage is for the careful path.
+        """
+
+    def take(self) -> Columns | None:
+        """Hand over the pending rows, None if there are none."""
+
+
+# --- scanning -----------------------------------------------------------------------------
+
+# Sizes of frame and command, type and tag of the command, size of its body, the body's first tag.
+_COMMAND = Struct(">IIHBBB")
+_IDENTITY = 13  # where the number of the consumer or producer begins in the frame
+_LARGEST = 9  # bytes that it may have
+_MESSAGE_TYPE, _MESSAGE_TAG = 0x0809, 0x4A
+
+# A number of up to ten digits. Sizes, then producer, sequence id, ledger, entry, highest id.
+_V = rb"[\x80-\xff]{0,9}[\0-\x7f]"
+_RECEIPT = re.compile(
+    rb"\0\0\0(.)\0\0\0(.)\x08\x07\x3a([\0-\x7f])(\x08%b)\x10(%b)\x1a([\0-\x7f])"
+    rb"(\x08(%b)\x10(%b)(?:\x18%b)?)(?:\x20(%b))?" % ((_V,) * 6),
+    re.DOTALL,
+)
+
+
+def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int]:
+    """Return end, consumer and number of the MESSAGE frames that begin at `at`.
+
+    They are the longest run of whole frames of one consumer. The consumer is -1 where there is
+    none: another command, an unusual one, a frame that is cut or longer than `limit` bytes.
+    Looks at sizes and the first bytes only.
+    """
+    identity = _identity(data, at)
+    if not identity:
+        return at, -1, 0
+    start, count = at, 0
+    unpack, size_of_data, known = _COMMAND.unpack_from, len(data), data.startswith
+    try:
+        while True:
+            size, command_size, kind, tag, body_size, first = unpack(data, at)
+            if kind != _MESSAGE_TYPE or tag != _MESSAGE_TAG or first != 8:
+                break
+            # The body has one byte of size, and nothing follows it in the command.
+            if command_size != body_size + 4 or body_size > 127 or not command_size < size <= limit:
+                break
+            end = at + 4 + size
+            if end > size_of_data or not known(identity, at + _IDENTITY):
+                break
+            at = end
+            count += 1
+    except StructError:
+        pass
+    return (at, NUMBERS[identity], count) if at > start else (start, -1, 0)
+
+
+def _identity(data: bytes, at: int) -> bytes:
+    """Return the digits of the number that a command's body begins with, none if there is none."""
+    digits = data[at + _IDENTITY : at + _IDENTITY + _LARGEST]
+    for place, digit in enumerate(digits, 1):
+        if digit < 128:
+            return digits[:place]
+    return b""
+
+
+class _Numbers(dict[bytes, int]):
+    """Numbers by their digits, seven bits each, the lowest first. Forgets them now and then."""
+
+    def __missing__(self, digits: bytes) -> int:
+        value = 0
+        for place, digit in enumerate(digits):
+            value |= (digit & 127) << 7 * place
+        if len(self) >= _MAX_NUMBERS:
+            self.clear()
+        self[digits] = value
+        return value
+
+
+_MAX_NUMBERS = 4096
+NUMBERS = _Numbers()
+
+
+def scan_receipts(data: bytes, at: int, limit: int) -> tuple[int, int, array[int]]:
+    """Return end, producer and contents of the SEND_RECEIPT frames that begin at `at`.
+
+    They are the longest run of whole frames of one producer, laid out as brokers do. There are
+    four signed numbers for each: sequence id, highest sequence id (of a batch; else the sequence
+    id), ledger, entry. The producer is -1 where there is none.
+    """
+    found = array("q")
+    match, identity = _RECEIPT.match, b""
+    while (receipt := match(data, at)) is not None:
+        (
+            size,
+            command_size,
+            body_size,
+            producer,
+            sequence,
+            id_size,
+            message_id,
+            ledger,
+            entry,
+            top,
+        ) = receipt.groups()
+        end = receipt.end()
+        # That the parts have the sizes which they say makes it the only way to read them.
+        if (size[0], command_size[0], body_size[0], id_size[0]) != (
+            end - at - 4,
+            end - at - 8,
+            end - at - 12,
+            len(message_id),
+        ):
+            break
+        if size[0] > limit or (producer != identity and found) or len(producer) > 1 + _LARGEST:
+            break
+        identity = producer
+        sequence_id = _signed(sequence)
+        # 2^64-1 and 0 are said where there is none.
+        highest = sequence_id if top is None else max(_signed(top), sequence_id)
+        found.extend((sequence_id, highest, _signed(ledger), _signed(entry)))
+        at = end
+    return at, NUMBERS[identity[1:]] if found else -1, found
+
+
+def _signed(digits: bytes) -> int:
+    # Numbers that follow each other share all digits but the first.
+    value = NUMBERS[digits[1:]] << 7 | digits[0] & 127
+    if value > _MAX_LONG:
+        # Java's numbers are signed; of the tenth digit one bit counts.
+        value = (value & _UNSIGNED) - (2**64 if value & 2**63 else 0)
+    return value
+
+
+_MAX_LONG = 2**63 - 1
+_UNSIGNED = 2**64 - 1

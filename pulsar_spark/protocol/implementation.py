@@ -1,0 +1,82 @@
+"""Which implementation of `blocks` is used: the compiled one if it is installed, else pure Python.
+
+``PULSAR_SPARK_IMPL=python`` or ``native`` decides otherwise. The choice is made once, when this
+module is imported.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from pulsar_spark.errors import MissingDependency, OptionError
+from pulsar_spark.protocol import block_decoder, blocks
+from pulsar_spark.protocol.blocks import BlockOptions, Decoder, Decompress
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "PULSAR_SPARK_IMPL"
+PYTHON, NATIVE = "python", "native"
+
+_PACKAGE = "pulsar_spark_native"
+_INSTALL = 'Run: pip install --upgrade "pulsar-spark[native]".'
+
+
+def load(name: str | None) -> ModuleType | None:
+    """Return the compiled package, None where pure Python is to be used.
+
+    `name` is the implementation that is asked for, None for whichever is there. Raises
+    MissingDependency if the compiled one is asked for and missing, or is of another version of
+    the contract, OptionError for an unknown name.
+    """
+    if name == PYTHON:
+        return None
+    if name not in (NATIVE, None):
+        raise OptionError(
+            f"{VARIABLE} is {name!r}", f"Set it to {PYTHON} or {NATIVE}, or leave it unset."
+        )
+    try:
+        native = import_module(_PACKAGE)
+    except ImportError as error:
+        if name is None and isinstance(error, ModuleNotFoundError) and error.name == _PACKAGE:
+            return None
+        raise MissingDependency(
+            f"the compiled package pulsar-spark-native cannot be imported: {error}", _INSTALL
+        ) from error
+    contract = getattr(native, "CONTRACT", None)
+    if contract != blocks.CONTRACT:
+        raise MissingDependency(
+            f"the package pulsar-spark-native that is installed is of contract {contract}, "
+            f"this version needs {blocks.CONTRACT}",
+            f"{_INSTALL} Or set {VARIABLE}={PYTHON}.",
+        )
+    return native
+
+
+_native: Any = load(os.environ.get(VARIABLE) or None)
+
+scan_messages = blocks.scan_messages if _native is None else _native.scan_messages
+scan_receipts = blocks.scan_receipts if _native is None else _native.scan_receipts
+
+
+def implementation() -> str:
+    """Return the name of the implementation in use, with its version if it has one."""
+    return PYTHON if _native is None else f"{NATIVE} {_native.__version__}"
+
+
+def make_decoder(options: BlockOptions, decompress: Decompress) -> Decoder:
+    """Return a new decoder; `decompress` serves codecs that the implementation has not itself."""
+    _tell()
+    if _native is None:
+        return block_decoder.BlockDecoder(options, decompress)
+    decoder: Decoder = _native.BlockDecoder(options, decompress)
+    return decoder
+
+
+@cache
+def _tell() -> None:
+    logger.info("entries are decoded by the implementation: %s", implementation())

@@ -1,0 +1,203 @@
+"""Valid entries of all kinds, and what is left of them when bytes are changed at random."""
+
+from __future__ import annotations
+
+import struct
+from random import Random
+from typing import Any
+
+from crc32c import crc32c
+
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.blocks import COLUMNS
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from tests.protocol.block_streams import (
+    LEDGER,
+    TIME,
+    USUAL,
+    MakeDecoder,
+    blockwise,
+    careful,
+    entry,
+    metadata,
+    options,
+)
+
+# Digits, tags and sizes that mean something.
+_BYTES = bytes.fromhex("00 01 02 7f 80 81 ff 08 09 0a 0e 10 12 18 1a 20 22 28 2a 30 32 3a 40 48 4a")
+_BYTES += bytes.fromhex("50 58 60 6a 72 7a 82 88 92 98 a0 b0 b8 c0 c8 d2 d8 e0 e8 f0 f8")
+
+_STREAM = 100
+
+
+def random_entry(random: Random, entry_id: int) -> bytes:
+    """Return the frame of a valid entry, of a usual or an unusual kind."""
+    fields: dict[str, Any] = {
+        "producer_name": random.choice(["p", "standalone-0-28", "ü" * 5, "q" * 200]),
+        "sequence_id": random.choice([entry_id, 0, 2**40, 2**64 - 1]),
+        "publish_time": random.choice([TIME, TIME + entry_id, 0, 2**50]),
+        "partition": random.choice([-1, -1, -1, None, 3]),
+    }
+    for name, value in _RARE:
+        if random.random() < 0.05:
+            fields[name] = value
+    if random.random() < 0.2:
+        fields["index"] = random.choice([entry_id, 0, 2**40])
+        fields["broker_timestamp"] = random.choice([TIME, None])
+    if random.random() < 0.2:
+        fields["codec"] = pb.LZ4
+    content: Any = random.choice([b"", b"2\x01", b"v", None, bytes(random.randrange(300))])
+    if random.random() < 0.5:
+        content = [_random_message(random) for _ in range(random.choice([1, 2, 3, 10, 20]))]
+        if random.random() < 0.3:
+            # All alike.
+            content = content[:1] * random.choice([2, 16, 40])
+    if random.random() < 0.4:
+        fields.update(_random_key(random))
+    return entry(entry_id, content, **fields)
+
+
+_RARE: list[tuple[str, Any]] = [
+    ("event_time", 1500),
+    ("event_time", 2**60),
+    ("ordering_key", b"o"),
+    ("schema_version", bytes(8)),
+    ("replicated_from", "r"),
+    ("replicate_to", ["a"]),
+    ("highest_sequence_id", 2**40),
+    ("deliver_at_time", 5),
+    ("properties", [("a", "1"), ("b", ""), ("a", "2")]),
+    ("properties", [("ü" * 70, "x" * 300)]),
+    ("null_partition_key", True),
+    ("txnid_least_bits", 5),
+    ("uncompressed_size", 7),
+    ("redelivery_count", 3),
+    ("consumer_epoch", 0),
+    ("ack_set", [5]),
+    ("marker_type", 10),
+]
+
+
+def _random_key(random: Random) -> dict[str, Any]:
+    return random.choice(
+        [
+            {"partition_key": "k"},
+            {"partition_key": ""},
+            {"partition_key": "k" * 200},
+            {"partition_key": "/w==", "partition_key_b64_encoded": True},
+            {"partition_key": "@", "partition_key_b64_encoded": True},
+        ]
+    )
+
+
+def _random_message(random: Random) -> tuple[pb.SingleMessageMetadata, bytes]:
+    fields: dict[str, Any] = {}
+    if random.random() < 0.8:
+        fields["sequence_id"] = random.choice([0, 127, 128, 2**40, 2**64 - 1])
+    if random.random() < 0.4:
+        fields.update(_random_key(random))
+    if random.random() < 0.1:
+        fields["event_time"] = random.choice([1500, 2**60])
+    if random.random() < 0.1:
+        fields["properties"] = [("a", "1"), ("b", ""), ("a", "2")]
+    if random.random() < 0.1:
+        fields["ordering_key"] = b"o"
+    if random.random() < 0.02:
+        fields["compacted_out"] = True
+    return metadata(random.choice([b"", b"v", None, bytes(random.randrange(300))]), **fields)
+
+
+class _Layout:
+    """Where the parts of a frame begin."""
+
+    def __init__(self, data: bytes) -> None:
+        self.command_end = 8 + struct.unpack_from(">I", data, 4)[0]
+        at = self.command_end
+        self.broker_at = 0
+        if data[at : at + 2] == b"\x0e\x02":
+            self.broker_at = at + 2
+            at += 6 + struct.unpack_from(">I", data, at + 2)[0]
+        self.checksum_at = at + 2
+        self.metadata_at = at + 6
+        self.payload_at = self.metadata_at + 4 + struct.unpack_from(">I", data, at + 6)[0]
+
+
+def checked(data: bytes) -> bytes:
+    """Return a frame with the checksum of what it holds."""
+    found = bytearray(data)
+    _check(found, _Layout(data))
+    return bytes(found)
+
+
+def _check(data: bytearray, layout: _Layout) -> None:
+    value = crc32c(memoryview(data)[layout.metadata_at :])
+    struct.pack_into(">I", data, layout.checksum_at, value)
+
+
+def mutate(random: Random, data: bytes, layout: _Layout) -> bytes:
+    """Return a frame with some bytes changed, put in or taken out, its own size still right."""
+    found = bytearray(data)
+    # Most of what tells how to read a frame lies before the payload, or in its first bytes.
+    stop = min(len(found), layout.payload_at + 40)
+    shift = 0
+    for _ in range(random.choice([1, 1, 1, 2, 3])):
+        at = random.randrange(4, stop) if random.random() < 0.9 else random.randrange(4, len(data))
+        at = min(at, len(found) - 1)
+        kind = random.random()
+        if kind < 0.6:
+            found[at] = random.choice(_BYTES)
+        elif kind < 0.8:
+            found[at] ^= 1 << random.randrange(8)
+        elif kind < 0.9:
+            found.insert(at, random.choice(_BYTES))
+            shift += _shift_sizes(found, layout, at, 1)
+        else:
+            del found[at]
+            shift += _shift_sizes(found, layout, at, -1)
+    struct.pack_into(">I", found, 0, len(found) - 4)
+    if random.random() < 0.9 and layout.metadata_at + shift < len(found):
+        start = layout.metadata_at + shift
+        value = crc32c(memoryview(found)[start:])
+        struct.pack_into(">I", found, start - 4, value)
+    return bytes(found)
+
+
+def _shift_sizes(data: bytearray, layout: _Layout, at: int, by: int) -> int:
+    """Let the size of the part that was changed be right; return how far the others moved."""
+    if at < layout.command_end:
+        if at > 12:
+            data[7] = (data[7] + by) & 255
+            data[11] = (data[11] + by) & 255
+        return by
+    if layout.broker_at and layout.broker_at + 4 < at < layout.checksum_at - 2:
+        data[layout.broker_at + 3] = (data[layout.broker_at + 3] + by) & 255
+        return by
+    if layout.metadata_at + 4 <= at < layout.payload_at:
+        size = struct.unpack_from(">I", data, layout.metadata_at)[0]
+        struct.pack_into(">I", data, layout.metadata_at, (size + by) % 2**32)
+    return 0 if at >= layout.metadata_at else by
+
+
+def compare(make: MakeDecoder, random: Random, frames: int) -> None:
+    """Hold a decoder to the careful path on this many frames, most of them damaged."""
+    for first in range(0, frames, _STREAM):
+        count = min(_STREAM, frames - first)
+        stream: list[bytes] = []
+        base = [random_entry(random, number * 40) for number in range(12)]
+        layouts = [_Layout(data) for data in base]
+        for number in range(count):
+            which = number * len(base) // count
+            data = base[which]
+            stream.append(mutate(random, data, layouts[which]) if random.random() < 0.8 else data)
+        columns = random.choice([COLUMNS, USUAL, USUAL, frozenset({"value", "sequence_id"})])
+        fields: dict[str, Any] = {"max_rows": random.choice([3, 50, 10_000])}
+        if random.random() < 0.3:
+            fields["end"] = (LEDGER, random.randrange(480), random.randrange(3))
+        if random.random() < 0.1:
+            fields["published_from"] = TIME
+        start = EARLIEST_POSITION
+        if random.random() < 0.5:
+            start = Position(LEDGER, 40 * random.randrange(4), random.randrange(3))
+        wanted = options(columns, **fields)
+        joined = b"".join(stream)
+        blockwise(make, joined, wanted, start).same_as(careful(joined, wanted, start))

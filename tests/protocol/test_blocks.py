@@ -1,0 +1,524 @@
+"""Decoding in blocks: both implementations give the rows and errors of the careful path."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pulsar_spark.protocol import block_decoder, blocks
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.blocks import COLUMNS, DONE, FULL, BlockOptions, Decoder, Decompress
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
+from tests.protocol import block_mutations, golden
+from tests.protocol.block_streams import (
+    LEDGER,
+    LIMIT,
+    PARTITION,
+    TIME,
+    USUAL,
+    Outcome,
+    blockwise,
+    careful,
+    entry,
+    frames,
+    metadata,
+    options,
+)
+
+
+class Implementation:
+    """One of the implementations, by the names of the contract."""
+
+    def __init__(self, name: str, native: ModuleType | None) -> None:
+        self.name = name
+        chosen: Any = native or blocks
+        self.scan_messages = chosen.scan_messages
+        self.scan_receipts = chosen.scan_receipts
+        self._decoder: Any = native.BlockDecoder if native else block_decoder.BlockDecoder
+
+    def make(self, wanted: BlockOptions, decompress: Decompress) -> Decoder:
+        """Return a new decoder."""
+        decoder: Decoder = self._decoder(wanted, decompress)
+        return decoder
+
+    def read(
+        self,
+        *stream: bytes,
+        start: Position = EARLIEST_POSITION,
+        columns: Iterable[str] = COLUMNS,
+        **fields: Any,
+    ) -> Outcome:
+        """Read a stream, and assert that the careful path gives the same."""
+        wanted = options(columns, **fields)
+        data = b"".join(stream)
+        found = blockwise(self.make, data, wanted, start)
+        found.same_as(careful(data, wanted, start))
+        return found
+
+
+@pytest.fixture(params=["python", "native"])
+def impl(request: pytest.FixtureRequest) -> Implementation:
+    if request.param == "python":
+        return Implementation("python", None)
+    try:
+        return Implementation("native", import_module("pulsar_spark_native"))
+    except ImportError as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"the compiled implementation is not installed: {error}")
+
+
+# --- scanning -----------------------------------------------------------------------------
+
+
+def test_frames_of_one_consumer_are_found_up_to_one_of_another(impl: Implementation) -> None:
+    mine = [entry(number, b"x" * number, consumer_id=300) for number in range(5)]
+    other = entry(9, b"", consumer_id=301)
+    data = b"".join([b"before", *mine, other, other])
+    end = len(data) - 2 * len(other)
+    assert impl.scan_messages(data, 6, LIMIT) == (end, 300, 5)
+    assert impl.scan_messages(data, end, LIMIT) == (len(data), 301, 2)
+    assert impl.scan_messages(data, len(data), LIMIT) == (len(data), -1, 0)
+
+
+def test_a_frame_that_is_cut_is_not_found(impl: Implementation) -> None:
+    first, second = entry(0, b"abc"), entry(1, b"def")
+    data = first + second
+    for stop in range(len(data)):
+        found = impl.scan_messages(data[:stop], 0, LIMIT)
+        assert found == ((len(first), 3, 1) if stop >= len(first) else (0, -1, 0))
+
+
+def test_a_frame_above_the_limit_is_not_found(impl: Implementation) -> None:
+    small, large = entry(0, b""), entry(1, bytes(100))
+    data = small + large
+    assert impl.scan_messages(data, 0, len(large) - 4) == (len(data), 3, 2)
+    assert impl.scan_messages(data, 0, len(large) - 5) == (len(small), 3, 1)
+    assert impl.scan_messages(large, 0, len(large) - 5) == (0, -1, 0)
+
+
+def test_another_command_or_layout_is_not_found(impl: Implementation) -> None:
+    usual = entry(0, b"abc")
+    ping = bytes.fromhex("000000090000000508129201 00".replace(" ", ""))
+    assert impl.scan_messages(ping, 0, LIMIT) == (0, -1, 0)
+    assert impl.scan_messages(usual + ping, 0, LIMIT) == (len(usual), 3, 1)
+    for at in (4, 5, 6, 7, 8, 9, 10, 11, 12):
+        changed = bytearray(usual)
+        changed[at] ^= 0x81
+        assert impl.scan_messages(bytes(changed), 0, LIMIT) == (0, -1, 0), at
+    assert impl.scan_messages(b"", 0, LIMIT) == (0, -1, 0)
+    assert impl.scan_messages(bytes(40), 0, LIMIT) == (0, -1, 0)
+    assert impl.scan_messages(b"\xff" * 40, 0, LIMIT) == (0, -1, 0)
+
+
+def receipt(producer_id: int, sequence_id: int, *rest: int | None, **fields: int) -> bytes:
+    ledger_id, entry_id, highest = rest
+    command = pb.BaseCommand(type=pb.BaseCommand.SEND_RECEIPT)
+    found = command.send_receipt
+    found.producer_id, found.sequence_id = producer_id, sequence_id
+    found.message_id.ledgerId, found.message_id.entryId = ledger_id or 0, entry_id or 0
+    for name, value in fields.items():
+        setattr(found.message_id, name, value)
+    if highest is not None:
+        found.highest_sequence_id = highest
+    data = command.SerializeToString()
+    return (len(data) + 4).to_bytes(4, "big") + len(data).to_bytes(4, "big") + data
+
+
+def test_receipts_of_one_producer_are_found_with_their_numbers(impl: Implementation) -> None:
+    none = 2**64 - 1
+    parts = [
+        receipt(200, 0, 5, 0, none),
+        receipt(200, 127, 5, 127, 0),
+        receipt(200, 128, 5, 128, 227),
+        receipt(200, 2**40, 2**50, 2**33, None),
+        receipt(200, 5, none, none, none),
+        receipt(200, 6, 5, 6, none, partition=-1),
+    ]
+    data = b"".join([*parts, receipt(201, 7, 1, 1, None)])
+    end, producer_id, found = impl.scan_receipts(data, 0, LIMIT)
+    assert (end, producer_id) == (sum(map(len, parts)), 200)
+    assert found.typecode == "q"
+    assert list(found) == [
+        *(0, 0, 5, 0),
+        *(127, 127, 5, 127),
+        *(128, 227, 5, 128),
+        *(2**40, 2**40, 2**50, 2**33),
+        *(5, 5, -1, -1),
+        *(6, 6, 5, 6),
+    ]
+    assert impl.scan_receipts(data, end, LIMIT)[:2] == (len(data), 201)
+
+
+def test_what_is_no_usual_receipt_is_not_found(impl: Implementation) -> None:
+    usual = receipt(1, 2, 3, 4, 5)
+    for stop in range(len(usual)):
+        end, producer_id, found = impl.scan_receipts(usual[:stop], 0, LIMIT)
+        assert (end, producer_id, len(found)) == (0, -1, 0)
+    for at in range(12):
+        changed = bytearray(usual)
+        changed[at] ^= 0x81
+        assert impl.scan_receipts(bytes(changed), 0, LIMIT)[1] == -1, at
+    assert impl.scan_receipts(usual + entry(0, b""), 0, LIMIT)[:2] == (len(usual), 1)
+
+
+@pytest.mark.parametrize("name", golden.names())
+def test_recorded_conversations_are_scanned(impl: Implementation, name: str) -> None:
+    for connection in golden.manifest(name)["connections"]:
+        data = golden.stream(connection, "broker")
+        at = 0
+        for part in frames(data):
+            kind = part[9]
+            end, consumer_id, count = impl.scan_messages(data, at, 1 << 24)
+            assert (count > 0) == (kind == pb.BaseCommand.MESSAGE)
+            assert consumer_id == (part[13] if count else -1)
+            end, producer_id, found = impl.scan_receipts(data, at, 1 << 24)
+            assert (len(found) > 0) == (kind == pb.BaseCommand.SEND_RECEIPT)
+            assert producer_id == (part[13] if found else -1)
+            assert end >= at
+            at += len(part)
+
+
+# --- the usual shapes, of which none may need the careful path ----------------------------
+
+BATCH = [metadata(b"a"), metadata(b""), metadata(b"c" * 300)]
+PROPERTIES = [("a", "1"), ("ü", "\0"), ("a", "2"), ("", "")]
+
+
+def batch(count: int, size: int = 5, **fields: Any) -> list[Any]:
+    return [metadata(bytes([65 + i % 26]) * size, sequence_id=i, **fields) for i in range(count)]
+
+
+SHAPES: dict[str, list[bytes]] = {
+    "message": [entry(0, b"one"), entry(1, b"")],
+    "null": [entry(0, None), entry(1, None, partition_key="k")],
+    "key": [entry(0, b"v", partition_key="k"), entry(1, b"v", partition_key="")],
+    "long key": [entry(0, b"v", partition_key="k" * 300)],
+    "key of bytes": [
+        entry(0, b"v", partition_key="/w==", partition_key_b64_encoded=True),
+        entry(1, b"v", partition_key="", partition_key_b64_encoded=True),
+    ],
+    "payload like a key": [entry(0, b"2\x03abc"), entry(1, b"2"), entry(2, b"2\xff")],
+    "uncompressed size": [
+        entry(number, bytes(number), uncompressed_size=number) for number in range(300)
+    ],
+    "properties": [
+        entry(0, b"v", properties=PROPERTIES),
+        entry(1, b"v"),
+        entry(2, b"v", properties=PROPERTIES, partition_key="k"),
+        entry(3, b"v", properties=[("x" * 200, "y" * 20_000)]),
+    ],
+    "event time": [
+        entry(0, b"v", event_time=1500),
+        entry(1, b"v"),
+        entry(2, b"v", event_time=253_402_300_799_999),
+        entry(3, b"v", event_time=253_402_300_800_000),
+    ],
+    "publish time": [
+        entry(0, b"v", publish_time=0),
+        entry(1, b"v", publish_time=253_402_300_799_999),
+        entry(2, b"v", publish_time=253_402_300_800_000),
+    ],
+    "ordering key": [entry(0, b"v", ordering_key=b"\xff"), entry(1, b"v", ordering_key=b"")],
+    "schema version": [
+        entry(0, b"v", schema_version=bytes(8)),
+        entry(1, b"v", schema_version=bytes(8)),
+        entry(2, b"v", schema_version=b"\0" * 7 + b"\1"),
+        entry(3, BATCH, schema_version=b"\0" * 7 + b"\1"),
+        entry(4, b"v"),
+    ],
+    "replicated": [entry(0, b"v", replicated_from="r", replicate_to=["a", "b"]), entry(1, b"v")],
+    "passed on": [
+        entry(
+            0,
+            b"v",
+            deliver_at_time=5,
+            txnid_least_bits=3,
+            txnid_most_bits=4,
+            highest_sequence_id=9,
+            null_partition_key=True,
+        )
+    ],
+    "redelivered": [entry(0, b"v", redelivery_count=3), entry(1, b"v", consumer_epoch=0)],
+    "partitions": [entry(0, b"v", partition=None), entry(1, b"v", partition=7)],
+    "index": [
+        entry(0, b"v", index=4),
+        entry(1, BATCH, index=7, broker_timestamp=TIME),
+        entry(2, b"v", broker_timestamp=TIME),
+        entry(3, b"v"),
+    ],
+    "batch": [entry(0, BATCH), entry(1, BATCH[:1])],
+    "batch with keys": [entry(0, batch(5, partition_key="k", partition_key_b64_encoded=False))],
+    "batch with all": [
+        entry(
+            0,
+            [
+                metadata(b"a", properties=PROPERTIES, partition_key="/w==", event_time=5),
+                metadata(None, partition_key_b64_encoded=True, partition_key="/w==", sequence_id=7),
+                metadata(b"c", ordering_key=b"o", null_partition_key=True),
+                metadata(b"", properties=[("k", "v")]),
+            ],
+            highest_sequence_id=3,
+            partition_key="not the messages'",
+        )
+    ],
+    "large batch": [entry(0, batch(2000)), entry(1, batch(130, 7)), entry(2, batch(16))],
+    "LZ4": [
+        entry(0, batch(100, 50), codec=pb.LZ4),
+        entry(1, b"v" * 500, codec=pb.LZ4, partition_key="k"),
+        entry(2, batch(3), codec=pb.LZ4),
+    ],
+    "other codecs": [
+        entry(number, batch(20, 50), codec=codec)
+        for number, codec in enumerate([pb.ZLIB, pb.ZSTD, pb.SNAPPY])
+    ],
+    "ledgers": [
+        entry(number, b"v", ledger_id=ledger_id)
+        for ledger_id in (5, 127, 128, 2**40, 2**63 - 1)
+        for number in (0, 127, 128, 16_384)
+    ],
+    "producers taking turns": [
+        entry(
+            number,
+            b"v" * number,
+            producer_name=f"p-{number % 3}" * (1 + number % 3),
+            publish_time=TIME + number // 5,
+            sequence_id=number * 100,
+        )
+        for number in range(300)
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("columns", [COLUMNS, USUAL, {"value"}, set()], ids=len)
+def test_usual_entries_are_taken_in_blocks(
+    impl: Implementation, name: str, columns: Iterable[str]
+) -> None:
+    stream = SHAPES[name]
+    found = impl.read(*stream, columns=columns)
+    assert not found.slow
+    assert not found.errors
+    assert found.messages >= len(stream)
+    assert all(impl.read(part, columns=columns).rows() for part in stream if columns)
+
+
+@pytest.mark.parametrize("column", sorted(COLUMNS))
+def test_each_column_can_be_read_alone(impl: Implementation, column: str) -> None:
+    for stream in SHAPES.values():
+        assert not impl.read(*stream, columns={column}).slow
+
+
+def test_rows_hold_what_messages_say(impl: Implementation) -> None:
+    found = impl.read(*SHAPES["batch with all"], entry(1, b"v", partition_key="k"))
+    assert found.column("value") == [b"a", None, b"c", b"", b"v"]
+    assert found.column("key") == [b"/w==", b"\xff", None, None, b"k"]
+    assert found.column("properties")[0] == [("a", "2"), ("ü", "\0"), ("", "")]
+    assert found.column("message_id") == [
+        *(MessageId(LEDGER, 0, PARTITION, index, 4).serialize() for index in range(4)),
+        MessageId(LEDGER, 1, PARTITION).serialize(),
+    ]
+    assert found.column("sequence_id") == [0, 7, 2, 3, 1]
+    assert found.column("batch_index") == [0, 1, 2, 3, -1]
+    assert found.column("size") == [1, 0, 1, 0, 1]
+    assert found.position == Position(LEDGER, 2, 0)
+    assert found.messages == 5
+
+
+def test_runs_of_one_schema_version_are_told(impl: Implementation) -> None:
+    data = b"".join(SHAPES["schema version"])
+    decoder = impl.make(options({"value"}), lambda *_: b"")
+    assert decoder.decode(data, 0, len(data), EARLIEST_POSITION)[1] == DONE
+    columns = decoder.take()
+    assert columns is not None
+    one = b"\0" * 7 + b"\1"
+    assert list(columns.versions) == [(0, bytes(8)), (2, one), (6, b"")]
+    assert decoder.take() is None
+
+
+def test_a_row_is_located(impl: Implementation) -> None:
+    data = entry(4, b"v") + entry(5, BATCH) + entry(6, b"v")
+    decoder = impl.make(options({"value"}), lambda *_: b"")
+    decoder.decode(data, 0, len(data), Position(LEDGER, 5, 1))
+    columns = decoder.take()
+    assert columns is not None
+    assert [columns.locate(row) for row in range(3)] == [
+        (LEDGER, 5, 1, 3),
+        (LEDGER, 5, 2, 3),
+        (LEDGER, 6, -1, 0),
+    ]
+    for row in (-1, 3):
+        with pytest.raises(IndexError):
+            columns.locate(row)
+
+
+# --- frames that are left to the careful path ---------------------------------------------
+
+UNUSUAL: dict[str, bytes] = {
+    "marker": entry(1, b"", marker_type=10),
+    "encrypted": entry(1, b"v", encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")]),
+    "chunk": entry(1, b"v", uuid="u", num_chunks_from_msg=2, total_chunk_msg_size=2, chunk_id=0),
+    "compacted": entry(1, [metadata(b"", compacted_out=True), metadata(b"b")]),
+    "acknowledged in part": entry(1, BATCH, ack_set=[5]),
+    "unknown codec": entry(1, b"v", uncompressed_size=1).replace(b"\x48\x01", b"\x40\x09"),
+    "damaged LZ4": entry(1, b"v" * 100, codec=pb.LZ4, uncompressed_size=99),
+    "too large": entry(1, bytes(1000), codec=pb.LZ4, uncompressed_size=LIMIT + 1),
+    "not base64": entry(1, b"v", partition_key="@", partition_key_b64_encoded=True),
+    "not base64 in a batch": entry(
+        1, [metadata(b"v", partition_key="@", partition_key_b64_encoded=True)]
+    ),
+    "empty batch": entry(1, b"", num_messages_in_batch=0),
+    "negative batch": entry(1, b"", num_messages_in_batch=-1),
+    "batch with a message more": entry(1, BATCH, num_messages_in_batch=4),
+    "batch with a message less": entry(1, BATCH, num_messages_in_batch=2),
+    "huge batch": entry(1, BATCH, num_messages_in_batch=2**31 - 1),
+    "entry of 64 bits": entry(2**64 - 1, b"v", ledger_id=LEDGER - 1),
+    "redelivered too often": entry(1, b"v", redelivery_count=2**31),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_other_entries_are_left_to_the_careful_path(impl: Implementation, name: str) -> None:
+    # The checksum is made anew for those that were changed.
+    found = impl.read(
+        entry(0, b"before", ledger_id=LEDGER - 1),
+        block_mutations.checked(UNUSUAL[name]),
+        entry(2, b"behind"),
+    )
+    assert len(found.slow) == 1
+    assert found.column("value")[0] == b"before"
+    assert found.column("value")[-1] == b"behind"
+
+
+def test_a_wrong_checksum_is_left_to_the_careful_path(impl: Implementation) -> None:
+    for content in (b"v", BATCH):
+        damaged = bytearray(entry(1, content))
+        damaged[-1] ^= 1
+        found = impl.read(entry(0, b"v"), bytes(damaged), entry(2, b"v"))
+        assert [error[1] for error in found.errors] == ["ChecksumMismatch"]
+        assert len(found.rows()) == 2
+
+
+# --- ranges -------------------------------------------------------------------------------
+
+STREAM = [
+    entry(0, b"0"),
+    entry(1, BATCH),
+    entry(2, b"2"),
+    entry(3, BATCH, codec=pb.LZ4),
+    entry(4, b"4"),
+]
+
+
+@pytest.mark.parametrize("start", range(6))
+@pytest.mark.parametrize("stop", range(6))
+@pytest.mark.parametrize("first,last", [(0, 0), (1, 2), (3, 1), (4, 0)])
+def test_a_range_begins_and_ends_where_it_should(
+    impl: Implementation, start: int, stop: int, first: int, last: int
+) -> None:
+    end = (LEDGER, stop, last)
+    found = impl.read(*STREAM, start=Position(LEDGER, start, first), end=end)
+    assert not found.slow
+
+
+def test_a_range_ends_in_a_ledger_that_is_gone(impl: Implementation) -> None:
+    found = impl.read(*STREAM, entry(0, b"", ledger_id=80), end=(79, 5, 0))
+    assert found.ended
+    assert len(found.rows()) == 9
+    assert impl.read(*STREAM, end=(LEDGER - 1, 9, 0)).rows() == []
+
+
+def test_entries_before_the_position_are_passed_by_whatever_is_in_them(
+    impl: Implementation,
+) -> None:
+    damaged = bytearray(entry(0, b"abc"))
+    damaged[-1] ^= 1
+    found = impl.read(bytes(damaged), entry(1, BATCH), entry(2, b"v"), start=Position(LEDGER, 2))
+    assert found.messages == 5
+    assert not found.errors
+    assert not found.slow
+
+
+@pytest.mark.parametrize("low,high", [(None, TIME), (TIME, None), (TIME + 1, TIME + 2), (5, 5)])
+def test_entries_of_other_times_give_no_rows_but_cost_permits(
+    impl: Implementation, low: int | None, high: int | None
+) -> None:
+    contents: list[Any] = [b"v", BATCH, b"v"]
+    stream = [
+        entry(number, content, publish_time=TIME + number, codec=codec)
+        for number, content in enumerate(contents)
+        for codec in (pb.NONE, pb.LZ4)
+    ]
+    found = impl.read(*stream, published_from=low, published_before=high)
+    assert not found.slow
+    # Each entry came twice, and is passed by when it comes again.
+    assert found.messages == 10
+
+
+# --- bounds -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_rows", [1, 2, 7, 100])
+@pytest.mark.parametrize("name", ["large batch", "producers taking turns", "LZ4", "batch with all"])
+def test_no_more_rows_than_are_wanted(impl: Implementation, name: str, max_rows: int) -> None:
+    if max_rows == 1 and name == "large batch":
+        max_rows = 3
+    found = impl.read(*SHAPES[name], max_rows=max_rows, columns=USUAL)
+    assert not found.slow
+    assert max(found.sizes) <= max_rows
+    assert sum(found.sizes) == len(found.rows())
+
+
+def test_no_more_bytes_than_are_wanted(impl: Implementation) -> None:
+    stream = [entry(number, batch(50, 100)) for number in range(10)]
+    stream += [entry(10, bytes(9000)), entry(11, bytes(10)), entry(12, bytes(5000))]
+    found = impl.read(*stream, max_bytes=2000)
+    assert not found.slow
+    assert max(found.sizes) <= 2000 // 100
+    assert found.sizes[-3:] == [1, 1, 1]
+    whole = impl.read(*stream, max_bytes=6000)
+    assert whole.sizes[:10] == [50] * 10
+
+
+def test_a_full_decoder_goes_on_where_it_was(impl: Implementation) -> None:
+    data = b"".join(STREAM)
+    decoder = impl.make(options(max_rows=2, columns={"value"}), lambda *_: b"")
+    at, status, messages, position = decoder.decode(data, 0, len(data), EARLIEST_POSITION)
+    assert (status, messages, position) == (FULL, 1, (LEDGER, 1, 0))
+    assert (decoder.rows, at) == (1, len(STREAM[0]))
+    assert decoder.take() is not None
+    at, status, messages, position = decoder.decode(data, at, len(data), position)
+    assert (status, messages, position) == (FULL, 0, (LEDGER, 1, 2))
+    # Nothing is taken as long as the rows are not.
+    assert decoder.decode(data, at, len(data), position)[1] == FULL
+    assert decoder.rows == 2
+
+
+# --- any bytes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_bytes_give_what_the_careful_path_gives(impl: Implementation, seed: int) -> None:
+    block_mutations.compare(impl.make, random.Random(seed), frames=1500)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_million_damaged_frames_give_what_the_careful_path_gives(impl: Implementation) -> None:
+    # The rest of a million is for the compiled one, which damage could hurt more.
+    count = 1_000_000 if impl.name == "native" else 100_000
+    block_mutations.compare(impl.make, random.Random(77), frames=count)
+
+
+@pytest.mark.parametrize("name", golden.names())
+def test_recorded_entries_give_what_the_careful_path_gives(impl: Implementation, name: str) -> None:
+    for connection in golden.manifest(name)["connections"]:
+        data = golden.stream(connection, "broker")
+        found = [part for part in frames(data) if part[9] == pb.BaseCommand.MESSAGE]
+        impl.read(*found, max_payload=1 << 24)
