@@ -9,16 +9,19 @@ import threading
 from collections.abc import Callable
 
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.errors import OperationTimeout
+from pulsar_spark.errors import OperationTimeout, ProducerQueueFull
 
 logger = logging.getLogger(__name__)
+
+MAX_WAITING = 50_000
+"""Callbacks that may wait for those before them; who sends has to wait then."""
 
 
 class CallbackThread:
     """Runs what it is given one after the other; its thread starts with the first callback.
 
-    Receipts must not wait for users' code, which may itself wait for a receipt. What callbacks
-    raise is logged.
+    Receipts must not wait for users' code, which may itself wait for a receipt, so `run` takes
+    everything; it is the senders whom `wait_for_room` holds back. What callbacks raise is logged.
     """
 
     def __init__(self, name: str = "pulsar-spark-callbacks") -> None:
@@ -26,26 +29,46 @@ class CallbackThread:
         self._pid = os.getpid()
         self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        # The following are guarded by _lock.
         self._thread: threading.Thread | None = None
+        self._senders = 0
+
+    def wait_for_room(self, deadline: Deadline) -> None:
+        """Wait until callbacks that are slower than their sends have caught up.
+
+        Does nothing on the thread itself. Raises ProducerQueueFull at the deadline.
+        """
+        if self._queue.qsize() < MAX_WAITING or self._elsewhere():
+            return
+        with self._room:
+            self._senders += 1
+            try:
+                while self._queue.qsize() >= MAX_WAITING:
+                    if not self._room.wait(min(deadline.remaining(), threading.TIMEOUT_MAX)):
+                        raise ProducerQueueFull(
+                            f"{MAX_WAITING} callbacks of sends wait for those before them",
+                            "Let callbacks do less, or hand their work to threads of your own.",
+                        )
+            finally:
+                self._senders -= 1
 
     def run(self, callback: Callable[[], object]) -> None:
         """Run a callback after those that were given before. Never blocks."""
         self._queue.put(callback)
         if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-                    self._thread.start()
+            self._start()
 
     def drain(self, deadline: Deadline) -> None:
         """Return when all callbacks that were given before have run.
 
-        Does nothing on the thread itself. Raises OperationTimeout at the deadline.
+        Does nothing on the thread itself, and in a forked child, which has no such thread.
+        Raises OperationTimeout at the deadline.
         """
-        if self._thread is None or threading.current_thread() is self._thread:
+        if self._elsewhere() or (self._thread is None and self._queue.empty()):
             return
         done = threading.Event()
-        self._queue.put(done.set)
+        self.run(done.set)
         if not done.wait(min(deadline.remaining(), threading.TIMEOUT_MAX)):
             raise OperationTimeout(
                 "callbacks of sends have not returned in time",
@@ -61,8 +84,22 @@ class CallbackThread:
         if threading.current_thread() is not thread:
             thread.join(timeout)
 
+    def _elsewhere(self) -> bool:
+        return os.getpid() != self._pid or threading.current_thread() is self._thread
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                # Where no thread can be started now, the next callback tries again.
+                thread.start()
+                self._thread = thread
+
     def _work(self) -> None:
         while (callback := self._queue.get()) is not None:
+            if self._senders and self._queue.qsize() <= MAX_WAITING // 2:
+                with self._room:
+                    self._room.notify_all()
             try:
                 callback()
             except Exception:

@@ -161,7 +161,8 @@ class PulsarProducer:
 
         Callbacks run on a thread of the client, in order. If the queue is full, the call waits
         where the producer was made with `block_if_queue_full`, otherwise the callback is told
-        ProducerQueueIsFull. Raises InvalidRow and OptionError for what cannot be a message.
+        ProducerQueueIsFull. Raises InvalidRow and OptionError for what cannot be a message, and
+        ProducerQueueFull where callbacks have been far too slow for the send timeout.
         """
         message = self._message(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp
@@ -172,6 +173,7 @@ class PulsarProducer:
             if callback is not None:
                 callback(result_of(error), _wrap(message_id))
 
+        self._callbacks.wait_for_room(Deadline(self._rules.send_timeout))
         complete = DeferredCallback(tell, self._callbacks.run)
         try:
             partition = self._route(message)

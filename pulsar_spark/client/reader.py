@@ -99,7 +99,7 @@ class _Merged:
     def __init__(self, sources: list[PartitionSource]) -> None:
         self._stopped = threading.Event()
         self._queue: queue.Queue[Message] = queue.Queue(maxsize=_QUEUED_MESSAGES)
-        self._error: PulsarError | None = None
+        self._error: Exception | None = None
         self._threads = [
             threading.Thread(
                 target=self._pump, args=(source,), name=f"pulsar-reader-{source.topic}", daemon=True
@@ -111,8 +111,10 @@ class _Merged:
 
     def next(self, timeout: float) -> Message | None:
         """As `PartitionSource.next`; an error of one partition is raised at once, and stays."""
-        if self._error is not None:
+        if isinstance(self._error, PulsarError):
             raise self._error.with_context()
+        if self._error is not None:
+            raise self._error
         try:
             return self._queue.get(timeout=timeout)
         except queue.Empty:
@@ -130,7 +132,8 @@ class _Merged:
                 message = source.next(_SLICE)
                 if message is not None:
                     self._put(message)
-        except PulsarError as error:
+        except Exception as error:
+            # Whatever it is, the caller is told.
             self._error = error
         finally:
             source.close()
@@ -272,7 +275,7 @@ class PulsarReader:
                 continue
             except ClosedError:
                 return
-            except PulsarError:
+            except Exception:
                 logger.exception("reading %s for a listener has ended", self._topic)
                 return
             try:

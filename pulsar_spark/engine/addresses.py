@@ -75,10 +75,13 @@ def parse_service_url(text: str) -> ServiceUrl:
     return ServiceUrl(tls, tuple(dict.fromkeys(hosts)))
 
 
-def parse_broker_url(text: str) -> ServiceUrl:
-    """Return the parts of a URL that a broker named; raises RemoteProtocolError if it is none."""
+def parse_broker_url(text: str | bytes) -> ServiceUrl:
+    """Return the parts of a URL that a broker named; raises RemoteProtocolError if it is none.
+
+    Protobuf hands out bytes where a text is not UTF-8.
+    """
     try:
-        url = parse_service_url(text)
+        url = parse_service_url(text) if isinstance(text, str) else None
     except (OptionError, UnsupportedFeature):
         url = None
     if url is None or len(url.hosts) != 1:

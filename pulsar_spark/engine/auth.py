@@ -6,8 +6,10 @@ the connection needs to know, so another method is another `AuthProvider`.
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import quote, quote_plus
 
 from pulsar_spark.engine.options import AuthOptions
 from pulsar_spark.errors import AuthenticationError, OptionError, UnsupportedFeature
@@ -47,6 +49,8 @@ class TokenAuth:
     def __init__(self, token: str | None = None, token_file: str | None = None) -> None:
         if (token is None) == (token_file is None):
             raise OptionError("token authentication takes either a token or a token file")
+        if token is not None:
+            _check_text(token, "the token")
         self._token = token
         self._file = token_file
 
@@ -75,6 +79,8 @@ class BasicAuth:
     method_name = "basic"
 
     def __init__(self, username: str, password: str) -> None:
+        _check_text(username, "the user name")
+        _check_text(password, "the password")
         self._username = username
         self._password = password
 
@@ -84,6 +90,30 @@ class BasicAuth:
     def auth_data(self) -> bytes | None:
         """Return ``user:password``."""
         return f"{self._username}:{self._password}".encode()
+
+
+def _check_text(text: str, what: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # Raised anew: the codec's own error holds the text.
+        raised = OptionError(f"{what} holds characters that are not Unicode")
+    else:
+        return
+    raise raised
+
+
+def forms_of(data: bytes, method: str) -> frozenset[str | bytes]:
+    """Return the forms in which credentials that a broker was sent can be in what it says."""
+    plain = {data}
+    if method == BasicAuth.method_name:
+        plain.add(data.partition(b":")[2])
+    forms: set[str | bytes] = set()
+    for secret in plain - {b""}:
+        encoded = base64.b64encode(secret), base64.urlsafe_b64encode(secret)
+        forms |= {secret, quote(secret), quote_plus(secret), secret.hex(), *encoded}
+        forms |= {code.rstrip(b"=") for code in encoded}
+    return frozenset(forms)
 
 
 def provider_for(options: AuthOptions) -> AuthProvider:

@@ -24,7 +24,7 @@ from google.protobuf.message import Message
 
 from pulsar_spark import __version__
 from pulsar_spark.engine.addresses import BrokerAddress
-from pulsar_spark.engine.auth import AuthProvider, NoAuth
+from pulsar_spark.engine.auth import AuthProvider, NoAuth, forms_of
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.requests import (
     ANSWERS,
@@ -38,10 +38,13 @@ from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.transport import Transport, Writer
 from pulsar_spark.errors import (
     AuthenticationError,
+    BrokerError,
     ClosedError,
     ConnectError,
     ConnectionLost,
     PulsarError,
+    RemoteProtocolError,
+    from_server_error,
     redact,
 )
 from pulsar_spark.protocol import commands
@@ -211,6 +214,8 @@ class ClientConnection:
         self._requests = RequestTable()
         self._error: PulsarError | None = None
         self._challenges = 0
+        # What the broker was told, in every form in which it might say it again.
+        self._secrets: frozenset[str | bytes] = frozenset()
         # The following belong to the receive thread.
         self._login_steps = 0
         self._logged_unknown = False
@@ -224,7 +229,14 @@ class ClientConnection:
     def start(self) -> Future[ClientConnection]:
         """Begin to connect; the future gives this connection, or ConnectError or a refusal."""
         self._check_process()
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            # There is no thread that could end it.
+            self._error = ConnectError(
+                f"no thread could be started ({error})", broker=self.address.physical
+            )
+            self._ready.set_exception(self._error)
         return self._ready
 
     def open(self) -> ClientConnection:
@@ -289,8 +301,7 @@ class ClientConnection:
         with self._mutex:
             command = builder(self._requests.next_id())
             request_id = getattr(command, BODY_FIELDS[command.type]).request_id
-            name = pb.BaseCommand.Type.Name(command.type)
-            request = Request(request_id, name, timeout, asked_consumer(command))
+            request = Request(request_id, command.type, timeout, asked_consumer(command))
             try:
                 self._check_open()
                 self._requests.add(request)
@@ -307,10 +318,17 @@ class ClientConnection:
                 request.set_exception(error)
         return request
 
+    def refusal(self, code: int, text: str | bytes, **context: Any) -> BrokerError:
+        """Return the error for what the broker refuses with, without what it may know of ours."""
+        context.setdefault("broker", self.address.logical)
+        return from_server_error(code, text, self._secrets, **context)
+
     def forget(self, request: Future[Any]) -> bool:
         """Stop waiting for a request: a later answer is ignored. Return whether it was open."""
         with self._mutex:
-            return self._requests.take(cast(Request, request).request_id) is not None
+            request_id = cast(Request, request).request_id
+            self._core.forget_request(request_id)
+            return self._requests.take(request_id) is not None
 
     def send(self, command: pb.BaseCommand) -> bool:
         """Send a command, or have it sent when the broker takes it; never waits for that.
@@ -504,6 +522,8 @@ class ClientConnection:
     def _expire_requests(self, now: float) -> None:
         with self._mutex:
             expired = self._requests.take_expired(now)
+            for request in expired:
+                self._core.forget_request(request.request_id)
         for request in expired:
             request.set_exception(request.timeout_error(self.address.logical))
 
@@ -529,21 +549,32 @@ class ClientConnection:
             raise kind("the broker ended the connection", broker=self.address.logical)
 
     def _on_answer(self, kind: int, body: Any) -> None:
-        error = error_in(body, self.address.logical)
+        error: PulsarError | None = error_in(body, self.address.logical, self._secrets)
         if error is not None and not self._ready.done():
             raise error
         with self._mutex:
             request = self._requests.get(body.request_id)
+            fits = request is not None and kind in request.answers
             # A producer that has to wait for its turn gets a second answer to its request.
-            waits = kind == _T.PRODUCER_SUCCESS and not body.producer_ready
+            waits = fits and kind == _T.PRODUCER_SUCCESS and not body.producer_ready
             if request is not None and not waits:
                 self._requests.take(body.request_id)
         if request is None:
             self._log_unknown(kind, body.request_id)
+        elif not fits:
+            with self._mutex:
+                self._core.forget_request(body.request_id)
+            request.set_exception(self._wrong_answer(request, kind))
         elif error is not None:
             request.set_exception(error)
         elif not waits:
             request.set_result(body)
+
+    def _wrong_answer(self, request: Request, kind: int) -> RemoteProtocolError:
+        name = pb.BaseCommand.Type.Name(kind)
+        return RemoteProtocolError(
+            f"the broker answered {request.what} with {name}", broker=self.address.logical
+        )
 
     def _on_sent_away(self, consumer_id: int) -> None:
         """Wait no longer for what a broker was asked about a consumer that it has no more."""
@@ -571,8 +602,9 @@ class ClientConnection:
     def _on_challenge(self, body: pb.CommandAuthChallenge) -> None:
         method = body.challenge.auth_method_name
         if method != self._auth.method_name:
+            shown = redact(method, self._secrets)[:100]
             raise AuthenticationError(
-                f"the broker asks for credentials of the method {redact(method[:100])!r}, "
+                f"the broker asks for credentials of the method {shown!r}, "
                 f"{self._auth.method_name!r} is configured",
                 broker=self.address.logical,
             )
@@ -589,7 +621,12 @@ class ClientConnection:
             start = self._challenges == 1
         if start:
             name = f"pulsar-auth-{self.address.logical}"
-            threading.Thread(target=self._refresh, name=name, daemon=True).start()
+            try:
+                threading.Thread(target=self._refresh, name=name, daemon=True).start()
+            except RuntimeError as error:
+                raise ConnectionLost(
+                    f"no thread could be started ({error})", broker=self.address.logical
+                ) from None
 
     def _refresh(self) -> None:
         answered = 0
@@ -605,10 +642,15 @@ class ClientConnection:
                 self.send(commands.auth_response(CLIENT_VERSION, self._auth.method_name, data))
         except PulsarError as error:
             self._fail(error)
+        except Exception:
+            logger.exception("%s: credentials could not be renewed", self.address.logical)
+            self._fail(
+                ConnectionLost("an internal error, see the log", broker=self.address.logical)
+            )
 
     def _credentials(self) -> bytes | None:
         try:
-            return self._auth.auth_data()
+            data = self._auth.auth_data()
         except PulsarError:
             raise
         except Exception as error:
@@ -617,6 +659,9 @@ class ClientConnection:
                 f"credentials could not be had ({type(error).__name__})",
                 broker=self.address.logical,
             ) from None
+        if data:
+            self._secrets |= forms_of(data, self._auth.method_name)
+        return data
 
     # --- the end ------------------------------------------------------------------------------
 

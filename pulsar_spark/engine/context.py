@@ -14,7 +14,7 @@ from pulsar_spark.engine.addresses import BrokerAddress, assigned_broker, parse_
 from pulsar_spark.engine.auth import provider_for
 from pulsar_spark.engine.connection import ClientConnection
 from pulsar_spark.engine.inflight_window import MemoryBudget
-from pulsar_spark.engine.lookup import Lookup, attach_once
+from pulsar_spark.engine.lookup import Lookup, attach_once, partition_count
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.retry import Deadline, retrying
@@ -28,7 +28,6 @@ from pulsar_spark.errors import (
     TopicNotFound,
     UnsupportedFeature,
 )
-from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.topic_name import TopicName
 
@@ -85,8 +84,8 @@ class ConnectionPool:
             connection = self._connections.get(address)
             if connection is None or connection.closed:
                 connection = ClientConnection(address, self.options, self.auth)
-                self._connections[address] = connection
                 self._starting[address] = connection.start()
+                self._connections[address] = connection
             return self._starting[address]
 
     def get(self, address: BrokerAddress) -> ClientConnection:
@@ -228,13 +227,7 @@ class ClientContext:
 
         def attempt(deadline: Deadline) -> Operation[int]:
             connection = yield from self.pool.service_operation()
-            answer: pb.CommandPartitionedTopicMetadataResponse = yield connection.request_async(
-                lambda request_id: commands.partitioned_metadata(
-                    str(name), request_id, auto_create=True
-                ),
-                deadline.remaining(),
-            )
-            return answer.partitions
+            return (yield from partition_count(connection, str(name), deadline, auto_create=True))
 
         try:
             return run(lambda deadline: retrying(attempt, deadline), self.options.operation_timeout)

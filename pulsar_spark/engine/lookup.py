@@ -23,7 +23,6 @@ from pulsar_spark.errors import (
     PulsarError,
     RemoteProtocolError,
     TopicNotFound,
-    from_server_error,
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -42,6 +41,9 @@ _ANY_DOMAIN = pb.CommandGetTopicsOfNamespace.ALL
 _BEFORE_SECOND_LOOK = 0.1
 
 _LookupType = pb.CommandLookupTopicResponse
+
+MAX_PARTITIONS = 100_000
+"""No broker is believed that claims more: each partition costs it and us a consumer."""
 
 WITHOUT_CREATION = "supports_get_partitioned_metadata_without_auto_creation"
 """Feature of brokers that can be asked for partitions without creating the topic."""
@@ -89,7 +91,7 @@ class Lookup:
             answer: pb.CommandLookupTopicResponse = yield connection.request_async(
                 builder, deadline.attempt()
             )
-            host = self._named_host(answer)
+            host = self._named_host(connection, answer)
             if answer.response == _LookupType.Connect:
                 through = connection.address.physical
                 physical = through if answer.proxy_through_service_url else host
@@ -107,9 +109,11 @@ class Lookup:
             topic, request_id, authoritative=authoritative, advertised_listener_name=listener
         )
 
-    def _named_host(self, answer: pb.CommandLookupTopicResponse) -> str:
+    def _named_host(
+        self, connection: ClientConnection, answer: pb.CommandLookupTopicResponse
+    ) -> str:
         if answer.response == _LookupType.Failed:
-            raise from_server_error(0, answer.message)
+            raise connection.refusal(0, answer.message)
         tls = self.pool.service_url.tls
         url = parse_broker_url(answer.brokerServiceUrlTls if tls else answer.brokerServiceUrl)
         if url.tls != tls:
@@ -142,13 +146,7 @@ class Lookup:
             names = yield from self.topics_operation(name.namespace_name, deadline, _ANY_DOMAIN)
             if str(name) not in names and str(name.partitioned) not in names:
                 raise TopicNotFound("the topic does not exist")
-        answer: pb.CommandPartitionedTopicMetadataResponse = yield connection.request_async(
-            lambda request_id: commands.partitioned_metadata(topic, request_id),
-            deadline.attempt(),
-        )
-        if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
-            raise from_server_error(0, answer.message)
-        return answer.partitions
+        return (yield from partition_count(connection, topic, deadline))
 
     def topics_of_namespace(self, namespace: str, pattern: str | None = None) -> list[str]:
         """Return the full names of the persistent topics of ``tenant/namespace``, sorted.
@@ -206,7 +204,13 @@ class Lookup:
         with TemporaryConsumer(connection, topic) as consumer:
             yield consumer.subscribe(LATEST_POSITION, deadline)
             answer: pb.CommandGetLastMessageIdResponse = yield consumer.last_message_id(deadline)
-        return MessageId.from_pb(answer.last_message_id)
+        last = MessageId.from_pb(answer.last_message_id)
+        if last.ledger_id < -1 or last.entry_id < -1:
+            raise RemoteProtocolError(
+                "the broker named a last message with impossible numbers",
+                broker=connection.address.logical,
+            )
+        return last
 
     # --- asking -------------------------------------------------------------------------------
 
@@ -231,6 +235,26 @@ class Lookup:
             name: result.with_context(topic=name) if isinstance(result, PulsarError) else result
             for name, result in zip(names, results, strict=True)
         }
+
+
+def partition_count(
+    connection: ClientConnection, topic: str, deadline: Deadline, *, auto_create: bool = False
+) -> Operation[int]:
+    """Return an operation that asks a connection for a topic's number of partitions."""
+    answer: pb.CommandPartitionedTopicMetadataResponse = yield connection.request_async(
+        lambda request_id: commands.partitioned_metadata(
+            topic, request_id, auto_create=auto_create
+        ),
+        deadline.attempt(),
+    )
+    if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
+        raise connection.refusal(0, answer.message)
+    if answer.partitions > MAX_PARTITIONS:
+        raise RemoteProtocolError(
+            f"the broker claims that the topic has {answer.partitions} partitions",
+            broker=connection.address.logical,
+        )
+    return answer.partitions
 
 
 class _Visitor:

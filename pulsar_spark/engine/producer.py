@@ -39,7 +39,6 @@ from pulsar_spark.errors import (
     PulsarError,
     RemoteProtocolError,
     TopicTerminated,
-    from_server_error,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageId
@@ -398,7 +397,7 @@ class Producer:
             if registration is not self._registration:
                 return
             verdict = self._window.pending.judge(command.sequence_id)
-        error = from_server_error(command.error, command.message, **self._where())
+        error = registration.connection.refusal(command.error, command.message, **self._where())
         if isinstance(error, _FATAL_SEND_ERRORS) or (
             isinstance(error, BrokerChecksumError) and verdict is Verdict.OLDEST
         ):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future
+from functools import cache
 from typing import Any
 
 from google.protobuf.message import Message
@@ -31,6 +33,16 @@ ANSWERS = frozenset(
 ) | {_T.SUCCESS, _T.ERROR}
 """Types of the commands that answer a request."""
 
+
+@cache
+def answers_to(kind: int) -> frozenset[int]:
+    """Return the types of the commands that answer a request of type `kind`."""
+    name = pb.BaseCommand.Type.Name(kind).removesuffix("_REQUEST")
+    own = (f"{name}_RESPONSE", f"{name}_SUCCESS")
+    found = [number for other, number in pb.BaseCommand.Type.items() if other in own]
+    return frozenset((*(found or [_T.SUCCESS]), _T.ERROR))
+
+
 # A broker that sends a consumer away need not answer these. It does answer a SEEK, for which it
 # sends its consumer away.
 _QUESTIONS = frozenset({_T.GET_LAST_MESSAGE_ID, _T.CONSUMER_STATS})
@@ -39,16 +51,18 @@ _QUESTIONS = frozenset({_T.GET_LAST_MESSAGE_ID, _T.CONSUMER_STATS})
 class Request(Future[Any]):
     """An answer that is waited for; its result is the answering command's own message.
 
-    `asked` is the id of the consumer that a question is about.
+    `kind` is the type of the command that asks, `asked` the id of the consumer that a question
+    is about.
     """
 
     def __init__(
-        self, request_id: int, what: str, timeout: float, asked: int | None = None
+        self, request_id: int, kind: int, timeout: float, asked: int | None = None
     ) -> None:
         super().__init__()
         self.request_id = request_id
         self.asked = asked
-        self.what = what
+        self.what = pb.BaseCommand.Type.Name(kind)
+        self.answers = answers_to(kind)
         self.timeout = timeout
         self.deadline = time.monotonic() + timeout
         # An answer belongs to the receive thread: nobody else may cancel the wait for it.
@@ -133,13 +147,16 @@ def asked_consumer(command: pb.BaseCommand) -> int | None:
     return int(getattr(command, BODY_FIELDS[command.type]).consumer_id)
 
 
-def error_in(body: Message, broker: str) -> BrokerError | None:
-    """Return the error that an answer carries, None if the request was carried out."""
+def error_in(body: Message, broker: str, secrets: Iterable[str | bytes] = ()) -> BrokerError | None:
+    """Return the error that an answer carries, None if the request was carried out.
+
+    `secrets` are the credentials that the broker was given, and might repeat.
+    """
     fields = body.DESCRIPTOR.fields_by_name
     for code_field, text_field in (("error", "message"), ("error_code", "error_message")):
         if code_field in fields and body.HasField(code_field):
             code, text = getattr(body, code_field), getattr(body, text_field)
-            return from_server_error(code, text, broker=broker)
+            return from_server_error(code, text, secrets, broker=broker)
     return None
 
 

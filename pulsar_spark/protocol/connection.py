@@ -114,6 +114,10 @@ class Connection:
         self._outgoing.append(encode_command(command))
         return True
 
+    def forget_request(self, request_id: int) -> None:
+        """Wait no longer for the answer to a request that was sent; a later one is harmless."""
+        self.conversation.forget_request(request_id)
+
     def send_payload(self, command: pb.BaseCommand, metadata: bytes, payload: Buffer) -> bool:
         """Queue a SEND or MESSAGE with its serialized metadata; returns and raises as `send`."""
         if not self.conversation.apply(self.role, command):

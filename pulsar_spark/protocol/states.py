@@ -271,6 +271,16 @@ class Conversation:
         self._apply_connection(sender, _T.MESSAGE)
         return self._step(sender, _T.MESSAGE, CONSUMER, self._consumers, consumer_id)
 
+    def forget_request(self, request_id: int) -> None:
+        """Wait no longer for the answer to a request; a later one changes nothing."""
+        kind, owner = self._requests.pop(request_id, (None, 0))
+        for asked, states in (
+            (_T.CLOSE_PRODUCER, self._producers),
+            (_T.CLOSE_CONSUMER, self._consumers),
+        ):
+            if kind == asked and states.get(owner) is State.CLOSING:
+                del states[owner]
+
     def _apply_connection(self, sender: Role, kind: int) -> State:
         after = CONNECTION[self.connection].get((sender, kind))
         if after is None:

@@ -59,12 +59,15 @@ class TopicName:
     local_name: str
 
     @classmethod
-    def parse(cls, text: str) -> TopicName:
+    def parse(cls, text: str | bytes) -> TopicName:
         """Return the topic that `text` names in any notation.
 
         Raises InvalidTopicName for empty or blank parts, an unknown domain, characters that
-        a tenant or namespace cannot have, more than MAX_NAME_BYTES, or text that is not Unicode.
+        a tenant or namespace cannot have, more than MAX_NAME_BYTES, or text that is not Unicode
+        (protobuf hands out bytes where a text is not UTF-8).
         """
+        if isinstance(text, bytes):
+            raise _invalid(text.decode("utf-8", "replace"), "it is not UTF-8")
         if len(text) > MAX_NAME_BYTES:
             raise _invalid(text, f"it has more than {MAX_NAME_BYTES} bytes")
         domain, separator, rest = text.partition("://")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 import time
 
 import pytest
 
+from pulsar_spark.client import callbacks as module
 from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.errors import OperationTimeout
+from pulsar_spark.errors import OperationTimeout, ProducerQueueFull
+from tests.support.waiting import finish
 
 
 def test_callbacks_run_in_order_on_one_thread() -> None:
@@ -77,3 +80,74 @@ def test_a_callback_may_wait_for_callbacks_without_an_end() -> None:
     callbacks.run(wait)
     assert done.wait(5)
     time.sleep(0.01)
+
+
+def test_callbacks_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 10)
+    callbacks = CallbackThread()
+    release, begun = threading.Event(), threading.Event()
+
+    def occupy() -> None:
+        begun.set()
+        release.wait(60)
+
+    callbacks.run(occupy)
+    assert begun.wait(30)
+    for _ in range(10):
+        callbacks.wait_for_room(Deadline(0.0))
+        callbacks.run(lambda: None)
+    with pytest.raises(ProducerQueueFull, match="10 callbacks of sends wait"):
+        callbacks.wait_for_room(Deadline(0.01))
+    sender = threading.Thread(target=callbacks.wait_for_room, args=(Deadline(60),))
+    sender.start()
+    release.set()
+    finish(sender)
+    callbacks.close()
+
+
+def test_a_callback_that_sends_does_not_wait_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 1)
+    callbacks = CallbackThread()
+    done = threading.Event()
+
+    def send_more() -> None:
+        callbacks.run(done.set)
+        callbacks.run(lambda: None)
+        callbacks.wait_for_room(Deadline(60))
+
+    callbacks.run(send_more)
+    assert done.wait(30)
+    callbacks.close()
+
+
+@pytest.mark.fault(75)
+def test_a_thread_that_could_not_start_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    callbacks = CallbackThread()
+    done: list[int] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            callbacks.run(lambda: done.append(1))
+    callbacks.drain(Deadline(30))
+    assert done == [1]
+    callbacks.close()
+
+
+@pytest.mark.fault(75)
+def test_a_forked_child_does_not_wait_for_callbacks() -> None:
+    callbacks = CallbackThread()
+    callbacks.run(lambda: None)
+    callbacks.drain(Deadline(30))
+
+    def leave() -> None:
+        callbacks.drain(Deadline(3600))
+        callbacks.close()
+
+    child = multiprocessing.get_context("fork").Process(target=leave)
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
+    callbacks.close()

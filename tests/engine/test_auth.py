@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_spark.engine.auth import BasicAuth, NoAuth, TokenAuth, provider_for
+from pulsar_spark.engine.auth import BasicAuth, NoAuth, TokenAuth, forms_of, provider_for
 from pulsar_spark.engine.options import AuthOptions
 from pulsar_spark.errors import AuthenticationError, OptionError, UnsupportedFeature
 
@@ -67,3 +67,27 @@ def test_other_methods_are_named_as_not_supported() -> None:
 @pytest.mark.fault(96)
 def test_no_repr_shows_a_secret() -> None:
     assert "canary" not in repr(TokenAuth("canary")) + repr(BasicAuth("me", "canary"))
+
+
+@pytest.mark.fault(96)
+@pytest.mark.parametrize(
+    "options",
+    [
+        AuthOptions("token", token="canary\ud800"),
+        AuthOptions("basic", username="u", password="canary\ud800"),
+        AuthOptions("basic", username="canary\ud800", password="p"),
+    ],
+)
+def test_a_secret_that_is_not_unicode_is_refused_and_not_shown(options: AuthOptions) -> None:
+    with pytest.raises(OptionError, match="not Unicode") as caught:
+        provider_for(options)
+    chain = [caught.value, caught.value.__cause__, caught.value.__context__]
+    assert not any("canary" in repr(error) or "canary" in str(error) for error in chain)
+
+
+def test_the_forms_of_credentials_hold_a_password_alone() -> None:
+    forms = forms_of(b"user:p w", "basic")
+    assert {b"user:p w", b"p w", "p%20w", "p+w", b"cCB3"} <= forms
+    assert forms_of(b"user:", "basic") >= {b"user:"}
+    assert b"" not in forms_of(b"user:", "basic")
+    assert b"b" not in forms_of(b"a:b", "token")

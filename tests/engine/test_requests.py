@@ -5,7 +5,7 @@ import time
 import pytest
 
 from pulsar_spark.engine import requests
-from pulsar_spark.engine.requests import ANSWERS, Request, RequestTable, error_in, fail
+from pulsar_spark.engine.requests import ANSWERS, Request, RequestTable, answers_to, error_in, fail
 from pulsar_spark.errors import (
     BrokerError,
     ConnectionLost,
@@ -23,7 +23,7 @@ def test_ids_are_never_used_twice() -> None:
 
 def test_a_request_is_taken_once() -> None:
     table = RequestTable()
-    request = Request(7, "LOOKUP", 5)
+    request = Request(7, pb.BaseCommand.LOOKUP, 5)
     table.add(request)
     assert table.get(7) is request
     assert table.take(7) is request
@@ -34,8 +34,10 @@ def test_a_request_is_taken_once() -> None:
 
 def test_the_questions_about_a_consumer_are_taken_together() -> None:
     table = RequestTable()
-    about = {number: Request(number, "CONSUMER_STATS", 5, number % 2) for number in range(4)}
-    for request in [*about.values(), Request(4, "SEEK", 5)]:
+    about = {
+        number: Request(number, pb.BaseCommand.CONSUMER_STATS, 5, number % 2) for number in range(4)
+    }
+    for request in [*about.values(), Request(4, pb.BaseCommand.SEEK, 5)]:
         table.add(request)
     assert table.take(1) is about[1]
     assert table.take_asked(1) == [about[3]]
@@ -46,19 +48,19 @@ def test_the_questions_about_a_consumer_are_taken_together() -> None:
 
 def test_a_question_that_expired_is_not_taken_again() -> None:
     table = RequestTable()
-    request = Request(1, "CONSUMER_STATS", 0.0, 7)
+    request = Request(1, pb.BaseCommand.CONSUMER_STATS, 0.0, 7)
     table.add(request)
     assert table.take_expired(time.monotonic()) == [request]
     assert table.take_asked(7) == []
 
 
 def test_a_request_cannot_be_cancelled_from_outside() -> None:
-    assert not Request(7, "LOOKUP", 5).cancel()
+    assert not Request(7, pb.BaseCommand.LOOKUP, 5).cancel()
 
 
 def test_requests_expire_one_by_one() -> None:
     table = RequestTable()
-    first, second = Request(1, "LOOKUP", 0.0), Request(2, "LOOKUP", 60)
+    first, second = Request(1, pb.BaseCommand.LOOKUP, 0.0), Request(2, pb.BaseCommand.LOOKUP, 60)
     table.add(first)
     table.add(second)
     assert table.take_expired(time.monotonic()) == [first]
@@ -70,10 +72,10 @@ def test_requests_expire_one_by_one() -> None:
 def test_the_number_of_open_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "MAX_REQUESTS", 2)
     table = RequestTable()
-    table.add(Request(1, "LOOKUP", 5))
-    table.add(Request(2, "LOOKUP", 5))
+    table.add(Request(1, pb.BaseCommand.LOOKUP, 5))
+    table.add(Request(2, pb.BaseCommand.LOOKUP, 5))
     with pytest.raises(LocalProtocolError, match="2 requests wait"):
-        table.add(Request(3, "LOOKUP", 5))
+        table.add(Request(3, pb.BaseCommand.LOOKUP, 5))
     assert len(table.take_all()) == 2
     assert len(table) == 0
 
@@ -116,8 +118,35 @@ def test_commands_that_ask_are_no_answers() -> None:
 
 def test_each_request_fails_with_an_error_of_its_own() -> None:
     lost = ConnectionLost("gone", broker="h:1")
-    first, second = Request(1, "LOOKUP", 5), Request(2, "LOOKUP", 5)
+    first, second = Request(1, pb.BaseCommand.LOOKUP, 5), Request(2, pb.BaseCommand.LOOKUP, 5)
     fail(first, lost)
     fail(second, lost)
     assert first.exception() is not second.exception()
     assert str(first.exception()) == str(lost)
+
+
+@pytest.mark.parametrize(
+    "kind, expected",
+    [
+        ("LOOKUP", "LOOKUP_RESPONSE"),
+        ("PARTITIONED_METADATA", "PARTITIONED_METADATA_RESPONSE"),
+        ("PRODUCER", "PRODUCER_SUCCESS"),
+        ("SUBSCRIBE", "SUCCESS"),
+        ("UNSUBSCRIBE", "SUCCESS"),
+        ("SEEK", "SUCCESS"),
+        ("CLOSE_PRODUCER", "SUCCESS"),
+        ("CLOSE_CONSUMER", "SUCCESS"),
+        ("ACK", "ACK_RESPONSE"),
+        ("CONSUMER_STATS", "CONSUMER_STATS_RESPONSE"),
+        ("GET_LAST_MESSAGE_ID", "GET_LAST_MESSAGE_ID_RESPONSE"),
+        ("GET_TOPICS_OF_NAMESPACE", "GET_TOPICS_OF_NAMESPACE_RESPONSE"),
+        ("GET_SCHEMA", "GET_SCHEMA_RESPONSE"),
+        ("GET_OR_CREATE_SCHEMA", "GET_OR_CREATE_SCHEMA_RESPONSE"),
+        ("NEW_TXN", "NEW_TXN_RESPONSE"),
+        ("TC_CLIENT_CONNECT_REQUEST", "TC_CLIENT_CONNECT_RESPONSE"),
+        ("WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST_SUCCESS"),
+    ],
+)
+def test_each_request_has_its_kind_of_answer(kind: str, expected: str) -> None:
+    number = pb.BaseCommand.Type.Value
+    assert answers_to(number(kind)) == {number(expected), pb.BaseCommand.ERROR}
