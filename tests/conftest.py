@@ -84,7 +84,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Get the real broker's distribution before the first test and outside of its time limit."""
+    """Get the real broker's distribution before the first test and outside of its time limit.
+
+    Raises pytest.UsageError where this process was promised that tests stay together, and they
+    would not.
+    """
+    _check_groups(session)
     session.config.stash[_PREPARATION] = preparation = _Preparation()
     if session.config.option.collectonly:
         return
@@ -95,6 +100,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         ):
             preparation.run()
             return
+
+
+def _check_groups(session: pytest.Session) -> None:
+    if getattr(session.config.option, "loadgroup", False):
+        for item in session.items:
+            # This is how pytest-xdist tells the process that deals out the tests.
+            if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
+                raise pytest.UsageError("this pytest and this pytest-xdist keep no groups")
 
 
 @pytest.fixture(scope="session")

@@ -390,6 +390,7 @@ def test_a_start_that_is_gone_is_an_error_unless_that_is_allowed(
 # --- filters --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_filters_that_are_pushed_down_change_no_result(spark: SparkSession, broker: Broker) -> None:
     topic = broker.create_topic(partitions=3)
     with official(broker) as client:
