@@ -5,6 +5,7 @@
 #   make test WORKERS=4                   in more processes than two; 0 is none but pytest's own
 #   make test-matrix SPARKS="4.0 4.3"     some versions of Spark; SPARKS=oldest is one
 #   make soak SOAK_FLAGS="--seed 7"       the same faults again; --help lists what else there is
+#   make bench BENCH_FLAGS=--quick        one shape; --help lists what else there is
 
 PYTHON ?= python3
 TESTS ?= tests
@@ -12,6 +13,7 @@ PYTEST_FLAGS ?=
 WORKERS ?= 2
 SPARKS ?=
 SOAK_FLAGS ?=
+BENCH_FLAGS ?=
 
 VENV := .venv
 READY := $(VENV)/.ready-$(subst /,_,$(PYTHON))
@@ -57,7 +59,7 @@ format: $(READY) ## put the code into shape
 	$(RUN) -m ruff format $(CHECKED)
 
 bench: $(READY) ## measure reading and writing against the official client
-	$(RUN) -m benchmarks
+	$(RUN) -m benchmarks $(BENCH_FLAGS)
 
 broker: $(READY) ## run the broker in memory on port 6650
 	$(RUN) -m pulsar_spark broker --port 6650

@@ -1,241 +1,191 @@
-"""``python -m benchmarks``: measure, print a table, write the numbers and a picture."""
+"""``python -m benchmarks``: measure, print tables, write the numbers and a picture."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import logging
 import os
 import platform
-import sys
+import shutil
 import time
-import uuid
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-
-import pyspark
-from pyspark.sql import SparkSession
+from typing import Any
 
 from benchmarks import codecs, contenders, official, report, streams
-from benchmarks.contenders import ALL_COLUMNS, VALUE_ONLY, Bench
-from benchmarks.measure import Measurement
-from benchmarks.report import Result
-from benchmarks.trivial import TrivialSource
-from benchmarks.workloads import BATCHING_MAX_BYTES, BATCHING_MAX_MESSAGES, WORKLOADS, Workload
-from tests.support.real_broker import OwnBroker, RealBroker, prepare
+from benchmarks.contenders import Bench, Contender, Run
+from benchmarks.results import Result, Results
+from benchmarks.spark_process import SparkProcess
+from benchmarks.topics import fill, make_topic, temporary_topic
+from benchmarks.workloads import ARRIVING, BACKLOG, WORKLOADS, Workload
+from tests.support.pulsar_distribution import VERSION as PULSAR_VERSION
+from tests.support.real_broker import OwnBroker, prepare
 
 ROOT = Path(__file__).parent.parent
-OFFICIAL = "official client"
-OPERATIONS = ("read", "write", "stream", "codec", "all")
-CODECS = "codecs"
+PAGE = ROOT / "docs" / "benchmarks.md"
+OPERATIONS = ("read", "write", "stream", "codec")
+QUICK = "batch10"
 # Reads are so short that JVMs still compile in their first rounds.
-WARM_UPS = {"read": 4, "write": 1}
-Contender = Callable[[], Measurement]
+WARM_UPS = {"read": 2, "write": 1}
 
 log = logging.getLogger("benchmarks")
 
 
-def session() -> SparkSession:
-    """A Spark session on this machine's cores, its workers with the checkout on their path."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
-    )
-    spark = (
-        SparkSession.builder.master(f"local[{os.cpu_count()}]")
-        .appName("pulsar-spark benchmarks")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "2g")
-        .config("spark.sql.shuffle.partitions", "1")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    spark.dataSource.register(TrivialSource)
-    return spark
+def implementations() -> list[str]:
+    """The implementations of ours that are installed."""
+    native = importlib.util.find_spec("pulsar_spark_native")
+    return ["python"] if native is None else ["native", "python"]
 
 
 def alternate(
-    operation: str, workload: Workload, named: dict[str, Contender], runs: int
+    operation: str, workload: Workload, named: dict[Contender, Run], runs: int
 ) -> list[Result]:
     """Run all contenders in turn: some rounds to warm up, then `runs` counted ones."""
-    results = {name: Result(operation, workload, name) for name in named}
+    results = {contender: Result(operation, workload, contender) for contender in named}
     for number in range(1 - WARM_UPS[operation], runs + 1):
-        for name, contender in named.items():
-            measurement = contender()
+        for contender, run in named.items():
+            measurement = run()
             log.info(
-                "%s %s · %s · run %d: %.2f s",
-                operation, workload.title, name, number, measurement.seconds,
+                "%s %s · %s · run %d: %.2f s, CPU %.2f s",
+                operation, workload.title, contender.name, number,
+                measurement.seconds, measurement.cpu_seconds,
             )  # fmt: skip
             if number > 0:
-                results[name].runs.append(measurement)
+                results[contender].runs.append(measurement)
     return list(results.values())
 
 
-def best_reader(bench: Bench, workload: Workload, topic: str) -> str:
-    """The fastest of the official client's ways to read this topic."""
-    times = {
-        name: contenders.official(bench, name, workload, topic).seconds for name in official.READERS
-    }
-    return min(times, key=lambda name: times[name])
-
-
-def read_contenders(bench: Bench, workload: Workload, topic: str) -> dict[str, Contender]:
-    """Everything that reads a topic."""
-    way = best_reader(bench, workload, topic)
-    named: dict[str, Contender] = {
-        f"{OFFICIAL} ({way})": lambda: contenders.official(bench, way, workload, topic),
-        "pulsar_spark, value": lambda: contenders.spark_read(bench, workload, topic, VALUE_ONLY),
-        "pulsar_spark, all columns": lambda: contenders.spark_read(
-            bench, workload, topic, ALL_COLUMNS
-        ),
-        "trivial Arrow source, value": lambda: contenders.trivial_read(bench, workload, VALUE_ONLY),
-        "trivial Arrow source, all columns": lambda: contenders.trivial_read(
-            bench, workload, ALL_COLUMNS
-        ),
-        "pulsar_spark, handed to Spark": lambda: contenders.handed(bench, workload, topic),
-    }
-    if workload.partitions == 1:
-        total = contenders.wire_bytes(bench, workload, topic)
-        named["raw drain"] = lambda: contenders.drain(bench, workload, topic, total)
-    return named
-
-
-def measure_reads(bench: Bench, broker: RealBroker, workload: Workload, runs: int) -> list[Result]:
-    """Fill a topic by the official client, read it by everything, delete it."""
-    topic = make_topic(broker, workload)
-    contenders.official(bench, "write", workload, topic)
-    results = alternate("read", workload, read_contenders(bench, workload, topic), runs)
-    delete_topic(broker, workload, topic)
-    return results
-
-
-def measure_writes(bench: Bench, broker: RealBroker, workload: Workload, runs: int) -> list[Result]:
-    """Write into fresh topics, and read each back to check it."""
-
-    def checked(write: Callable[[str], Measurement]) -> Contender:
-        def run() -> Measurement:
-            topic = make_topic(broker, workload)
-            measurement = write(topic)
-            contenders.spark_read(bench, workload, topic, VALUE_ONLY)
-            delete_topic(broker, workload, topic)
-            return measurement
-
-        return run
-
-    named = {
-        f"{OFFICIAL} (send_async)": checked(
-            lambda topic: contenders.official(bench, "write", workload, topic)
-        ),
-        "pulsar_spark": checked(lambda topic: contenders.spark_write(bench, workload, topic)),
-        "trivial Arrow sink": lambda: contenders.trivial_write(bench, workload),
-    }
-    return alternate("write", workload, named, runs)
-
-
 def measure_streams(
-    bench: Bench, broker: RealBroker, only: list[str] | None, runs: int, scale: float
-) -> streams.Streams:
-    """Measure what is asked for of streams."""
-    found = streams.Streams()
-    if not only or streams.LATENCY in only:
-        topic = make_topic(broker, streams.ARRIVING)
-        # It is small, and stays: with transactions enabled, Pulsar 4.0.8 lets whoever reads a new
-        # topic wait for 30 s after a first one was deleted.
-        found.latency = streams.measure_latency(bench, topic, scale)
-    if not only or streams.BACKLOG.name in only:
-        workload = streams.BACKLOG.scaled(scale)
-        topic = make_topic(broker, workload)
-        contenders.official(bench, "write", workload, topic)
-        found.backlog = streams.measure_backlog(bench, workload, topic, runs)
-        delete_topic(broker, workload, topic)
-    return found
+    bench: Bench, runs: int, scale: float
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """How long rows take to arrive and how fast a backlog is read: tables, and what is in them."""
+    # The topic is small, and stays: with transactions enabled, Pulsar 4.0.8 lets whoever reads a
+    # new topic wait for 30 s after a first one was deleted.
+    topic = make_topic(bench.broker, ARRIVING)
+    rows = ARRIVING.scaled(scale).messages
+    answer = bench.any.ask("latency", service_url=bench.broker.service_url, topic=topic, rows=rows)
+    latency = streams.Latency(**answer)
+    workload = BACKLOG.scaled(scale)
+    with temporary_topic(bench.broker, workload) as topic:
+        fill(bench.broker, workload, topic)
+        sums = contenders.expected(workload)
+        backlog = streams.Backlog.of(
+            bench.any.ask(
+                "backlog", options=bench.options(topic), expected=(sums.count, sums.values),
+                runs=runs,
+            )
+        )  # fmt: skip
+    tables = [streams.latency_table(latency), streams.backlog_table(backlog, workload)]
+    rows_of_json: list[dict[str, Any]] = [
+        {"operation": "latency", "workload": ARRIVING.title, **asdict(latency)},
+        {"operation": "backlog", "workload": workload.title, **asdict(backlog)},
+    ]
+    return tables, rows_of_json
 
 
-def make_topic(broker: RealBroker, workload: Workload) -> str:
-    """A new topic with the workload's partitions."""
-    topic = f"persistent://public/default/bench-{workload.name}-{uuid.uuid4().hex[:8]}"
-    broker.create_topic(topic, workload.partitions if workload.partitions > 1 else 0)
-    return topic
-
-
-def delete_topic(broker: RealBroker, workload: Workload, topic: str) -> None:
-    """Remove a topic, so that the disk does not fill up."""
-    path = topic.replace("://", "/")
-    suffix = "/partitions" if workload.partitions > 1 else ""
-    broker.admin("DELETE", f"/admin/v2/{path}{suffix}?force=true")
-
-
-def settings(runs: int) -> str:
+def settings(bench: Bench, runs: int, results: Results) -> str:
     """What the numbers were measured with."""
     import pulsar
 
-    return (
+    versions = bench.any.versions
+    sentences = [
         f"Medians of {runs} alternating runs after warm-ups, ratios run by run, on "
         f"{os.cpu_count()} cores shared with the broker; Python {platform.python_version()}, "
-        f"PySpark {pyspark.__version__}, pulsar-client {pulsar.__version__}, Pulsar 4.0.8 "
-        "standalone with 1 GB of heap. No compression; batches of at most "
-        f"{BATCHING_MAX_MESSAGES:,} messages and {BATCHING_MAX_BYTES // 1024} KiB; "
-        "the official client reads with a queue of "
-        f"{official.QUEUE_SIZE:,} by the fastest of its three ways, and sends with 50,000 "
-        "pending; the trivial source yields ready-made batches of the same values from a file in "
-        "memory, the trivial sink counts the rows that it is given. The ceiling of what Spark "
-        "reads is that source with the same columns, of what Spark writes that sink, of what is "
-        "handed to Spark the raw drain. Row count and a checksum of the values were checked in "
-        "every run."
-    )
+        f"PySpark {versions['pyspark']}, pulsar-client {pulsar.__version__}, Pulsar "
+        f"{PULSAR_VERSION} standalone with 1 GB of heap.",
+        "CPU is that of everything but the broker: driver, JVM and Python workers together.",
+        "What is read goes to Spark's noop sink, with every column of every row converted.",
+        f"The official client reads with a queue of {official.QUEUE_SIZE:,} in the fastest of its "
+        f"ways, and sends without callbacks, {official.MAX_PENDING:,} pending, batches after "
+        f"{official.PUBLISH_DELAY_MS} ms.",
+        "The trivial source yields ready-made batches of the same columns, keys and nulls from a "
+        "file in memory, the trivial sink counts the rows that it is given; the ceiling of what "
+        "Spark reads is that source, of what Spark writes that sink, of what is handed to Spark "
+        "the raw drain.",
+        "Entries have exactly the named number of messages. Sums of counts, values, keys, event "
+        "times and properties were checked once for each contender, counts in every run.",
+        *results.peers_note(),
+    ]
+    return " ".join(sentences)
+
+
+def parse() -> argparse.Namespace:
+    """What the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--runs", type=int, default=5, help="counted runs of each contender")
+    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the messages")
+    names = [workload.name for workload in WORKLOADS]
+    parser.add_argument("--only", nargs="*", choices=names, default=names, help="some shapes")
+    parser.add_argument("--operations", nargs="*", choices=OPERATIONS, default=OPERATIONS)
+    parser.add_argument("--quick", action="store_true", help=f"read and write {QUICK} alone")
+    parser.add_argument("--scala", help="Python of an environment with the Scala connector")
+    parser.add_argument("--output", type=Path, help="folder for results.json and the picture")
+    parser.add_argument("--docs", action="store_true", help=f"put the tables into {PAGE.name}")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.only, arguments.operations = [QUICK], ["read", "write"]
+    return arguments
+
+
+@contextlib.contextmanager
+def started(arguments: argparse.Namespace) -> Iterator[Bench]:
+    """A broker, and the Spark processes beside it."""
+    with contextlib.ExitStack() as stack:
+        broker = stack.enter_context(contextlib.closing(OwnBroker(prepare(), for_speed=True)))
+        broker.start()
+        ours = {
+            name: stack.enter_context(SparkProcess(implementation=name))
+            for name in implementations()
+        }
+        scala = stack.enter_context(SparkProcess(arguments.scala)) if arguments.scala else None
+        bench = Bench(broker, ours, scala)
+        stack.callback(shutil.rmtree, bench.folder, ignore_errors=True)
+        yield bench
 
 
 def main() -> None:
     """Run the benchmarks that the command line asks for."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="counted runs of each contender")
-    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the messages")
-    parser.add_argument(
-        "--only", nargs="*", help="names, such as small large-4 stream-latency codecs"
-    )
-    parser.add_argument("--operation", choices=OPERATIONS, default="all")
-    parser.add_argument("--output", type=Path, help="folder for results.json and the picture")
-    parser.add_argument("--readme", action="store_true", help="put the table into README.md")
-    arguments = parser.parse_args()
+    arguments = parse()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    for noisy in ("py4j", "pyspark", "pulsar_spark"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-
-    chosen = [w for w in WORKLOADS if not arguments.only or w.name in arguments.only]
-    results: list[Result] = []
-    started = time.monotonic()
-    with contextlib.closing(OwnBroker(prepare(), for_speed=True)) as broker:
-        broker.start()
-        bench = Bench(session(), broker.service_url, broker.pid)
-        for workload in chosen:
-            workload = workload.scaled(arguments.scale)
-            if arguments.operation in ("read", "all"):
-                results += measure_reads(bench, broker, workload, arguments.runs)
-            if arguments.operation in ("write", "all"):
-                results += measure_writes(bench, broker, workload, arguments.runs)
-        found = streams.Streams()
-        if arguments.operation in ("stream", "all"):
-            found = measure_streams(bench, broker, arguments.only, arguments.runs, arguments.scale)
-        bench.spark.stop()
-    compared: list[codecs.Compared] = []
-    if arguments.operation in ("codec", "all") and (not arguments.only or CODECS in arguments.only):
+    begun = time.monotonic()
+    results = Results()
+    more: list[dict[str, Any]] = []
+    others: list[str] = []
+    with started(arguments) as bench:
+        for workload in (w for w in WORKLOADS if w.name in arguments.only):
+            scaled = workload.scaled(arguments.scale)
+            if "read" in arguments.operations:
+                with temporary_topic(bench.broker, scaled) as topic:
+                    fill(bench.broker, scaled, topic)
+                    for name, value in contenders.decoding(bench, scaled, topic).items():
+                        results.decoding[workload.name, name] = value
+                    named = contenders.readers(bench, scaled, topic)
+                    results.all += alternate("read", scaled, named, arguments.runs)
+            if "write" in arguments.operations:
+                named = contenders.writers(bench, scaled)
+                results.all += alternate("write", scaled, named, arguments.runs)
+        if "stream" in arguments.operations:
+            others, more = measure_streams(bench, arguments.runs, arguments.scale)
+        about = settings(bench, arguments.runs, results)
+    if "codec" in arguments.operations:
         compared = codecs.measure(int(codecs.RECORDS * arguments.scale))
-    tables = [report.table(results, OFFICIAL)] if results else []
-    tables += found.tables()
-    tables += [codecs.table(compared)] if compared else []
-    text = "\n\n".join([settings(arguments.runs), *tables])
+        others.append(codecs.table(compared))
+        more += map(asdict, compared)
+    tables = report.sections(results) if results.all else []
+    tables += ["## Streams and schemas", *others] if others else []
+    text = "\n\n".join([about, *tables])
     print(text)
-    log.info("took %.0f s", time.monotonic() - started)
+    log.info("took %.0f s", time.monotonic() - begun)
     if arguments.output:
         arguments.output.mkdir(parents=True, exist_ok=True)
-        (arguments.output / "results.json").write_text(
-            report.as_json(results, [*found.rows(), *map(asdict, compared)]) + "\n"
-        )
+        (arguments.output / "results.json").write_text(results.as_json(more) + "\n", "utf-8")
         report.picture(results, arguments.output / "benchmarks.png")
-    if arguments.readme:
-        report.put_between_markers(ROOT / "README.md", text)
+    if arguments.docs:
+        report.put_between_markers(PAGE, text)
+        report.put_between_markers(ROOT / "README.md", report.short(results))
 
 
 if __name__ == "__main__":

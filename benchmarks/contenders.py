@@ -1,187 +1,289 @@
-"""One function per thing that is measured; each returns a checked `Measurement`."""
+"""What reads and writes a topic: each contender has a name, and a way to run it once."""
 
 from __future__ import annotations
 
-import atexit
-import json
-import shutil
-import subprocess
-import sys
+import statistics
 import tempfile
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
+from benchmarks import official
 from benchmarks.drain import Drain
-from benchmarks.measure import Measurement, measured
-from benchmarks.trivial import make_file
-from benchmarks.workloads import BATCHING_MAX_BYTES, BATCHING_MAX_MESSAGES, Workload, value_sql
-
-ALL_COLUMNS = (
-    "value binary, __key binary, __topic string, __messageId binary, __publishTime timestamp, "
-    "__eventTime timestamp, __messageProperties map<string,string>"
+from benchmarks.measure import Measurement
+from benchmarks.spark_process import SparkProcess
+from benchmarks.topics import (
+    WrongResult,
+    check_count,
+    partitions,
+    run_official,
+    temporary_topic,
 )
-VALUE_ONLY = "value binary"
+from benchmarks.workloads import Sums, Workload
+from tests.support.real_broker import RealBroker
 
+SCHEMAS = {
+    "all": "value binary, __key binary, __topic string, __messageId binary, "
+    "__publishTime timestamp, __eventTime timestamp, __messageProperties map<string,string>",
+    "value": "value binary",
+}
+_WAYS_TRIES = 2
+_DECODED_BYTES = 10_000_000
+_DECODINGS = 5
 
-class WrongResult(Exception):
-    """A run gave another number of rows, or other values, than were written."""
+Run = Callable[[], Measurement]
 
 
 @dataclass(frozen=True)
+class Contender:
+    """Who does it, with which columns ("all", "value") and, of ours, in which implementation."""
+
+    kind: str
+    columns: str = ""
+    implementation: str = ""
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """How the tables call it."""
+        implementation = f" {self.implementation}" if self.implementation else ""
+        note = f" ({self.note})" if self.note else ""
+        columns = {"all": ", seven columns", "value": ", value alone", "": ""}[self.columns]
+        return f"{self.kind}{implementation}{note}{columns}"
+
+
+OFFICIAL = "official client"
+OURS = "pulsar_spark"
+HANDED = "handed to Spark by"
+DRAIN = "raw drain"
+TRIVIAL = "trivial Arrow source"
+TRIVIAL_SINK = "trivial Arrow sink"
+SCALA = "Scala connector"
+KAFKA = "Spark's Kafka source"
+
+
+@dataclass
 class Bench:
-    """What every contender needs: the session, the broker, and its process id to leave out."""
+    """The broker, and the Spark processes: of each implementation, and of other connectors."""
 
-    spark: SparkSession
-    service_url: str
-    broker_pid: int = 0
+    broker: RealBroker
+    ours: dict[str, SparkProcess]
+    scala: SparkProcess | None = None
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="pulsar-bench-")))
 
+    @property
+    def any(self) -> SparkProcess:
+        """A Spark process for what does not depend on the implementation."""
+        return next(iter(self.ours.values()))
 
-@cache
-def expected_checksum(workload: Workload) -> int:
-    """The checksum of a workload's values."""
-    return workload.checksum()
-
-
-def check(workload: Workload, count: int, checksum: int) -> None:
-    """Raise WrongResult unless these are the workload's messages."""
-    if (count, checksum) != (workload.messages, expected_checksum(workload)):
-        raise WrongResult(f"{workload.title}: {count} rows with checksum {checksum}")
-
-
-def official(bench: Bench, operation: str, workload: Workload, topic: str) -> Measurement:
-    """The official client, in its own process."""
-    command = [
-        sys.executable, "-m", "benchmarks.official", operation,
-        "--url", bench.service_url, "--topic", topic,
-        "--messages", str(workload.messages), "--size", str(workload.size),
-    ]  # fmt: skip
-    if workload.batched:
-        command.append("--batched")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
-    # The client's own log goes to the same place.
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    answer = json.loads(line)
-    if operation != "write":
-        check(workload, answer["count"], answer["checksum"])
-    return Measurement(answer["seconds"], answer["cpu_seconds"], answer["peak"])
-
-
-def _checked(bench: Bench, frame: DataFrame, workload: Workload) -> Measurement:
-    """Count a data frame's rows and sum up their checksums; raises WrongResult."""
-    total = frame.agg(F.count("*").alias("n"), F.sum(F.crc32("value")).alias("sum"))
-    with measured(bench.broker_pid) as result:
-        row = total.collect()[0]
-    check(workload, row["n"], row["sum"])
-    return result
-
-
-def spark_read(bench: Bench, workload: Workload, topic: str, columns: str) -> Measurement:
-    """Our source: count and checksum of a topic."""
-    frame = (
-        bench.spark.read.format("pulsar")
-        .schema(columns)
-        .option("service.url", bench.service_url)
-        .option("topic", topic)
-        .load()
-    )
-    return _checked(bench, frame, workload)
+    def options(self, topic: str) -> dict[str, str]:
+        """What our source and sink need to know."""
+        return {"service.url": self.broker.service_url, "topic": topic}
 
 
 @cache
-def _ready_made(workload: Workload, columns: str) -> Path:
-    folder = tempfile.mkdtemp(prefix="pulsar-spark-bench-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = Path(folder) / f"{workload.name}.arrow"
-    make_file(path, workload, [column.split()[0] for column in columns.split(", ")])
-    return path
+def expected(workload: Workload) -> Sums:
+    """What all messages of a workload add up to."""
+    return workload.sums()
 
 
-def trivial_read(bench: Bench, workload: Workload, columns: str) -> Measurement:
-    """The trivial Arrow source with the same values."""
-    frame = (
-        bench.spark.read.format("trivial")
-        .schema(columns)
-        .option("file", str(_ready_made(workload, columns)))
-        .option("tasks", workload.partitions)
-        .load()
-    )
-    return _checked(bench, frame, workload)
+def check(workload: Workload, found: Mapping[str, int], only: tuple[str, ...] = ()) -> None:
+    """Raise WrongResult unless these are the sums of the workload's messages."""
+    wanted = asdict(expected(workload))
+    for name in only or wanted:
+        if found[name] != wanted[name]:
+            text = f"{name} is {found[name]} instead of {wanted[name]}"
+            raise WrongResult(f"{workload.title}: {text}")
 
 
-def drain(bench: Bench, workload: Workload, topic: str, total: int) -> Measurement:
-    """The raw drain of a topic with one partition: `total` bytes off the socket."""
-    connection = Drain(bench.service_url, topic)
-    try:
-        with measured(bench.broker_pid) as result:
-            seconds = connection.run(total)
-    finally:
-        connection.close()
-    result.seconds = seconds
-    return result
+# --- reading ----------------------------------------------------------------------------------
 
 
-def wire_bytes(bench: Bench, workload: Workload, topic: str) -> int:
-    """How many bytes a topic with one partition takes on the wire."""
-    connection = Drain(bench.service_url, topic)
-    try:
-        return connection.count_bytes(workload.messages)
-    finally:
-        connection.close()
+def readers(bench: Bench, workload: Workload, topic: str) -> dict[Contender, Run]:
+    """Everything that reads a topic, checked once."""
+    found: dict[Contender, Run] = {}
+    for columns in SCHEMAS:
+        way = best_way(bench, workload, topic, columns)
+        found[Contender(OFFICIAL, columns, note=way)] = partial(
+            run_official, bench.broker.service_url, way, workload, topic, columns
+        )
+    for name, process in bench.ours.items():
+        found |= _ours(bench, name, process, workload, topic)
+    found |= _trivial(bench, workload, topic)
+    found |= _scala(bench, workload, topic)
+    names = partitions(topic, workload)
+    sizes = wire_bytes(bench, workload, topic)
+    found[Contender(DRAIN)] = partial(drain, bench.broker.service_url, names, sizes)
+    return found
 
 
-def handed(bench: Bench, workload: Workload, topic: str) -> Measurement:
-    """Our source up to the point where record batches are handed to Spark, in this process."""
-    from pyspark.sql.types import _parse_datatype_string
+def best_way(bench: Bench, workload: Workload, topic: str, columns: str) -> str:
+    """The fastest of the official client's ways to read this topic."""
 
-    from pulsar_spark.spark.datasource import PulsarDataSource
+    def seconds(way: str) -> float:
+        url = bench.broker.service_url
+        runs = [run_official(url, way, workload, topic, columns) for _ in range(_WAYS_TRIES)]
+        return min(run.seconds for run in runs)
 
-    source: Any = PulsarDataSource({"service.url": bench.service_url, "topic": topic})
-    reader = source.reader(_parse_datatype_string(VALUE_ONLY))
-    rows = 0
-    with measured(bench.broker_pid) as result:
-        for partition in reader.partitions():
-            for batch in reader.read(partition):
-                rows += batch.num_rows
+    return min(official.ways(workload), key=seconds)
+
+
+def _ours(
+    bench: Bench, name: str, process: SparkProcess, workload: Workload, topic: str
+) -> dict[Contender, Run]:
+    frames: dict[str, dict[str, Any]] = {
+        "all": {"source": "pulsar", "options": bench.options(topic)},
+        "value": {
+            "source": "pulsar", "options": bench.options(topic), "schema": SCHEMAS["value"],
+        },
+    }  # fmt: skip
+    check(workload, process.ask("sums", **frames["all"]))
+    found: dict[Contender, Run] = {
+        Contender(OURS, columns, name): partial(process.measure, "read", **frame)
+        for columns, frame in frames.items()
+    }
+    found[Contender(HANDED, "all", name)] = partial(handed, bench, process, workload, topic)
+    return found
+
+
+def handed(bench: Bench, process: SparkProcess, workload: Workload, topic: str) -> Measurement:
+    """Our source up to the point where record batches are handed to Spark."""
+    answer = process.ask("handed", options=bench.options(topic), schema=SCHEMAS["all"])
+    rows = answer.pop("rows")
     if rows != workload.messages:
-        raise WrongResult(f"{workload.title}: {rows} rows were handed on")
+        raise WrongResult(f"{workload.title}: {rows:,} rows were handed on")
+    return Measurement(**answer)
+
+
+def _trivial(bench: Bench, workload: Workload, topic: str) -> dict[Contender, Run]:
+    found: dict[Contender, Run] = {}
+    for columns, schema in SCHEMAS.items():
+        path = str(bench.folder / f"{workload.name}-{columns}.arrow")
+        bench.any.ask("handed", options=bench.options(topic), schema=schema, keep=path)
+        frame = {
+            "source": "trivial",
+            "options": {"file": path, "tasks": str(workload.partitions)},
+            "schema": schema,
+        }
+        check(workload, bench.any.ask("sums", **frame), ("count", "values"))
+        found[Contender(TRIVIAL, columns)] = partial(bench.any.measure, "read", **frame)
+    return found
+
+
+def _scala(bench: Bench, workload: Workload, topic: str) -> dict[Contender, Run]:
+    if bench.scala is None:
+        return {}
+    options = {
+        **bench.options(topic),
+        "admin.url": bench.broker.admin_url,
+        "startingOffsets": "earliest",
+        "endingOffsets": "latest",
+        "pulsar.reader.receiverQueueSize": "10000",
+    }
+    frame = {"source": "pulsar", "options": options}
+    check(workload, bench.scala.ask("sums", **frame), ("count", "values", "keys"))
+    return {Contender(SCALA, "all"): partial(bench.scala.measure, "read", **frame)}
+
+
+def decoding(bench: Bench, workload: Workload, topic: str) -> dict[str, float]:
+    """µs of CPU to decode a message, by implementation. Raises WrongResult for frames given back.
+
+    The first messages of the first partition are enough to tell.
+    """
+    name = partitions(topic, workload)[0]
+    path = bench.folder / f"{workload.name}.frames"
+    connection = Drain(bench.broker.service_url, name)
+    try:
+        count = min(workload.messages // workload.partitions // 2, _DECODED_BYTES // workload.size)
+        path.write_bytes(b"".join(connection.frames(count)))
+    finally:
+        connection.close()
+    found = {}
+    for implementation, process in bench.ours.items():
+        runs = [process.ask("decode", topic=name, frames=str(path)) for _ in range(_DECODINGS)]
+        if any(run["slow_frames"] for run in runs):
+            raise WrongResult(f"{workload.title}: {implementation} gave frames back as rare ones")
+        found[implementation] = statistics.median(r["cpu_seconds"] / r["rows"] * 1e6 for r in runs)
+    return found
+
+
+def wire_bytes(bench: Bench, workload: Workload, topic: str) -> list[int]:
+    """How many bytes each partition of a topic takes on the wire."""
+    sizes = []
+    for name in partitions(topic, workload):
+        count = bench.broker.admin("GET", f"{name.replace('://', '/')}/stats")["msgInCounter"]
+        connection = Drain(bench.broker.service_url, name)
+        try:
+            sizes.append(connection.count_bytes(count))
+        finally:
+            connection.close()
+    return sizes
+
+
+def drain(service_url: str, names: list[str], sizes: list[int]) -> Measurement:
+    """The raw drain of a topic's partitions, one after the other, as our source hands them on."""
+    result = Measurement()
+    for name, size in zip(names, sizes, strict=True):
+        connection = Drain(service_url, name)
+        try:
+            seconds, cpu_seconds = connection.run(size)
+        finally:
+            connection.close()
+        result.seconds += seconds
+        result.cpu_seconds += cpu_seconds
     return result
 
 
-def _made_by_spark(bench: Bench, workload: Workload) -> DataFrame:
-    rows = bench.spark.range(0, workload.messages, 1, workload.partitions)
-    return rows.selectExpr(value_sql(workload.size))
+# --- writing ----------------------------------------------------------------------------------
 
 
-def trivial_write(bench: Bench, workload: Workload) -> Measurement:
-    """The trivial Arrow sink, which checks the number of its rows."""
-    writer = (
-        _made_by_spark(bench, workload)
-        .write.format("trivial")
-        .mode("append")
-        .option("rows", workload.messages)
+def writers(bench: Bench, workload: Workload) -> dict[Contender, Run]:
+    """Everything that writes a workload, each time into a new topic."""
+
+    def counted(write: Callable[[str], Measurement]) -> Run:
+        def run() -> Measurement:
+            with temporary_topic(bench.broker, workload) as topic:
+                measurement = write(topic)
+                check_count(bench.broker, workload, topic)
+            return measurement
+
+        return run
+
+    found: dict[Contender, Run] = {}
+    found[Contender(OFFICIAL, note="send_async")] = counted(
+        lambda topic: run_official(bench.broker.service_url, "write", workload, topic)
     )
-    with measured(bench.broker_pid) as result:
-        writer.save()
-    return result
+    for name, process in bench.ours.items():
+        write = partial(_write, bench, process, workload)
+        with temporary_topic(bench.broker, workload) as topic:
+            write(topic)
+            frame = {"source": "pulsar", "options": bench.options(topic)}
+            check(workload, process.ask("sums", **frame))
+        found[Contender(OURS, implementation=name)] = counted(write)
+    found[Contender(TRIVIAL_SINK)] = partial(
+        bench.any.measure, "write", **_rows(workload), source="trivial",
+        options={"rows": str(workload.messages)},
+    )  # fmt: skip
+    return found
 
 
-def spark_write(bench: Bench, workload: Workload, topic: str) -> Measurement:
-    """Our sink, one task per topic partition."""
-    writer = (
-        _made_by_spark(bench, workload)
-        .write.format("pulsar")
-        .mode("append")
-        .option("service.url", bench.service_url)
-        .option("topic", topic)
-        .option("pulsar.producer.batchingEnabled", str(workload.batched).lower())
-        .option("pulsar.producer.batchingMaxMessages", BATCHING_MAX_MESSAGES)
-        .option("pulsar.producer.batchingMaxBytes", BATCHING_MAX_BYTES)
-    )
-    with measured(bench.broker_pid) as result:
-        writer.save()
-    return result
+def _write(bench: Bench, process: SparkProcess, workload: Workload, topic: str) -> Measurement:
+    options = {
+        **bench.options(topic),
+        "pulsar.producer.batchingEnabled": str(workload.batch > 1).lower(),
+        "pulsar.producer.batchingMaxMessages": str(workload.batch),
+        "pulsar.producer.batchingMaxBytes": str(official.MAX_BATCH_BYTES),
+        "pulsar.producer.compressionType": workload.compression,
+    }
+    return process.measure("write", **_rows(workload), source="pulsar", options=options)
+
+
+def _rows(workload: Workload) -> dict[str, Any]:
+    """Rows that Spark makes, in one task for each partition and producer."""
+    return {
+        "messages": workload.messages,
+        "tasks": workload.partitions * workload.producers,
+        "columns": workload.columns_sql(),
+    }

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
 import uuid
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from pulsar_spark.protocol import commands
-from pulsar_spark.protocol.connection import Connection
-from pulsar_spark.protocol.events import CommandReceived, Event
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import EARLIEST
-from pulsar_spark.protocol.states import Role
 
 _CHUNK = 1024 * 1024
 _PERMITS = 2**31 - 1
 _TIMEOUT = 30.0
+_SIZES = struct.Struct(">II")
+_MESSAGE_HEAD = struct.Struct(">HII")  # Magic number, checksum, size of the metadata.
 
 
 class Drain:
@@ -25,51 +27,55 @@ class Drain:
         address = urlsplit(service_url)
         assert address.hostname is not None
         self._socket = socket.create_connection((address.hostname, address.port or 6650), _TIMEOUT)
-        self._connection = Connection(Role.CLIENT)
+        self._received = bytearray()
         self._send(commands.connect("drain"))
-        self._wait("CONNECTED")
+        self._wait(pb.BaseCommand.CONNECTED)
         self._send(
             commands.subscribe(
                 topic, f"drain-{uuid.uuid4().hex}", 1, 1,
                 durable=False, start_message_id=EARLIEST.to_pb(),
             )
         )  # fmt: skip
-        self._wait("SUCCESS")
+        self._wait(pb.BaseCommand.SUCCESS)
 
-    def _send(self, command: object) -> None:
-        self._connection.send(command)  # type: ignore[arg-type]
-        self._socket.sendall(b"".join(self._connection.data_to_send()))
+    def _send(self, command: pb.BaseCommand) -> None:
+        data = command.SerializeToString()
+        self._socket.sendall(_SIZES.pack(len(data) + 4, len(data)) + data)
 
-    def _receive(self) -> list[Event]:
-        self._connection.receive_data(self._socket.recv(_CHUNK))
-        return self._connection.events_received()
+    def _frame(self) -> bytes:
+        """Receive one frame, without the size that it begins with."""
+        while len(self._received) < 4 or len(self._received) < 4 + self._frame_size():
+            self._received += self._socket.recv(_CHUNK)
+        end = 4 + self._frame_size()
+        frame = bytes(self._received[4:end])
+        del self._received[:end]
+        return frame
 
-    def _wait(self, name: str) -> None:
-        while True:
-            for event in self._receive():
-                if isinstance(event, CommandReceived) and event.name == name:
-                    return
+    def _frame_size(self) -> int:
+        return int.from_bytes(self._received[:4], "big")
+
+    def _wait(self, kind: int) -> None:
+        while _command(self._frame())[0].type != kind:
+            pass
 
     def count_bytes(self, messages: int) -> int:
-        """Decode until `messages` messages came; return the bytes that it took on the wire."""
-        from pulsar_spark.protocol.frames import MessageBlock, parse_payload
+        """Receive the first `messages` messages, and return how many bytes that took."""
+        return sum(map(len, self.frames(messages)))
 
+    def frames(self, messages: int) -> Iterator[bytes]:
+        """Yield the frames of the first `messages` messages."""
         self._send(commands.flow(1, _PERMITS))
-        total = count = 0
-        while count < messages:
-            data = self._socket.recv(_CHUNK)
-            total += len(data)
-            self._connection.receive_data(data)
-            for event in self._connection.events_received():
-                if isinstance(event, MessageBlock):
-                    for message in event.messages():
-                        metadata = parse_payload(message.payload, verify=False).metadata
-                        count += metadata.num_messages_in_batch
-        return total
+        while messages > 0:
+            frame = self._frame()
+            command, end = _command(frame)
+            if command.type == pb.BaseCommand.MESSAGE:
+                messages -= _messages(frame, end)
+                yield len(frame).to_bytes(4, "big") + frame
 
-    def run(self, total: int) -> float:
-        """Read `total` bytes; return the seconds."""
+    def run(self, total: int) -> tuple[float, float]:
+        """Read `total` bytes; return the seconds, and those of CPU."""
         buffer = bytearray(_CHUNK)
+        cpu = time.process_time()
         started = time.perf_counter()
         self._send(commands.flow(1, _PERMITS))
         while total > 0:
@@ -77,8 +83,21 @@ class Drain:
             if count == 0:
                 raise ConnectionError("the broker closed the connection")
             total -= count
-        return time.perf_counter() - started
+        return time.perf_counter() - started, time.process_time() - cpu
 
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
+
+
+def _command(frame: bytes) -> tuple[pb.BaseCommand, int]:
+    """A frame's command, and where it ends."""
+    end = 4 + int.from_bytes(frame[:4], "big")
+    return pb.BaseCommand.FromString(frame[4:end]), end
+
+
+def _messages(frame: bytes, at: int) -> int:
+    """How many messages the entry at `at` of a frame holds."""
+    _, _, size = _MESSAGE_HEAD.unpack_from(frame, at)
+    start = at + _MESSAGE_HEAD.size
+    return pb.MessageMetadata.FromString(frame[start : start + size]).num_messages_in_batch

@@ -1,21 +1,21 @@
-"""Time, CPU and memory of one run, over a whole tree of processes.
+"""Time, CPU and memory of one run, over this process and all that it started.
 
-Read from ``/proc``, so Linux only: the driver, the JVM and the Python workers are one tree.
+Read from ``/proc``, so Linux only: a driver, its JVM and its Python workers are one tree. Nothing
+is sampled while a run takes its time: the kernel itself keeps the peak of a process's memory.
 """
 
 from __future__ import annotations
 
 import os
-import threading
+import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 _TICK = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-_SAMPLE_SECONDS = 0.05
+_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
 @dataclass
@@ -32,7 +32,6 @@ class _Process:
     parent: int
     name: str
     cpu_seconds: float
-    resident: int
 
 
 def _processes() -> dict[int, _Process]:
@@ -48,45 +47,49 @@ def _processes() -> dict[int, _Process]:
         fields = text[text.rindex(")") + 2 :].split()
         # Fields 14-17 of proc(5): its own times, and those of children that it has waited for.
         ticks = sum(int(number) for number in fields[11:15])
-        found[int(entry.name)] = _Process(
-            int(fields[1]), name, ticks / _TICK, int(fields[21]) * _PAGE
-        )
+        found[int(entry.name)] = _Process(int(fields[1]), name, ticks / _TICK)
     return found
 
 
-def _tree(root: int, excluded: int) -> list[_Process]:
+def _tree() -> dict[int, _Process]:
     processes = _processes()
-    members = {root}
+    members = {os.getpid()}
     grown = True
     while grown:
-        grown = False
-        for pid, process in processes.items():
-            if process.parent in members and pid not in members and pid != excluded:
-                members.add(pid)
-                grown = True
-    return [processes[pid] for pid in members if pid in processes]
+        found = {pid for pid, process in processes.items() if process.parent in members}
+        grown = not found <= members
+        members |= found
+    return {pid: processes[pid] for pid in members if pid in processes}
+
+
+def _cpu_seconds() -> float:
+    return sum(process.cpu_seconds for process in _tree().values())
+
+
+def _python_processes() -> list[Path]:
+    return [Path(f"/proc/{pid}") for pid, p in _tree().items() if p.name.startswith("python")]
+
+
+def _peak(process: Path) -> int:
+    with suppress(OSError):
+        found = _PEAK.search((process / "status").read_text())
+        if found:
+            return int(found[1]) * 1024
+    return 0
 
 
 @contextmanager
-def measured(excluded: int = 0) -> Iterator[Measurement]:
-    """Measure the block over this process and its children, without the tree of `excluded`."""
+def measured() -> Iterator[Measurement]:
+    """Measure the block."""
     result = Measurement()
-    root = os.getpid()
-    done = threading.Event()
-
-    def sample() -> None:
-        while not done.wait(_SAMPLE_SECONDS):
-            sizes = [p.resident for p in _tree(root, excluded) if p.name.startswith("python")]
-            result.peak_python_bytes = max(result.peak_python_bytes, *sizes)
-
-    before = sum(process.cpu_seconds for process in _tree(root, excluded))
-    sampler = threading.Thread(target=sample, daemon=True)
-    sampler.start()
+    for process in _python_processes():
+        with suppress(OSError):
+            (process / "clear_refs").write_text("5")  # Forget the peak so far; see proc(5).
+    before = _cpu_seconds()
     started = time.perf_counter()
     try:
         yield result
     finally:
         result.seconds = time.perf_counter() - started
-        result.cpu_seconds = sum(p.cpu_seconds for p in _tree(root, excluded)) - before
-        done.set()
-        sampler.join()
+        result.cpu_seconds = _cpu_seconds() - before
+        result.peak_python_bytes = max(map(_peak, _python_processes()))

@@ -12,36 +12,33 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from benchmarks import contenders
-from benchmarks.contenders import VALUE_ONLY, Bench, WrongResult
 from benchmarks.measure import Measurement, measured
-from benchmarks.trivial_stream import TrivialStreamSource
+from benchmarks.topics import WrongResult
 from benchmarks.workloads import Workload
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 RATE = 1_000.0
-LATENCY_ROWS = 20_000
 FLOOR_BATCHES = 60
 # The first micro-batches start processes and compile.
 WARM_UP_BATCHES = 10
 
-BACKLOG = Workload("available-now", 2_000_000, 100, batched=True, partitions=4)
-LATENCY = "stream-latency"
-ARRIVING = Workload(LATENCY, LATENCY_ROWS, 100, batched=True)
+VALUE_ONLY = "value binary"
 
 _DEADLINE = 300.0
 
 # As many progress events as Spark is to keep: more than there are micro-batches.
 _PROGRESS = "10000"
+
+_RUNS = ("batch", "query", "empty")
 
 Handler = Callable[["DataFrame", int], None]
 
@@ -64,7 +61,6 @@ class Latency:
 class Backlog:
     """Runs over one topic: read as a batch, and by AvailableNow as a whole and in its batches."""
 
-    workload: Workload
     batch: list[Measurement] = field(default_factory=list)
     query: list[Measurement] = field(default_factory=list)
     micro_batches: list[float] = field(default_factory=list)
@@ -72,48 +68,11 @@ class Backlog:
     empty: list[Measurement] = field(default_factory=list)
     """A query of the trivial source, with one micro-batch without a row."""
 
-
-@dataclass
-class Streams:
-    """What was measured of streams."""
-
-    latency: Latency | None = None
-    backlog: Backlog | None = None
-
-    def tables(self) -> list[str]:
-        """Return it as Markdown tables."""
-        found = [] if self.latency is None else [latency_table(self.latency)]
-        return found if self.backlog is None else [*found, backlog_table(self.backlog)]
-
-    def rows(self) -> list[dict[str, object]]:
-        """Return the numbers behind the tables."""
-        rows: list[dict[str, object]] = []
-        if self.latency is not None:
-            numbers = {
-                "row_ms_percentiles": [
-                    round(value, 1) for value in statistics.quantiles(self.latency.rows, n=100)
-                ],
-                "batch_ms": self.latency.batches,
-                "empty_batch_ms": self.latency.empty,
-            }
-            rows.append({"operation": "stream", "workload": LATENCY, **numbers})
-        if self.backlog is not None:
-            ways = {
-                "batch_read": self.backlog.batch,
-                "query": self.backlog.query,
-                "empty_query": self.backlog.empty,
-            }
-            runs = {
-                f"{name}_runs": [
-                    {"seconds": round(run.seconds, 4), "cpu_seconds": round(run.cpu_seconds, 3)}
-                    for run in measurements
-                ]
-                for name, measurements in ways.items()
-            }
-            micro_batches = {"micro_batch_seconds": self.backlog.micro_batches}
-            title = self.backlog.workload.title
-            rows.append({"operation": "stream", "workload": title, **runs, **micro_batches})
-        return rows
+    @classmethod
+    def of(cls, answer: dict[str, Any]) -> Backlog:
+        """The same from the form that `asdict` gives it."""
+        runs = {name: [Measurement(**run) for run in answer[name]] for name in _RUNS}
+        return cls(micro_batches=answer["micro_batches"], **runs)
 
 
 def _start(frame: DataFrame, handler: Handler, folder: str, **trigger: Any) -> StreamingQuery:
@@ -140,15 +99,15 @@ def _wait(condition: Callable[[], bool], query: StreamingQuery) -> None:
 # --- latency ----------------------------------------------------------------------------------
 
 
-def empty_batches(bench: Bench) -> list[float]:
+def empty_batches(spark: SparkSession) -> list[float]:
     """Milliseconds of micro-batches of the trivial source."""
-    bench.spark.dataSource.register(TrivialStreamSource)
+    _register_trivial(spark)
     done: list[int] = []
 
     def handle(frame: DataFrame, batch_id: int) -> None:
         done.append(len(frame.collect()))
 
-    frame = bench.spark.readStream.format("trivial-stream").load()
+    frame = spark.readStream.format("trivial-stream").load()
     with tempfile.TemporaryDirectory() as folder:
         query = _start(frame, handle, folder)
         try:
@@ -158,7 +117,9 @@ def empty_batches(bench: Bench) -> list[float]:
             query.stop()
 
 
-def arrivals(bench: Bench, topic: str, rows: int) -> tuple[list[float], list[float]]:
+def arrivals(
+    spark: SparkSession, service_url: str, topic: str, rows: int
+) -> tuple[list[float], list[float]]:
     """Milliseconds until each row was in the hands of foreachBatch, and of each micro-batch."""
     found: list[tuple[int, float]] = []
     batches = [0]
@@ -171,17 +132,17 @@ def arrivals(bench: Bench, topic: str, rows: int) -> tuple[list[float], list[flo
             number, sent = value.split()
             found.append((int(number), (now - int(sent)) / 1e6))
 
-    source = bench.spark.readStream.format("pulsar").schema(VALUE_ONLY)
-    source = source.option("service.url", bench.service_url).option("topic", topic)
+    source = spark.readStream.format("pulsar").schema(VALUE_ONLY)
+    source = source.option("service.url", service_url).option("topic", topic)
     with tempfile.TemporaryDirectory() as folder:
         query = _start(source.option("startingOffsets", "earliest").load(), handle, folder)
         try:
             warm_up = int(RATE * 10)
-            _write(bench, topic, warm_up)
+            _write(service_url, topic, warm_up)
             _wait(lambda: len(found) >= warm_up, query)
             found.clear()
             before = len(_execution_millis(query))
-            _write(bench, topic, rows)
+            _write(service_url, topic, rows)
             _wait(lambda: len(found) >= rows, query)
             took = _execution_millis(query)[before:]
         finally:
@@ -191,28 +152,34 @@ def arrivals(bench: Bench, topic: str, rows: int) -> tuple[list[float], list[flo
     return [millis for _, millis in found], took
 
 
-def _write(bench: Bench, topic: str, rows: int) -> None:
+def _write(service_url: str, topic: str, rows: int) -> None:
     command = [
-        sys.executable, "-m", "benchmarks.pace", "--url", bench.service_url,
+        sys.executable, "-m", "benchmarks.pace", "--url", service_url,
         "--topic", topic, "--rows", str(rows), "--rate", str(RATE),
     ]  # fmt: skip
     subprocess.run(command, check=True, timeout=_DEADLINE)
 
 
-def measure_latency(bench: Bench, topic: str, scale: float = 1.0) -> Latency:
+def measure_latency(spark: SparkSession, service_url: str, topic: str, rows: int) -> Latency:
     """Measure the floor, then rows as they arrive."""
-    bench.spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", _PROGRESS)
-    empty = empty_batches(bench)
-    rows, batches = arrivals(bench, topic, max(1000, int(LATENCY_ROWS * scale)))
-    return Latency(rows, batches, empty)
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", _PROGRESS)
+    empty = empty_batches(spark)
+    found, batches = arrivals(spark, service_url, topic, rows)
+    return Latency(found, batches, empty)
+
+
+def _register_trivial(spark: SparkSession) -> None:
+    from benchmarks.trivial_stream import TrivialStreamSource
+
+    spark.dataSource.register(TrivialStreamSource)
 
 
 # --- throughput -------------------------------------------------------------------------------
 
 
-def _run_to_its_end(bench: Bench, frame: DataFrame, handler: Handler) -> tuple[Measurement, float]:
+def _run_to_its_end(frame: DataFrame, handler: Handler) -> tuple[Measurement, float]:
     """Run a query by AvailableNow; returns the run, and the seconds of its micro-batches alone."""
-    with tempfile.TemporaryDirectory() as folder, measured(bench.broker_pid) as result:
+    with tempfile.TemporaryDirectory() as folder, measured() as result:
         query = _start(frame, handler, folder, availableNow=True)
         if not query.awaitTermination(int(_DEADLINE)):
             query.stop()
@@ -220,35 +187,62 @@ def _run_to_its_end(bench: Bench, frame: DataFrame, handler: Handler) -> tuple[M
     return result, sum(_execution_millis(query)) / 1000
 
 
-def available_now(bench: Bench, workload: Workload, topic: str) -> tuple[Measurement, float]:
-    """Read all of a topic."""
-    sums: list[tuple[int, int]] = []
+def _total(frame: DataFrame) -> tuple[int, int]:
+    found = frame.agg(F.count("*").alias("count"), F.sum(F.crc32("value")).alias("values"))
+    row = found.collect()[0]
+    return row["count"], row["values"] or 0
+
+
+def batch_read(
+    spark: SparkSession, options: Mapping[str, str], expected: tuple[int, int]
+) -> Measurement:
+    """Read all of a topic that holds the messages as a batch."""
+    with measured() as result:
+        totals = [_total(spark.read.format("pulsar").schema(VALUE_ONLY).options(**options).load())]
+    _check(totals, expected)
+    return result
+
+
+def available_now(
+    spark: SparkSession, options: Mapping[str, str], expected: tuple[int, int]
+) -> tuple[Measurement, float]:
+    """Read all of a topic as a stream that ends; see `_run_to_its_end`."""
+    totals: list[tuple[int, int]] = []
 
     def handle(frame: DataFrame, batch_id: int) -> None:
-        total = frame.agg(F.count("*").alias("n"), F.sum(F.crc32("value")).alias("sum"))
-        sums.extend((row["n"], row["sum"] or 0) for row in total.collect())
+        totals.append(_total(frame))
 
-    source = bench.spark.readStream.format("pulsar").schema(VALUE_ONLY)
-    source = source.option("service.url", bench.service_url).option("topic", topic)
-    found = _run_to_its_end(bench, source.option("startingOffsets", "earliest").load(), handle)
-    contenders.check(workload, sum(n for n, _ in sums), sum(total for _, total in sums))
+    source = spark.readStream.format("pulsar").schema(VALUE_ONLY).options(**options)
+    found = _run_to_its_end(source.option("startingOffsets", "earliest").load(), handle)
+    _check(totals, expected)
     return found
 
 
-def nothing_available(bench: Bench) -> Measurement:
+def _check(totals: list[tuple[int, int]], expected: tuple[int, int]) -> None:
+    found = tuple(map(sum, zip(*totals, strict=True)))
+    if found != tuple(expected):
+        raise WrongResult(f"a backlog of {expected} was read as {found}")
+
+
+def nothing_available(spark: SparkSession) -> Measurement:
     """Run a query of the trivial source: what starting and ending one takes."""
-    frame = bench.spark.readStream.format("trivial-stream").load()
-    return _run_to_its_end(bench, frame, lambda rows, batch_id: None)[0]
+    frame = spark.readStream.format("trivial-stream").load()
+    return _run_to_its_end(frame, lambda rows, batch_id: None)[0]
 
 
-def measure_backlog(bench: Bench, workload: Workload, topic: str, runs: int) -> Backlog:
-    """Read a topic in both ways in turn, and nothing, after one warm-up of each."""
-    bench.spark.dataSource.register(TrivialStreamSource)
-    found = Backlog(workload)
+def measure_backlog(
+    spark: SparkSession, options: Mapping[str, str], expected: tuple[int, int], runs: int
+) -> Backlog:
+    """Read a topic in both ways in turn, and nothing, after one warm-up of each.
+
+    `expected` is how many messages there are, and the sum of their values' checksums.
+    """
+    _register_trivial(spark)
+    found = Backlog()
     for number in range(runs + 1):
-        batch = contenders.spark_read(bench, workload, topic, VALUE_ONLY)
-        query, micro_batches = available_now(bench, workload, topic)
-        empty = nothing_available(bench)
+        batch = batch_read(spark, options, expected)
+        query, micro_batches = available_now(spark, options, expected)
+        empty = nothing_available(spark)
         if number:
             found.batch.append(batch)
             found.query.append(query)
@@ -275,7 +269,7 @@ def latency_table(found: Latency) -> str:
     return "\n".join(lines)
 
 
-def backlog_table(found: Backlog) -> str:
+def backlog_table(found: Backlog, workload: Workload) -> str:
     """The throughput of both ways as a Markdown table; ratios are run by run."""
     batch = [run.seconds for run in found.batch]
     ways = {
@@ -286,9 +280,9 @@ def backlog_table(found: Backlog) -> str:
             found.query,
         ),
     }
-    messages = found.workload.messages
+    messages = workload.messages
     lines = [
-        f"| backlog of {found.workload.title} | s | rows/s | CPU s per million rows "
+        f"| backlog of {messages:,} × {workload.title} | s | rows/s | CPU s per million rows "
         "| × batch read |",
         "|---|---:|---:|---:|---:|",
     ]

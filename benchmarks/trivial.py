@@ -1,16 +1,15 @@
 """A data source that only yields ready-made Arrow batches, and a sink that only counts them.
 
 They are the most that Spark takes in and gives out. The batches lie in an Arrow file that is
-mapped into memory, so that nothing is decoded or copied before they are handed to Spark. They hold
-the values of the workload, and are checked as all else.
+mapped into memory, so that nothing is decoded or copied before they are handed to Spark. They are
+what a read of the topic gave: the same columns, keys and nulls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice, pairwise
-from pathlib import Path
+from itertools import pairwise
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -21,38 +20,6 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
-
-from benchmarks.workloads import Workload
-
-ROWS_PER_BATCH = 10_000
-BYTES_PER_BATCH = 4 * 1024 * 1024
-
-
-def make_file(path: Path, workload: Workload, names: list[str]) -> None:
-    """Write the batches that a read of the workload would give, with the columns `names`."""
-    count = min(ROWS_PER_BATCH, max(1, BYTES_PER_BATCH // workload.size))
-    payloads = workload.payloads()
-    first = _batch(list(islice(payloads, count)), names)
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, first.schema) as writer:
-        writer.write_batch(first)
-        while chunk := list(islice(payloads, count)):
-            writer.write_batch(_batch(chunk, names))
-
-
-def _batch(values: list[bytes], names: list[str]) -> pa.RecordBatch:
-    count = len(values)
-    moment = pa.scalar(1_700_000_000_000_000, pa.timestamp("us", tz="UTC"))
-    topic = "persistent://public/default/topic-partition-0"
-    columns = {
-        "value": pa.array(values, pa.binary()),
-        "__key": pa.nulls(count, pa.binary()),
-        "__topic": pa.repeat(pa.scalar(topic), count),
-        "__messageId": pa.array([b"\x08\x01\x10\x02\x20\x01" * 2] * count, pa.binary()),
-        "__publishTime": pa.repeat(moment, count),
-        "__eventTime": pa.nulls(count, pa.timestamp("us", tz="UTC")),
-        "__messageProperties": pa.array([[]] * count, pa.map_(pa.string(), pa.string())),
-    }
-    return pa.record_batch({name: columns[name] for name in names})
 
 
 class TrivialPartition(InputPartition):

@@ -1,70 +1,148 @@
-"""What is read and written: how many messages, how large, batched or not."""
+"""The shapes of topics that are read and written, and the messages that are on them.
+
+Every message has a key, as most topics' do. Values are a number and hexadecimal digits, so that
+LZ4 finds as much to do as in text. All of it can be made by Spark's SQL as well.
+"""
 
 from __future__ import annotations
 
+import random
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
 
-BATCHING_MAX_MESSAGES = 1000
-BATCHING_MAX_BYTES = 128 * 1024
-DIGITS = 12
+KEYS = 5_000
+EVENT_TIME = 1_700_000_000_000
+"""Milliseconds: the event time of message 0, where there are any."""
+
+_DIGITS = 12
+_FILLERS_BYTES = 1_000_000
+
+
+class Message(NamedTuple):
+    """What a producer is given."""
+
+    value: bytes
+    key: str
+    event_time: int | None = None
+    properties: dict[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What all messages of a topic must add up to, in whatever order they come."""
+
+    count: int
+    values: int
+    keys: int
+    event_times: int
+    properties: int
 
 
 @dataclass(frozen=True)
 class Workload:
-    """`messages` messages of `size` bytes each, over `partitions` topic partitions."""
+    """`messages` messages of `size` bytes, `batch` of them in an entry (1: not batched).
+
+    `producers` write an entry each in turn. `properties`: each message has an event time and three
+    properties besides its key.
+    """
 
     name: str
     messages: int
     size: int
-    batched: bool
+    batch: int = 1
     partitions: int = 1
+    compression: str = "NONE"
+    producers: int = 1
+    properties: bool = False
 
     @property
     def title(self) -> str:
         """How the tables call it."""
         size = f"{self.size} B" if self.size < 1000 else f"{self.size // 1000} KB"
-        kind = "batched" if self.batched else "unbatched"
-        plural = "s" if self.partitions > 1 else ""
-        return f"{self.messages:,} × {size}, {kind}, {self.partitions} partition{plural}"
+        words = [size]
+        words += [] if self.compression == "NONE" else [self.compression]
+        words += [f"batches of {self.batch:,}" if self.batch > 1 else "unbatched"]
+        words += [f"{self.partitions} partitions"] if self.partitions > 1 else []
+        words += [f"{self.producers} producers taking turns"] if self.producers > 1 else []
+        words += ["event times and properties"] if self.properties else []
+        return ", ".join(words)
 
     def scaled(self, factor: float) -> Workload:
-        """The same workload with fewer messages."""
-        count = max(1000, int(self.messages * factor))
-        return Workload(self.name, count, self.size, self.batched, self.partitions)
+        """The same shape with fewer messages."""
+        return replace(self, messages=max(1000, int(self.messages * factor)))
 
-    def payloads(self) -> Iterator[bytes]:
-        """The values: a number, filled up to the size."""
-        return (value(number, self.size) for number in range(self.messages))
+    def made(self) -> Iterator[Message]:
+        """The messages, in order."""
+        fillers = _fillers(self.size)
+        for number in range(self.messages):
+            value = b"%0*d%s" % (_DIGITS, number, fillers[number % len(fillers)])
+            key = str(number % KEYS)
+            if self.properties:
+                yield Message(value, key, EVENT_TIME + number, _properties(number))
+            else:
+                yield Message(value, key)
 
-    def checksum(self) -> int:
-        """The sum of all values' CRC32, which does not depend on their order."""
-        return sum(map(zlib.crc32, self.payloads()))
+    def sums(self) -> Sums:
+        """What the messages add up to."""
+        values = keys = 0
+        for message in self.made():
+            values += zlib.crc32(message.value)
+            keys += zlib.crc32(message.key.encode())
+        numbers = sum(range(self.messages))
+        if not self.properties:
+            return Sums(self.messages, values, keys, 0, 0)
+        event_times = self.messages * EVENT_TIME + numbers
+        return Sums(self.messages, values, keys, event_times, numbers)
+
+    def columns_sql(self) -> list[str]:
+        """The messages as expressions over Spark's `id`, named as the sink wants its columns."""
+        fillers = _fillers(self.size)
+        texts = ",".join(filler.decode() for filler in fillers)
+        number = f"lpad(CAST(id AS STRING), {_DIGITS}, '0')"
+        filler = f"element_at(split('{texts}', ','), CAST(id % {len(fillers)} AS INT) + 1)"
+        columns = [
+            f"CAST(concat({number}, {filler}) AS BINARY) AS value",
+            f"CAST(id % {KEYS} AS STRING) AS __key",
+        ]
+        if self.properties:
+            columns += [
+                f"timestamp_millis({EVENT_TIME} + id) AS __eventTime",
+                "map('number', CAST(id AS STRING), 'source', 'benchmark', 'region', 'eu-west-1') "
+                "AS __messageProperties",
+            ]
+        return columns
 
 
-def value(number: int, size: int) -> bytes:
-    """The value of one message; `value_sql` is the same in Spark."""
-    return b"%0*d" % (size, number)
+def _properties(number: int) -> dict[str, str]:
+    return {"number": str(number), "source": "benchmark", "region": "eu-west-1"}
 
 
-def value_sql(size: int) -> str:
-    """The same value as an expression over Spark's `id`.
-
-    Only the last digits go through `lpad`, which takes longer for 100 KB than all else does.
-    """
-    zeros = size - DIGITS
-    return (
-        f"CAST(concat(repeat('0', {zeros}), lpad(CAST(id AS STRING), {DIGITS}, '0')) AS BINARY) "
-        "AS value"
-    )
+@cache
+def _fillers(size: int) -> list[bytes]:
+    """Some texts that fill values up to `size` bytes; as many as make 1 MB, 1,000 at most."""
+    dice = random.Random(size)
+    length = size - _DIGITS
+    count = min(1000, _FILLERS_BYTES // length)
+    return [dice.randbytes(length // 2 + 1).hex()[:length].encode() for _ in range(count)]
 
 
 WORKLOADS = (
-    Workload("small", 1_000_000, 100, batched=True),
-    Workload("small-4", 1_000_000, 100, batched=True, partitions=4),
-    Workload("medium", 100_000, 1_000, batched=False),
-    Workload("medium-4", 100_000, 1_000, batched=False, partitions=4),
-    Workload("large", 10_000, 100_000, batched=False),
-    Workload("large-4", 10_000, 100_000, batched=False, partitions=4),
+    Workload("batch1000", 1_000_000, 100, batch=1000),
+    Workload("batch10", 300_000, 100, batch=10),
+    Workload("unbatched100", 200_000, 100),
+    Workload("unbatched1k", 100_000, 1_000),
+    Workload("lz4", 500_000, 1_000, batch=500, compression="LZ4"),
+    Workload("four", 1_000_000, 100, batch=1000, partitions=4),
+    Workload("turns", 200_000, 100, producers=3),
+    Workload("properties", 300_000, 100, batch=1000, properties=True),
+    Workload("large", 5_000, 100_000),
 )
+
+BACKLOG = Workload("backlog", 2_000_000, 100, batch=1000, partitions=4)
+ARRIVING = Workload("arriving", 20_000, 100)
+"""What streams read: a backlog at full speed, and rows as they arrive."""
+
+ALL = (*WORKLOADS, BACKLOG, ARRIVING)

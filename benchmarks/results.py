@@ -1,0 +1,135 @@
+"""All runs of all contenders, and figures from them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contenders import KAFKA, OURS, SCALA, Contender
+from benchmarks.measure import Measurement
+from benchmarks.workloads import Workload
+
+PEERS = Path(__file__).parent / "peers.json"
+"""Figures of other connectors that are not installed where this runs; see docs/benchmarks.md."""
+
+
+@dataclass
+class Result:
+    """All runs of one contender on one workload."""
+
+    operation: str
+    workload: Workload
+    contender: Contender
+    runs: list[Measurement] = field(default_factory=list)
+
+    def median(self, attribute: str) -> float:
+        """The median of a figure over the runs."""
+        return statistics.median(float(getattr(run, attribute)) for run in self.runs)
+
+    @property
+    def rows_per_second(self) -> float:
+        """Messages a second, from the median time."""
+        return self.workload.messages / self.median("seconds")
+
+    @property
+    def megabytes_per_second(self) -> float:
+        """Megabytes (10^6) of values a second."""
+        return self.rows_per_second * self.workload.size / 1e6
+
+    @property
+    def cpu(self) -> float:
+        """Microseconds of CPU for a row."""
+        return self.median("cpu_seconds") / self.workload.messages * 1e6
+
+    def times_as_fast_as(self, other: Result) -> float:
+        """How many times faster this was, run by run, as a median."""
+        pairs = zip(self.runs, other.runs, strict=True)
+        return statistics.median(b.seconds / a.seconds for a, b in pairs)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What another connector needs, all columns, measured at some other time."""
+
+    rows_per_second: float
+    cpu: float
+
+
+@dataclass
+class Results:
+    """What was measured, and the figures of peers beside it."""
+
+    all: list[Result] = field(default_factory=list)
+    decoding: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Microseconds to decode a message, by workload and implementation."""
+
+    def __post_init__(self) -> None:
+        self._peers: dict[str, Any] = json.loads(PEERS.read_text("utf-8"))
+
+    def find(
+        self, operation: str, shape: str, kind: str, columns: str = "", implementation: str = ""
+    ) -> Result | None:
+        """The result of a contender, whatever its note; None if it was not measured."""
+        wanted = (operation, shape, kind, columns, implementation)
+        return next((result for result in self.all if _key(result) == wanted), None)
+
+    def peer(self, kind: str, shape: str) -> Figure | None:
+        """What Scala's connector or Spark's Kafka source needs to read a shape."""
+        measured = self.find("read", shape, kind, "all")
+        if measured is not None:
+            return Figure(measured.rows_per_second, measured.cpu)
+        noted = self._peers[kind]["shapes"].get(shape)
+        return None if noted is None else Figure(**noted)
+
+    def peers_note(self) -> list[str]:
+        """When and how the figures of the peers were measured, a sentence for each."""
+        return [f"{kind}: {self._peers[kind]['measured']}." for kind in (SCALA, KAFKA)]
+
+    @property
+    def implementations(self) -> list[str]:
+        """Those of ours that were measured, the faster first."""
+        names = {r.contender.implementation for r in self.all if r.contender.kind == OURS}
+        return sorted(names)  # "native" comes before "python".
+
+    def workloads(self) -> list[Workload]:
+        """What was read or written, each once."""
+        return list({result.workload.name: result.workload for result in self.all}.values())
+
+    def of(self, operation: str, shape: str) -> list[Result]:
+        """All results of one table."""
+        return [r for r in self.all if (r.operation, r.workload.name) == (operation, shape)]
+
+    def as_json(self, more: Iterable[dict[str, object]]) -> str:
+        """Every run of every contender, and `more` rows."""
+        rows = [_row(result) for result in self.all]
+        rows += [
+            {"operation": "decode", "workload": shape, "contender": name, "microseconds": value}
+            for (shape, name), value in self.decoding.items()
+        ]
+        return json.dumps([*rows, *more], indent=1)
+
+
+def _key(result: Result) -> tuple[str, str, str, str, str]:
+    who = result.contender
+    return (result.operation, result.workload.name, who.kind, who.columns, who.implementation)
+
+
+def _row(result: Result) -> dict[str, object]:
+    return {
+        "operation": result.operation,
+        "workload": result.workload.title,
+        "messages": result.workload.messages,
+        "contender": result.contender.name,
+        "runs": [
+            {
+                "seconds": round(run.seconds, 4),
+                "cpu_seconds": round(run.cpu_seconds, 3),
+                "peak_python_bytes": run.peak_python_bytes,
+            }
+            for run in result.runs
+        ],
+    }

@@ -1,0 +1,202 @@
+"""What a Spark process can be asked for; arguments and answers are plain JSON."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from benchmarks.measure import Measurement, measured
+
+Options = Mapping[str, str]
+
+_READ_BYTES = 256 * 1024
+_COLUMNS = frozenset({"value", "key", "message_id", "publish_time", "event_time", "properties"})
+
+
+def session(conf: Mapping[str, str]) -> SparkSession:
+    """A Spark session on this machine's cores."""
+    builder = (
+        SparkSession.builder.master(f"local[{os.cpu_count()}]")
+        .appName("pulsar-spark benchmarks")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "4g")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.sql.session.timeZone", "UTC")
+    )
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    if hasattr(spark, "dataSource"):
+        from benchmarks.trivial import TrivialSource
+
+        spark.dataSource.register(TrivialSource)
+    return spark
+
+
+def versions(spark: SparkSession) -> dict[str, str]:
+    """What runs here."""
+    return {"pyspark": pyspark.__version__, "spark": spark.version}
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def _frame(
+    spark: SparkSession, source: str, options: Options, schema: str = "", select: str = ""
+) -> DataFrame:
+    reader = spark.read.format(source).options(**options)
+    frame = (reader.schema(schema) if schema else reader).load()
+    return frame.selectExpr(*select.split("|")) if select else frame
+
+
+def read(spark: SparkSession, **frame: Any) -> dict[str, Any]:
+    """Read all, and convert each column of each row to Spark's own form."""
+    with measured() as result:
+        _frame(spark, **frame).write.format("noop").mode("overwrite").save()
+    return asdict(result)
+
+
+def sums(spark: SparkSession, **frame: Any) -> dict[str, int]:
+    """Read all, and add up what `workloads.Sums` has; what there is no column of adds nothing."""
+    rows = _frame(spark, **frame)
+    nothing = F.lit(0)
+    columns = {
+        "count": F.count("*"),
+        "values": F.sum(F.crc32("value")),
+        "keys": F.sum(F.crc32("__key")) if "__key" in rows.columns else nothing,
+        "event_times": nothing,
+        "properties": nothing,
+    }
+    if "__eventTime" in rows.columns:
+        columns["event_times"] = F.sum(F.expr("unix_millis(__eventTime)"))
+        number = F.expr("CAST(__messageProperties['number'] AS BIGINT)")
+        columns["properties"] = F.sum(number)
+    found = rows.agg(*[column.alias(name) for name, column in columns.items()]).collect()[0]
+    return {name: found[name] or 0 for name in columns}
+
+
+def handed(spark: SparkSession, *, options: Options, schema: str, keep: str = "") -> dict[str, Any]:
+    """Our source up to the point where record batches are handed to Spark, in this process alone.
+
+    `keep` names an Arrow file for them, and then nothing is to be measured.
+    """
+    import pyarrow as pa
+    from pyspark.sql.types import _parse_datatype_string
+
+    from pulsar_spark.spark.datasource import PulsarDataSource
+
+    source: Any = PulsarDataSource(dict(options))
+    reader = source.reader(_parse_datatype_string(schema))
+    rows = 0
+    writer: Any = None
+    # The JVM beside it has nothing to do with it.
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    started = time.perf_counter()
+    for partition in reader.partitions():
+        for batch in reader.read(partition):
+            rows += batch.num_rows
+            if keep:
+                writer = writer or pa.ipc.new_file(keep, batch.schema)
+                writer.write_batch(batch)
+    seconds = time.perf_counter() - started
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    if writer is not None:
+        writer.close()
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"rows": rows, **asdict(Measurement(seconds, cpu, after.ru_maxrss * 1024))}
+
+
+def decode(spark: SparkSession, *, topic: str, frames: str) -> dict[str, Any]:
+    """Decode MESSAGE frames, as `frames` has them back to back, into the seven columns' buffers.
+
+    The answer has the CPU alone, and how many frames were handed back to the careful path.
+    """
+    from pulsar_spark.engine.codecs import decompress
+    from pulsar_spark.protocol.blocks import DONE, BlockOptions
+    from pulsar_spark.protocol.implementation import make_decoder, scan_messages
+
+    blocks = _blocks(Path(frames).read_bytes())
+    decoder = make_decoder(
+        BlockOptions(topic, -1, _COLUMNS, None, 10_000, 4 << 20, 5 << 20), decompress
+    )
+    rows = 0
+    position = (-1, -1, 0)
+    before = time.process_time()
+    for block in blocks:
+        stop, _, _ = scan_messages(block, 0, 6 << 20)
+        at, status = 0, None
+        while status != DONE:
+            at, status, _, position = decoder.decode(block, at, stop, position)
+            columns = decoder.take()
+            rows += 0 if columns is None else columns.rows
+            if decoder.slow_frames:
+                return {"rows": rows, "slow_frames": decoder.slow_frames, "cpu_seconds": 0.0}
+    cpu = time.process_time() - before
+    return {"rows": rows, "slow_frames": 0, "cpu_seconds": cpu}
+
+
+def _blocks(data: bytes) -> list[bytes]:
+    """Cut frames into what a read of the socket may give: about 256 KiB, or one frame."""
+    found = []
+    start = at = 0
+    while at < len(data):
+        at += 4 + int.from_bytes(data[at : at + 4], "big")
+        if at - start >= _READ_BYTES or at == len(data):
+            found.append(data[start:at])
+            start = at
+    return found
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+
+def write(
+    spark: SparkSession,
+    *,
+    source: str,
+    options: Options,
+    messages: int,
+    tasks: int,
+    columns: list[str],
+) -> dict[str, Any]:
+    """Write rows that Spark makes."""
+    rows = spark.range(0, messages, 1, tasks).selectExpr(*columns)
+    writer = rows.write.format(source).mode("append").options(**options)
+    with measured() as result:
+        writer.save()
+    return asdict(result)
+
+
+# --- streams ----------------------------------------------------------------------------------
+
+
+def latency(spark: SparkSession, *, service_url: str, topic: str, rows: int) -> dict[str, Any]:
+    """How long rows take to arrive."""
+    from benchmarks import streams
+
+    return asdict(streams.measure_latency(spark, service_url, topic, rows))
+
+
+def backlog(
+    spark: SparkSession, *, options: Options, expected: tuple[int, int], runs: int
+) -> dict[str, Any]:
+    """Read a backlog as a batch and as a stream."""
+    from benchmarks import streams
+
+    return asdict(streams.measure_backlog(spark, options, expected, runs))
+
+
+JOBS: dict[str, Callable[..., Any]] = {
+    job.__name__: job for job in (read, sums, handed, decode, write, latency, backlog)
+}

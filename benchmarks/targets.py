@@ -1,0 +1,124 @@
+"""What each shape is to reach, and how near it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.contenders import (
+    DRAIN,
+    HANDED,
+    KAFKA,
+    OFFICIAL,
+    OURS,
+    SCALA,
+    TRIVIAL,
+)
+from benchmarks.results import Results
+
+CPU_OF_SCALA = {
+    "batch1000": 0.5, "batch10": 0.5, "unbatched100": 0.6, "unbatched1k": 0.6,
+    "four": 0.6, "lz4": 0.7,
+}  # fmt: skip
+TIMES_SCALA = {"batch1000": 2.0, "batch10": 2.0, "four": 1.5, "lz4": 1.3}
+TIMES_SCALA_UNBATCHED = 1.2
+OF_DRAIN_UNBATCHED = 0.85
+OF_TRIVIAL = {"batch1000": 0.85}
+HANDED_OF_DRAIN = 0.6
+DECODING_MICROSECONDS = {"batch10": 2.0, "unbatched100": 3.0, "unbatched1k": 3.0, "turns": 3.0}
+WRITE_MICROSECONDS = {"python": 15.0, "native": 5.0}
+TIMES_OFFICIAL_WRITE = 3.0
+LARGE_TIMES_OFFICIAL = 0.95
+
+
+@dataclass(frozen=True)
+class Target:
+    """One figure and its bound."""
+
+    shape: str
+    what: str
+    value: float
+    bound: float
+    at_most: bool = False
+
+    @property
+    def margin(self) -> float:
+        """How far within the bound it is; below 1 it is missed."""
+        return self.bound / self.value if self.at_most else self.value / self.bound
+
+
+def targets(results: Results, shape: str) -> list[Target]:
+    """All that can be said of a shape."""
+    return [*_whole_reads(results, shape), *_parts(results, shape), *_writes(results, shape)]
+
+
+def _whole_reads(results: Results, shape: str) -> Iterator[Target]:
+    for name in results.implementations:
+        ours = results.find("read", shape, OURS, "all", name)
+        if ours is None:
+            continue
+        scala, kafka = results.peer(SCALA, shape), results.peer(KAFKA, shape)
+        fastest = name == "native"
+        if kafka is not None and fastest:
+            what = f"{name}: CPU per row, of Spark's Kafka source"
+            yield Target(shape, what, ours.cpu / kafka.cpu, 1.0, at_most=True)
+        if scala is not None:
+            bound = CPU_OF_SCALA[shape] if fastest else 1.0
+            what = f"{name}: CPU per row, of the Scala connector"
+            yield Target(shape, what, ours.cpu / scala.cpu, bound, at_most=True)
+        if scala is not None and fastest:
+            yield _wall(results, shape, name, ours.rows_per_second / scala.rows_per_second)
+        trivial = results.find("read", shape, TRIVIAL, "all")
+        if trivial is not None and fastest and shape in OF_TRIVIAL:
+            what = f"{name}: speed, of the trivial Arrow source"
+            yield Target(shape, what, ours.times_as_fast_as(trivial), OF_TRIVIAL[shape])
+        official = results.find("read", shape, OFFICIAL, "all")
+        if official is not None and shape == "large":
+            what = f"{name}: speed of reading, of the official client"
+            yield Target(shape, what, ours.times_as_fast_as(official), LARGE_TIMES_OFFICIAL)
+
+
+def _wall(results: Results, shape: str, name: str, times_scala: float) -> Target:
+    """Speed against Scala's connector; where the broker is the limit, the raw drain will do."""
+    what = f"{name}: speed, of the Scala connector"
+    if shape in TIMES_SCALA:
+        return Target(shape, what, times_scala, TIMES_SCALA[shape])
+    ours = results.find("read", shape, OURS, "all", name)
+    drain = results.find("read", shape, DRAIN)
+    scala = Target(shape, what, times_scala, TIMES_SCALA_UNBATCHED)
+    if ours is None or drain is None:
+        return scala
+    of_drain = Target(
+        shape, f"{name}: speed, of the raw drain", ours.times_as_fast_as(drain), OF_DRAIN_UNBATCHED
+    )
+    return max(scala, of_drain, key=lambda target: target.margin)
+
+
+def _parts(results: Results, shape: str) -> Iterator[Target]:
+    drain = results.find("read", shape, DRAIN)
+    for name in results.implementations:
+        handed = results.find("read", shape, HANDED, "all", name)
+        if handed is not None and drain is not None and name == "native":
+            what = f"{name}: handed to Spark, of the raw drain"
+            yield Target(shape, what, handed.times_as_fast_as(drain), HANDED_OF_DRAIN)
+    decoding = results.decoding.get((shape, "python"))
+    if decoding is not None and shape in DECODING_MICROSECONDS:
+        bound = DECODING_MICROSECONDS[shape]
+        yield Target(shape, "python: µs to decode a message", decoding, bound, at_most=True)
+
+
+def _writes(results: Results, shape: str) -> Iterator[Target]:
+    for name in results.implementations:
+        ours = results.find("write", shape, OURS, implementation=name)
+        official = results.find("write", shape, OFFICIAL)
+        if ours is None or official is None:
+            continue
+        times = ours.times_as_fast_as(official)
+        what = f"{name}: speed of writing, of the official client"
+        if shape == "large":
+            yield Target(shape, what, times, LARGE_TIMES_OFFICIAL)
+        elif ours.workload.batch > 1:
+            yield Target(shape, what, times, TIMES_OFFICIAL_WRITE)
+        else:
+            bound = WRITE_MICROSECONDS[name]
+            yield Target(shape, f"{name}: µs of CPU to write a row", ours.cpu, bound, at_most=True)

@@ -1,0 +1,89 @@
+"""Topics of exactly a workload's shape, and what the broker says of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from benchmarks.measure import Measurement
+from benchmarks.workloads import Workload
+from tests.support.real_broker import RealBroker
+
+_OFFICIAL_SECONDS = 600
+
+
+class WrongResult(Exception):
+    """A run gave other messages, or a topic another shape, than was asked for."""
+
+
+@contextmanager
+def temporary_topic(broker: RealBroker, workload: Workload) -> Iterator[str]:
+    """A new topic with the workload's partitions; deleted in the end, or the disk fills up."""
+    topic = make_topic(broker, workload)
+    try:
+        yield topic
+    finally:
+        suffix = "/partitions" if workload.partitions > 1 else ""
+        broker.admin("DELETE", f"{_path(topic)}{suffix}?force=true")
+
+
+def make_topic(broker: RealBroker, workload: Workload) -> str:
+    """A new topic with the workload's partitions."""
+    topic = f"persistent://public/default/bench-{workload.name}-{uuid.uuid4().hex[:8]}"
+    return broker.create_topic(topic, workload.partitions if workload.partitions > 1 else 0)
+
+
+def partitions(topic: str, workload: Workload) -> list[str]:
+    """The names of the topic's partitions, or its own."""
+    if workload.partitions == 1:
+        return [topic]
+    return [f"{topic}-partition-{number}" for number in range(workload.partitions)]
+
+
+def fill(broker: RealBroker, workload: Workload, topic: str) -> None:
+    """Write the workload by the official client, and see that its entries have the right size."""
+    run_official(broker.service_url, "fill", workload, topic)
+    found = [
+        broker.admin("GET", f"{_path(name)}/internalStats")["numberOfEntries"]
+        for name in partitions(topic, workload)
+    ]
+    # The last of each partition and producer may hold fewer messages.
+    wanted = workload.messages / workload.batch
+    if not wanted <= sum(found) <= wanted + workload.partitions * workload.producers:
+        raise WrongResult(f"{workload.title}: {sum(found)} entries instead of {wanted:,.0f}")
+    check_count(broker, workload, topic)
+
+
+def check_count(broker: RealBroker, workload: Workload, topic: str) -> None:
+    """See that the broker was given as many messages as there are. Raises WrongResult."""
+    stats = [broker.admin("GET", f"{_path(name)}/stats") for name in partitions(topic, workload)]
+    count = sum(each["msgInCounter"] for each in stats)
+    if count != workload.messages:
+        raise WrongResult(f"{workload.title}: {count:,} messages are on the topic")
+
+
+def run_official(
+    service_url: str, operation: str, workload: Workload, topic: str, columns: str = "value"
+) -> Measurement:
+    """Run the official client in its own process."""
+    command = [
+        sys.executable, "-m", "benchmarks.official", operation,
+        "--url", service_url, "--topic", topic, "--columns", columns,
+        "--workload", workload.name, "--messages", str(workload.messages),
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=_OFFICIAL_SECONDS, check=False
+    )
+    # The client's own log goes to the same place.
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or len(lines) != 1:
+        raise WrongResult(f"the official client failed: {done.stdout}{done.stderr}")
+    return Measurement(**json.loads(lines[0]))
+
+
+def _path(topic: str) -> str:
+    return topic.replace("://", "/")
