@@ -1,27 +1,49 @@
-"""A consumer that asks a question about a topic partition and leaves no trace."""
+"""One life of a consumer at a broker: subscribed, given permits, asked, closed.
+
+Readers, probes and durable subscriptions all live through sessions, one after the other: whenever
+broker or connection send one away, its owner begins another. A session is registered with its
+connection before SUBSCRIBE is sent, so that nothing that the broker says of it is missed, and the
+broker is told of its end whenever it may know of it: after a time-out, too.
+
+A broker that lets go of a topic while a consumer comes can keep that consumer without a topic
+behind it: it delivers nothing, answers that there is nothing, and never sends it away. `confirm`
+tells whether that is so. Subscriptions are Exclusive: whoever asks for one that the broker holds
+for this session is refused.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
 import threading
-from collections import deque
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from google.protobuf.message import Message
 
-from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.connection import ClientConnection, ConsumerHandler
+from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.errors import BrokerError, ConnectionLost, PulsarError
+from pulsar_spark.errors import (
+    BrokerError,
+    ClosedError,
+    ConnectionLost,
+    ConsumerBusy,
+    LocalProtocolError,
+    PulsarError,
+)
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import MessageBlock, MessageReceived
+from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import MessageId, Position
 
+EARLIEST = pb.CommandSubscribe.Earliest
+LATEST = pb.CommandSubscribe.Latest
+
 _CLOSE_TIMEOUT = 5.0
-_MAX_ENTRIES = 1000
 
 
 def unique_name(prefix: str) -> str:
@@ -29,25 +51,65 @@ def unique_name(prefix: str) -> str:
     return f"{prefix}-{secrets.token_hex(8)}"
 
 
-class TemporaryConsumer:
-    """A consumer on a non-durable subscription of its own; a context manager that closes it.
+@dataclass(frozen=True, slots=True)
+class SubscribeRequest:
+    """What a consumer asks for by SUBSCRIBE.
 
-    The methods return futures, to be yielded by operations. It is a ConsumerHandler.
+    From `start` on it is not durable: nothing of it stays at the broker. With None it is, and
+    `initial` (EARLIEST or LATEST) is where it begins if it does not exist yet. `create` lets the
+    broker create the topic.
     """
 
-    def __init__(self, connection: ClientConnection, topic: str, name: str | None = None) -> None:
-        self.name = name or unique_name("pulsar-spark-probe")
-        self._connection = connection
-        self._topic = topic
-        self._consumer_id = connection.add_consumer(self)
-        self._subscribed = False
-        self._lock = threading.Lock()
-        # The following are guarded by _lock: entries nobody waits for yet, or who waits.
-        self._entries: deque[MessageReceived] = deque()
-        self._waiting: Future[MessageReceived] | None = None
-        self._error: PulsarError | None = None
+    topic: str
+    name: str
+    start: Position | None
+    initial: int = LATEST
+    read_compacted: bool = False
+    create: bool = False
 
-    def __enter__(self) -> TemporaryConsumer:
+    def command(self, consumer_id: int, request_id: int) -> pb.BaseCommand:
+        """Return the SUBSCRIBE command."""
+        start = self.start
+        return commands.subscribe(
+            self.topic,
+            self.name,
+            consumer_id,
+            request_id,
+            durable=start is None,
+            start_message_id=None
+            if start is None
+            else MessageId(start.ledger_id, start.entry_id).to_pb(),
+            initial_position=self.initial,
+            read_compacted=self.read_compacted,
+            force_topic_creation=self.create,
+        )
+
+
+class ConsumerSession:
+    """One life of a consumer on a connection; a context manager, to be closed at the end.
+
+    The `handler` is told on the receive thread what the broker sends, until the session ends;
+    without one, that is dropped. Raises ConnectionLost if the connection is. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        wanted: SubscribeRequest,
+        handler: ConsumerHandler | None = None,
+    ) -> None:
+        self.connection = connection
+        self.wanted = wanted
+        self._handler = handler
+        self._lock = threading.Lock()
+        # The following are guarded by _lock: whether the broker may know of the consumer,
+        # whether the session is over, and the question whether it may begin.
+        self._known = False
+        self._ended = False
+        self._asking: Future[Any] | None = None
+        self.consumer_id = connection.add_consumer(self)
+
+    def __enter__(self) -> ConsumerSession:
         return self
 
     def __exit__(
@@ -58,123 +120,144 @@ class TemporaryConsumer:
     ) -> None:
         self.close()
 
-    def subscribe(
-        self, start: Position, deadline: Deadline, *, read_compacted: bool = False
-    ) -> Future[Any]:
-        """Subscribe so that the first entry delivered is the one at or after `start`."""
-        self._subscribed = True
-        answer = self._connection.request_async(
-            lambda request_id: commands.subscribe(
-                self._topic,
-                self.name,
-                self._consumer_id,
-                request_id,
-                durable=False,
-                start_message_id=MessageId(start.ledger_id, start.entry_id).to_pb(),
-                read_compacted=read_compacted,
-                force_topic_creation=False,
-            ),
-            deadline.attempt(),
-        )
-        answer.add_done_callback(self._on_subscribed)
-        return answer
+    @property
+    def ended(self) -> bool:
+        """Whether broker, connection or `close` ended the session."""
+        return self._ended
 
-    def _on_subscribed(self, answer: Future[Any]) -> None:
-        # After a time-out the broker may still open the consumer; after a refusal there is none.
-        if isinstance(answer.exception(), BrokerError):
-            self._subscribed = False
+    # --- the beginning ------------------------------------------------------------------------
+
+    def subscribe(self, deadline: Deadline) -> Operation[None]:
+        """Return an operation that subscribes, in one attempt.
+
+        Raises what the broker refuses with, after which it can be tried again, ConnectionLost if
+        it was sent away at once, ClosedError if it was closed meanwhile.
+        """
+        self._check()
+        with self._lock:
+            # The broker may carry out what it has not answered.
+            self._known = True
+        answer = self.ask(self.wanted.command, deadline)
+        with self._lock:
+            self._asking, over = answer, self._ended
+        if over:
+            self._stop_asking()
+        try:
+            yield answer
+        except BrokerError:
+            with self._lock:
+                self._known = False
+            raise
+        finally:
+            with self._lock:
+                self._asking = None
+        self._check()
+
+    def _check(self) -> None:
+        if self._ended:
+            raise _sent_away()
+
+    def confirm(self, deadline: Deadline) -> Operation[None]:
+        """Return an operation that raises ConnectionLost unless the broker holds the consumer.
+
+        It raises what else hinders the broker from saying so, too.
+        """
+        with ConsumerSession(self.connection, self.wanted) as other:
+            try:
+                yield from other.subscribe(deadline)
+            except ConsumerBusy:
+                return
+            # It must be gone before anyone can hold the subscription again.
+            if (answer := other.close()) is not None:
+                yield answer
+        raise ConnectionLost("the broker had lost the topic of a consumer")
+
+    # --- what can be asked --------------------------------------------------------------------
+
+    def flow(self, permits: int) -> None:
+        """Let the broker deliver so many messages more; raises ConnectionLost."""
+        self.connection.send(commands.flow(self.consumer_id, permits))
+
+    def ask(self, command: Callable[[int, int], pb.BaseCommand], deadline: Deadline) -> Future[Any]:
+        """Send what `command` makes of consumer id and request id; the answer is in the future.
+
+        One attempt at most is waited for. Raises nothing: it is ConnectionLost in the future if
+        the broker has sent the consumer away.
+        """
+        answer: Future[Any] = self.connection.request_async(
+            lambda request_id: command(self.consumer_id, request_id), deadline.attempt()
+        )
+        if answer.done() and isinstance(answer.exception(), LocalProtocolError):
+            answer = Future()
+            answer.set_exception(_sent_away())
+        return answer
 
     def last_message_id(self, deadline: Deadline) -> Future[Any]:
         """Ask for the last message; the answer is a CommandGetLastMessageIdResponse."""
-        return self._connection.request_async(
-            lambda request_id: commands.get_last_message_id(self._consumer_id, request_id),
-            deadline.attempt(),
-        )
+        return self.ask(commands.get_last_message_id, deadline)
 
     def stats(self, deadline: Deadline) -> Future[Any]:
         """Ask how the consumer does; the answer is a CommandConsumerStatsResponse."""
-        return self._connection.request_async(
-            lambda request_id: commands.consumer_stats(self._consumer_id, request_id),
-            deadline.attempt(),
-        )
+        return self.ask(commands.consumer_stats, deadline)
 
-    def seek(self, publish_time: int, deadline: Deadline) -> Future[Any]:
-        """Move the subscription to a publish time; the broker closes this consumer for that."""
-        return self._connection.request_async(
-            lambda request_id: commands.seek(
-                self._consumer_id, request_id, publish_time=publish_time
-            ),
-            deadline.attempt(),
-        )
+    # --- the end ------------------------------------------------------------------------------
 
-    def next_entry(self, permits: int) -> Future[MessageReceived]:
-        """Return the future of the next entry, and let the broker deliver `permits` messages.
+    def close(self) -> Future[Any] | None:
+        """End the session, and tell the broker if it may know of it; never raises.
 
-        A broker can send more entries than the permits cover: they come first, and nothing is
-        asked for while there are any.
+        Returns the future of the broker's answer, if there will be one. Whoever subscribes at
+        this moment is told ClosedError.
         """
-        entry: Future[MessageReceived] = Future()
-        entry.set_running_or_notify_cancel()
+        self.connection.remove_consumer(self.consumer_id)
         with self._lock:
-            if self._entries:
-                entry.set_result(self._entries.popleft())
-                return entry
-            if self._error is not None:
-                entry.set_exception(self._error)
-                return entry
-            self._waiting = entry
-        try:
-            self._connection.send(commands.flow(self._consumer_id, permits))
-        except PulsarError as error:
-            self._end(error)
-        return entry
-
-    def close(self) -> None:
-        """Close the consumer without waiting for the broker's answer."""
-        self._connection.remove_consumer(self._consumer_id)
-        if not self._subscribed or self._connection.closed:
-            return
-        self._subscribed = False
+            self._ended = True
+            known, self._known = self._known, False
+        self._stop_asking()
+        if not known or self.connection.closed:
+            return None
         with contextlib.suppress(PulsarError):
-            self._connection.request_async(
-                lambda request_id: commands.close_consumer(self._consumer_id, request_id),
+            return self.connection.request_async(
+                lambda request_id: commands.close_consumer(self.consumer_id, request_id),
                 _CLOSE_TIMEOUT,
             )
+        return None
+
+    def _stop_asking(self) -> None:
+        # A broker that is told to close what it is about to open answers that alone.
+        asking = self._asking
+        if asking is not None and self.connection.forget(asking):
+            with contextlib.suppress(InvalidStateError):
+                asking.set_exception(ClosedError("the consumer is closed"))
+
+    # --- what the receive thread tells ----------------------------------------------------------
 
     def on_messages(self, block: MessageBlock) -> None:
-        """Take entries."""
-        for message in block.messages():
-            if self._error is not None:
-                break
-            self._on_message(message)
-
-    def _on_message(self, message: MessageReceived) -> None:
-        with self._lock:
-            waiting, self._waiting = self._waiting, None
-            if waiting is None:
-                self._entries.append(message)
-        if waiting is not None:
-            waiting.set_result(message)
-        elif len(self._entries) > _MAX_ENTRIES:
-            self._connection.remove_consumer(self._consumer_id)
-            self._end(ConnectionLost("the broker sends far more than it was asked for"))
+        """Pass entries on."""
+        if self._handler is not None:
+            self._handler.on_messages(block)
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:
-        """Give up waiting for an entry."""
-        self._subscribed = False
-        self._end(ConnectionLost("the broker closed the consumer"))
+        """End: the broker closed the consumer; it may name the topic's new broker."""
+        self._on_end()
+        if self._handler is not None:
+            self._handler.on_close(command)
 
     def on_command(self, body: Message) -> None:
-        """Nothing else concerns a consumer of this kind."""
+        """Pass on what is no entry."""
+        if self._handler is not None:
+            self._handler.on_command(body)
 
     def on_disconnect(self, error: PulsarError) -> None:
-        """Give up waiting for an entry."""
-        self._subscribed = False
-        self._end(error)
+        """End: the connection is lost."""
+        self._on_end()
+        if self._handler is not None:
+            self._handler.on_disconnect(error)
 
-    def _end(self, error: PulsarError) -> None:
+    def _on_end(self) -> None:
         with self._lock:
-            self._error = error
-            waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            waiting.set_exception(error)
+            self._ended = True
+            self._known = False
+
+
+def _sent_away() -> PulsarError:
+    return ConnectionLost("the broker sent the consumer away")

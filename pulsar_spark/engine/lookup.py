@@ -11,13 +11,11 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from google.protobuf.message import Message
-
 from pulsar_spark.engine.addresses import BrokerAddress, parse_broker_url
 from pulsar_spark.engine.connection import ClientConnection
-from pulsar_spark.engine.consumer_session import TemporaryConsumer, unique_name
+from pulsar_spark.engine.consumer_session import ConsumerSession, SubscribeRequest, unique_name
 from pulsar_spark.engine.operations import Operation, run, run_many
-from pulsar_spark.engine.retry import Deadline, Pause, retrying
+from pulsar_spark.engine.retry import Deadline, retrying
 from pulsar_spark.errors import (
     InvalidTopicName,
     PulsarError,
@@ -26,8 +24,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import MessageBlock
-from pulsar_spark.protocol.message_id import LATEST, LATEST_POSITION, MessageId
+from pulsar_spark.protocol.message_id import LATEST_POSITION, MessageId
 from pulsar_spark.protocol.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -37,8 +34,6 @@ T = TypeVar("T")
 
 _PERSISTENT = pb.CommandGetTopicsOfNamespace.PERSISTENT
 _ANY_DOMAIN = pb.CommandGetTopicsOfNamespace.ALL
-
-_BEFORE_SECOND_LOOK = 0.1
 
 _LookupType = pb.CommandLookupTopicResponse
 
@@ -66,10 +61,6 @@ class Lookup:
     def broker(self, topic: str) -> BrokerAddress:
         """Return the broker that serves a topic partition."""
         return self.ask(topic, self.broker_operation)
-
-    def broker_many(self, topics: Iterable[str]) -> dict[str, BrokerAddress | PulsarError]:
-        """As `broker`, for many topics at once."""
-        return self.ask_many(topics, self.broker_operation)
 
     def connection(self, topic: str) -> ClientConnection:
         """Return a connection to the broker that serves a topic partition."""
@@ -191,25 +182,19 @@ class Lookup:
 
     def last_message_id_operation(self, topic: str, deadline: Deadline) -> Operation[MessageId]:
         """Return an operation for one attempt to learn the last message of a topic partition."""
-        last = yield from self._last_message_id_operation(topic, deadline)
-        if last.entry_id < 0:
-            # A broker that lets go of the topic while a consumer comes can answer it that there
-            # is nothing. Another consumer will hardly meet that again.
-            yield Pause(_BEFORE_SECOND_LOOK)
-            last = yield from self._last_message_id_operation(topic, deadline)
-        return last
-
-    def _last_message_id_operation(self, topic: str, deadline: Deadline) -> Operation[MessageId]:
         connection = yield from self.connection_operation(topic, deadline)
-        with TemporaryConsumer(connection, topic) as consumer:
-            yield consumer.subscribe(LATEST_POSITION, deadline)
-            answer: pb.CommandGetLastMessageIdResponse = yield consumer.last_message_id(deadline)
-        last = MessageId.from_pb(answer.last_message_id)
-        if last.ledger_id < -1 or last.entry_id < -1:
-            raise RemoteProtocolError(
-                "the broker named a last message with impossible numbers",
-                broker=connection.address.logical,
-            )
+        visit = SubscribeRequest(topic, unique_name("pulsar-spark-probe"), LATEST_POSITION)
+        with ConsumerSession(connection, visit) as session:
+            yield from session.subscribe(deadline)
+            answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
+            last = MessageId.from_pb(answer.last_message_id)
+            if last.ledger_id < -1 or last.entry_id < -1:
+                raise RemoteProtocolError(
+                    "the broker named a last message with impossible numbers",
+                    broker=connection.address.logical,
+                )
+            if last.entry_id < 0:
+                yield from session.confirm(deadline)
         return last
 
     # --- asking -------------------------------------------------------------------------------
@@ -257,45 +242,16 @@ def partition_count(
     return answer.partitions
 
 
-class _Visitor:
-    """A consumer that wants nothing."""
-
-    def on_messages(self, block: MessageBlock) -> None:
-        """Nothing comes: there are no permits."""
-
-    def on_close(self, command: pb.CommandCloseConsumer) -> None:
-        """It was about to leave."""
-
-    def on_command(self, body: Message) -> None:
-        """It was about to leave."""
-
-    def on_disconnect(self, error: PulsarError) -> None:
-        """It was about to leave."""
-
-
 def attach_once(lookup: Lookup, topic: str, deadline: Deadline) -> Operation[None]:
     """Return an operation that attaches to a topic, which may create it, and leaves.
 
     The subscription is not durable, so nothing but the topic stays.
     """
     connection = yield from lookup.connection_operation(topic, deadline)
-    consumer_id = connection.add_consumer(_Visitor())
-    try:
-        yield connection.request_async(
-            lambda request_id: commands.subscribe(
-                topic,
-                unique_name("pulsar-spark-visitor"),
-                consumer_id,
-                request_id,
-                durable=False,
-                start_message_id=LATEST.to_pb(),
-                force_topic_creation=True,
-            ),
-            deadline.remaining(),
-        )
-        yield connection.request_async(
-            lambda request_id: commands.close_consumer(consumer_id, request_id),
-            deadline.remaining(),
-        )
-    finally:
-        connection.remove_consumer(consumer_id)
+    visit = SubscribeRequest(
+        topic, unique_name("pulsar-spark-visitor"), LATEST_POSITION, create=True
+    )
+    with ConsumerSession(connection, visit) as session:
+        yield from session.subscribe(deadline)
+        if (answer := session.close()) is not None:
+            yield answer

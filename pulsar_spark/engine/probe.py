@@ -8,11 +8,17 @@ which searches as if the entries were in the order of their times.
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
-from pulsar_spark.engine.consumer_session import TemporaryConsumer, unique_name
+from google.protobuf.message import Message
+
+from pulsar_spark.engine.consumer_session import ConsumerSession, SubscribeRequest, unique_name
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, OperationFactory, Within, run_many
@@ -24,8 +30,9 @@ from pulsar_spark.errors import (
     PulsarError,
     RemoteProtocolError,
 )
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import MessageReceived, parse_payload
+from pulsar_spark.protocol.frames import MessageBlock, MessageReceived, parse_payload
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
 
 T = TypeVar("T")
@@ -33,6 +40,8 @@ T = TypeVar("T")
 # An entry comes within milliseconds, from cold storage later: each wait is twice the last one.
 # Topics that move all the time cost a first one again and again.
 _FIRST_PATIENCE = 1.0
+# Besides the block that came first: brokers overrun permits by a little.
+_MAX_HELD = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +118,12 @@ class Probe:
         ]
 
     def _at(self, topic: str, position: Position) -> OperationFactory[FoundEntry | None]:
-        caution = _Caution()
-        return _retried(lambda deadline: self._at_operation(topic, position, deadline, caution))
+        patience = _Patience()
+        return _retried(lambda deadline: self._at_operation(topic, position, deadline, patience))
 
     def _from_time(self, topic: str, time: int) -> OperationFactory[FoundEntry | None]:
-        caution = _Caution()
-        return _retried(lambda deadline: self._from_time_operation(topic, time, deadline, caution))
+        patience = _Patience()
+        return _retried(lambda deadline: self._from_time_operation(topic, time, deadline, patience))
 
     def _count(self, topic: str, position: Position) -> OperationFactory[int]:
         return _retried(lambda deadline: self._count_operation(topic, position, deadline))
@@ -123,34 +132,38 @@ class Probe:
         self, topic: str, position: Position, deadline: Deadline
     ) -> Operation[int]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
-        with TemporaryConsumer(connection, topic) as consumer:
-            yield consumer.subscribe(position, deadline)
-            answer: pb.CommandConsumerStatsResponse = yield consumer.stats(deadline)
+        with ConsumerSession(connection, _asking(topic, position)) as session:
+            yield from session.subscribe(deadline)
+            answer: pb.CommandConsumerStatsResponse = yield session.stats(deadline)
             return int(answer.msgBacklog)
 
     def _at_operation(
-        self, topic: str, position: Position, deadline: Deadline, caution: _Caution
+        self, topic: str, position: Position, deadline: Deadline, patience: _Patience
     ) -> Operation[FoundEntry | None]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
-        with TemporaryConsumer(connection, topic) as consumer:
-            yield consumer.subscribe(position, deadline)
-            return (yield from _first_entry(consumer, position, deadline, caution))
+        entries = _Entries()
+        with ConsumerSession(connection, _asking(topic, position), entries) as session:
+            yield from session.subscribe(deadline)
+            return (yield from _first_entry(session, entries, position, deadline, patience))
 
     def _from_time_operation(
-        self, topic: str, time: int, deadline: Deadline, caution: _Caution
+        self, topic: str, time: int, deadline: Deadline, patience: _Patience
     ) -> Operation[FoundEntry | None]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
-        name = unique_name("pulsar-spark-time")
+        subscription = _asking(topic, EARLIEST_POSITION)
         found: FoundEntry | None = None
         for _ in range(2):
-            with TemporaryConsumer(connection, topic, name) as consumer:
-                yield consumer.subscribe(EARLIEST_POSITION, deadline)
-                yield consumer.seek(time, deadline)
+            with ConsumerSession(connection, subscription) as session:
+                yield from session.subscribe(deadline)
+                yield session.ask(partial(commands.seek, publish_time=time), deadline)
             # The broker has closed the consumer but keeps the subscription where it was sought
             # to, for the next consumer of that name.
-            with TemporaryConsumer(connection, topic, name) as consumer:
-                yield consumer.subscribe(EARLIEST_POSITION, deadline)
-                found = yield from _first_entry(consumer, EARLIEST_POSITION, deadline, caution)
+            entries = _Entries()
+            with ConsumerSession(connection, subscription, entries) as session:
+                yield from session.subscribe(deadline)
+                found = yield from _first_entry(
+                    session, entries, EARLIEST_POSITION, deadline, patience
+                )
             if found is None or found.time >= time:
                 return found
             # Either the times are not in order, or the topic was unloaded after the search and
@@ -158,24 +171,114 @@ class Probe:
         return found
 
 
+def _asking(topic: str, position: Position) -> SubscribeRequest:
+    """Return a subscription of whose consumers nothing stays."""
+    return SubscribeRequest(topic, unique_name("pulsar-spark-probe"), position)
+
+
 def _retried(attempt: OperationFactory[T]) -> OperationFactory[T]:
     return lambda deadline: retrying(attempt, deadline)
 
 
-class _Caution:
-    """What the attempts at one question learn from each other.
+class _Patience:
+    """Seconds to wait for an entry, over all attempts at one question: some storage is slow."""
 
-    A broker that lets go of a topic while a consumer comes can keep that consumer without a topic
-    behind it. It delivers nothing to it then, and may tell it that there is nothing.
-    """
-
-    __slots__ = ("believes", "patience")
+    __slots__ = ("seconds",)
 
     def __init__(self) -> None:
-        # Whether another consumer was told before that the topic is empty.
-        self.believes = False
-        # Seconds to wait for an entry: some storage is slow.
-        self.patience = _FIRST_PATIENCE
+        self.seconds = _FIRST_PATIENCE
+
+
+class _Entries:
+    """The entries that a broker sends to a probe. A ConsumerHandler, of bounded memory.
+
+    A broker can send more than it may: that comes first when more is asked for.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # The following are guarded by _lock: blocks that nobody waits for yet, with the place
+        # of the next entry in the first one, or who waits.
+        self._blocks: deque[MessageBlock] = deque()
+        self._at = 0
+        self._bytes = 0
+        self._waiting: Future[MessageReceived] | None = None
+        self._error: PulsarError | None = None
+
+    @property
+    def held(self) -> int:
+        """Bytes of the entries that nobody has asked for."""
+        return self._bytes
+
+    def next(self, session: ConsumerSession, permits: int) -> Future[MessageReceived]:
+        """Return the future of the next entry, asking for `permits` messages if there is none."""
+        entry: Future[MessageReceived] = Future()
+        entry.set_running_or_notify_cancel()
+        with self._lock:
+            self._waiting = entry
+        if not self._serve():
+            try:
+                session.flow(permits)
+            except PulsarError as error:
+                self._end(error)
+        return entry
+
+    def _serve(self) -> bool:
+        """Give whoever waits what there is; return false if there is nothing."""
+        with self._lock:
+            waiting = self._waiting
+            if waiting is None:
+                return True
+            found = self._error if not self._blocks else self._take()
+            if found is None:
+                return False
+            self._waiting = None
+        if isinstance(found, PulsarError):
+            waiting.set_exception(found)
+        else:
+            waiting.set_result(found)
+        return True
+
+    def _take(self) -> MessageReceived | PulsarError:
+        block = self._blocks[0]
+        try:
+            message, self._at = block.message(max(self._at, block.start))
+        except PulsarError as error:
+            return error
+        if self._at >= block.stop:
+            self._blocks.popleft()
+            self._bytes -= block.size
+            self._at = 0
+        return message
+
+    def on_messages(self, block: MessageBlock) -> None:
+        """Keep entries, or end where there is no room for them."""
+        with self._lock:
+            if self._error is None:
+                self._blocks.append(block)
+                self._bytes += block.size
+            is_flood = self._bytes - block.size > _MAX_HELD
+        self._serve()
+        if is_flood:
+            self._end(ConnectionLost("the broker sends far more than it was asked for"))
+
+    def on_close(self, command: pb.CommandCloseConsumer) -> None:
+        """Give up waiting for an entry."""
+        self._end(ConnectionLost("the broker closed the consumer"))
+
+    def on_command(self, body: Message) -> None:
+        """Nothing else concerns a consumer of this kind."""
+
+    def on_disconnect(self, error: PulsarError) -> None:
+        """Give up waiting for an entry."""
+        self._end(error)
+
+    def _end(self, error: PulsarError) -> None:
+        with self._lock:
+            self._error = self._error or error
+            self._blocks.clear()
+            self._bytes = 0
+        self._serve()
 
 
 def _only(results: list[FoundEntry | PulsarError | None]) -> FoundEntry | None:
@@ -186,7 +289,11 @@ def _only(results: list[FoundEntry | PulsarError | None]) -> FoundEntry | None:
 
 
 def _first_entry(
-    consumer: TemporaryConsumer, position: Position, deadline: Deadline, caution: _Caution
+    session: ConsumerSession,
+    entries: _Entries,
+    position: Position,
+    deadline: Deadline,
+    patience: _Patience,
 ) -> Operation[FoundEntry | None]:
     """Return an operation for the first entry of a subscription that reaches beyond `position`.
 
@@ -195,11 +302,10 @@ def _first_entry(
     permits = 1
     passed = position
     while True:
-        answer: pb.CommandGetLastMessageIdResponse = yield consumer.last_message_id(deadline)
+        answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
         last = MessageId.from_pb(answer.last_message_id)
-        if last.entry_id < 0 and not caution.believes:
-            caution.believes = True
-            raise ConnectionLost("the broker may have lost the topic of a consumer")
+        if last.entry_id < 0:
+            yield from session.confirm(deadline)
         end = Position.after(last)
         done = passed
         if answer.HasField("consumer_mark_delete_position"):
@@ -207,9 +313,11 @@ def _first_entry(
         if end <= done:
             return None
         try:
-            message: MessageReceived = yield Within(consumer.next_entry(permits), caution.patience)
+            message: MessageReceived = yield Within(
+                entries.next(session, permits), patience.seconds
+            )
         except OperationTimeout:
-            caution.patience *= 2
+            patience.seconds *= 2
             raise ConnectionLost("the broker keeps back an entry that it has") from None
         found = _describe(message, position)
         # A position can have an index that the entry, batched or not, does not reach.

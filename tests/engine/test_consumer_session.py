@@ -1,57 +1,87 @@
+"""One life of a consumer: begun, confirmed, asked, and closed whatever comes between."""
+
 from __future__ import annotations
 
-import time
+import threading
+from typing import Any
 
 import pytest
 
-from pulsar_spark.engine import consumer_session
-from pulsar_spark.engine.consumer_session import TemporaryConsumer, unique_name
+from pulsar_spark.engine.consumer_session import ConsumerSession, SubscribeRequest, unique_name
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.errors import ConnectionLost, TopicNotFound
+from pulsar_spark.errors import (
+    ClosedError,
+    ConnectionLost,
+    ConsumerBusy,
+    PulsarError,
+    TopicNotFound,
+)
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from pulsar_spark.testing import EmbeddedBroker
-from tests.engine.scripted_broker import Entry, ScriptedBroker, T
+from tests.engine.scripted_broker import ScriptedBroker, T
 from tests.engine.test_connection import connected
-from tests.engine.topics import add_batch, quick
+from tests.engine.topics import add_batch, lose_topic, pretend_empty, quick
 from tests.support.waiting import wait_until
 
 TOPIC = "persistent://public/default/t"
+
+
+def request(name: str | None = None) -> SubscribeRequest:
+    return SubscribeRequest(TOPIC, name or unique_name("test"), EARLIEST_POSITION)
+
+
+def subscribe(session: ConsumerSession, seconds: float = 5.0) -> None:
+    run(session.subscribe, seconds)
+
+
+def confirm(session: ConsumerSession) -> None:
+    run(session.confirm, 5.0)
 
 
 def test_names_are_unique() -> None:
     assert len({unique_name("x") for _ in range(100)}) == 100
 
 
-def test_it_is_sent_single_entries_and_leaves_nothing_behind() -> None:
+def test_a_session_is_asked_and_leaves_nothing_behind() -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         broker.create_topic(TOPIC)
         for number in range(3):
             add_batch(broker, TOPIC, [b"%d" % number])
-        connection = Lookup(pool).connection(TOPIC)
-        with TemporaryConsumer(connection, TOPIC) as consumer:
-            consumer.subscribe(EARLIEST_POSITION, Deadline(5)).result(5)
-            assert list(broker.subscriptions(TOPIC)) == [consumer.name]
-            assert not broker.subscriptions(TOPIC)[consumer.name].durable
-            last = consumer.last_message_id(Deadline(5)).result(5)
+        with ConsumerSession(Lookup(pool).connection(TOPIC), request("mine")) as session:
+            subscribe(session)
+            assert list(broker.subscriptions(TOPIC)) == ["mine"]
+            assert not broker.subscriptions(TOPIC)["mine"].durable
+            last = session.last_message_id(Deadline(5)).result(5)
             assert last.last_message_id.entryId == 2
-            assert consumer.stats(Deadline(5)).result(5).msgBacklog == 3
-            for number in range(3):
-                entry = consumer.next_entry(1).result(5)
-                assert entry.command.message_id.entryId == number
+            assert session.stats(Deadline(5)).result(5).msgBacklog == 3
+        assert session.ended
         wait_until(lambda: not broker.subscriptions(TOPIC))
+        session.close()
+        assert broker.faults.seen("CLOSE_CONSUMER") == 1
+
+
+def test_a_durable_subscription_stays() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        durable = SubscribeRequest(TOPIC, "mine", None)
+        with ConsumerSession(Lookup(pool).connection(TOPIC), durable) as session:
+            subscribe(session)
+        wait_until(lambda: not broker.subscriptions(TOPIC)["mine"].consumers)
+        assert broker.subscriptions(TOPIC)["mine"].durable
 
 
 def test_a_refusal_leaves_no_consumer_to_close() -> None:
     with (
         EmbeddedBroker(auto_create=False) as broker,
         ConnectionPool(quick(broker)) as pool,
-        TemporaryConsumer(pool.service(), TOPIC) as consumer,
+        ConsumerSession(pool.service(), request()) as session,
     ):
-        answer = consumer.subscribe(EARLIEST_POSITION, Deadline(5))
-        assert isinstance(answer.exception(5), TopicNotFound)
-        consumer.close()
+        with pytest.raises(TopicNotFound):
+            subscribe(session)
+        session.close()
         assert broker.faults.seen("CLOSE_CONSUMER") == 0
 
 
@@ -59,53 +89,129 @@ def test_a_refusal_leaves_no_consumer_to_close() -> None:
 def test_after_a_timeout_the_consumer_is_closed_all_the_same() -> None:
     with ScriptedBroker(lambda s, e: getattr(e, "kind", 0) == T.SUBSCRIBE) as broker:
         connection = connected(broker)
-        with TemporaryConsumer(connection, TOPIC) as consumer:
-            answer = consumer.subscribe(EARLIEST_POSITION, Deadline(0.05))
-            assert answer.exception(5) is not None
+        with ConsumerSession(connection, request()) as session, pytest.raises(PulsarError):
+            subscribe(session, 0.05)
         wait_until(lambda: len(broker.commands(T.CLOSE_CONSUMER)) == 1)
         connection.close()
 
 
-def test_entries_beyond_the_permits_are_kept_for_later() -> None:
-    with ScriptedBroker() as broker:
+@pytest.mark.fault(25)
+def test_a_session_that_is_closed_while_it_subscribes_ends_at_once_and_leaves_nothing() -> None:
+    asked = threading.Event()
+
+    def script(session: Any, event: Any) -> bool:
+        if getattr(event, "kind", 0) == T.SUBSCRIBE:
+            asked.set()
+            return True
+        return False
+
+    with ScriptedBroker(script) as broker:
         connection = connected(broker)
-        with TemporaryConsumer(connection, TOPIC) as consumer:
-            consumer.subscribe(EARLIEST_POSITION, Deadline(5)).result(5)
-            (subscribe,) = broker.commands(T.SUBSCRIBE)
-            first = consumer.next_entry(1)
-            for number in range(3):
-                broker.sessions[0].send_entry(subscribe.consumer_id, Entry(1, number, [b"x"]))
-            assert first.result(5).command.message_id.entryId == 0
-            consumer.last_message_id(Deadline(5)).result(5)
-            assert consumer.next_entry(1).result(5).command.message_id.entryId == 1
-            assert consumer.next_entry(1).result(5).command.message_id.entryId == 2
-            assert len(broker.commands(T.FLOW)) == 1
+        session = ConsumerSession(connection, request())
+        errors: list[BaseException] = []
+
+        def begin() -> None:
+            try:
+                subscribe(session, 60.0)
+            except PulsarError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=begin)
+        thread.start()
+        assert asked.wait(10)
+        session.close()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert [type(error) for error in errors] == [ClosedError]
+        wait_until(lambda: len(broker.commands(T.CLOSE_CONSUMER)) == 1)
         connection.close()
 
 
-def test_a_flood_of_entries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_session, "_MAX_ENTRIES", 5)
-    with ScriptedBroker() as broker:
-        connection = connected(broker)
-        with TemporaryConsumer(connection, TOPIC) as consumer:
-            consumer.subscribe(EARLIEST_POSITION, Deadline(5)).result(5)
-            (subscribe,) = broker.commands(T.SUBSCRIBE)
-            for number in range(20):
-                broker.sessions[0].send_entry(subscribe.consumer_id, Entry(1, number, [b"x"]))
-            wait_until(lambda: consumer._error is not None)
-            assert len(consumer._entries) == 6
-        connection.close()
-
-
-def test_whoever_waits_is_told_when_the_broker_closes_or_the_connection_breaks() -> None:
+def test_a_session_that_is_over_does_not_begin() -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         broker.create_topic(TOPIC)
-        for trouble in (lambda: broker.unload(TOPIC), broker.faults.disconnect):
-            connection = Lookup(pool).connection(TOPIC)
-            with TemporaryConsumer(connection, TOPIC) as consumer:
-                consumer.subscribe(EARLIEST_POSITION, Deadline(5)).result(5)
-                entry = consumer.next_entry(1)
-                trouble()
-                assert isinstance(entry.exception(5), ConnectionLost)
-                assert isinstance(consumer.next_entry(1).exception(5), ConnectionLost)
-            time.sleep(0.05)
+        session = ConsumerSession(Lookup(pool).connection(TOPIC), request())
+        session.close()
+        with pytest.raises(ConnectionLost):
+            subscribe(session)
+        assert broker.faults.seen("SUBSCRIBE") == 0
+
+
+@pytest.mark.fault(15)
+@pytest.mark.parametrize("trouble", ["unload", "disconnect"])
+def test_a_session_ends_with_what_the_broker_knows_of_it(trouble: str) -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        with ConsumerSession(Lookup(pool).connection(TOPIC), request()) as session:
+            subscribe(session)
+            if trouble == "unload":
+                broker.unload(TOPIC)
+            else:
+                broker.faults.disconnect()
+            wait_until(lambda: session.ended)
+            error = session.last_message_id(Deadline(5)).exception(5)
+            assert isinstance(error, PulsarError)
+            assert error.retryable
+        # The broker's own, if any.
+        assert broker.faults.seen("CLOSE_CONSUMER") == (trouble == "unload")
+
+
+# --- whether the broker knows the consumer ------------------------------------------------------
+
+
+@pytest.mark.fault(14)
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_consumer_that_the_broker_holds_is_confirmed(durable: bool) -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        wanted = SubscribeRequest(TOPIC, "mine", None if durable else EARLIEST_POSITION)
+        with ConsumerSession(Lookup(pool).connection(TOPIC), wanted) as session:
+            subscribe(session)
+            confirm(session)
+            assert not session.ended
+            assert len(broker.subscriptions(TOPIC)["mine"].consumers) == 1
+            other = ConsumerSession(session.connection, wanted)
+            with other, pytest.raises(ConsumerBusy):
+                subscribe(other)
+
+
+@pytest.mark.fault(14)
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_consumer_without_a_topic_behind_it_is_told_apart(durable: bool) -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        wanted = SubscribeRequest(TOPIC, "mine", None if durable else EARLIEST_POSITION)
+        with ConsumerSession(Lookup(pool).connection(TOPIC), wanted) as session:
+            subscribe(session)
+            lose_topic(broker, TOPIC)
+            with pytest.raises(ConnectionLost, match="lost the topic"):
+                confirm(session)
+            # Whoever comes next finds the subscription free.
+            with ConsumerSession(session.connection, wanted) as other:
+                subscribe(other)
+
+
+def test_a_topic_that_is_gone_is_no_confirmation() -> None:
+    with EmbeddedBroker(auto_create=False) as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        connection = Lookup(pool).connection(TOPIC)
+        pretend_empty(broker)
+        with ConsumerSession(connection, request()) as session:
+            subscribe(session)
+            broker.delete_topic(TOPIC)
+            with pytest.raises(TopicNotFound):
+                confirm(session)
+
+
+def test_sessions_subscribe_in_one_operation() -> None:
+    def both(deadline: Deadline) -> Operation[int]:
+        for _ in range(2):
+            connection = yield from Lookup(pool).connection_operation(TOPIC, deadline)
+            with ConsumerSession(connection, request()) as session:
+                yield from session.subscribe(deadline)
+                yield session.stats(deadline)
+        return 2
+
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        assert run(both, 5.0) == 2

@@ -115,10 +115,9 @@ def test_redirects_are_followed_and_carry_authoritative_on() -> None:
 def test_several_brokers_share_a_partitioned_topic() -> None:
     with EmbeddedBroker(brokers=2) as broker, ConnectionPool(quick(broker)) as pool:
         broker.create_topic(TOPIC, partitions=8)
-        found = Lookup(pool).broker_many([partition(number) for number in range(8)])
-        assert {f"pulsar://{address.logical}" for address in found.values()} == set(  # type: ignore[union-attr]
-            broker.service_urls
-        )
+        lookup = Lookup(pool)
+        found = {lookup.broker(partition(number)) for number in range(8)}
+        assert {f"pulsar://{address.logical}" for address in found} == set(broker.service_urls)
 
 
 @pytest.mark.fault(16)
@@ -342,9 +341,9 @@ def test_a_thousand_partitions_are_asked_in_seconds() -> None:
         assert found.pop(names[7]) != MessageId(-1, -1, 7)
         for name, value in found.items():
             assert value == MessageId(-1, -1, TopicName.parse(name).partition_index)
-        # Those that say that they are empty are asked twice.
+        # Of those that say that they are empty it is made sure.
         assert broker.faults.seen("SUBSCRIBE") == 1999
-        wait_until(lambda: broker.faults.seen("CLOSE_CONSUMER") == 1999)
+        wait_until(lambda: broker.faults.seen("CLOSE_CONSUMER") == 1000)
 
 
 @pytest.mark.fault(10)
@@ -366,7 +365,9 @@ def test_no_more_than_the_window_is_asked_at_once() -> None:
         return True
 
     with ScriptedBroker(script) as broker, ConnectionPool(broker.options()) as pool:
-        found = Lookup(pool).broker_many([partition(number) for number in range(1500)])
+        lookup = Lookup(pool)
+        topics = [partition(number) for number in range(1500)]
+        found = lookup.ask_many(topics, lookup.broker_operation)
         assert all(value == broker.broker for value in found.values())
         assert most == 500
 
@@ -382,12 +383,19 @@ def test_an_unload_or_a_lost_connection_on_the_way_is_survived() -> None:
 
 
 @pytest.mark.fault(14)
-def test_that_a_topic_is_empty_is_believed_when_it_is_said_twice() -> None:
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_that_a_topic_is_empty_is_believed_of_no_consumer_that_the_broker_lost(times: int) -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         last = fill(broker, TOPIC, 3)[-1]
-        lookup = Lookup(pool)
-        pretend_empty(broker)
-        found = lookup.last_message_id(TOPIC)
+        pretend_empty(broker, times)
+        found = Lookup(pool).last_message_id(TOPIC)
         assert found == MessageId(last.ledger_id, last.entry_id, -1, last.batch_index)
-        pretend_empty(broker, times=2)
-        assert lookup.last_message_id(TOPIC) == EARLIEST
+        wait_until(lambda: not broker.subscriptions(TOPIC))
+
+
+def test_that_a_topic_is_empty_is_made_sure_of_by_one_question() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        assert Lookup(pool).last_message_id(TOPIC) == EARLIEST
+        assert broker.faults.seen("SUBSCRIBE") == 2
+        wait_until(lambda: not broker.subscriptions(TOPIC))

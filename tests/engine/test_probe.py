@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
 from pulsar_spark.engine import probe as module
 from pulsar_spark.engine import retry
+from pulsar_spark.engine.consumer_session import ConsumerSession, SubscribeRequest
 from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.operations import run
 from pulsar_spark.engine.probe import FoundEntry, Probe
-from pulsar_spark.errors import CorruptMessage, OperationTimeout, TopicNotFound
+from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.errors import ConnectionLost, CorruptMessage, OperationTimeout, TopicNotFound
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol.events import Event
 from pulsar_spark.protocol.frames import encode_raw_payload_command
@@ -19,8 +24,8 @@ from pulsar_spark.protocol.message_id import (
     Position,
 )
 from pulsar_spark.testing import EmbeddedBroker
-from tests.engine.scripted_broker import ScriptedBroker, Session, T
-from tests.engine.test_connection import kind_of, request_of
+from tests.engine.scripted_broker import Entry, ScriptedBroker, Session, T
+from tests.engine.test_connection import connected, kind_of, request_of
 from tests.engine.topics import add_batch, add_plain, after_last, fill, pretend_empty, quick
 from tests.support.waiting import wait_until
 
@@ -181,21 +186,19 @@ def test_a_question_that_a_broker_leaves_unanswered_is_asked_again(
 
 
 @pytest.mark.fault(14)
-def test_that_a_topic_is_empty_is_believed_when_it_is_said_twice() -> None:
+def test_that_a_topic_is_empty_is_believed_of_no_consumer_that_the_broker_lost() -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         messages = fill(broker, TOPIC, 3)
         first = Position(messages[0].ledger_id, messages[0].entry_id)
         probe = Probe(pool)
-        pretend_empty(broker)
+        pretend_empty(broker, times=3)
         found = probe.first_entry_at(TOPIC, EARLIEST_POSITION)
         assert found is not None
         assert found.start == first
         broker.faults.clear()
-        pretend_empty(broker)
+        # The one that comes where the search has led.
+        pretend_empty(broker, after=1)
         assert probe.first_entry_from_time(TOPIC, 0) == found
-        broker.faults.clear()
-        pretend_empty(broker, times=2)
-        assert probe.first_entry_at(TOPIC, EARLIEST_POSITION) is None
 
 
 def test_the_first_entry_from_a_time_on_is_found() -> None:
@@ -294,3 +297,64 @@ def test_what_cannot_be_counted_is_an_error_in_its_place_and_in_time() -> None:
         (late,) = Probe(pool, 0.3).entries_from([(TOPIC, EARLIEST_POSITION)])
         assert isinstance(late, OperationTimeout)
         assert time.monotonic() - started < 5
+
+
+# --- what a broker sends ------------------------------------------------------------------------
+
+
+def probing(broker: ScriptedBroker, entries: Any) -> ConsumerSession:
+    session = ConsumerSession(
+        connected(broker), SubscribeRequest(TOPIC, "p", EARLIEST_POSITION), entries
+    )
+    run(session.subscribe, 5.0)
+    return session
+
+
+def test_entries_beyond_the_permits_are_kept_for_later() -> None:
+    with ScriptedBroker() as broker:
+        entries = module._Entries()
+        session = probing(broker, entries)
+        first = entries.next(session, 1)
+        for number in range(3):
+            broker.sessions[0].send_entry(session.consumer_id, Entry(1, number, [b"x"]))
+        assert first.result(5).command.message_id.entryId == 0
+        session.last_message_id(Deadline(5)).result(5)
+        assert entries.next(session, 1).result(5).command.message_id.entryId == 1
+        assert entries.next(session, 1).result(5).command.message_id.entryId == 2
+        assert entries.held == 0
+        assert len(broker.commands(T.FLOW)) == 1
+        session.connection.close()
+
+
+@pytest.mark.fault(91)
+def test_a_flood_of_entries_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MAX_HELD", 10_000)
+    with ScriptedBroker() as broker:
+        entries = module._Entries()
+        session = probing(broker, entries)
+        for number in range(20):
+            entry = Entry(1, number, [bytes(3000)], batched=False)
+            broker.sessions[0].send_entry(session.consumer_id, entry)
+            # What lies before an answer comes before it, in a block of its own.
+            session.last_message_id(Deadline(5)).result(5)
+            assert entries.held < 20_000
+        assert entries.held == 0
+        with pytest.raises(ConnectionLost, match="far more than it was asked for"):
+            entries.next(session, 1).result(5)
+        session.connection.close()
+
+
+def test_whoever_waits_is_told_when_the_broker_closes_or_the_connection_breaks() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        for trouble in (lambda: broker.unload(TOPIC), broker.faults.disconnect):
+            connection = Lookup(pool).connection(TOPIC)
+            entries = module._Entries()
+            wanted = SubscribeRequest(TOPIC, "p", EARLIEST_POSITION)
+            with ConsumerSession(connection, wanted, entries) as session:
+                run(session.subscribe, 5.0)
+                entry = entries.next(session, 1)
+                trouble()
+                assert isinstance(entry.exception(5), ConnectionLost)
+                assert isinstance(entries.next(session, 1).exception(5), ConnectionLost)
+            wait_until(lambda: not broker.subscriptions(TOPIC))

@@ -14,10 +14,9 @@ from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.checksum import crc32c
-from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageId, Position
 from pulsar_spark.testing import EmbeddedBroker
-from pulsar_spark.testing.actions import Action, Incoming, Target
+from pulsar_spark.testing.actions import Action, Drop, Incoming, Target
 from pulsar_spark.testing.rules import Rule, Seen
 from pulsar_spark.testing.server import Server
 
@@ -82,26 +81,46 @@ def fill(broker: EmbeddedBroker, topic: str, entries: int, batch: int = 3) -> li
     return messages
 
 
-def pretend_empty(broker: EmbeddedBroker, times: int = 1) -> None:
-    """Tell consumers that their topics are empty, and give them nothing, some times.
-
-    So does a real broker to consumers that come while it lets go of a topic.
-    """
-
-    def empty(frame: bytes) -> bytes:
-        command = pb.BaseCommand.FromString(frame[8:])
-        command.getLastMessageIdResponse.last_message_id.CopyFrom(EARLIEST.to_pb())
-        return encode_command(command)
-
-    broker.faults.rewrite("GET_LAST_MESSAGE_ID_RESPONSE", empty, times=times)
-    broker.faults.drop("FLOW", times=times)
-
-
 class _NoTopic(Action):
     """The answer of a broker to a consumer that has no topic behind it: there is nothing."""
 
     def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
         target.send(answers.get_last_message_id_response(command.body.request_id, EARLIEST.to_pb()))
+
+
+class _Nowhere(Action):
+    """A consumer that comes while the broker lets go of the topic: taken, and held by nobody."""
+
+    def __init__(self) -> None:
+        self.lost: set[int] = set()
+
+    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+        self.lost.add(command.body.consumer_id)
+        target.send(answers.success(command.body.request_id))
+
+
+class _Answered(Action):
+    """A request that is answered and not carried out."""
+
+    def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
+        target.send(answers.success(command.body.request_id))
+
+
+def pretend_empty(broker: EmbeddedBroker, times: int = 1, after: int = 0) -> None:
+    """Leave the next consumers without a topic: they are told that it is empty, and get nothing.
+
+    So does a real broker with consumers that come while it lets go of a topic.
+    """
+    nowhere = _Nowhere()
+
+    def is_lost(seen: Seen) -> bool:
+        return seen.body.consumer_id in nowhere.lost
+
+    faults = broker.faults
+    faults.on("SUBSCRIBE", nowhere, times=times, after=after)
+    faults.on("GET_LAST_MESSAGE_ID", _NoTopic(), times=None, when=is_lost)
+    faults.on("CLOSE_CONSUMER", _Answered(), times=None, when=is_lost)
+    faults.on("FLOW", Drop(), times=None, when=is_lost)
 
 
 def lose_topic(broker: EmbeddedBroker, topic: str) -> Rule:
