@@ -40,9 +40,6 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import MessageId, Position
 
-EARLIEST = pb.CommandSubscribe.Earliest
-LATEST = pb.CommandSubscribe.Latest
-
 _CLOSE_TIMEOUT = 5.0
 
 
@@ -56,14 +53,14 @@ class SubscribeRequest:
     """What a consumer asks for by SUBSCRIBE.
 
     From `start` on it is not durable: nothing of it stays at the broker. With None it is, and
-    `initial` (EARLIEST or LATEST) is where it begins if it does not exist yet. `create` lets the
+    `initial` (an InitialPosition) is where it begins if it does not exist yet. `create` lets the
     broker create the topic.
     """
 
     topic: str
     name: str
     start: Position | None
-    initial: int = LATEST
+    initial: int = pb.CommandSubscribe.Latest
     read_compacted: bool = False
     create: bool = False
 

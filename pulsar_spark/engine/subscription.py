@@ -6,9 +6,8 @@ no permits: nothing is delivered to it. What is acknowledged goes forward only, 
 of the connection: it is sent again by the next attachment. An acknowledgement of everything before
 a position names the last entry that is done (Pulsar binary protocol, "Acks").
 
-A broker that lets go of a topic while a consumer comes can keep that consumer without a topic
-behind it: it is told that there is nothing, for ever. An answer that could be such a one is
-believed once it is certain that the consumer holds the subscription: then nobody else can.
+An answer that a broker could give to a consumer that it left without a topic is believed once the
+broker has confirmed the consumer (see `consumer_session`).
 
 Whatever is asked of a set is asked of all at once. Consumers that lose their place come back in
 the background, ever more slowly while that fails; a question brings them back at once.
@@ -25,21 +24,24 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
 from pulsar_spark.engine.addresses import BrokerAddress
 from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.consumer_session import (
+    ConsumerSession,
+    SubscribeRequest,
+)
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import Operation, OperationFactory, run_many
 from pulsar_spark.engine.retry import Backoff, Deadline, Pause, is_retryable, retrying
 from pulsar_spark.errors import (
-    BrokerError,
     ClosedError,
     ConnectionLost,
     ConsumerBusy,
-    LocalProtocolError,
     OperationTimeout,
     PulsarError,
 )
@@ -85,7 +87,7 @@ class TopicEnd:
 
 
 class DurableConsumer:
-    """An Exclusive consumer on a durable subscription. It is a ConsumerHandler.
+    """An Exclusive consumer on a durable subscription.
 
     `initial` (EARLIEST or LATEST) is where the broker puts the subscription if it does not
     exist. `on_lost` is called, on any thread, when it loses its place. The operations raise
@@ -177,14 +179,14 @@ class DurableConsumer:
             connection: ClientConnection = yield self._context.pool.get_async(moved_to)
         else:
             connection = yield from self._context.lookup.connection_operation(self.topic, deadline)
-        place = _Place(self, connection)
+        place = _Place(self, connection, self._wish())
         with self._lock:
             # Known before it is asked for: what is said of it can come before the answer.
             self._place = place
         try:
-            yield from self._subscribe(place, deadline)
-        except BaseException as error:
-            self._give_up(place, tell=not isinstance(error, BrokerError))
+            yield from self._subscribe(place.session, deadline)
+        except BaseException:
+            self._give_up(place)
             raise
         with self._lock:
             if self._place is place and not self._closed:
@@ -192,16 +194,14 @@ class DurableConsumer:
                 self._attachments += 1
                 self._sent = self._acked = None
                 return place
-        place.leave(tell=True)
+        place.session.close()
         raise _sent_away(self.topic)
 
-    def _subscribe(self, place: _Place, deadline: Deadline) -> Operation[None]:
+    def _subscribe(self, session: ConsumerSession, deadline: Deadline) -> Operation[None]:
         busy = Deadline(min(BUSY_SECONDS, deadline.remaining()))
         while True:
             try:
-                yield place.connection.request_async(
-                    self._subscribe_command(place.consumer_id), deadline.attempt()
-                )
+                yield from session.subscribe(deadline)
                 return
             except ConsumerBusy:
                 # Perhaps our own, of a connection that the broker has not given up yet.
@@ -209,16 +209,14 @@ class DurableConsumer:
                     raise
             yield Pause(_BUSY_PAUSE)
 
-    def _subscribe_command(self, consumer_id: int) -> Callable[[int], pb.BaseCommand]:
-        return lambda request_id: commands.subscribe(
+    def _wish(self) -> SubscribeRequest:
+        return SubscribeRequest(
             self.topic,
             self._subscription,
-            consumer_id,
-            request_id,
-            durable=True,
-            initial_position=self.initial,
+            None,
+            initial=self.initial,
             read_compacted=self._read_compacted,
-            force_topic_creation=self.create,
+            create=self.create,
         )
 
     # --- asking -------------------------------------------------------------------------------
@@ -234,9 +232,7 @@ class DurableConsumer:
         place = yield from self.attach_operation(deadline)
         attachment = self._attachments
         answer: pb.CommandGetLastMessageIdResponse = yield from self._ask(
-            place,
-            lambda request_id: commands.get_last_message_id(place.consumer_id, request_id),
-            deadline,
+            place, commands.get_last_message_id, deadline
         )
         done = None
         if answer.HasField("consumer_mark_delete_position"):
@@ -247,38 +243,21 @@ class DurableConsumer:
         return TopicEnd(last, done, attachment)
 
     def _make_sure(self, place: _Place, deadline: Deadline) -> Operation[None]:
-        """Return an operation that raises ConnectionLost if another holds the subscription.
-
-        Where it does, the broker lets no other consumer have it.
-        """
-        other = _Place(self, place.connection)
+        """Return an operation that raises ConnectionLost unless the broker knows the consumer."""
         try:
-            yield place.connection.request_async(
-                self._subscribe_command(other.consumer_id), deadline.attempt()
-            )
-        except ConsumerBusy:
-            other.leave(tell=False)
-            place.sure = True
-            return
+            yield from place.session.confirm(deadline)
         except BaseException as error:
-            other.leave(tell=not isinstance(error, BrokerError))
             # The topic is not here any more, or soon will not be: it is to be looked for.
-            self._give_up(place, tell=True)
+            logger.info("%s: a consumer has to be attached anew: %s", self.topic, error)
+            self._give_up(place)
             raise
-        logger.info("%s: the broker had lost the topic of a consumer", self.topic)
-        self._give_up(place, tell=True)
-        answer = other.leave(tell=True)
-        if answer is not None:
-            yield answer
-        raise _sent_away(self.topic)
+        place.sure = True
 
     def stats_operation(self, deadline: Deadline) -> Operation[pb.CommandConsumerStatsResponse]:
         """Return an operation for the broker's statistics of the subscription; one attempt."""
         place = yield from self.attach_operation(deadline)
         answer: pb.CommandConsumerStatsResponse = yield from self._ask(
-            place,
-            lambda request_id: commands.consumer_stats(place.consumer_id, request_id),
-            deadline,
+            place, commands.consumer_stats, deadline
         )
         return answer
 
@@ -290,14 +269,10 @@ class DurableConsumer:
         """
         place = yield from self.attach_operation(deadline)
         target = MessageId(position.ledger_id, position.entry_id).to_pb()
-        yield from self._ask(
-            place,
-            lambda request_id: commands.seek(place.consumer_id, request_id, message_id=target),
-            deadline,
-        )
+        yield from self._ask(place, partial(commands.seek, message_id=target), deadline)
         with self._lock:
             self._wanted = None
-        self._give_up(place, tell=True)
+        self._give_up(place)
         yield from self.attach_operation(deadline)
 
     def unsubscribe_operation(self, deadline: Deadline) -> Operation[None]:
@@ -305,25 +280,21 @@ class DurableConsumer:
         place = yield from self.attach_operation(deadline)
         with self._lock:
             self._closed = True
-        yield from self._ask(
-            place,
-            lambda request_id: commands.unsubscribe(place.consumer_id, request_id),
-            deadline,
-        )
-        self._give_up(place, tell=False)
+        yield from self._ask(place, commands.unsubscribe, deadline)
+        self._give_up(place)
 
     def _ask(
-        self, place: _Place, builder: Callable[[int], pb.BaseCommand], deadline: Deadline
+        self,
+        place: _Place,
+        command: Callable[[int, int], pb.BaseCommand],
+        deadline: Deadline,
     ) -> Operation[Any]:
         try:
-            return (yield place.connection.request_async(builder, deadline.attempt()))
-        except LocalProtocolError:
-            # It was sent away in between.
-            raise _sent_away(self.topic) from None
+            return (yield place.session.ask(command, deadline))
         except PulsarError as error:
             # A broker that no longer knows the consumer has said so, or is about to.
             if is_retryable(error) or isinstance(error, OperationTimeout):
-                self._give_up(place, tell=True)
+                self._give_up(place)
             raise
 
     # --- acknowledging ------------------------------------------------------------------------
@@ -350,9 +321,9 @@ class DurableConsumer:
             if target is None or position == self._sent:
                 return
             self._sent = position
-        answer = place.connection.request_async(
+        answer = place.session.connection.request_async(
             lambda request_id: commands.ack(
-                place.consumer_id, [target], cumulative=True, request_id=request_id
+                place.session.consumer_id, [target], cumulative=True, request_id=request_id
             )
         )
         answer.add_done_callback(lambda done: self._on_receipt(place, position, done.exception()))
@@ -385,36 +356,39 @@ class DurableConsumer:
                 return
             self._place = None
             if command is not None:
-                self._moved_to = self._context.assigned_broker(command, place.connection.address)
+                self._moved_to = self._context.assigned_broker(
+                    command, place.session.connection.address
+                )
             tell = place.taken and not self._closed
         if tell and self._on_lost is not None:
             self._on_lost()
 
-    def _give_up(self, place: _Place, *, tell: bool) -> None:
+    def _give_up(self, place: _Place) -> None:
         with self._lock:
             if self._place is place:
                 self._place = None
-        place.leave(tell=tell)
+        place.session.close()
 
     def close(self) -> Future[Any] | None:
         """Leave the broker; the subscription stays. Returns the future of the answer, if any."""
         with self._lock:
             self._closed = True
             place, self._place = self._place, None
-        return None if place is None else place.leave(tell=True)
+        return None if place is None else place.session.close()
 
 
 class _Place:
-    """One attachment of a consumer: the ConsumerHandler that the receive thread tells."""
+    """One attachment of a consumer: its session, and the ConsumerHandler that is told of it."""
 
-    def __init__(self, consumer: DurableConsumer, connection: ClientConnection) -> None:
+    def __init__(
+        self, consumer: DurableConsumer, connection: ClientConnection, wanted: SubscribeRequest
+    ) -> None:
         self._consumer = consumer
-        self.connection = connection
         self.taken = False
         # Whether it is certain that the broker has a topic behind it.
         self.sure = False
         self._doubt_at = time.monotonic() + _DOUBT_SECONDS + random.uniform(0, _DOUBT_SPREAD)
-        self.consumer_id = connection.add_consumer(self)
+        self.session = ConsumerSession(connection, wanted, self)
 
     def is_doubtful(self, last: MessageId, known: Position) -> bool:
         """Whether a last message may be told of no topic: one that is behind what is known.
@@ -424,17 +398,6 @@ class _Place:
         if known != EARLIEST_POSITION:
             return Position(last.ledger_id, last.entry_id + 1) < Position(*known[:2])
         return last.entry_id < 0 and time.monotonic() >= self._doubt_at
-
-    def leave(self, *, tell: bool) -> Future[Any] | None:
-        """Forget the consumer and, if need be, tell the broker; never raises."""
-        self.connection.remove_consumer(self.consumer_id)
-        if not tell or self.connection.closed:
-            return None
-        with contextlib.suppress(PulsarError):
-            return self.connection.request_async(
-                lambda request_id: commands.close_consumer(self.consumer_id, request_id)
-            )
-        return None
 
     def on_messages(self, block: MessageBlock) -> None:
         """Nothing is delivered without permits; what comes all the same is not acknowledged."""
