@@ -36,7 +36,13 @@ from pulsar_spark.engine.consumer_session import (
     SubscribeRequest,
 )
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.operations import Operation, OperationFactory, run_many
+from pulsar_spark.engine.operations import (
+    WINDOW,
+    Operation,
+    OperationFactory,
+    run_many,
+    start,
+)
 from pulsar_spark.engine.retry import Backoff, Deadline, Pause, is_retryable, retrying
 from pulsar_spark.errors import (
     ClosedError,
@@ -566,27 +572,25 @@ class SubscriptionSet:
                 return
             self._reviving = True
         with contextlib.suppress(ClosedError):
-            self._context.timers.call_later(self._backoff.next(), self._revive)
+            self._context.timers.after(self._backoff.next(), self._come_back)
 
-    def _revive(self) -> None:
-        """Attach all consumers that lost their place; in the background."""
+    def _come_back(self) -> None:
+        """Begin to attach all consumers that lost their place; waits for nothing."""
         with self._lock:
             self._reviving = False
             if self._closed:
                 return
         lost = [consumer for consumer in list(self._consumers.values()) if not consumer.attached]
-        results = run_many(
-            [consumer.attach_operation for consumer in lost],
-            self._context.options.operation_timeout,
-        )
-        again = False
-        for consumer, result in zip(lost, results, strict=True):
-            if not isinstance(result, PulsarError):
-                continue
-            # What cannot pass by itself is told by the next question.
-            again = again or is_retryable(result)
-            logger.info("%s: cannot subscribe again yet: %s", consumer.topic, result.what)
-        if again:
+        comeback = _Comeback(lost, self._context.options.operation_timeout)
+        waits = comeback.timeout * len(lost) + 1.0
+        for _ in range(min(len(lost), WINDOW)):
+            turn = start(lambda deadline: comeback.attach_in_turn(), waits, self._context.timers)
+            turn.add_done_callback(lambda _: self._on_turn_over(comeback))
+
+    def _on_turn_over(self, comeback: _Comeback) -> None:
+        if not comeback.is_over():
+            return
+        if comeback.again:
             self._on_lost()
         else:
             self._backoff.reset()
@@ -609,6 +613,33 @@ class SubscriptionSet:
                 answers.append(answer)
         wait_for(answers, deadline.remaining())
         self._consumers.clear()
+
+
+class _Comeback:
+    """Consumers that are attached in the background, so many at a time as take turns."""
+
+    def __init__(self, lost: list[DurableConsumer], timeout: float) -> None:
+        self.timeout = timeout
+        self.again = False
+        self._lost = iter(lost)
+        self._turns = min(len(lost), WINDOW)
+        self._lock = threading.Lock()
+
+    def attach_in_turn(self) -> Operation[None]:
+        """Return an operation that attaches one consumer after the other, until none is left."""
+        for consumer in self._lost:
+            try:
+                yield from consumer.attach_operation(Deadline(self.timeout))
+            except PulsarError as error:
+                # What cannot pass by itself is told by the next question.
+                self.again = self.again or is_retryable(error)
+                logger.info("%s: cannot subscribe again yet: %s", consumer.topic, error.what)
+
+    def is_over(self) -> bool:
+        """Take note that a turn is over; return whether it was the last one."""
+        with self._lock:
+            self._turns -= 1
+            return not self._turns
 
 
 # --- acknowledgements -------------------------------------------------------------------------

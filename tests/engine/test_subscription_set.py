@@ -146,3 +146,21 @@ def test_a_thousand_partitions_without_news_are_asked_at_once() -> None:
             assert threading.active_count() <= threads
             assert broker.faults.seen("SUBSCRIBE") == 1000
             held.close()
+
+
+@pytest.mark.fault(14)
+def test_coming_back_holds_no_thread_while_a_broker_does_not_answer(
+    broker: EmbeddedBroker, held: SubscriptionSet, context: ClientContext
+) -> None:
+    held.ends()
+    with broker.faults.drop("SUBSCRIBE", times=None) as silent:
+        broker.unload(TOPIC)
+        wait_until(lambda: silent.hits == 3)
+        # The thread of the timers is free.
+        fired = threading.Event()
+        context.timers.after(0.0, fired.set)
+        assert fired.wait(10)
+        broker.faults.disconnect()
+    wait_until(
+        lambda: all(broker.subscriptions(partition(n))["s"].consumers for n in range(3)),
+    )
