@@ -62,6 +62,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         40: "an encrypted message without a key",
         41: "TLS, HTTP or SSH on the other end",
         42: "legal commands at the wrong time",
+        102: "a broker that goes on for ever and delivers nothing of what was asked for",
         43: "impossible maximum message sizes from the broker",
         44: "hostile schemas and values",
     },

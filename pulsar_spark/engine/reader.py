@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -19,7 +20,7 @@ from typing import Any
 
 from pulsar_spark.engine.addresses import BrokerAddress, assigned_broker
 from pulsar_spark.engine.connection import ClientConnection
-from pulsar_spark.engine.consumer_session import unique_name
+from pulsar_spark.engine.consumer_session import ConsumerSession, SubscribeRequest, unique_name
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.entries import EntryDecoder, LoneChunk, ReceivedEntry
 from pulsar_spark.engine.lookup import Lookup
@@ -29,7 +30,6 @@ from pulsar_spark.engine.probe import Probe
 from pulsar_spark.engine.receiver_queue import Ended, LastId, Permits, ReceiverQueue
 from pulsar_spark.engine.retry import Backoff, Deadline, is_retryable
 from pulsar_spark.errors import (
-    BrokerError,
     ClosedError,
     ConsumerBusy,
     IncompleteMessage,
@@ -37,7 +37,6 @@ from pulsar_spark.errors import (
     PulsarError,
     UnsupportedFeature,
 )
-from pulsar_spark.protocol import commands
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import (
     EARLIEST_POSITION,
@@ -68,8 +67,9 @@ class EntryReader:
 
     Without an end it goes on for ever; LATEST_POSITION as start is what is published after the
     first call of `next_entry`, before which nothing is connected. To be used by one thread, and
-    closed at the end: it is a context manager. `incomplete` counts the messages in chunks that
-    were left out as they are not whole. Raises UnsupportedFeature for a non-persistent topic.
+    closed at the end, by any thread: it is a context manager. `incomplete` counts the messages in
+    chunks that were left out as they are not whole. Raises UnsupportedFeature for a
+    non-persistent topic.
     """
 
     def __init__(
@@ -95,9 +95,13 @@ class EntryReader:
         limit = self._options.memory_budget
         self._decoder = decoder or EntryDecoder(topic, start, end, limit)
         self._permits = Permits(self._options, max_message_size=0)
-        self._connection: ClientConnection | None = None
-        self._consumer_id = -1
+        self._lock = threading.Lock()
+        # Guarded by _lock, for `close` may be called by another thread.
+        self._session: ConsumerSession | None = None
+        self._closed = False
         self._queue: ReceiverQueue | None = None
+        self._lives = 0
+        self._was_there = False
         # What is being taken apart, and how far that is.
         self._block: MessageBlock | None = None
         self._at = 0
@@ -105,15 +109,15 @@ class EntryReader:
         self._moved_to: BrokerAddress | None = None
         self._retry_at = 0.0
         self._backoff = Backoff(maximum=_MAX_RECONNECT_DELAY)
-        # Seconds spent waiting, here and not in the caller's code, since the last progress:
-        # without a consumer, and with one that delivered nothing.
+        # Seconds spent here, and not in the caller's code: since the last progress, without a
+        # consumer since there was one, and with one that delivered nothing.
+        self._stalled = 0.0
         self._down = 0.0
         self._idle = 0.0
         self._next_question = _FIRST_IDLE
         self._asked = False
         self._next_stall = _FIRST_STALL
         self._last_id: MessageId | None = None
-        self._told_empty = False
         self._error: PulsarError | None = None
         self.incomplete = 0
         # A reader that fetches chunks for another has that one's bounds in the decoder that it
@@ -164,10 +168,20 @@ class EntryReader:
         return None
 
     def close(self) -> None:
-        """Close the consumer, waiting at most a second for the broker; the pool stays open."""
+        """Close the consumer, waiting at most a second for the broker; the pool stays open.
+
+        Whoever waits in `next_entry` is told ClosedError.
+        """
+        error = ClosedError("the reader is closed", topic=self.topic)
+        with self._lock:
+            self._closed = True
+            session, self._session = self._session, None
+            queue, self._queue = self._queue, None
         if not isinstance(self._error, ClosedError):
-            self._error = ClosedError("the reader is closed", topic=self.topic)
-        answer = self._drop_consumer(close=True)
+            self._error = error
+        answer = None if session is None else session.close()
+        if queue is not None:
+            queue.on_disconnect(error)
         if answer is not None:
             with contextlib.suppress(FutureTimeout):
                 answer.exception(_CLOSE_TIMEOUT)
@@ -181,11 +195,17 @@ class EntryReader:
                 raise self._error
             if self._block is not None:
                 return self._block
-            if self._queue is not None:
-                if not self._receive(self._queue, deadline) and deadline.expired():
+            self._check_progress()
+            started = time.monotonic()
+            queue = self._queue
+            try:
+                if queue is not None:
+                    if not self._receive(queue, deadline) and deadline.expired():
+                        return None
+                elif not self._subscribe(deadline):
                     return None
-            elif not self._subscribe(deadline):
-                return None
+            finally:
+                self._stalled += time.monotonic() - started
         return None
 
     def _receive(self, queue: ReceiverQueue, deadline: Deadline) -> bool:
@@ -208,6 +228,7 @@ class EntryReader:
 
     def _take_entry(self, block: MessageBlock) -> ReceivedEntry | None:
         """Take one entry of the block, with care; None if nothing of it is wanted."""
+        before = self.position
         try:
             message, end = block.message(self._at)
             self._at = end
@@ -217,19 +238,21 @@ class EntryReader:
             if entry is None and (chunk := self._decoder.lone_chunk) is not None:
                 entry = self._look_back(chunk)
         except PulsarError as error:
-            self._error = error.with_context(topic=self.topic)
-            self._drop_consumer(close=True)
-            raise self._error from error.__cause__
-        self._consumed(self._decoder.messages, len(message.payload))
+            raise self._fail(error) from error.__cause__
+        self._consumed(before, self._decoder.messages, len(message.payload))
         return entry
 
-    def _consumed(self, messages: int, size: int) -> None:
-        self._progress()
+    def _consumed(self, before: Position, messages: int, size: int) -> None:
+        """Take note of messages that were taken from `before` on, and give permits for others."""
+        if self.position != before:
+            # What lies before the range is none.
+            self._progress()
         permits = self._permits.consumed(messages, size)
-        if permits and not self.finished and self._connection is not None:
+        session = self._session
+        if permits and not self.finished and session is not None:
             # If the connection is lost, the queue will say so behind what is in it.
             with contextlib.suppress(PulsarError):
-                self._connection.send(commands.flow(self._consumer_id, permits))
+                session.flow(permits)
 
     def _look_back(self, chunk: LoneChunk) -> ReceivedEntry | None:
         """Return the message that a last chunk belongs to, read from its first chunk on.
@@ -283,9 +306,8 @@ class EntryReader:
         return EntryReader(self._pool, self.topic, start, end, options, decoder=decoder)
 
     def _progress(self) -> None:
-        self._told_empty = False
+        self._stalled = 0.0
         self._idle = 0.0
-        self._down = 0.0
         self._next_question = _FIRST_IDLE
         self._next_stall = _FIRST_STALL
         self._backoff.reset()
@@ -295,24 +317,37 @@ class EntryReader:
     def _patience(self) -> float:
         """Seconds after which something is to be done if nothing comes."""
         until = self._next_stall
-        if self._decoder.end is not None:
-            until = min(until, self._options.poll_timeout)
-            if not self._asked:
-                until = min(until, self._next_question)
-        return max(until - self._idle, 0.001)
+        if self._decoder.end is None:
+            return max(until - self._idle, 0.001)
+        if not self._asked:
+            until = min(until, self._next_question)
+        left = self._options.poll_timeout - self._stalled
+        return max(min(until - self._idle, left), 0.001)
+
+    def _check_progress(self) -> None:
+        """Raise OperationTimeout where a range with an end had no progress for too long."""
+        end = self._decoder.end
+        if end is None or self._stalled < self._options.poll_timeout:
+            return
+        raise self._fail(
+            OperationTimeout(
+                f"nothing of the range was received for {self._options.poll_timeout:g} s at "
+                f"position {self.position}, it ends at {end}, the topic's last message is "
+                f"{self._last_id or 'not known'}",
+                "Check the topic (an open transaction holds reading back), or raise pollTimeout.",
+            )
+        )
+
+    def _fail(self, error: PulsarError) -> PulsarError:
+        """End by an error, which every further call raises, and return it."""
+        if self._closed:
+            error = ClosedError("the reader is closed")
+        self._error = error.with_context(topic=self.topic)
+        self._drop_session()
+        return self._error
 
     def _on_idle(self, queue: ReceiverQueue) -> None:
         end = self._decoder.end
-        if end is not None and self._idle >= self._options.poll_timeout:
-            self._error = OperationTimeout(
-                f"nothing was received for {self._options.poll_timeout:g} s at position "
-                f"{self.position}, the range ends at {end}, the topic's last message is "
-                f"{self._last_id or 'not known'}",
-                "Check the topic (an open transaction holds reading back), or raise pollTimeout.",
-                topic=self.topic,
-            )
-            self._drop_consumer(close=True)
-            raise self._error
         if self._idle >= self._next_stall:
             # Permits can be lost on either side, and a broker that is letting go of the topic while
             # a consumer comes can forget it: a new consumer makes both agree again.
@@ -321,20 +356,17 @@ class EntryReader:
                 level, "%s: nothing came for %.0f s, subscribing anew", self.topic, self._idle
             )
             self._next_stall += min(self._next_stall, _MAX_STALL)
-            self._drop_consumer(close=True)
+            self._drop_session()
         elif end is not None and self._idle >= self._next_question and not self._asked:
             self._next_question = self._idle + min(max(self._idle, _FIRST_IDLE), _MAX_IDLE)
             self._ask_last_id(queue)
 
     def _ask_last_id(self, queue: ReceiverQueue) -> None:
-        connection, consumer_id = self._connection, self._consumer_id
-        if connection is None:
-            return
-        self._asked = True
-        answer = connection.request_async(
-            lambda request_id: commands.get_last_message_id(consumer_id, request_id)
-        )
-        answer.add_done_callback(queue.put_last_id)
+        session = self._session
+        if session is not None:
+            self._asked = True
+            timeout = Deadline(self._pool.options.operation_timeout)
+            session.last_message_id(timeout).add_done_callback(queue.put_last_id)
 
     def _on_last_id(self, answer: Future[Any]) -> None:
         self._asked = False
@@ -345,13 +377,24 @@ class EntryReader:
                 self._on_nothing_more(self._last_id)
 
     def _on_nothing_more(self, last_id: MessageId) -> None:
-        # A broker that lets go of the topic while a consumer comes can answer it that there is
-        # nothing at all: that is believed when another consumer hears it too.
-        if last_id.entry_id >= 0 or self._told_empty:
+        # Of a consumer without a topic behind it that is not believed.
+        if last_id.entry_id >= 0 or self._is_confirmed():
             self._decoder.finish()
         else:
-            self._told_empty = True
-            self._drop_consumer(close=True)
+            self._drop_session()
+
+    def _is_confirmed(self) -> bool:
+        """Whether the broker says that it knows the consumer."""
+        session = self._session
+        if session is None:
+            return False
+        try:
+            run(session.confirm, self._pool.options.operation_timeout)
+        except PulsarError as error:
+            if not _can_pass(error):
+                raise self._fail(error) from error.__cause__
+            return False
+        return True
 
     # --- subscribing --------------------------------------------------------------------------
 
@@ -370,18 +413,18 @@ class EntryReader:
         except PulsarError as error:
             self._down += time.monotonic() - started
             self._retry_at = time.monotonic() + self._backoff.next()
-            self._on_refused(error.with_context(topic=self.topic))
+            self._on_refused(error)
+        else:
+            self._down = 0.0
+            self._was_there = True
         return True
 
     def _on_refused(self, error: PulsarError) -> None:
-        ever = self._connection is not None
-        limit = self._options.poll_timeout if ever else self._pool.options.operation_timeout
-        passes = is_retryable(error) or isinstance(error, ConsumerBusy | OperationTimeout)
-        if passes and self._down < limit:
-            logger.info("%s: cannot subscribe (%s), trying again", self.topic, error.what)
-            return
-        self._error = error
-        raise error
+        options = self._pool.options
+        limit = self._options.poll_timeout if self._was_there else options.operation_timeout
+        if self._closed or not _can_pass(error) or self._down >= limit:
+            raise self._fail(error) from error.__cause__
+        logger.info("%s: cannot subscribe (%s), trying again", self.topic, error.what)
 
     def _subscribe_operation(self, deadline: Deadline) -> Operation[None]:
         moved_to, self._moved_to = self._moved_to, None
@@ -395,75 +438,67 @@ class EntryReader:
             self._decoder.position = Position.after(last_id)
 
         def stop() -> None:
-            _close_consumer(connection, consumer_id)
+            session.close()
 
         queue = ReceiverQueue(self._options.memory_budget, stop)
-        consumer_id = connection.add_consumer(queue)
+        session = ConsumerSession(connection, self._wish(), queue)
+        self._adopt(session)
         try:
-            yield connection.request_async(self._subscribe_command(consumer_id))
+            yield from session.subscribe(deadline)
             self._decoder.limit = max(self._decoder.limit, connection.max_message_size)
-            permits = self._permits.begin(connection.max_message_size)
-            connection.send(commands.flow(consumer_id, permits))
-        except BaseException as error:
-            if isinstance(error, BrokerError):
-                connection.remove_consumer(consumer_id)
-            else:
-                # The broker may still carry out what it has not answered.
-                _close_consumer(connection, consumer_id)
+            session.flow(self._permits.begin(connection.max_message_size))
+        except BaseException:
+            self._drop_session()
             raise
-        self._connection, self._consumer_id, self._queue = connection, consumer_id, queue
         self._asked = False
+        with self._lock:
+            self._queue = None if self._closed else queue
 
-    def _subscribe_command(self, consumer_id: int) -> Any:
+    def _wish(self) -> SubscribeRequest:
         # A name per attempt: the broker may still hold the consumer of a broken connection.
-        name = f"{self._name}-{consumer_id}"
-        start = MessageId(self.position.ledger_id, self.position.entry_id)
-        return lambda request_id: commands.subscribe(
+        self._lives += 1
+        return SubscribeRequest(
             self.topic,
-            name,
-            consumer_id,
-            request_id,
-            durable=False,
-            start_message_id=start.to_pb(),
+            f"{self._name}-{self._lives}",
+            Position(*self.position[:2]),
             read_compacted=self._options.read_compacted,
-            force_topic_creation=False,
         )
+
+    def _adopt(self, session: ConsumerSession) -> None:
+        """Have a session closed with the reader; raises ClosedError if that is closed already."""
+        with self._lock:
+            if not self._closed:
+                self._session = session
+                return
+        session.close()
+        raise ClosedError("the reader is closed", topic=self.topic)
 
     # --- ends of consumers --------------------------------------------------------------------
 
     def _on_ended(self, ended: Ended) -> None:
-        connection = self._connection
-        self._drop_consumer(close=False)
+        session = self._session
+        self._drop_session()
         if ended.error is not None and not is_retryable(ended.error):
-            self._error = ended.error.with_context(topic=self.topic)
-            raise self._error
-        if connection is None:
+            raise self._fail(ended.error)
+        if session is None:
             return
+        address = session.connection.address
         if ended.overrun:
             logger.info("%s: more came than there is memory for, subscribing anew", self.topic)
-            self._moved_to = connection.address
+            self._moved_to = address
         elif ended.moved_to is not None:
-            tls = self._pool.service_url.tls
-            self._moved_to = assigned_broker(ended.moved_to, connection.address, tls)
+            self._moved_to = assigned_broker(ended.moved_to, address, self._pool.service_url.tls)
         if self._moved_to is None:
             # Many readers may have lost the same broker at this moment.
             self._retry_at = time.monotonic() + self._backoff.next()
 
-    def _drop_consumer(self, *, close: bool) -> Future[Any] | None:
-        queue, self._queue = self._queue, None
-        if queue is None or self._connection is None:
-            return None
-        if not close:
-            self._connection.remove_consumer(self._consumer_id)
-            return None
-        return _close_consumer(self._connection, self._consumer_id)
+    def _drop_session(self) -> None:
+        with self._lock:
+            session, self._session = self._session, None
+            self._queue = None
+        if session is not None:
+            session.close()
 
 
-def _close_consumer(connection: ClientConnection, consumer_id: int) -> Future[Any] | None:
-    """Forget a consumer and tell the broker; never raises."""
-    connection.remove_consumer(consumer_id)
-    if connection.closed:
-        return None
-    return connection.request_async(
-        lambda request_id: commands.close_consumer(consumer_id, request_id)
-    )
+def _can_pass(error: PulsarError) -> bool:
+    return is_retryable(error) or isinstance(error, ConsumerBusy | OperationTimeout)

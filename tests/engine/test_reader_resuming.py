@@ -10,11 +10,21 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine import reader as module
 from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.lookup import Lookup
 from pulsar_spark.engine.options import MIB, ReaderOptions
 from pulsar_spark.engine.reader import EntryReader
-from pulsar_spark.errors import ConnectError, PulsarError, TopicNotFound
-from pulsar_spark.protocol import answers
+from pulsar_spark.errors import (
+    ClosedError,
+    ConnectError,
+    OperationTimeout,
+    PulsarError,
+    ServiceNotReady,
+    TopicNotFound,
+)
+from pulsar_spark.protocol import answers, commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import CommandReceived, Event
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.testing import EmbeddedBroker
@@ -510,10 +520,126 @@ def test_many_readers_that_lose_their_broker_come_back_without_a_storm() -> None
 
 
 @pytest.mark.fault(14)
-@pytest.mark.parametrize("times, expected", [(1, 15), (2, 0)])
-def test_that_a_topic_is_empty_is_believed_when_it_is_said_twice(times: int, expected: int) -> None:
+@pytest.mark.parametrize("times", [1, 2])
+def test_that_a_topic_is_empty_is_believed_of_no_consumer_that_the_broker_lost(times: int) -> None:
     with EmbeddedBroker() as broker:
         messages = fill(broker, TOPIC, 5)
         pretend_empty(broker, times)
         found = read_range(broker, TOPIC, EARLIEST_POSITION, after_last(messages))
-        assert found == messages[:expected]
+        assert found == messages
+
+
+@pytest.mark.fault(14)
+def test_outages_that_are_over_are_not_held_against_a_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_MAX_RECONNECT_DELAY", 0.1)
+    with EmbeddedBroker() as broker:
+        broker.create_topic(TOPIC)
+        with reading(broker, TOPIC, poll_timeout=1.0) as reader:
+            assert reader.next_entry(0) is None
+            for number in range(8):
+                with broker.faults.error("SUBSCRIBE", "ServiceNotReady", times=3) as outage:
+                    broker.unload(TOPIC)
+                    subscribed = broker.faults.seen("FLOW")
+                    while broker.faults.seen("FLOW") == subscribed:
+                        assert reader.next_entry(0.05) is None, number
+                    assert outage.hits == 3
+            # One that lasts is an error all the same.
+            broker.faults.error("SUBSCRIBE", "ServiceNotReady", times=None)
+            broker.unload(TOPIC)
+            with pytest.raises(ServiceNotReady):
+                reader.next_entry(30)
+
+
+# --- brokers that make no progress --------------------------------------------------------------
+
+
+@pytest.mark.fault(23, 102)
+def test_a_consumer_that_is_closed_after_every_flow_is_no_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_MAX_RECONNECT_DELAY", 0.1)
+
+    def script(session: Session, event: Event) -> bool:
+        if is_flow(event):
+            consumer_id = event.body.consumer_id  # type: ignore[union-attr]
+            session.send(commands.close_consumer(consumer_id, 2**64 - 1))
+        return False
+
+    with (
+        ScriptedBroker(script) as broker,
+        ConnectionPool(broker.options()) as pool,
+        EntryReader(
+            pool, TOPIC, EARLIEST_POSITION, Position(1, 3), ReaderOptions(poll_timeout=1.0)
+        ) as reader,
+        pytest.raises(OperationTimeout, match="1 s"),
+    ):
+        reader.next_entry()
+
+
+@pytest.mark.fault(23, 102)
+def test_old_entries_are_no_progress_whatever_number_of_messages_they_claim() -> None:
+    def script(session: Session, event: Event) -> bool:
+        if is_flow(event):
+            consumer_id = event.body.consumer_id  # type: ignore[union-attr]
+            old = Entry(1, 0, [b"old"])
+            metadata = pb.MessageMetadata.FromString(old.metadata)
+            metadata.num_messages_in_batch = 2**31 - 1
+            old.metadata = metadata.SerializeToString()
+            session.send_entry(consumer_id, old)
+        return False
+
+    with (
+        ScriptedBroker(script) as broker,
+        ConnectionPool(broker.options()) as pool,
+        EntryReader(
+            pool, TOPIC, Position(1, 5), Position(1, 9), ReaderOptions(poll_timeout=1.0)
+        ) as reader,
+        pytest.raises(OperationTimeout, match="1 s"),
+    ):
+        reader.next_entry()
+
+
+# --- closing ------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(25, 68)
+@pytest.mark.parametrize("command", ["LOOKUP", "SUBSCRIBE"])
+def test_closing_while_it_subscribes_leaves_no_consumer(command: str) -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        fill(broker, TOPIC, 3)
+        reader = EntryReader(pool, TOPIC, EARLIEST_POSITION)
+        errors: list[BaseException] = []
+
+        def read() -> None:
+            try:
+                reader.next_entry()
+            except PulsarError as error:
+                errors.append(error)
+
+        with broker.faults.delay(command, 0.5, answer=True) as waiting:
+            thread = threading.Thread(target=read)
+            thread.start()
+            wait_until(lambda: broker.faults.seen(command) > 0)
+            reader.close()
+            thread.join(30)
+            assert not thread.is_alive()
+            wait_until(lambda: waiting.hits == 1)
+        assert [type(error) for error in errors] == [ClosedError]
+        # What is asked behind all of it is answered when it is done.
+        Lookup(pool).last_message_id(TOPIC)
+        wait_until(lambda: not broker.subscriptions(TOPIC))
+
+
+@pytest.mark.fault(68)
+def test_closing_wakes_whoever_waits_for_an_entry() -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.create_topic(TOPIC)
+        reader = EntryReader(pool, TOPIC, EARLIEST_POSITION)
+        assert reader.next_entry(0) is None
+        closing = threading.Timer(0.1, reader.close)
+        closing.start()
+        with pytest.raises(ClosedError):
+            reader.next_entry(600)
+        closing.join()
