@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from pulsar_spark.engine.addresses import BrokerAddress, assigned_broker
+from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.engine.connection import ClientConnection
 from pulsar_spark.engine.consumer_session import ConsumerSession, SubscribeRequest, unique_name
 from pulsar_spark.engine.context import ConnectionPool
@@ -35,9 +36,12 @@ from pulsar_spark.errors import (
     IncompleteMessage,
     OperationTimeout,
     PulsarError,
+    RemoteProtocolError,
     UnsupportedFeature,
 )
+from pulsar_spark.protocol import blocks
 from pulsar_spark.protocol.frames import MessageBlock
+from pulsar_spark.protocol.implementation import make_decoder
 from pulsar_spark.protocol.message_id import (
     EARLIEST_POSITION,
     LATEST_POSITION,
@@ -105,6 +109,8 @@ class EntryReader:
         # What is being taken apart, and how far that is.
         self._block: MessageBlock | None = None
         self._at = 0
+        self.first: Position | None = None
+        """Where the first entry was that came from the range, None before."""
         # Where the broker said that the topic went, to be tried once without a lookup.
         self._moved_to: BrokerAddress | None = None
         self._retry_at = 0.0
@@ -167,6 +173,27 @@ class EntryReader:
                 break
         return None
 
+    def read(self, wanted: blocks.BlockOptions) -> Iterator[blocks.Columns | ReceivedEntry]:
+        """Yield the range in columns, and entry by entry what is not for the fast way.
+
+        Raises as `next_entry`.
+        """
+        decoder = make_decoder(wanted, decompress)
+        forever = Deadline(None)
+        while (block := self._next_block(forever)) is not None:
+            status = self._take_columns(block, decoder)
+            if status == blocks.SLOW:
+                entry = self._take_entry(block)
+                if entry is None:
+                    continue
+                if (columns := decoder.take()) is not None:
+                    yield columns
+                yield entry
+            elif status == blocks.FULL and (columns := decoder.take()) is not None:
+                yield columns
+        if (columns := decoder.take()) is not None:
+            yield columns
+
     def close(self) -> None:
         """Close the consumer, waiting at most a second for the broker; the pool stays open.
 
@@ -226,6 +253,30 @@ class EntryReader:
             self._on_idle(queue)
         return False
 
+    def _take_columns(self, block: MessageBlock, decoder: blocks.Decoder) -> int:
+        """Let the decoder have what it takes of the block; return its status."""
+        if self.first is None:
+            self._note_first(block)
+        before = self.position
+        done = decoder.decode(block.data, self._at, block.stop, before)
+        size, self._at = done.at - self._at, done.at
+        if done.at == block.stop:
+            self._block = None
+        self._decoder.advance(Position(*done.position))
+        if done.status == blocks.END:
+            self._decoder.finish()
+        if done.messages:
+            self._consumed(before, done.messages, size)
+        return done.status
+
+    def _note_first(self, block: MessageBlock) -> None:
+        # A frame that is no message is left to the one who takes it.
+        with contextlib.suppress(RemoteProtocolError):
+            message_id = block.message(self._at)[0].command.message_id
+            found = Position(message_id.ledgerId, message_id.entryId)
+            if found[:2] >= self.position[:2]:
+                self.first = found
+
     def _take_entry(self, block: MessageBlock) -> ReceivedEntry | None:
         """Take one entry of the block, with care; None if nothing of it is wanted."""
         before = self.position
@@ -240,6 +291,8 @@ class EntryReader:
         except PulsarError as error:
             raise self._fail(error) from error.__cause__
         self._consumed(before, self._decoder.messages, len(message.payload))
+        if self.first is None and entry is not None:
+            self.first = Position(entry.ledger_id, entry.entry_id)
         return entry
 
     def _consumed(self, before: Position, messages: int, size: int) -> None:

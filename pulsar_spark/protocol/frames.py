@@ -31,6 +31,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from pulsar_spark.errors import ChecksumMismatch, LocalProtocolError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.checksum import crc32c
+from pulsar_spark.protocol.implementation import scan_messages
 
 Buffer = bytes | bytearray | memoryview
 
@@ -78,45 +79,6 @@ def parse(kind: type[M], data: Buffer) -> M:
     if not message.IsInitialized():
         raise RemoteProtocolError(f"{kind.DESCRIPTOR.name} lacks a required field")
     return message
-
-
-_MESSAGE_HEAD = b"\x08\x09\x4a"
-
-
-def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int]:
-    """Return (end, consumer id, frames) of the MESSAGE frames of one consumer from `at` on.
-
-    Whole frames only, and only of the layout that brokers use; (at, -1, 0) where there is none.
-    """
-    head = b""
-    consumer_id, count, total = -1, 0, len(data)
-    while total - at >= 16:
-        size = _U32.unpack_from(data, at)[0]
-        end = at + 4 + size
-        if size > limit or end > total or data[at + 8 : at + 11] != _MESSAGE_HEAD:
-            break
-        field = at + 12
-        if data[at + 11] > 127 or data[field] != 8:
-            break
-        if not head:
-            consumer_id, stop = _varint(data, field + 1)
-            head = data[field:stop]
-        elif data[field : field + len(head)] != head:
-            break
-        count += 1
-        at = end
-    return at, consumer_id if count else -1, count
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        digit = data[at]
-        value |= (digit & 127) << shift
-        at += 1
-        shift += 7
-        if digit < 128:
-            return value, at
 
 
 class Frame:

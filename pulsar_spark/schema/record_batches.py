@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pulsar_spark.errors import CorruptMessage
+from pulsar_spark.protocol import blocks
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow_arrays import binaries, booleans, strings
 from pulsar_spark.schema.codec import Undecodable
 from pulsar_spark.schema.codecs import shape
-from pulsar_spark.schema.column_builders import BUILDERS, NEED_METADATA, values
+from pulsar_spark.schema.column_builders import NEED_METADATA
 from pulsar_spark.schema.column_names import KEY, VALUE
+from pulsar_spark.schema.message_columns import (
+    BLOCK_COLUMNS,
+    BlockMessages,
+    EntryMessages,
+    MessageColumns,
+)
 from pulsar_spark.schema.registry import version_number
 from pulsar_spark.schema.runs import RowFilter, Run, Runs, split_entry
 from pulsar_spark.schema.value_decoder import DecodedValues, ValueDecoder, Writers
@@ -80,6 +87,7 @@ class RecordBatchBuilder:
             projection.filter.needs_keys or projection.filter.message_ids is not None
         )
         self._decoder = _value_decoder(projection, writers)
+        self._decoded_names = frozenset(() if self._decoder is None else self._decoder.names)
         self._with_metadata = (
             not NEED_METADATA.isdisjoint(projection.columns) or projection.filter.needs_keys
         )
@@ -88,6 +96,8 @@ class RecordBatchBuilder:
         self._partition = partition
         self._max_rows = max_rows
         self._max_bytes = max_bytes
+        # What goes into the next batch: messages of before, and runs behind them.
+        self._pieces: list[MessageColumns] = []
         self._runs: list[Run] = []
         self._rows = 0
         self._bytes = 0
@@ -98,6 +108,51 @@ class RecordBatchBuilder:
     def pending_rows(self) -> int:
         """Rows that are not in a batch yet."""
         return self._rows
+
+    def block_options(
+        self, end: tuple[int, int, int] | None, max_payload: int
+    ) -> blocks.BlockOptions | None:
+        """Return what a decoder of blocks has to give, whose columns `add_columns` takes.
+
+        None where entries have to be looked into one by one. `end` is where the range ends,
+        `max_payload` the bytes that a payload may be decompressed to.
+        """
+        if self._filters_rows:
+            return None
+        wanted = {
+            BLOCK_COLUMNS[name][0]
+            for name in self._columns
+            if name in BLOCK_COLUMNS and name not in self._decoded_names
+        }
+        if self._decoder is not None or self._needs_values:
+            wanted.add("value")
+        if KEY in self._decoded_names:
+            wanted.add("key")
+        return blocks.BlockOptions(
+            self._topic,
+            self._partition,
+            frozenset(wanted),
+            end,
+            self._max_rows,
+            self._max_bytes,
+            max_payload,
+            self._filter.published_from,
+            self._filter.published_before,
+        )
+
+    def add_columns(self, columns: blocks.Columns) -> Iterator[pa.RecordBatch]:
+        """Take messages of blocks; otherwise as `add`."""
+        if self._rows and (
+            self._rows + columns.rows > self._max_rows
+            or self._bytes + columns.nbytes > self._max_bytes
+        ):
+            yield from self.flush()
+        self._close_runs()
+        self._pieces.append(BlockMessages(columns, self._topic, self._partition))
+        self._rows += columns.rows
+        self._bytes += columns.nbytes
+        if self._rows >= self._max_rows or self._bytes >= self._max_bytes:
+            yield from self.flush()
 
     def add(self, entry: ReceivedEntry) -> Iterator[pa.RecordBatch]:
         """Take the entry's messages, and yield the batches that are full by that.
@@ -134,18 +189,25 @@ class RecordBatchBuilder:
         """Yield a batch of what is pending, if anything is."""
         if not self._rows:
             return
-        runs = Runs(self._topic, self._partition, self._runs)
-        self._runs, self._rows, self._bytes = [], 0, 0
-        batch = self._build(runs)
+        self._close_runs()
+        batches = [self._build(piece) for piece in self._pieces]
+        self._pieces, self._rows, self._bytes = [], 0, 0
+        batch = batches[0] if len(batches) == 1 else _joined(batches)
         if batch.num_rows:
             yield batch
 
-    def _build(self, runs: Runs) -> pa.RecordBatch:
-        found = self._decode(runs)
+    def _close_runs(self) -> None:
+        if self._runs:
+            runs = Runs(self._topic, self._partition, self._runs)
+            self._pieces.append(EntryMessages(runs))
+            self._runs = []
+
+    def _build(self, messages: MessageColumns) -> pa.RecordBatch:
+        found = self._decode(messages)
         if found.bad and self._mode == FAILFAST:
-            raise self._undecodable(runs, found)
+            raise self._undecodable(messages, found)
         arrays = [
-            self._column(name, kind, runs, found)
+            self._column(name, kind, messages, found)
             for name, kind in zip(self._columns, self._schema.types, strict=True)
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -153,19 +215,21 @@ class RecordBatchBuilder:
             batch = self._without(batch, found.bad)
         return batch
 
-    def _decode(self, runs: Runs) -> DecodedValues:
+    def _decode(self, messages: MessageColumns) -> DecodedValues:
         if self._decoder is not None:
-            return self._decoder.decode(runs)
+            return self._decoder.decode(messages)
         if not self._needs_values:
             return _NOTHING
-        raw = values(runs)
+        raw = messages.values()
         return DecodedValues(raw, {VALUE: raw})
 
-    def _column(self, name: str, target: pa.DataType, runs: Runs, found: DecodedValues) -> pa.Array:
+    def _column(
+        self, name: str, target: pa.DataType, messages: MessageColumns, found: DecodedValues
+    ) -> pa.Array:
         column: Any = found.columns.get(name)
         if column is None:
             corrupt = name == CORRUPT
-            column = _corrupt_records(found, target) if corrupt else BUILDERS[name](runs)
+            column = _corrupt_records(found, target) if corrupt else messages.column(name)
         # Spark's types differ in names of nested fields, and by its settings in offset width.
         return column if column.type == target else column.cast(target)
 
@@ -183,7 +247,7 @@ class RecordBatchBuilder:
         self.dropped += len(dropped)
         return batch.filter(booleans([row not in dropped for row in range(batch.num_rows)]))
 
-    def _undecodable(self, runs: Runs, found: DecodedValues) -> CorruptMessage:
+    def _undecodable(self, messages: MessageColumns, found: DecodedValues) -> CorruptMessage:
         assert self._schema_info is not None
         first, version = found.bad[0], found.bad_version
         written = f" of schema version {version_number(version)}" if version else ""
@@ -192,8 +256,14 @@ class RecordBatchBuilder:
             f"{_field(first)}{first.reason}",
             "Read with valueFormat=raw, or set mode to PERMISSIVE or DROPMALFORMED.",
             topic=self._topic,
-            message_id=runs.locate(first.row),
+            message_id=messages.locate(first.row),
         )
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    columns = zip(*(batch.columns for batch in batches), strict=True)
+    arrays = [pa.concat_arrays(column) for column in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=batches[0].schema)
 
 
 _NOTHING = DecodedValues(binaries([]), {})

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 import pyarrow as pa
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema.arrow_arrays import integers
 from pulsar_spark.schema.codec import Decoder, Undecodable
 from pulsar_spark.schema.codecs import codec_of
-from pulsar_spark.schema.column_builders import keys, values
+from pulsar_spark.schema.message_columns import MessageColumns
 from pulsar_spark.schema.pair_decoder import PairDecoder
-from pulsar_spark.schema.runs import Run, Runs
 
 Writers = Callable[[bytes], SchemaInfo]
 """Gives the topic's schema of a version."""
@@ -49,34 +48,36 @@ class ValueDecoder:
 
     def __init__(self, reader: SchemaInfo, names: Sequence[str], writers: Writers) -> None:
         self._reader = reader
-        self._names = tuple(names)
+        self.names = tuple(names)
         self._writers = writers
         self._decoders: dict[bytes, Decoder | PairDecoder] = {}
 
-    def decode(self, runs: Runs) -> DecodedValues:
+    def decode(self, messages: MessageColumns) -> DecodedValues:
         """Decode all values of a record batch.
 
         Raises SchemaMismatch for a version that cannot be resolved to the query's schema, and
         what `writers` raises.
         """
-        versions = {run.entry.metadata.schema_version for run in runs.runs}
-        if len(versions) == 1:
-            return self._decode(versions.pop(), runs)
+        raw, versions = messages.values(), messages.versions
+        decoders = [self._decoder(version, messages.topic) for _, version in versions]
+        separated = any(isinstance(each, PairDecoder) and each.separated for each in decoders)
+        keys = messages.keys() if separated else None
+        stops = [first for first, _ in versions[1:]] + [messages.count]
         return _joined(
             [
-                self._decode(version, Runs(runs.topic, runs.partition, list(group)))
-                for version, group in groupby(runs.runs, _version)
+                self._decode(version, decoder, _part(raw, first, stop), _part(keys, first, stop))
+                for (first, version), decoder, stop in zip(versions, decoders, stops, strict=True)
             ]
         )
 
-    def _decode(self, version: bytes, runs: Runs) -> DecodedValues:
-        raw = values(runs)
-        decoder = self._decoder(version, runs.topic)
+    def _decode(
+        self, version: bytes, decoder: Decoder | PairDecoder, raw: pa.Array, keys: pa.Array | None
+    ) -> DecodedValues:
         if isinstance(decoder, PairDecoder):
-            decoded = decoder.decode(raw, keys(runs) if decoder.separated else None)
+            decoded = decoder.decode(raw, keys)
         else:
             decoded = decoder.decode(raw)
-        columns = dict(zip(self._names, decoded.columns, strict=True))
+        columns = dict(zip(self.names, decoded.columns, strict=True))
         return DecodedValues(raw, columns, decoded.bad, version)
 
     def _decoder(self, version: bytes, topic: str) -> Decoder | PairDecoder:
@@ -85,9 +86,9 @@ class ValueDecoder:
             writer = self._writers(version) if version else self._reader
             try:
                 if self._reader.type == pb.Schema.KeyValue:
-                    found = PairDecoder(writer, self._reader, self._names)
+                    found = PairDecoder(writer, self._reader, self.names)
                 else:
-                    found = codec_of(self._reader).decoder(writer, self._reader, self._names)
+                    found = codec_of(self._reader).decoder(writer, self._reader, self.names)
             except SchemaMismatch as error:
                 raise error.with_context(topic=topic) from None
             if len(self._decoders) >= _MAX_DECODERS:
@@ -96,11 +97,16 @@ class ValueDecoder:
         return found
 
 
-def _version(run: Run) -> bytes:
-    return run.entry.metadata.schema_version
+def _part(array: pa.Array | None, first: int, stop: int) -> pa.Array | None:
+    """Return some elements, in buffers of their own, as codecs expect them."""
+    if array is None or (first == 0 and stop == len(array)):
+        return array
+    return array.take(integers(range(first, stop), pa.int32()))
 
 
 def _joined(pieces: Sequence[DecodedValues]) -> DecodedValues:
+    if len(pieces) == 1:
+        return pieces[0]
     columns = {
         name: pa.concat_arrays([piece.columns[name] for piece in pieces])
         for name in pieces[0].columns

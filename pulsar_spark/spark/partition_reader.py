@@ -47,8 +47,7 @@ def read_partition(
             TopicName.parse(partition.topic).partition_index,
             SchemaVersions(context.lookup, partition.topic),
         )
-        for entry in _entries(context, options, partition):
-            yield from builder.add(entry)
+        yield from _read(context, options, partition, builder)
         yield from builder.flush()
         if builder.dropped:
             logger.warning(
@@ -58,20 +57,27 @@ def read_partition(
             )
 
 
-def _entries(
-    context: ClientContext, options: ReadOptions, partition: PulsarInputPartition
-) -> Iterator[ReceivedEntry]:
+def _read(
+    context: ClientContext,
+    options: ReadOptions,
+    partition: PulsarInputPartition,
+    builder: RecordBatchBuilder,
+) -> Iterator[pa.RecordBatch]:
     start, end = partition.range
-    first: Position | None = None
+    wanted = builder.block_options(end, options.reader.memory_budget)
+    checked = False
     with EntryReader(context.pool, partition.topic, start, end, options.reader) as reader:
         try:
-            for entry in reader:
-                if first is None:
-                    first = Position(entry.ledger_id, entry.entry_id)
-                    _check_start(context, options, partition, first)
-                yield entry
-            if first is None:
-                _check_start(context, options, partition, end)
+            for item in reader if wanted is None else reader.read(wanted):
+                if not checked:
+                    _check_start(context, options, partition, reader.first or end)
+                    checked = True
+                if isinstance(item, ReceivedEntry):
+                    yield from builder.add(item)
+                else:
+                    yield from builder.add_columns(item)
+            if not checked:
+                _check_start(context, options, partition, reader.first or end)
             if reader.incomplete:
                 logger.warning(
                     "%s: a task left out %d messages in chunks that are not whole",

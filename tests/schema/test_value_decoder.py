@@ -12,6 +12,7 @@ from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.codec import Undecodable
+from pulsar_spark.schema.message_columns import EntryMessages
 from pulsar_spark.schema.runs import Run, Runs, split_entry
 from pulsar_spark.schema.value_decoder import ValueDecoder
 from tests.schema.entries import PARTITION, TOPIC, batch, message, single
@@ -23,12 +24,12 @@ VERSIONS = {b"\0" * 7 + b"\0": INT32, b"\0" * 7 + b"\1": INT64}
 OLD, NEW = VERSIONS
 
 
-def runs_of(*entries: ReceivedEntry) -> Runs:
+def messages_of(*entries: ReceivedEntry) -> EntryMessages:
     found: list[Run] = []
     for entry in entries:
         parts = split_entry(entry, with_metadata=True, max_rows=1000, max_bytes=1 << 20)
         found += [run for run, _ in parts]
-    return Runs(TOPIC, PARTITION, found)
+    return EntryMessages(Runs(TOPIC, PARTITION, found))
 
 
 def i32(value: int) -> bytes:
@@ -51,7 +52,7 @@ MIXED = (
 @pytest.mark.fault(64)
 def test_each_message_is_decoded_with_the_version_it_was_written_with() -> None:
     decoder = ValueDecoder(INT64, ["value"], VERSIONS.__getitem__)
-    found = decoder.decode(runs_of(*MIXED))
+    found = decoder.decode(messages_of(*MIXED))
     assert found.columns["value"].to_pylist() == [1, 2, None, 3, 4, 5, 6]
     assert len(found.raw) == 7
     assert not found.bad
@@ -67,7 +68,7 @@ def test_a_version_is_asked_for_once_and_none_for_messages_without() -> None:
     decoder = ValueDecoder(INT64, ["value"], ask)
     assert asked == []
     for _ in range(3):
-        decoder.decode(runs_of(*MIXED))
+        decoder.decode(messages_of(*MIXED))
     assert asked == [OLD, NEW]
 
 
@@ -78,7 +79,7 @@ def test_what_does_not_decode_is_told_by_its_row_in_the_record_batch() -> None:
         batch([message(i64(4)), message(b"?")], schema_version=NEW),
         single(b"!", schema_version=OLD),
     )
-    found = decoder.decode(runs_of(*bad))
+    found = decoder.decode(messages_of(*bad))
     assert found.columns["value"].to_pylist() == [2, 3, 4, None, None]
     assert [item.row for item in found.bad] == [3, 4]
     assert all(isinstance(item, Undecodable) for item in found.bad)
@@ -89,7 +90,7 @@ def test_what_does_not_decode_is_told_by_its_row_in_the_record_batch() -> None:
 def test_a_version_that_cannot_become_the_querys_is_an_error() -> None:
     decoder = ValueDecoder(INT64, ["value"], lambda version: STRING)
     with pytest.raises(SchemaMismatch, match="STRING"):
-        decoder.decode(runs_of(*MIXED))
+        decoder.decode(messages_of(*MIXED))
 
 
 def test_decoders_are_bounded_in_number() -> None:
@@ -97,6 +98,6 @@ def test_decoders_are_bounded_in_number() -> None:
     entries: list[Any] = [
         single(i32(number), schema_version=number.to_bytes(8, "big")) for number in range(300)
     ]
-    found = decoder.decode(runs_of(*entries))
+    found = decoder.decode(messages_of(*entries))
     assert found.columns["value"].to_pylist() == list(range(300))
     assert len(decoder._decoders) <= 100
