@@ -71,12 +71,12 @@ def test_a_spark_without_data_sources_is_no_trouble(monkeypatch: pytest.MonkeyPa
 def test_it_can_be_registered_by_hand() -> None:
     registered: list[Any] = []
 
-    class Registration:
+    class ProducerSession:
         def register(self, source: Any) -> None:
             registered.append(source)
 
     class Session:
-        dataSource = Registration()
+        dataSource = ProducerSession()
 
     pulsar_spark.register(Session())  # type: ignore[arg-type]
     assert registered == [PulsarDataSource]

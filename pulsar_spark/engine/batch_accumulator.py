@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import add, sub
 
+from pulsar_spark.engine.inflight_window import NO_TIMEOUT
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.outgoing import OutgoingEntry
 from pulsar_spark.engine.producer import Producer
-from pulsar_spark.errors import MessageTooLarge, PulsarError
+from pulsar_spark.errors import MessageTooLarge, OperationTimeout, PulsarError
 from pulsar_spark.protocol.batches import MessageFields, encode_batch, encode_uniform_batch
 from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.sends import OutgoingEntry
 
 MessageCallback = Callable[[PulsarError | None, MessageId | None], None]
 """Called once per message: with an error, or with its id."""
@@ -22,8 +25,12 @@ logger = logging.getLogger(__name__)
 
 # About what a message needs in a batch besides payload, key and properties.
 _OVERHEAD = 16
-# Messages without a batch that are written to the connection together.
-_SINGLES = 64
+# Bytes of memory that a message needs while it waits in a batch, besides its own: the objects of
+# a column, of a message with fields, of each of its properties, and of a callback.
+_HELD_IN_COLUMN = 100
+_HELD_WITH_FIELDS = 250
+_HELD_BY_PROPERTY = 170
+_HELD_BY_CALLBACK = 350
 
 
 class DeferredCallback:
@@ -57,28 +64,38 @@ class BatchAccumulator:
 
     A batch is full at `batching_max_messages` or `batching_max_bytes`; `max_bytes` can lower
     the latter. A message that does not fit goes into the next one, and alone if it is larger.
-    Without batching every message is sent by itself. Thread-safe; blocks where `Producer.send`
-    does. What that raises, and the messages of the batch are not sent then, goes to their
-    callbacks, or is raised if they have none.
+    Without batching every message is sent by itself. What waits in a batch is reserved in the
+    client's memory.
+
+    Thread-safe. All but `hurry` block where `Producer.send` does. What that raises, and the
+    messages of the batch are not sent then, goes to their callbacks, or is raised if they have
+    none.
     """
 
     def __init__(
         self, producer: Producer, options: ProducerOptions, max_bytes: int | None = None
     ) -> None:
         self.producer = producer
+        self._budget = producer.budget
         self._max_messages = options.batching_max_messages if options.batching_enabled else 1
         self._max_bytes = max_bytes or options.batching_max_bytes
         self._batching = options.batching_enabled
-        # The following are guarded by _lock, which is held while a batch is sent: the order of
+        self._turn_timeout = options.send_timeout or NO_TIMEOUT
+        # Whether the batch is to be sent as soon as there is room; whoever ends its turn looks.
+        self._due = False
+        # The following are guarded by _turn, which is held while a batch is sent: the order of
         # the messages is the order of the batches.
-        self._lock = threading.RLock()
+        self._turn = threading.Lock()
         self._size = 0
+        self._held = 0
         self._count = 0
         # A batch is either uniform, a column of payloads and one of keys, or it is mixed.
         self._payloads: list[bytes] = []
         self._keys: list[bytes] | None = None
         self._mixed: list[MessageFields] = []
         self._callbacks: list[MessageCallback | None] = []
+        producer.on_room = self._send_if_due
+        self._budget.add(self)
 
     @property
     def count(self) -> int:
@@ -92,14 +109,15 @@ class BatchAccumulator:
         solo: Solo | None = None,
     ) -> None:
         """Add one message; the batch is sent if it is full then."""
-        with self._lock:
+        with self._my_turn():
             if solo is not None or not self._batching:
-                self.flush()
-                self._send_single(message, callback, solo)
+                self._flush()
+                self._send_entry(_single(message, callback, solo), 0)
                 return
             size = message_size(message)
             if self._count and not self._takes(message, size):
-                self.flush()
+                self._flush()
+            self._reserve(_held_by(message, size, callback))
             self._become_mixed()
             self._mixed.append(message)
             if callback is not None:
@@ -110,62 +128,108 @@ class BatchAccumulator:
             self._flush_if_full()
 
     def extend(
-        self, payloads: Sequence[bytes], keys: Sequence[bytes] | None = None, start: int = 0
+        self,
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes] | None = None,
+        start: int = 0,
+        *,
+        one_batch: bool = False,
     ) -> int:
         """Add a column of messages that have a payload and maybe a string key (in UTF-8).
 
-        Goes on from index `start` until the batch is full and sent, or the column ends, and
-        returns the index of the next message. Without batching, some messages are sent.
+        Goes on from index `start`, for some messages or until `one_batch` was sent, and returns
+        the index of the next message. Raises MessageTooLarge only for the message at `start`.
         """
-        if not self._batching:
-            return self._send_singles(payloads, keys, start)
-        with self._lock:
+        with self._my_turn():
+            if not self._batching:
+                return self.producer.send_column(payloads, keys, 1, start)
             if self._mixed or (self._count and (keys is None) != (self._keys is None)):
-                self.flush()
-            stop = min(start + self._max_messages - self._count, len(payloads))
-            part = payloads[start:stop]
-            size = sum(map(len, part)) + _OVERHEAD * len(part)
-            if keys is not None:
-                size += sum(map(len, keys[start:stop]))
-            if self._size + size > self._max_bytes:
-                stop, size = self._fitting(payloads, keys, start, stop)
-                part = payloads[start:stop]
-            self._payloads += part
-            if keys is not None:
-                self._keys = [*(self._keys or ()), *keys[start:stop]]
-            self._count += len(part)
-            self._size += size
-            if stop < len(payloads):
-                self.flush()
-            else:
-                self._flush_if_full()
-            return stop
+                self._flush()
+            most = self._max_messages
+            stop = start + (len(payloads) - start) // most * most
+            if self._count or one_batch or stop - start <= most:
+                return self._extend_batch(payloads, keys, start)
+            if self._largest(payloads, keys, start, stop) > self._max_bytes:
+                return self._extend_batch(payloads, keys, start)
+            return self.producer.send_column(payloads[:stop], keys, most, start)
+
+    def _extend_batch(
+        self, payloads: Sequence[bytes], keys: Sequence[bytes] | None, start: int
+    ) -> int:
+        """As `extend` for one batch."""
+        stop, size = self._fitting(payloads, keys, start)
+        is_full = stop < len(payloads) or self._is_full(stop - start, size)
+        if is_full and not self._count:
+            # What makes up a batch at once need not wait in it.
+            part = payloads if stop == len(payloads) else payloads[:stop]
+            return self.producer.send_column(part, keys, stop - start, start)
+        part = payloads[start:stop]
+        self._reserve(size + _HELD_IN_COLUMN * len(part))
+        self._payloads += part
+        if keys is not None:
+            self._keys = [*(self._keys or ()), *keys[start:stop]]
+        self._count += len(part)
+        self._size += size
+        if is_full:
+            self._flush()
+        return stop
 
     def flush(self) -> None:
         """Send what there is."""
-        with self._lock:
-            if not self._count:
-                return
-            messages = self._mixed or None
-            payloads, keys, callbacks = self._payloads, self._keys, self._callbacks
-            self._payloads, self._keys, self._mixed, self._callbacks = [], None, [], []
-            self._count = self._size = 0
-            if messages is not None:
-                self._send_mixed(messages, callbacks)
-            else:
-                self._send_uniform(payloads, keys)
+        with self._my_turn():
+            self._flush()
+
+    def hurry(self) -> None:
+        """Send what there is as soon as there is room, without waiting for it.
+
+        For timers and the receive thread. Errors go to the callbacks, and to whoever comes next.
+        """
+        self._due = True
+        self._send_if_due()
 
     def discard(self, error: PulsarError) -> None:
         """Drop what there is, and tell its callbacks why."""
-        with self._lock:
-            callbacks = self._callbacks
-            self._payloads, self._keys, self._mixed, self._callbacks = [], None, [], []
-            self._count = self._size = 0
-        for callback in callbacks:
-            if callback is not None:
-                callback(error, None)
+        with self._my_turn():
+            self._drop(error)
+
+    # --- turns --------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _my_turn(self) -> Iterator[None]:
+        """Let one thread at a time in. One that waits too long for that fails alone."""
+        if not self._turn.acquire(timeout=self._turn_timeout):
+            raise OperationTimeout(
+                f"no turn to send came within {self._turn_timeout:g} s", topic=self.producer.topic
+            )
+        try:
+            yield
+        finally:
+            self._turn.release()
+            if self._due:
+                self._send_if_due()
+
+    def _send_if_due(self) -> None:
+        # Who has the turn meanwhile looks whether the batch is due when it leaves.
+        if not self._due or not self._turn.acquire(blocking=False):
+            return
+        try:
+            if not self._count or self._try_flush():
+                self._due = False
+        except PulsarError as error:
+            # Its messages have callbacks, or the next call raises the same.
+            logger.debug("a batch for %s was not sent: %s", self.producer.topic, error)
+            self._due = False
+        finally:
+            self._turn.release()
 
     # --- filling ------------------------------------------------------------------------------
+
+    def _reserve(self, size: int) -> None:
+        if not self._budget.try_reserve(size):
+            # This batch may be all that there is to be acknowledged.
+            self._flush()
+            self.producer.reserve(size)
+        self._held += size
 
     def _takes(self, message: MessageFields, size: int) -> bool:
         if self._size + size > self._max_bytes:
@@ -184,15 +248,24 @@ class BatchAccumulator:
                 message.key = key.decode()
             self._payloads, self._keys = [], None
 
+    def _is_full(self, messages: int, size: int) -> bool:
+        return self._count + messages >= self._max_messages or self._size + size >= self._max_bytes
+
     def _flush_if_full(self) -> None:
-        if self._count >= self._max_messages or self._size >= self._max_bytes:
-            self.flush()
+        if self._is_full(0, 0):
+            self._flush()
 
     def _fitting(
-        self, payloads: Sequence[bytes], keys: Sequence[bytes] | None, start: int, stop: int
+        self, payloads: Sequence[bytes], keys: Sequence[bytes] | None, start: int
     ) -> tuple[int, int]:
         """Return up to where the column fits into the batch, and the bytes of that."""
+        stop = min(start + self._max_messages - self._count, len(payloads))
+        size = sum(map(len, payloads[start:stop])) + _OVERHEAD * (stop - start)
+        if keys is not None:
+            size += sum(map(len, keys[start:stop]))
         room = self._max_bytes - self._size
+        if size <= room:
+            return stop, size
         taken = 0
         for index in range(start, stop):
             size = len(payloads[index]) + _OVERHEAD + (0 if keys is None else len(keys[index]))
@@ -202,93 +275,122 @@ class BatchAccumulator:
             taken += size
         return stop, taken
 
+    def _largest(
+        self, payloads: Sequence[bytes], keys: Sequence[bytes] | None, start: int, stop: int
+    ) -> int:
+        """Return about the bytes of the largest of the batches that are full by their count."""
+        most = self._max_messages
+        sizes: Iterable[int] = map(len, payloads[start:stop])
+        if keys is not None:
+            sizes = map(add, sizes, map(len, keys[start:stop]))
+        sums = list(accumulate(sizes))[most - 1 :: most]
+        largest: int = max(map(sub, sums, [0, *sums]))
+        return largest + _OVERHEAD * most
+
     # --- sending ------------------------------------------------------------------------------
 
-    def _send_uniform(self, payloads: list[bytes], keys: list[bytes] | None) -> None:
-        if len(payloads) == 1:
-            key = None if keys is None else keys[0].decode()
-            self._send_single(MessageFields(payloads[0], key), None, None)
-            return
-        entry = OutgoingEntry(
-            lambda first: encode_uniform_batch(payloads, first, keys),
-            num_messages=len(payloads),
-            partition_key=None if keys is None else keys[0].decode(),
-        )
-        try:
-            self._send(entry)
-        except MessageTooLarge:
-            half = len(payloads) // 2
-            self._send_uniform(payloads[:half], None if keys is None else keys[:half])
-            self._send_uniform(payloads[half:], None if keys is None else keys[half:])
+    def _take_batch(
+        self,
+    ) -> tuple[list[bytes], list[bytes] | None, list[MessageFields], list[MessageCallback | None]]:
+        batch = self._payloads, self._keys, self._mixed, self._callbacks
+        self._payloads, self._keys, self._mixed, self._callbacks = [], None, [], []
+        self._count = self._size = 0
+        return batch
 
-    def _send_singles(
-        self, payloads: Sequence[bytes], keys: Sequence[bytes] | None, start: int
-    ) -> int:
-        """Send messages one by one, but written together; return the index of the next one."""
-        stop, size = start, 0
-        while stop < len(payloads) and stop - start < _SINGLES and size < self._max_bytes:
-            size += len(payloads[stop])
-            stop += 1
-        part = payloads[start:stop]
-        if keys is None:
-            entries = [OutgoingEntry(payload) for payload in part]
+    def _take_held(self) -> int:
+        held, self._held = self._held, 0
+        return held
+
+    def _flush(self) -> None:
+        if not self._count:
+            return
+        payloads, keys, messages, callbacks = self._take_batch()
+        held = self._take_held()
+        if messages:
+            self._send_mixed(messages, callbacks, held)
+            return
+        # What a column holds is measured anew, as it is sent by itself.
+        self._budget.release(held)
+        start = 0
+        while start < len(payloads):
+            start = self.producer.send_column(payloads, keys, len(payloads) - start, start)
+
+    def _try_flush(self) -> bool:
+        """Send the batch, in parts if it is too large, as far as it goes without waiting."""
+        while self._count:
+            number = self._count
+            while True:
+                try:
+                    sent = self.producer.try_send(self._first(number), self._part_held(number))
+                except MessageTooLarge as error:
+                    if number > 1:
+                        number //= 2
+                        continue
+                    self._drop_first(error)
+                    break
+                except PulsarError as error:
+                    self._drop(error)
+                    raise
+                if not sent:
+                    return False
+                self._forget_first(number)
+                break
+        return True
+
+    def _first(self, number: int) -> OutgoingEntry:
+        """Return the first messages of the batch as an entry."""
+        if self._mixed:
+            return _mixed(self._mixed[:number], self._callbacks[:number])
+        keys = None if self._keys is None else self._keys[:number]
+        return _uniform(self._payloads[:number], keys)
+
+    def _part_held(self, number: int) -> int:
+        return self._held * number // self._count
+
+    def _forget_first(self, number: int) -> None:
+        """Drop the first messages of the batch, whose memory is the producer's now."""
+        self._held -= self._part_held(number)
+        self._size -= self._size * number // self._count
+        self._count -= number
+        self._callbacks = self._callbacks[number:]
+        self._mixed = self._mixed[number:]
+        self._payloads = self._payloads[number:]
+        self._keys = None if self._keys is None or not self._count else self._keys[number:]
+
+    def _drop_first(self, error: PulsarError) -> None:
+        callback = self._callbacks[0] if self._callbacks else None
+        self._budget.release(self._part_held(1))
+        self._forget_first(1)
+        if callback is None:
+            logger.warning("a message for %s was not sent: %s", self.producer.topic, error)
         else:
-            entries = [
-                OutgoingEntry(payload, partition_key=key.decode())
-                for payload, key in zip(part, keys[start:stop], strict=True)
-            ]
-        with self._lock:
-            self.producer.send_many(entries)
-        return stop
+            callback(error, None)
+
+    def _drop(self, error: PulsarError) -> None:
+        callbacks = self._take_batch()[3]
+        self._budget.release(self._take_held())
+        for callback in callbacks:
+            if callback is not None:
+                callback(error, None)
 
     def _send_mixed(
-        self, messages: list[MessageFields], callbacks: list[MessageCallback | None]
+        self,
+        messages: list[MessageFields],
+        callbacks: list[MessageCallback | None],
+        held: int,
     ) -> None:
-        first, last = messages[0], messages[-1]
-        if len(messages) == 1:
-            self._send_single(first, callbacks[0] if callbacks else None, None)
-            return
-        entry = OutgoingEntry(
-            lambda sequence_id: _encode(messages, sequence_id),
-            num_messages=len(messages),
-            partition_key=first.key,
-            key_is_base64=first.key_is_base64,
-            ordering_key=first.ordering_key,
-            callback=_for_each(callbacks, len(messages)) if callbacks else None,
-        )
-        if first.sequence_id is not None and last.sequence_id is not None:
-            entry.sequence_ids = (first.sequence_id, last.sequence_id)
         try:
-            self._send(entry)
+            self._send_entry(_mixed(messages, callbacks), held)
         except MessageTooLarge:
+            if len(messages) == 1:
+                raise
             half = len(messages) // 2
-            self._send_mixed(messages[:half], callbacks[:half])
-            self._send_mixed(messages[half:], callbacks[half:])
+            self._send_mixed(messages[:half], callbacks[:half], 0)
+            self._send_mixed(messages[half:], callbacks[half:], 0)
 
-    def _send_single(
-        self, message: MessageFields, callback: MessageCallback | None, solo: Solo | None
-    ) -> None:
-        entry = OutgoingEntry(
-            message.payload or b"",
-            partition_key=message.key,
-            key_is_base64=message.key_is_base64,
-            null_key=message.null_key,
-            ordering_key=message.ordering_key,
-            properties=message.properties,
-            event_time=message.event_time,
-            null_value=message.payload is None,
-            callback=callback,
-        )
-        if solo is not None:
-            entry.deliver_at = solo.deliver_at
-            entry.replicate_to = solo.replicate_to
-        if message.sequence_id is not None:
-            entry.sequence_ids = (message.sequence_id, message.sequence_id)
-        self._send(entry)
-
-    def _send(self, entry: OutgoingEntry) -> None:
+    def _send_entry(self, entry: OutgoingEntry, held: int) -> None:
         try:
-            self.producer.send(entry)
+            self.producer.send(entry, held)
         except PulsarError as error:
             # Of a batch that is too large, the messages may still fit one by one.
             can_split = isinstance(error, MessageTooLarge) and entry.count > 1
@@ -297,12 +399,68 @@ class BatchAccumulator:
             entry.callback(error, None)
 
 
+def _uniform(payloads: list[bytes], keys: list[bytes] | None) -> OutgoingEntry:
+    key = None if keys is None else keys[0].decode()
+    if len(payloads) == 1:
+        return OutgoingEntry(payloads[0], partition_key=key)
+    return OutgoingEntry(
+        lambda first: encode_uniform_batch(payloads, first, keys),
+        num_messages=len(payloads),
+        partition_key=key,
+    )
+
+
+def _mixed(messages: list[MessageFields], callbacks: list[MessageCallback | None]) -> OutgoingEntry:
+    first, last = messages[0], messages[-1]
+    if len(messages) == 1:
+        return _single(first, callbacks[0] if callbacks else None, None)
+    entry = OutgoingEntry(
+        lambda sequence_id: _encode(messages, sequence_id),
+        num_messages=len(messages),
+        partition_key=first.key,
+        key_is_base64=first.key_is_base64,
+        ordering_key=first.ordering_key,
+        callback=_for_each(callbacks, len(messages)) if callbacks else None,
+    )
+    if first.sequence_id is not None and last.sequence_id is not None:
+        entry.sequence_ids = (first.sequence_id, last.sequence_id)
+    return entry
+
+
+def _single(
+    message: MessageFields, callback: MessageCallback | None, solo: Solo | None
+) -> OutgoingEntry:
+    entry = OutgoingEntry(
+        message.payload or b"",
+        partition_key=message.key,
+        key_is_base64=message.key_is_base64,
+        null_key=message.null_key,
+        ordering_key=message.ordering_key,
+        properties=message.properties,
+        event_time=message.event_time,
+        null_value=message.payload is None,
+        callback=callback,
+    )
+    if solo is not None:
+        entry.deliver_at = solo.deliver_at
+        entry.replicate_to = solo.replicate_to
+    if message.sequence_id is not None:
+        entry.sequence_ids = (message.sequence_id, message.sequence_id)
+    return entry
+
+
 def message_size(message: MessageFields) -> int:
     """Return about how many bytes a message takes in a batch."""
     size = len(message.payload or b"") + len(message.key or "") + len(message.ordering_key or b"")
     for name, value in message.properties:
         size += len(name) + len(value) + _OVERHEAD
     return size + _OVERHEAD
+
+
+def _held_by(message: MessageFields, size: int, callback: MessageCallback | None) -> int:
+    """Return about how many bytes of memory a message of that size holds."""
+    held = size + _HELD_WITH_FIELDS + _HELD_BY_PROPERTY * len(message.properties)
+    return held if callback is None else held + _HELD_BY_CALLBACK
 
 
 def _encode(messages: list[MessageFields], sequence_id: int) -> bytes:

@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Protocol, cast
@@ -344,36 +344,29 @@ class ClientConnection:
         self._flush()
         return True
 
-    def send_payload(
-        self,
-        command: pb.BaseCommand,
-        metadata: bytes,
-        payload: Buffer,
-        timeout: float | None = None,
-    ) -> bool:
-        """Send a SEND with serialized metadata and payload; returns and raises as `send`.
+    def put_sends(self, producer_id: int, frames: Sequence[Buffer]) -> bool:
+        """Queue frames of SENDs of a producer, without waiting; `write` or `write_now` follows.
 
-        Waits until the socket has taken everything, so that a slow broker holds its senders back,
-        but no longer than `timeout` seconds: the rest is sent when the broker takes it.
-        """
-        return self.send_payloads([(command, metadata, payload)], timeout)
-
-    def send_payloads(
-        self,
-        entries: Iterable[tuple[pb.BaseCommand, bytes, Buffer]],
-        timeout: float | None = None,
-    ) -> bool:
-        """As `send_payload`, for several entries, which are written together and in order.
-
-        Returns False if any of them became pointless.
+        Returns False where they became pointless, and raises as `send`.
         """
         self._check_process()
         with self._mutex:
             self._check_open()
-            sent = [self._core.send_payload(*entry) for entry in entries]
+            if not self._core.send_frames(producer_id, frames):
+                return False
             self._writer.put(self._core.data_to_send())
+        return True
+
+    def write(self, timeout: float | None = None) -> None:
+        """Wait until the socket has taken what was queued, so that a slow broker holds senders
+        back, but no longer than `timeout` seconds: the rest is sent when the broker takes it.
+        """
+        self._check_process()
         self._flush(Deadline(timeout or self.options.operation_timeout))
-        return all(sent)
+
+    def write_now(self) -> None:
+        """Write as much of what was queued as the socket takes without waiting."""
+        self._flush()
 
     # --- handlers -----------------------------------------------------------------------------
 

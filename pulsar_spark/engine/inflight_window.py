@@ -1,67 +1,145 @@
-"""The in-flight window: what a producer has sent and the broker has not acknowledged yet."""
+"""The in-flight window: what a producer has sent and the broker has not acknowledged yet.
+
+What is sent together stays together: the messages of a column are one block, of which receipts
+take entries off in order, many at a time.
+"""
 
 from __future__ import annotations
 
+import logging
+import sys
 import threading
 import time
+import weakref
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.engine.timers import BlockingTimer, Timers
+from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
-from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import Buffer
 from pulsar_spark.protocol.message_id import MessageId
+
+logger = logging.getLogger(__name__)
 
 SendCallback = Callable[[PulsarError | None, MessageId | None], None]
 """Called once per entry: with an error, or with the id under which the broker stored it."""
 
+NO_TIMEOUT = 86_400.0
+"""Seconds that stand for a send timeout of 0, which sets no limit of its own."""
 
-class PendingSend:
-    """One SEND that waits for its receipt.
+# What the end leaves undone is told to callbacks, which may take so many seconds.
+_LAST_CALLBACKS = 2.0
 
-    It keeps the command and the bytes so that it can be sent again. `deadline` is a time of
-    the monotonic clock, `size` the bytes of metadata and payload. Of a message in chunks only
-    the last one has the callback, counts as a message, and completes it.
+_HELD_PER_BLOCK = 400
+_HELD_PER_CALLBACK = 350
+
+
+class PendingSends:
+    """SENDs that wait for their receipts: one entry, or many entries of a column.
+
+    `buffers` are their frames, kept so that they can be sent again. With `ends`, frame i ends at
+    ``ends[i]`` of the only buffer, and each entry but the last has `per_entry` messages. Sequence
+    ids and counts are of what is not acknowledged yet; `largest` is what no entry has more bytes
+    than. `length` are the bytes of the frames, `size` those of memory that the block holds;
+    `deadline` is a time of the monotonic clock. Of a message in chunks only the last one has the
+    callback and counts as a message.
     """
 
     __slots__ = (
+        "buffers",
         "callback",
         "chunk",
-        "command",
         "deadline",
+        "done",
+        "ends",
         "highest_sequence_id",
-        "metadata",
+        "largest",
+        "length",
         "num_messages",
-        "payload",
+        "per_entry",
         "sequence_id",
         "size",
     )
 
     def __init__(
         self,
-        command: pb.BaseCommand,
-        metadata: bytes,
-        payload: Buffer,
-        *,
+        buffers: list[Buffer],
+        sequence_id: int,
         highest_sequence_id: int,
         num_messages: int = 1,
+        *,
+        ends: Sequence[int] = (),
+        per_entry: int = 0,
+        largest: int = 0,
         callback: SendCallback | None = None,
         chunk: int | None = None,
     ) -> None:
-        self.command = command
-        self.metadata = metadata
-        self.payload = payload
-        self.sequence_id: int = command.send.sequence_id
+        self.buffers = buffers
+        self.sequence_id = sequence_id
         self.highest_sequence_id = highest_sequence_id
         self.num_messages = num_messages
-        self.deadline = float("inf")
+        self.ends = ends
+        self.per_entry = per_entry
+        self.length = sum(map(len, buffers))
+        self.largest = largest or self.length
         self.callback = callback
         self.chunk = chunk
-        self.size = len(metadata) + len(payload)
+        self.done = 0
+        self.deadline = float("inf")
+        self.size = _HELD_PER_BLOCK + sum(map(_held, buffers))
+        if ends:
+            self.size += sys.getsizeof(ends)
+        if callback is not None:
+            self.size += _HELD_PER_CALLBACK * max(num_messages, 1)
+
+    @property
+    def entries(self) -> int:
+        """Entries that are not acknowledged."""
+        return len(self.ends) - self.done if self.ends else 1
+
+    @property
+    def highest_of_next(self) -> int:
+        """The highest sequence id of the entry whose receipt comes next."""
+        if self.ends:
+            return min(self.sequence_id + self.per_entry - 1, self.highest_sequence_id)
+        return self.highest_sequence_id
+
+    def unacknowledged(self) -> list[Buffer]:
+        """Return the frames that would have to be sent again."""
+        if not self.done:
+            return self.buffers
+        return [memoryview(self.buffers[0])[self.ends[self.done - 1] :]]
+
+    def matching(self, ids: array[int]) -> int:
+        """Return how many receipts, by their sequence ids, are of the entries here in order."""
+        if not self.ends:
+            return int(self.sequence_id <= ids[0] <= self.highest_sequence_id)
+        count = min(len(ids), self.entries)
+        first, step = self.sequence_id, self.per_entry
+        # Brokers name a batch by its lowest id or its highest.
+        if ids[:count] == array("q", range(first, first + count * step, step)):
+            return count
+        return int(first <= ids[0] <= self.highest_of_next)
+
+    def take(self, count: int) -> int:
+        """Take off the next `count` entries, and return their messages."""
+        if not self.ends or count == self.entries:
+            messages, self.num_messages = self.num_messages, 0
+            self.done += count
+            return messages
+        messages = count * self.per_entry
+        self.done += count
+        self.sequence_id += messages
+        self.num_messages -= messages
+        return messages
+
+
+def _held(buffer: Buffer) -> int:
+    return len(buffer) if isinstance(buffer, memoryview) else sys.getsizeof(buffer)
 
 
 class Verdict(Enum):
@@ -72,75 +150,134 @@ class Verdict(Enum):
     AHEAD = auto()
 
 
+class Taken(NamedTuple):
+    """Entries that receipts took off the queue; `last` is the highest sequence id of them.
+
+    `ends` is whether the block is done with them.
+    """
+
+    sends: PendingSends
+    messages: int
+    last: int
+    ends: bool
+
+
 class PendingQueue:
-    """Sends in the order in which receipts come. Not thread-safe: its producer locks."""
+    """Blocks of sends in the order in which receipts come. Not thread-safe: its producer locks."""
 
     def __init__(self) -> None:
-        self._sends: deque[PendingSend] = deque()
+        self._sends: deque[PendingSends] = deque()
         self.messages = 0
         self.bytes = 0
-        self.appended = 0
-        """Sends that were ever appended."""
+        self.entries = 0
+        """Entries that were ever appended."""
+        self.blocks = 0
+        """Blocks that were ever appended."""
 
     def __len__(self) -> int:
         return len(self._sends)
 
-    def __iter__(self) -> Iterator[PendingSend]:
+    def __iter__(self) -> Iterator[PendingSends]:
         return iter(self._sends)
 
     @property
-    def oldest(self) -> PendingSend | None:
-        """The send whose receipt comes next."""
+    def oldest(self) -> PendingSends | None:
+        """The block whose receipts come next."""
         return self._sends[0] if self._sends else None
 
-    def append(self, send: PendingSend) -> None:
-        """Add the newest send."""
-        self._sends.append(send)
-        self.messages += send.num_messages
-        self.bytes += send.size
-        self.appended += 1
+    def append(self, sends: PendingSends) -> None:
+        """Add the newest block."""
+        self._sends.append(sends)
+        self.messages += sends.num_messages
+        self.bytes += sends.length
+        self.entries += sends.entries
+        self.blocks += 1
 
     def judge(self, sequence_id: int) -> Verdict:
-        """Say which send a receipt or an error for `sequence_id` is about.
+        """Say which entry a receipt or an error for `sequence_id` is about.
 
-        Brokers name a batch by its lowest or its highest id. An id behind the oldest send is of
+        Brokers name a batch by its lowest or its highest id. An id behind the oldest entry is of
         one that was completed before; one ahead of it means that something was lost.
         """
         oldest = self.oldest
         if oldest is None or sequence_id < oldest.sequence_id:
             return Verdict.BEHIND
-        if sequence_id > oldest.highest_sequence_id:
+        if sequence_id > oldest.highest_of_next:
             return Verdict.AHEAD
         return Verdict.OLDEST
 
-    def pop(self) -> PendingSend:
-        """Take out the oldest send."""
-        send = self._sends.popleft()
-        self.messages -= send.num_messages
-        self.bytes -= send.size
-        return send
+    def take(self, ids: array[int]) -> tuple[int, Taken | None]:
+        """Take off what receipts, which there are, acknowledge at the oldest block.
 
-    def clear(self) -> list[PendingSend]:
+        Return how many receipts that used up, and what was taken off: None with 1 is a receipt
+        of the past, None with 0 one that is ahead.
+        """
+        oldest = self.oldest
+        count = 0 if oldest is None else oldest.matching(ids)
+        if oldest is None or not count:
+            return (0 if self.judge(ids[0]) is Verdict.AHEAD else 1), None
+        last = oldest.highest_of_next + (count - 1) * oldest.per_entry
+        last = min(last, oldest.highest_sequence_id)
+        messages = oldest.take(count)
+        self.messages -= messages
+        ends = oldest.num_messages == 0
+        if ends:
+            self._sends.popleft()
+            self.bytes -= oldest.length
+        return count, Taken(oldest, messages, last, ends)
+
+    def pop(self) -> PendingSends:
+        """Take out the oldest block."""
+        sends = self._sends.popleft()
+        self.messages -= sends.num_messages
+        self.bytes -= sends.length
+        return sends
+
+    def clear(self) -> list[PendingSends]:
         """Take out everything, oldest first."""
         return [self.pop() for _ in range(len(self._sends))]
 
 
-class MemoryBudget:
-    """Bytes that unacknowledged messages may hold, shared by the producers of a client.
+class Hoarder(Protocol):
+    """Who reserves memory for what it has not sent, and can be asked to send it."""
 
-    A message larger than the whole budget is let through while nothing else is pending.
+    def hurry(self) -> None:
+        """Send what there is as soon as can be, without waiting. Called on any thread."""
+
+
+class MemoryBudget:
+    """Bytes that messages may hold until they are acknowledged, shared by a client's producers.
+
+    A message larger than the whole budget is let through while nothing else is pending. Who
+    waits goes on at a low mark, so that not every receipt wakes it.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._freed = threading.Condition()
+        # The following are guarded by _freed.
         self._used = 0
+        self._wake_at = -1
+        self._waiting = 0
+        self._hoarders: weakref.WeakSet[Hoarder] = weakref.WeakSet()
 
     @property
     def used(self) -> int:
         """Bytes that are reserved now."""
+        return self._used
+
+    def add(self, hoarder: Hoarder) -> None:
+        """Have somebody asked to send what it holds when memory is short."""
         with self._freed:
-            return self._used
+            self._hoarders.add(hoarder)
+
+    def try_reserve(self, size: int) -> bool:
+        """Reserve bytes if there is room, without waiting."""
+        with self._freed:
+            if self._used and self._used + size > self.limit:
+                return False
+            self._used += size
+            return True
 
     def reserve(self, size: int, deadline: float, given_up: Callable[[], bool]) -> bool:
         """Wait for room for `size` bytes, at most until `deadline` (monotonic clock).
@@ -148,20 +285,33 @@ class MemoryBudget:
         Returns False if there was none, or `given_up()` became true meanwhile; whoever makes
         it true calls `wake`.
         """
+        if self.try_reserve(size):
+            return True
+        with self._freed:
+            hoarders = list(self._hoarders)
+        for hoarder in hoarders:
+            hoarder.hurry()
         with self._freed:
             while self._used and self._used + size > self.limit:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0 or given_up():
                     return False
-                self._freed.wait(remaining)
+                low = max(min(self.limit - size, self.limit * 3 // 4), 0)
+                self._wake_at = max(self._wake_at, low)
+                self._waiting += 1
+                self._freed.wait(min(remaining, threading.TIMEOUT_MAX))
+                self._waiting -= 1
+                if not self._waiting:
+                    self._wake_at = -1
             self._used += size
             return True
 
     def release(self, size: int) -> None:
-        """Give back reserved bytes."""
+        """Give back reserved bytes; of a negative size, take more, room or not."""
         with self._freed:
             self._used -= size
-            self._freed.notify_all()
+            if self._waiting and self._used <= self._wake_at:
+                self._freed.notify_all()
 
     def wake(self) -> None:
         """Let everyone who waits look again whether to give up."""
@@ -169,19 +319,14 @@ class MemoryBudget:
             self._freed.notify_all()
 
 
-NO_TIMEOUT = 86_400.0
-"""Seconds that stand for a send timeout of 0, which sets no limit of its own."""
-
-# What the end leaves undone is told to callbacks, which may take so many seconds.
-_LAST_CALLBACKS = 2.0
-
-
 class InflightWindow:
     """Holds pending sends until their receipts come, their time is up, or `end` is called.
 
     At most `max_messages` (0: any number) and the budget's bytes are under way; a single entry
-    that is larger is let through alone. A send without a receipt after `timeout` seconds is
-    given to `give_up` as an OperationTimeout, which ends the window by way of its producer.
+    that is larger is let through alone. A sender that finds no room goes on when half of the
+    messages are acknowledged. When no receipt has come for `timeout` seconds, an OperationTimeout
+    is given to `give_up`, which ends the window by way of its producer; with `goes_on` only what
+    was sent that long ago fails.
 
     `changed` is the lock of the window and of its producer's state. `describe` returns where
     the producer stands, as keyword arguments of errors, and `trouble` its last one.
@@ -197,24 +342,34 @@ class InflightWindow:
         describe: Callable[[], dict[str, Any]],
         trouble: Callable[[], PulsarError | None],
         give_up: Callable[[PulsarError], None],
+        goes_on: bool = False,
     ) -> None:
         self.timeout = timeout or NO_TIMEOUT
-        self._budget = budget
+        self.budget = budget
         self._timers = timers
         self._max_messages = max_messages
         self._describe = describe
         self._trouble = trouble
         self._give_up = give_up
+        self.goes_on = goes_on
         self.changed = threading.Condition()
         # The following are guarded by `changed`.
         self.pending = PendingQueue()
         self.settled = 0
-        """Sends that were taken out, and whose callbacks have returned."""
+        """Blocks that were taken out, and whose callbacks have returned."""
         self.acknowledged = 0
         self.sent_messages = 0
         self.sent_bytes = 0
+        self.loss: OperationTimeout | None = None
+        """Why messages have failed that nobody was told of by `wait_until_acknowledged`."""
+        self.broken_message = -1
+        """The sequence id of the last message of which a chunk has failed."""
         self._end: PulsarError | None = None
-        self._sweep: BlockingTimer | None = None
+        self._sweep: Timer | None = None
+        self._progress = 0.0
+        # Whoever waits is woken when so few messages are pending, or so many blocks settled.
+        self._room_at = -1
+        self._settled_at: int | None = None
 
     # --- for senders --------------------------------------------------------------------------
 
@@ -228,101 +383,137 @@ class InflightWindow:
         if self._end is not None:
             raise self._end.with_context()
 
-    def reserve(self, send: PendingSend) -> None:
-        """Wait until there is room for a send, at most for the timeout.
+    def room(self) -> int:
+        """Return how many messages may be sent now."""
+        if not self._max_messages:
+            return sys.maxsize
+        return max(self._max_messages - self.pending.messages, 0)
 
-        Raises OperationTimeout, or what ended the window. `append` or `release` follows. One
-        thread at a time.
+    def has_room(self, messages: int) -> bool:
+        """Whether an entry may be sent now; one that is too large may if nothing is pending."""
+        return messages <= self.room() or not len(self.pending)
+
+    def wait_for_room(self, messages: int) -> None:
+        """Wait until an entry of so many messages may be sent; more may be by then.
+
+        Raises what ended the window, or OperationTimeout when no receipt has come for the
+        timeout. One thread at a time.
         """
-        deadline = Deadline(self.timeout)
-        while True:
-            with self.changed:
-                self.check()
-                if self._has_room(send):
-                    break
-                if self._wait(deadline):
-                    continue
-            self.expire()
-            if deadline.expired():
-                raise self._no_room()
-        if not self._budget.reserve(send.size, deadline.at, lambda: self.ended):
+        started = time.monotonic()
+        with self.changed:
             self.check()
-            raise self._no_room()
+            if self.has_room(messages):
+                return
+            target = max(min(self._max_messages // 2, self._max_messages - messages), 0)
+            while self.pending.messages > target and len(self.pending):
+                left = min(
+                    max(self._progress, started) + self.timeout - time.monotonic(),
+                    self._time_left(),
+                )
+                if left <= 0:
+                    break
+                self._room_at = target
+                self.changed.wait(min(left, threading.TIMEOUT_MAX))
+                self._room_at = -1
+                self.check()
+            else:
+                return
+        self.expire()
+        with self.changed:
+            self.check()
+            if not self.has_room(messages):
+                raise self._no_room()
 
-    def try_reserve(self, send: PendingSend, group: Sequence[PendingSend]) -> bool:
-        """As `reserve`, without waiting: False if there is no room.
+    def reserve(self, size: int) -> None:
+        """Wait until there is memory for `size` bytes, which `append` or `release` ends.
 
-        `group` are sends that have room already and are not appended yet.
+        Raises what ended the window, or OperationTimeout when no receipt has come for the
+        timeout.
         """
-        self.check()
-        if self._max_messages and (group or len(self.pending)):
-            messages = self.pending.messages + sum(before.num_messages for before in group)
-            if messages + send.num_messages > self._max_messages:
-                return False
-        return self._budget.reserve(send.size, 0.0, lambda: True)
+        if self.budget.try_reserve(size):
+            return
+        started = time.monotonic()
+        while True:
+            self.check()
+            until = max(self._progress, started) + self.timeout
+            if self.budget.reserve(size, until, lambda: self.ended):
+                return
+            self.check()
+            if time.monotonic() >= max(self._progress, started) + self.timeout:
+                self.expire()
+                if self.budget.try_reserve(size):
+                    return
+                with self.changed:
+                    self.check()
+                    raise self._no_room()
 
-    def _has_room(self, send: PendingSend) -> bool:
-        if not self._max_messages or not len(self.pending):
-            return True
-        return self.pending.messages + send.num_messages <= self._max_messages
+    def release(self, size: int) -> None:
+        """Give memory back."""
+        self.budget.release(size)
 
-    def release(self, send: PendingSend) -> None:
-        """Give the room of a send back."""
-        self._budget.release(send.size)
-
-    def append(self, send: PendingSend) -> None:
-        """Add a send for which there is room; its time begins. `changed` is held."""
-        send.deadline = time.monotonic() + self.timeout
-        self.pending.append(send)
-        self.sent_messages += send.num_messages
-        self.sent_bytes += send.size
+    def append(self, sends: PendingSends) -> None:
+        """Add sends for which there is room; their time begins. `changed` is held."""
+        sends.deadline = time.monotonic() + self.timeout
+        self.pending.append(sends)
+        self.sent_messages += sends.num_messages
+        self.sent_bytes += sends.length
         if self._sweep is None:
             self._sweep = self._look_again(self.timeout)
 
     def wait_until_acknowledged(self, deadline: Deadline) -> None:
         """Return when all that was appended before is acknowledged, and callbacks have run.
 
-        Raises what ended the window, or OperationTimeout at the deadline.
+        Raises what ended the window, or why a message failed since the last such wait, or
+        OperationTimeout at the deadline.
         """
         with self.changed:
-            target = self.pending.appended
+            target = self.pending.blocks
         while True:
             with self.changed:
                 if self._end is not None:
                     self.changed.wait_for(lambda: self.settled >= target, _LAST_CALLBACKS)
                     self.check()
                 if self.settled >= target:
+                    loss, self.loss = self.loss, None
+                    if loss is not None:
+                        raise loss.with_context()
                     return
-                if self._wait(deadline):
+                left = min(self._time_left(), deadline.remaining())
+                if left > 0:
+                    if self._settled_at is None or target < self._settled_at:
+                        self._settled_at = target
+                    self.changed.wait(min(left, threading.TIMEOUT_MAX))
                     continue
             self.expire()
             if deadline.expired():
                 with self.changed:
-                    raise self._no_receipt(deadline.seconds or 0.0)
-
-    def _wait(self, deadline: Deadline) -> bool:
-        """Wait for a change. Return False if there is no time to wait."""
-        left = min(self._time_left(), deadline.remaining())
-        if left > 0:
-            self.changed.wait(min(left, threading.TIMEOUT_MAX))
-        return left > 0
+                    if self.settled < target:
+                        raise self._no_receipt(deadline.seconds or 0.0)
 
     # --- the end of one send, and of all ------------------------------------------------------
 
-    def pop(self) -> PendingSend:
-        """Take out the oldest send, which is acknowledged; `settle` follows. `changed` is held."""
-        send = self.pending.pop()
-        self.acknowledged += send.num_messages
-        return send
+    def take(self, ids: array[int]) -> tuple[int, Taken | None]:
+        """As `PendingQueue.take`; `settle` follows if a block ends. `changed` is held."""
+        found = self.pending.take(ids)
+        if (taken := found[1]) is not None:
+            self.acknowledged += taken.messages
+            self._progress = time.monotonic()
+            if self.pending.messages <= self._room_at:
+                self.changed.notify_all()
+        return found
 
-    def settle(self, send: PendingSend) -> None:
-        """Give back the room of a send that was taken out, after its callback has returned."""
-        self._budget.release(send.size)
+    def settle(self, sends: PendingSends) -> None:
+        """Give back the memory of sends that were taken out, after their callback has returned."""
+        self.budget.release(sends.size)
         with self.changed:
             self.settled += 1
-            self.changed.notify_all()
+            if self._settled_at is not None and self.settled >= self._settled_at:
+                self._settled_at = None
+                self.changed.notify_all()
+            elif not len(self.pending):
+                self.changed.notify_all()
 
-    def end(self, error: PulsarError) -> list[PendingSend] | None:
+    def end(self, error: PulsarError) -> list[PendingSends] | None:
         """Let everyone who waits or comes have `error`; return the sends that were under way.
 
         None if the window has ended before. `changed` is held. `wake` follows without it.
@@ -337,10 +528,11 @@ class InflightWindow:
 
     def wake(self) -> None:
         """Let a sender that waits for memory see that the window has ended."""
-        self._budget.wake()
+        self.budget.wake()
 
     def expire(self) -> None:
-        """Give up if the oldest send had no receipt in time; else look again when it is due."""
+        """See to sends whose time is up; look again when the next ones are due."""
+        lost: list[PendingSends] = []
         with self.changed:
             sweep, self._sweep = self._sweep, None
             if sweep is not None:
@@ -348,19 +540,62 @@ class InflightWindow:
             if self._end is not None or not len(self.pending):
                 return
             left = self._time_left()
-            if left > 0:
-                self._sweep = self._look_again(left)
-                return
-            error = self._no_receipt(self.timeout)
-        self._give_up(error)
+            if left <= 0:
+                error = self._no_receipt(self.timeout)
+                if self.goes_on:
+                    lost = self._take_expired(error)
+            if len(self.pending) and (left > 0 or self.goes_on):
+                self._sweep = self._look_again(max(self._time_left(), 0.0))
+        if left > 0:
+            return
+        if not self.goes_on:
+            self._give_up(error)
+        for sends in lost:
+            self.complete(sends, error)
+
+    def complete(
+        self,
+        sends: PendingSends,
+        error: PulsarError | None,
+        message_id: MessageId | None = None,
+    ) -> None:
+        """Tell the callback of sends that were taken out how they ended, and settle them."""
+        try:
+            if sends.callback is not None:
+                sends.callback(error, message_id)
+        except Exception:
+            logger.exception("the callback of a send to %s failed", self._describe()["topic"])
+        finally:
+            self.settle(sends)
+
+    def _take_expired(self, error: OperationTimeout) -> list[PendingSends]:
+        now = time.monotonic()
+        lost: list[PendingSends] = []
+        while (oldest := self.pending.oldest) is not None:
+            rest_of_message = oldest.chunk and oldest.sequence_id == self.broken_message
+            if oldest.deadline > now and not rest_of_message:
+                break
+            if oldest.chunk is not None:
+                self.broken_message = oldest.sequence_id
+            lost.append(self.pending.pop())
+        self.loss = self.loss or error
+        self.changed.notify_all()
+        return lost
+
+    def time_left(self) -> float:
+        """Seconds until the oldest sends fail, or that they would have if there were some."""
+        with self.changed:
+            return min(self._time_left(), self.timeout)
 
     def _time_left(self) -> float:
         oldest = self.pending.oldest
-        return float("inf") if oldest is None else oldest.deadline - time.monotonic()
+        if oldest is None:
+            return float("inf")
+        return max(oldest.deadline, self._progress + self.timeout) - time.monotonic()
 
-    def _look_again(self, delay: float) -> BlockingTimer | None:
+    def _look_again(self, delay: float) -> Timer | None:
         try:
-            return self._timers.call_later(delay, self.expire)
+            return self._timers.after(delay, self.expire)
         except ClosedError:
             # The client was closed; the end of its connections ends the producer.
             return None
@@ -377,13 +612,12 @@ class InflightWindow:
         )
 
     def _no_room(self) -> OperationTimeout:
-        with self.changed:
-            return self._late(
-                f"there was no room for another message within {self.timeout:g} s: "
-                f"{self.pending.messages} messages ({self.pending.bytes} bytes) of this producer "
-                f"and {self._budget.used} bytes of the client are not acknowledged",
-                "Check the broker, or raise sendTimeoutMs or memoryLimitBytes.",
-            )
+        return self._late(
+            f"there was no room for another message within {self.timeout:g} s: "
+            f"{self.pending.messages} messages ({self.pending.bytes} bytes) of this producer "
+            f"and {self.budget.used} bytes of the client are not acknowledged",
+            "Check the broker, or raise sendTimeoutMs or memoryLimitBytes.",
+        )
 
     def _late(self, what: str, remedy: str) -> OperationTimeout:
         trouble = self._trouble()

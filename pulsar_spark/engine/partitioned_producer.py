@@ -6,13 +6,13 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
 
 from pulsar_spark.engine.batch_accumulator import BatchAccumulator, MessageCallback, Solo
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.operations import OperationFactory, run_many
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producer import Producer, ProducerCounts
 from pulsar_spark.engine.retry import Deadline
@@ -24,8 +24,9 @@ from pulsar_spark.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
+# What an operation is given beyond its own deadline, whose words are better.
+_GRACE = 1.0
+_ABORT_SECONDS = 1.0
 # Batches that are being filled share half of the memory for messages, with a least size each.
 _MIN_BATCH_BYTES = 4096
 # Rows that are written one by one where a column has a gap, before columns are tried again.
@@ -51,11 +52,13 @@ class PartitionedProducer:
         *,
         partitions: int | None = None,
         timed: bool = False,
+        goes_on: bool = False,
     ) -> None:
         self._context = context
         self._topic = TopicName.parse(topic)
         self.topic = str(self._topic)
         self._options = options or ProducerOptions()
+        self._goes_on = goes_on
         self._timed = timed and self._options.batching_enabled
         self._pid = os.getpid()
         if partitions is None:
@@ -130,7 +133,10 @@ class PartitionedProducer:
         first = self._router.current
         for partition in (first,) if first_only else range(max(self.partitions, 1)):
             self._batcher(partition)
-        self._for_all(lambda batcher: batcher.producer.open(deadline.remaining() or None))
+        self._run_all(
+            lambda producer: lambda _: producer.open_operation(deadline),
+            deadline.remaining() + _GRACE,
+        )
         return self
 
     def write(self, columns: MessageColumns) -> None:
@@ -217,7 +223,8 @@ class PartitionedProducer:
             raise
         with self._lock:
             self._closed = True
-        self._for_all(lambda batcher: batcher.producer.close())
+        timeout = self._context.options.operation_timeout
+        self._run_all(lambda producer: producer.close_operation, timeout)
 
     def abort(self) -> None:
         """Leave the brokers without waiting: what is not acknowledged fails with ClosedError."""
@@ -226,9 +233,10 @@ class PartitionedProducer:
         if os.getpid() != self._pid:
             return
         error = self._error or ClosedError("the writer was aborted", topic=self.topic)
+        # The producers end first, so that nobody who waits for room keeps the batches.
+        self._run_all(lambda producer: producer.abort_operation, _ABORT_SECONDS)
         for batcher in self._all_batchers():
             batcher.discard(error)
-        self._for_all(lambda batcher: batcher.producer.abort())
 
     # --- columns ------------------------------------------------------------------------------
 
@@ -241,14 +249,14 @@ class PartitionedProducer:
         while index < len(payloads):
             batcher = self._batcher(self._router.current)
             try:
-                index = batcher.extend(payloads, None, index)
+                index = batcher.extend(payloads, None, index, one_batch=self.partitions > 1)
             except TypeError:
                 # There is a null value among the next messages.
                 stop = min(index + _ROWS_AROUND_A_GAP, len(payloads))
                 self._write_rows(columns, index, stop)
                 index = stop
             except MessageTooLarge as error:
-                raise _at_row(error, columns, _too_large(payloads, None, index, batcher)) from None
+                raise _at_row(error, columns, index) from None
             if not batcher.count:
                 with self._lock:
                     self._router.advance()
@@ -299,8 +307,7 @@ class PartitionedProducer:
             try:
                 index = batcher.extend(payloads, keys, index)
             except MessageTooLarge as error:
-                row = rows[_too_large(payloads, keys, index, batcher)]
-                raise _at_row(error, columns, row) from None
+                raise _at_row(error, columns, rows[index]) from None
 
     def _write_rows(self, columns: MessageColumns, start: int, stop: int) -> None:
         for row, (message, solo) in enumerate(columns.rows(start, stop), start):
@@ -322,7 +329,9 @@ class PartitionedProducer:
 
     def _new_batcher(self, partition: int) -> BatchAccumulator:
         name = self._topic.partition(partition) if self.partitions else self._topic
-        producer = Producer(self._context, str(name), self._options, self._on_failure)
+        producer = Producer(
+            self._context, str(name), self._options, self._on_failure, goes_on=self._goes_on
+        )
         share = self._context.options.memory_limit // (2 * max(self.partitions, 1))
         most = min(self._options.batching_max_bytes, max(share, _MIN_BATCH_BYTES))
         return BatchAccumulator(producer, self._options, most)
@@ -343,42 +352,23 @@ class PartitionedProducer:
         with self._lock:
             self._timers.add(partition)
         delay = self._options.batching_max_delay
-        self._context.timers.call_later(delay, lambda: self._on_timer(partition, batcher))
+        self._context.timers.after(delay, lambda: self._on_timer(partition, batcher))
 
     def _on_timer(self, partition: int, batcher: BatchAccumulator) -> None:
         with self._lock:
             self._timers.discard(partition)
             if self._router.current == partition:
                 self._router.advance()
-        try:
-            batcher.flush()
-        except PulsarError as error:
-            # Its messages have callbacks, or the next call raises the same.
-            logger.debug("a batch for %s was not sent: %s", self.topic, error)
+        batcher.hurry()
 
-    def _for_all(self, action: Callable[[BatchAccumulator], object]) -> None:
-        """Do something for all partitions, several at a time; raises the first error at the end."""
-        futures = [self._in_background(action, batcher) for batcher in self._all_batchers()]
-        errors = [error for future in futures if (error := future.exception()) is not None]
-        if errors:
-            raise errors[0]
-
-    def _in_background(
-        self, action: Callable[[BatchAccumulator], T], batcher: BatchAccumulator
-    ) -> Future[T]:
-        future: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(action(batcher))
-            except Exception as error:
-                future.set_exception(error)
-
-        if self.partitions <= 1 or self._context.closed:
-            run()
-        else:
-            self._context.timers.call_later(0.0, run)
-        return future
+    def _run_all(
+        self, operation: Callable[[Producer], OperationFactory[None]], timeout: float
+    ) -> None:
+        """Run an operation for all partitions at a time; raises the first error at the end."""
+        results = run_many([operation(producer) for producer in self.producers], timeout)
+        for result in results:
+            if isinstance(result, PulsarError):
+                raise result
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
@@ -391,17 +381,6 @@ class PartitionedProducer:
             raise self._error.with_context()
         if self._closed:
             raise ClosedError("the writer is closed", topic=self.topic)
-
-
-def _too_large(
-    payloads: Sequence[bytes], keys: Sequence[bytes] | None, start: int, batcher: BatchAccumulator
-) -> int:
-    """Return the message that made a batch too large: it was the first that fills one alone."""
-    for index in range(start, len(payloads)):
-        size = len(payloads[index]) + (0 if keys is None else len(keys[index]))
-        if size > batcher.producer.max_message_size - _MIN_BATCH_BYTES:
-            return index
-    return start
 
 
 E = TypeVar("E", bound=PulsarError)

@@ -1,33 +1,42 @@
 """The producer of one topic partition: a bounded window of SENDs, acknowledged in order.
 
-Threads. `send`, `flush` and `close` run on the caller's thread, which does all the work of
-encoding and writing. Receipts arrive on the connection's receive thread, which completes the
-window and runs the callbacks of sends; a callback must be quick and must not wait for the
-producer. When the broker or the connection goes away, a thread of the client's timers
-registers again, with growing pauses, and writes everything that is pending once more, so a
-producer whose callers do something else makes progress too. The timers also end sends
-whose time is up.
+Threads. `send…`, `flush` and `close` run on the caller's thread, which does the work of encoding
+and writing. Receipts arrive on the connection's receive thread, which completes the window and
+runs the callbacks of sends; a callback must be quick and must not wait for the producer. When the
+broker or the connection goes away, an operation in the background registers again, with growing
+pauses, and everything that is pending is written once more, so a producer whose callers do
+something else makes progress too. A timer ends sends whose time is up. Neither the receive thread
+nor the timers ever wait for a sender: they use `try_send`, and who makes room or ends its turn
+calls `on_room` for those who came in vain.
 
 Locks, taken in this order: `_order` (one sender at a time, also while it waits for room),
-`_wire` (writes to the connection, so that resent messages stay before new ones),
-`_window.changed` (the state; never held while anything blocks or a callback runs).
+`_window.changed` (the state, and the order of what is queued on the connection; never held while
+anything blocks or a callback runs).
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+import time
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from itertools import accumulate
+from operator import add, sub
+from typing import Any, NamedTuple
 
+from pulsar_spark.engine.codecs import compress
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.inflight_window import InflightWindow, PendingSend, Verdict
+from pulsar_spark.engine.inflight_window import InflightWindow, PendingSends, Taken, Verdict
+from pulsar_spark.engine.operations import Operation, Within, run, start
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.outgoing import OutgoingEntry, SendLimits, encode_entry
-from pulsar_spark.engine.producer_session import Identity, Registrar, Registration
+from pulsar_spark.engine.producer_session import Identity, ProducerSession, Registrar
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     BrokerChecksumError,
@@ -41,13 +50,22 @@ from pulsar_spark.errors import (
     TopicTerminated,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import encode_uniform_batch
 from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.sends import OutgoingEntry, SendEncoder, SendLimits, encode_entry
 from pulsar_spark.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
 
 _ABORT_SECONDS = 1.0
-_RESEND_GROUP = 16
+
+# Messages of a column are encoded together up to about so many bytes, or so many of them; an entry
+# that is as large alone is not copied for that.
+_BLOCK_BYTES = 256 * 1024
+_BLOCK_MESSAGES = 2000
+_LARGE_ENTRY = 32 * 1024
+# What a message may take in a batch besides its payload and key.
+_PER_MESSAGE = 40
 
 # A refusal of a message that sending it again cannot change.
 _FATAL_SEND_ERRORS = (TopicTerminated, NotAllowed, ProducerFenced)
@@ -65,12 +83,20 @@ class ProducerCounts:
     reconnects: int
 
 
+class _Completion(NamedTuple):
+    """What receipts have completed: sends whose callback has to be told."""
+
+    sends: PendingSends
+    message_id: MessageId
+
+
 class Producer:
     """Writes to one topic partition. `send` opens it; `flush` or `close` makes sure of all.
 
     Errors are final: once a message cannot be delivered, every later `send`, `flush` and
     `close` raises the same error. Only MessageTooLarge and InvalidRow, which are found before
-    anything is sent, leave the producer usable. `on_failure` is told the final error once.
+    anything is sent, leave the producer usable; with `goes_on` also a message whose time is up:
+    it alone fails, and `flush` says so once. `on_failure` is told the final error once.
     """
 
     def __init__(
@@ -79,9 +105,13 @@ class Producer:
         topic: str,
         options: ProducerOptions | None = None,
         on_failure: Callable[[PulsarError], None] | None = None,
+        *,
+        goes_on: bool = False,
     ) -> None:
         self._options = options or ProducerOptions()
         self._context = context
+        self.budget = context.budget
+        """The memory that it shares with the other producers of the client."""
         self._topic = TopicName.parse(topic)
         self.topic = str(self._topic)
         self.partition = self._topic.partition_index
@@ -89,8 +119,9 @@ class Producer:
         self._pid = os.getpid()
         self._registrar = Registrar(context, self, _identity(self.topic, self._options))
         self._limits: SendLimits | None = None
+        self._encoder: SendEncoder | None = None
+        self._opened: Future[None] = Future()
         self._order = threading.Lock()
-        self._wire = threading.Lock()
         self._window = InflightWindow(
             context.budget,
             context.timers,
@@ -99,12 +130,18 @@ class Producer:
             describe=self._where,
             trouble=lambda: self._registrar.trouble,
             give_up=self._fail,
+            goes_on=goes_on,
         )
+        self.on_room: Callable[[], object] | None = None
+        """Called, on any thread, when `try_send` may succeed after it did not."""
+        self._wanted = False
+        # Bytes that were queued on the connection and not written; belongs to the sender in turn.
+        self._unwritten = 0
         # The following are guarded by _window.changed.
         self._opening = False
         self._failed = False
-        self._registration: Registration | None = None
-        self._registrations = 0
+        self._session: ProducerSession | None = None
+        self._sessions = 0
         self._next_sequence_id = 0
         self._last_sequence_id = -1
         self._last_message_id: MessageId | None = None
@@ -122,7 +159,7 @@ class Producer:
     @property
     def is_connected(self) -> bool:
         """Whether it is registered with a broker at this moment."""
-        return self._registration is not None
+        return self._session is not None
 
     @property
     def last_sequence_id(self) -> int:
@@ -145,6 +182,13 @@ class Producer:
         return 0 if self._limits is None else self._limits.max_message_size
 
     @property
+    def max_payload(self) -> int:
+        """Bytes that a batch without compression and key may have; 0 before it is open."""
+        if self._limits is None or self._encoder is None:
+            return 0
+        return max(self._limits.max_message_size - self._encoder.overhead, 1)
+
+    @property
     def pending_messages(self) -> int:
         """Messages that are sent, or wait for a connection, and are not acknowledged."""
         return self._window.pending.messages
@@ -156,10 +200,10 @@ class Producer:
             return ProducerCounts(
                 messages=self._window.sent_messages,
                 bytes=self._window.sent_bytes,
-                entries=self._window.pending.appended,
+                entries=self._window.pending.entries,
                 acknowledged=self._window.acknowledged,
                 duplicates=self._duplicates,
-                reconnects=max(self._registrations - 1, 0),
+                reconnects=max(self._sessions - 1, 0),
             )
 
     # --- for callers --------------------------------------------------------------------------
@@ -171,59 +215,117 @@ class Producer:
         broker's refusal, or OperationTimeout with the last trouble as its cause.
         """
         self._check_process()
-        deadline = Deadline(timeout or self._context.options.operation_timeout)
+        seconds = timeout or self._context.options.operation_timeout
+        deadline = Deadline(seconds)
+        # The operation ends by itself, with better words.
+        run(lambda _: self.open_operation(deadline), seconds + 1.0)
+        return self
+
+    def open_operation(self, deadline: Deadline) -> Operation[None]:
+        """Return the operation that `open` runs."""
         with self._window.changed:
             self._window.check()
             mine = not self._opening
             self._opening = True
-            while not mine and not self._registrations:
-                deadline.check(f"opening a producer on {self.topic}")
-                self._window.changed.wait(deadline.remaining())
-                self._window.check()
-        if mine:
-            try:
-                self._registrar.open(deadline)
-            except PulsarError as error:
-                self._fail(error)
-                raise
-        return self
+            if not mine and self._sessions:
+                return
+        if not mine:
+            yield Within(self._opened, deadline.remaining())
+            return
+        try:
+            yield from self._registrar.open_operation(deadline)
+        except PulsarError as error:
+            self._fail(error)
+            raise
+        except BaseException:
+            with self._window.changed:
+                self._opening = False
+            raise
 
-    def send(self, entry: OutgoingEntry) -> None:
+    def send(self, entry: OutgoingEntry, held: int = 0) -> None:
         """Send an entry as soon as the window has room; `entry.callback` learns how it ends.
 
-        Blocks while the window is full, at most for the send timeout. Raises MessageTooLarge
-        or InvalidRow for an entry that cannot be sent, the final error of the producer, and
-        OperationTimeout.
+        Blocks while the window is full, as long as receipts come at least once in the send
+        timeout. Of the client's memory `held` bytes are reserved for it already; they are the
+        producer's from here on. Raises MessageTooLarge or InvalidRow for an entry that cannot be
+        sent, the final error of the producer, and OperationTimeout.
         """
-        self.send_many((entry,))
+        begun = False
+        try:
+            with self._my_turn():
+                begun = True
+                self._send(entry, held)
+        finally:
+            if not begun:
+                self._window.release(held)
 
     def send_many(self, entries: Iterable[OutgoingEntry]) -> None:
         """Send entries in order, as `send` does, but written to the connection together.
 
         If one raises, those before it are on their way.
         """
-        self._check_process()
-        # One sender at a time: sequence ids follow the order in which entries are sent.
-        if not self._order.acquire(timeout=self._window.timeout):
-            raise OperationTimeout(
-                f"no turn to send came within {self._window.timeout:g} s", **self._where()
-            )
+        with self._my_turn():
+            for entry in entries:
+                self._send(entry, 0)
+
+    def send_column(
+        self,
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes] | None = None,
+        per_entry: int = 1,
+        start: int = 0,
+    ) -> int:
+        """Send a column of messages in batches of `per_entry` (1: without batches), as `send`.
+
+        Returns the index of the next message: the end of the column, or a message that is too
+        large; if it is the one at `start`, raises MessageTooLarge. `keys` are string keys in
+        UTF-8.
+        """
+        with self._my_turn():
+            while start < len(payloads):
+                following = self._send_block(payloads, keys, per_entry, start)
+                if following == start:
+                    return start
+                start = following
+            return start
+
+    def try_send(self, entry: OutgoingEntry, held: int) -> bool:
+        """Send an entry whose memory is reserved, if it can be done without waiting.
+
+        Returns False if there is no room, if another sender has its turn, or if the producer is
+        not open yet: `on_room` is called later. Raises as `send`; for timers and the receive
+        thread.
+        """
+        self._wanted = True
+        if not self._order.acquire(blocking=False):
+            return False
         try:
-            limits = self._limits or self._open_limits()
             self._window.check()
-            upcoming = self._next_sequence_id
-            group: list[PendingSend] = []
+            if self._limits is None:
+                self._open_in_background()
+                return False
+            if not self._window.has_room(entry.count):
+                return False
+            sends = list(self._encoded(entry, self._limits))
+            self._window.release(held - sum(send.size for send in sends))
             try:
-                for entry in entries:
-                    first = upcoming if entry.sequence_ids is None else entry.sequence_ids[0]
-                    for send in encode_entry(entry, first, limits):
-                        self._make_room(send, group)
-                        group.append(send)
-                        upcoming = max(upcoming, send.highest_sequence_id + 1)
-            finally:
-                self._submit(group)
+                self._submit(sends)
+            except PulsarError:
+                # What was reserved is the caller's still.
+                self._window.release(-held)
+                raise
+            if (session := self._session) is not None:
+                self._write(session, wait=False)
+            return True
         finally:
             self._order.release()
+
+    def reserve(self, size: int) -> None:
+        """Reserve memory of the client for messages that `send` comes with later; waits for it.
+
+        Raises OperationTimeout, or the final error.
+        """
+        self._window.reserve(size)
 
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything that was sent before is acknowledged.
@@ -245,110 +347,281 @@ class Producer:
             if self._failed or not self._window.ended:
                 self.flush(timeout)
         finally:
-            error = ClosedError("the producer is closed", topic=self.topic)
-            self._leave(error, self._context.options.operation_timeout)
+            run(self.close_operation, self._context.options.operation_timeout)
+
+    def close_operation(self, deadline: Deadline) -> Operation[None]:
+        """Return an operation that leaves the broker; it raises nothing."""
+        return self._leave(ClosedError("the producer is closed", topic=self.topic), deadline)
 
     def abort(self) -> None:
         """Leave without waiting for anything: what is pending fails with ClosedError."""
         if os.getpid() == self._pid:
-            error = ClosedError("the producer was aborted", topic=self.topic)
-            self._leave(error, _ABORT_SECONDS)
+            run(self.abort_operation, _ABORT_SECONDS)
+
+    def abort_operation(self, deadline: Deadline) -> Operation[None]:
+        """Return the operation that `abort` runs."""
+        return self._leave(ClosedError("the producer was aborted", topic=self.topic), deadline)
 
     # --- sending ------------------------------------------------------------------------------
 
-    def _open_limits(self) -> SendLimits:
-        self.open()
+    @contextmanager
+    def _my_turn(self) -> Iterator[None]:
+        """Let one sender at a time in: sequence ids follow the order in which entries are sent.
+
+        Whoever waits too long for its turn fails alone. What was queued is written at the end.
+        """
+        self._check_process()
+        if not self._order.acquire(timeout=self._window.timeout):
+            raise OperationTimeout(
+                f"no turn to send came within {self._window.timeout:g} s", **self._where()
+            )
+        try:
+            if self._limits is None:
+                self.open()
+            self._window.check()
+            try:
+                yield
+            finally:
+                self._write_queued()
+        finally:
+            self._order.release()
+            self._call_on_room()
+
+    def _send(self, entry: OutgoingEntry, held: int) -> None:
         assert self._limits is not None
-        return self._limits
+        try:
+            for send in self._encoded(entry, self._limits):
+                try:
+                    self._make_room(send.num_messages)
+                    self._reserve(send.size - held)
+                except OperationTimeout as error:
+                    if send.chunk and not self._window.goes_on:
+                        # Some chunks are out; a message that ends in the middle stays so.
+                        self._fail(error)
+                    raise
+                held = 0
+                self._submit([send])
+        finally:
+            self._window.release(held)
 
-    def _make_room(self, send: PendingSend, group: list[PendingSend]) -> None:
-        if self._window.try_reserve(send, group):
+    def _encoded(self, entry: OutgoingEntry, limits: SendLimits) -> Iterator[PendingSends]:
+        first = self._next_sequence_id
+        if entry.sequence_ids is not None:
+            first = entry.sequence_ids[0]
+        for send in encode_entry(entry, first, limits, int(time.time() * 1000)):
+            yield PendingSends(
+                send.buffers,
+                send.sequence_id,
+                send.highest_sequence_id,
+                send.num_messages,
+                largest=send.size,
+                callback=entry.callback if send.is_last else None,
+                chunk=send.chunk,
+            )
+
+    def _send_block(
+        self,
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes] | None,
+        per_entry: int,
+        start: int,
+    ) -> int:
+        """Send some messages of a column; return the index of the next one."""
+        limits, encoder = self._limits, self._encoder
+        assert limits is not None
+        assert encoder is not None
+        entry_stop = min(start + per_entry, len(payloads))
+        self._make_room(entry_stop - start)
+        most = max(min(self._window.room(), _BLOCK_MESSAGES), entry_stop - start)
+        stop, largest = _block(payloads, keys, per_entry, start, most)
+        if largest > self.max_payload or limits.chunking:
+            return self._send_carefully(payloads, keys, start, entry_stop)
+        now = int(time.time() * 1000)
+        first = self._next_sequence_id
+        last = first + stop - start - 1
+        own_keys = None if keys is None else keys[start:stop]
+        if largest >= _LARGE_ENTRY:
+            # The entry is the only one of its block, and its payload is not copied.
+            body = payloads[start]
+            if stop - start > 1:
+                body = encode_uniform_batch(payloads[start:stop], first, own_keys)
+            key = None if own_keys is None else own_keys[0]
+            head, payload = encoder.frame(body, first, now, key, stop - start)
+            sends = PendingSends([head, payload], first, last, stop - start, largest=largest)
+        else:
+            data, ends = encoder.encode(payloads[start:stop], own_keys, first, now, per_entry)
+            sends = PendingSends(
+                [data], first, last, stop - start, ends=ends, per_entry=per_entry, largest=largest
+            )
+        self._reserve(sends.size)
+        self._submit([sends])
+        return stop
+
+    def _send_carefully(
+        self, payloads: Sequence[bytes], keys: Sequence[bytes] | None, start: int, stop: int
+    ) -> int:
+        """Send as many messages as the broker takes in one entry; return the next one's index.
+
+        Raises MessageTooLarge if even the first alone is too large.
+        """
+        while True:
+            part = payloads[start:stop]
+            own_keys = None if keys is None else keys[start:stop]
+            key = None if own_keys is None else own_keys[0].decode()
+            if len(part) == 1:
+                entry = OutgoingEntry(part[0], partition_key=key)
+            else:
+                entry = OutgoingEntry(
+                    partial(_encode_batch, part, own_keys),
+                    num_messages=len(part),
+                    partition_key=key,
+                )
+            try:
+                self._send(entry, 0)
+                return stop
+            except MessageTooLarge:
+                if len(part) == 1:
+                    raise
+                stop = start + len(part) // 2
+
+    def _make_room(self, messages: int) -> None:
+        if self._window.has_room(messages):
             return
-        # What is waited for may be the group itself.
-        self._submit(group)
-        try:
-            self._window.reserve(send)
-        except OperationTimeout as error:
-            if send.chunk:
-                # Some chunks are out; a message that ends in the middle cannot be repaired.
-                self._fail(error)
-            raise
+        # What is waited for may be on its way only now.
+        self._write_queued()
+        self._window.wait_for_room(messages)
 
-    def _submit(self, group: list[PendingSend]) -> None:
-        """Take sends for which there is room, and write them if there is a connection."""
-        sends = group.copy()
-        group.clear()
-        with self._wire:
-            with self._window.changed:
-                if self._window.ended:
-                    for send in sends:
-                        self._window.release(send)
-                    self._window.check()
+    def _reserve(self, size: int) -> None:
+        if size <= 0:
+            self._window.release(-size)
+        elif not self._window.budget.try_reserve(size):
+            self._write_queued()
+            self._window.reserve(size)
+
+    def _submit(self, sends: Sequence[PendingSends]) -> None:
+        """Take sends for which there is room, and queue them if there is a connection."""
+        window = self._window
+        with window.changed:
+            if window.ended or (sends[0].sequence_id == window.broken_message and sends[0].chunk):
                 for send in sends:
-                    self._window.append(send)
-                    following = send.highest_sequence_id + 1
-                    self._next_sequence_id = max(self._next_sequence_id, following)
-                registration = self._registration
-            if registration is not None and sends:
-                self._write(registration, sends)
+                    window.release(send.size)
+                window.check()
+                raise OperationTimeout(
+                    "the first chunks of the message were not acknowledged in time",
+                    **self._where(),
+                )
+            for send in sends:
+                window.append(send)
+                following = send.highest_sequence_id + 1
+                self._next_sequence_id = max(self._next_sequence_id, following)
+                self._queue(send)
+        if self._unwritten >= _BLOCK_BYTES:
+            self._write_queued()
 
-    def _write(self, registration: Registration, sends: Sequence[PendingSend]) -> None:
-        """Write to the connection; what fails stays pending and is sent again. `_wire` is held."""
-        entries = [(send.command, send.metadata, send.payload) for send in sends]
+    def _queue(self, send: PendingSends) -> None:
+        """Queue what is not acknowledged of sends on the connection. `changed` is held."""
+        session = self._session
+        if session is None:
+            return
         try:
-            registration.connection.send_payloads(entries, timeout=self._window.timeout)
+            session.connection.put_sends(session.producer_id, send.unacknowledged())
+        except PulsarError:
+            # The end of the connection is told to the session, and all is sent again.
+            return
+        self._unwritten += send.length
+
+    def _write_queued(self) -> None:
+        self._unwritten, unwritten = 0, self._unwritten
+        session = self._session
+        if unwritten and session is not None:
+            self._write(session, wait=True)
+
+    def _write(self, session: ProducerSession, *, wait: bool) -> None:
+        """Write to the connection; what fails stays pending and is sent again."""
+        try:
+            if wait:
+                session.connection.write(self._window.timeout)
+            else:
+                session.connection.write_now()
         except PulsarError as error:
-            self.on_lost(registration, error)
+            # One that only had to wait for its turn has done no harm: others write its bytes.
+            if session.connection.closed:
+                self.on_lost(session, error)
+
+    def _open_in_background(self) -> None:
+        with self._window.changed:
+            if self._opening:
+                return
+        timeout = self._context.options.operation_timeout
+        start(self.open_operation, timeout, self._context.timers)
+
+    def _call_on_room(self) -> None:
+        if self._wanted and self.on_room is not None:
+            self._wanted = False
+            self.on_room()
 
     # --- for the registrar --------------------------------------------------------------------
 
-    def adopt(self, registration: Registration, success: pb.CommandProducerSuccess) -> None:
-        """Use a registration from now on, and send what is pending again, in order."""
+    def adopt(self, session: ProducerSession, success: pb.CommandProducerSuccess) -> None:
+        """Use a session from now on, and send what is pending again, in order."""
         limits = SendLimits(
             producer_name=success.producer_name,
-            producer_id=registration.producer_id,
-            max_message_size=registration.connection.max_message_size,
+            producer_id=session.producer_id,
+            max_message_size=session.connection.max_message_size,
             compression=self._options.compression,
             schema_version=success.schema_version,
             chunking=self._options.chunking_enabled and self._topic.is_persistent,
             chunk_size=self._options.chunk_max_message_size,
             topic=self.topic,
+            compress=compress,
         )
-        with self._wire:
-            with self._window.changed:
-                wanted = not self._window.ended
-                if wanted:
-                    if registration.error is not None:
-                        raise registration.error.with_context()
-                    if not self._registrations:
-                        self._begin_sequence(success.last_sequence_id)
-                    self._registrations += 1
-                    self._limits = limits
-                    self._registration = registration
-                    self._window.changed.notify_all()
-                pending = list(self._window.pending)
+        encoder = SendEncoder(
+            session.producer_id,
+            success.producer_name,
+            success.schema_version,
+            self._options.compression,
+            compress,
+        )
+        too_large = None
+        with self._window.changed:
+            wanted = not self._window.ended
             if wanted:
-                self._resend(registration, pending, limits.max_message_size)
-        if not wanted:
-            registration.close_quietly()
-
-    def give_up(self, error: PulsarError) -> None:
-        """There will be no registration: fail for good."""
-        self._fail(error)
-
-    def _resend(self, registration: Registration, pending: list[PendingSend], most: int) -> None:
-        for send in pending:
-            if send.size > most:
-                error = MessageTooLarge(
-                    f"a pending message of {send.size} bytes does not fit the topic's new "
-                    f"broker, which takes {most}",
+                if session.error is not None:
+                    raise session.error.with_context()
+                if not self._sessions:
+                    self._begin_sequence(success.last_sequence_id)
+                self._sessions += 1
+                self._limits, self._encoder = limits, encoder
+                self._session = session
+                for send in self._window.pending:
+                    if send.largest > limits.max_message_size:
+                        too_large = send.largest
+                        break
+                    self._queue(send)
+                self._window.changed.notify_all()
+        if too_large is not None:
+            self._fail(
+                MessageTooLarge(
+                    f"a pending message of {too_large} bytes does not fit the topic's new "
+                    f"broker, which takes {limits.max_message_size}",
                     **self._where(),
                 )
-                self._fail(error)
-                return
-        for start in range(0, len(pending), _RESEND_GROUP):
-            if self._registration is registration:
-                self._write(registration, pending[start : start + _RESEND_GROUP])
+            )
+        elif wanted:
+            self._write(session, wait=False)
+            if not self._opened.done():
+                self._opened.set_result(None)
+            self._call_on_room()
+        else:
+            session.close_quietly()
+
+    def give_up(self, error: PulsarError) -> None:
+        """There will be no session: fail for good."""
+        self._fail(error)
+
+    def time_left(self) -> float:
+        """Seconds that the oldest pending message has, or would have if there was one."""
+        return self._window.time_left()
 
     def _begin_sequence(self, last_sequence_id: int) -> None:
         initial = self._options.initial_sequence_id
@@ -357,65 +630,85 @@ class Producer:
 
     # --- on the receive thread ----------------------------------------------------------------
 
-    def on_receipt(self, registration: Registration, receipt: pb.CommandSendReceipt) -> None:
-        """An entry is stored: it must be the oldest one that is pending."""
+    def on_receipts(self, session: ProducerSession, receipts: array[int]) -> None:
+        """Entries are stored: they must be the oldest ones that are pending, in order."""
+        ids = receipts[0::4]
+        done: list[_Completion] = []
+        ahead = None
+        at = 0
         with self._window.changed:
-            if registration is not self._registration:
+            if session is not self._session:
                 return
-            verdict = self._window.pending.judge(receipt.sequence_id)
-            if verdict is Verdict.OLDEST:
-                send = self._window.pop()
-                message_id = self._note_receipt(send, receipt)
-        if verdict is Verdict.AHEAD:
+            while at < len(ids):
+                count, taken = self._window.take(ids[at:] if at else ids)
+                if taken is not None:
+                    stored = receipts[4 * at : 4 * (at + count)]
+                    message_id = self._note_receipts(taken, stored)
+                    if taken.ends:
+                        done.append(_Completion(taken.sends, message_id))
+                elif not count:
+                    ahead = ids[at]
+                    break
+                at += count
+        for completion in done:
+            self._window.complete(completion.sends, None, completion.message_id)
+        if ahead is not None:
             # Raised on the receive thread it ends the connection, and all that is pending is sent
             # again on a new one.
             raise RemoteProtocolError(
-                f"the broker acknowledged sequence id {receipt.sequence_id} before older ones",
-                **self._where(),
+                f"the broker acknowledged sequence id {ahead} before older ones", **self._where()
             )
-        if verdict is Verdict.OLDEST:
-            self._complete(send, None, message_id)
+        self._call_on_room()
 
-    def _note_receipt(self, send: PendingSend, receipt: pb.CommandSendReceipt) -> MessageId:
-        stored = MessageId.from_pb(receipt.message_id)
-        message_id = MessageId(stored.ledger_id, stored.entry_id, self.partition)
-        if send.chunk == 0:
+    def _note_receipts(self, taken: Taken, receipts: array[int]) -> MessageId:
+        """Take account of entries that are stored, and return the id of the last one."""
+        sends = taken.sends
+        message_id = MessageId(receipts[-2], receipts[-1], self.partition)
+        if sends.chunk == 0:
             self._first_chunk = message_id
-        elif send.chunk is not None:
+        elif sends.chunk is not None:
             message_id = replace(message_id, first_chunk=self._first_chunk)
-        self._last_sequence_id = max(self._last_sequence_id, send.highest_sequence_id)
+        self._last_sequence_id = max(self._last_sequence_id, taken.last)
+        ledgers = receipts[2::4]
         # A message that the broker had already is acknowledged under no id.
-        if stored.ledger_id < 0:
-            self._duplicates += send.num_messages
-        else:
+        if min(ledgers) >= 0:
             self._last_message_id = message_id
+            return message_id
+        each = sends.per_entry or taken.messages
+        left = taken.messages
+        for ledger, entry in zip(ledgers, receipts[3::4], strict=True):
+            if ledger < 0:
+                self._duplicates += min(each, left)
+            else:
+                self._last_message_id = MessageId(ledger, entry, self.partition)
+            left -= each
         return message_id
 
-    def on_send_error(self, registration: Registration, command: pb.CommandSendError) -> None:
+    def on_send_error(self, session: ProducerSession, command: pb.CommandSendError) -> None:
         """An entry was refused: give up, or register again and send what is pending again."""
         with self._window.changed:
-            if registration is not self._registration:
+            if session is not self._session:
                 return
             verdict = self._window.pending.judge(command.sequence_id)
-        error = registration.connection.refusal(command.error, command.message, **self._where())
+        error = session.connection.refusal(command.error, command.message, **self._where())
         if isinstance(error, _FATAL_SEND_ERRORS) or (
             isinstance(error, BrokerChecksumError) and verdict is Verdict.OLDEST
         ):
             self._fail(error)
         elif verdict is not Verdict.BEHIND:
             logger.warning("%s; the pending messages are sent again", error)
-            self.on_lost(registration, error, close_first=True)
+            self.on_lost(session, error, close_first=True)
 
     def on_lost(
-        self, registration: Registration, error: PulsarError, close_first: bool = False
+        self, session: ProducerSession, error: PulsarError, close_first: bool = False
     ) -> None:
-        """The registration has ended: get another one."""
+        """The session has ended: get another one."""
         with self._window.changed:
-            if registration is not self._registration or self._window.ended:
+            if session is not self._session or self._window.ended:
                 return
-            self._registration = None
-        error = error.with_context(**self._where(registration.broker))
-        self._registrar.come_back(registration, error, close_first=close_first)
+            self._session = None
+        error = error.with_context(**self._where(session.broker))
+        self._registrar.come_back(session, error, close_first=close_first)
 
     # --- the end ------------------------------------------------------------------------------
 
@@ -428,48 +721,39 @@ class Producer:
             self._end(error, failed=False)
 
     def _fail(self, error: PulsarError) -> None:
-        ended, registration = self._end(error, failed=True)
+        ended, session = self._end(error, failed=True)
         if not ended:
             return
-        if registration is not None:
-            # Saying good-bye can block, and this may be the receive thread.
-            with contextlib.suppress(ClosedError):
-                self._context.timers.call_later(0.0, registration.close_quietly)
+        if session is not None:
+            session.close_quietly()
         if self._on_failure is not None:
             self._on_failure(error)
 
-    def _leave(self, error: ClosedError, timeout: float) -> None:
-        registration = self._end(error, failed=False)[1]
-        if registration is None:
+    def _leave(self, error: ClosedError, deadline: Deadline) -> Operation[None]:
+        session = self._end(error, failed=False)[1]
+        if session is None:
             return
         try:
-            registration.close(timeout)
+            yield from session.close_operation(deadline)
         except PulsarError as trouble:
             logger.debug("the producer of %s was not closed: %s", self.topic, trouble)
 
-    def _end(self, error: PulsarError, failed: bool) -> tuple[bool, Registration | None]:
+    def _end(self, error: PulsarError, failed: bool) -> tuple[bool, ProducerSession | None]:
         self._registrar.stop()
         with self._window.changed:
             unfinished = self._window.end(error)
             if unfinished is None:
                 return False, None
             self._failed = failed
-            registration, self._registration = self._registration, None
+            session, self._session = self._session, None
+            opening = not self._opened.done()
         self._window.wake()
+        if opening:
+            self._opened.set_exception(error.with_context())
         for send in unfinished:
-            self._complete(send, error, None)
-        return True, registration
-
-    def _complete(
-        self, send: PendingSend, error: PulsarError | None, message_id: MessageId | None
-    ) -> None:
-        try:
-            if send.callback is not None:
-                send.callback(error, message_id)
-        except Exception:
-            logger.exception("the callback of a send to %s failed", self.topic)
-        finally:
-            self._window.settle(send)
+            self._window.complete(send, error)
+        self._call_on_room()
+        return True, session
 
     # --- checks -------------------------------------------------------------------------------
 
@@ -483,12 +767,47 @@ class Producer:
             )
 
     def _where(self, broker: str | None = None) -> dict[str, Any]:
-        if broker is None and (registration := self._registration) is not None:
-            broker = registration.broker
+        if broker is None and (session := self._session) is not None:
+            broker = session.broker
         if broker is None and (trouble := self._registrar.trouble) is not None:
             broker = trouble.broker
         partition = None if self.partition < 0 else self.partition
         return {"topic": self.topic, "partition": partition, "broker": broker}
+
+
+def _encode_batch(payloads: Sequence[bytes], keys: Sequence[bytes] | None, first: int) -> bytes:
+    return encode_uniform_batch(payloads, first, keys)
+
+
+def _block(
+    payloads: Sequence[bytes],
+    keys: Sequence[bytes] | None,
+    per_entry: int,
+    start: int,
+    most: int,
+) -> tuple[int, int]:
+    """Return where a block of whole entries ends, and about the bytes of its largest entry.
+
+    It has at most `most` messages, which are at least those of one entry. A large entry has a
+    block of its own.
+    """
+    part = payloads[start : start + most]
+    sizes: Iterable[int] = map(len, part)
+    if keys is not None:
+        sizes = map(add, sizes, map(len, keys[start : start + most]))
+    sums = list(accumulate(sizes))
+    count = bisect_right(sums, _BLOCK_BYTES)
+    if start + count < len(payloads):
+        count = count // per_entry * per_entry
+    if count:
+        up_to = sums[per_entry - 1 : count : per_entry]
+        if count % per_entry:
+            up_to.append(sums[count - 1])
+        largest = max(map(sub, up_to, [0, *up_to])) + _PER_MESSAGE * min(per_entry, count)
+        if largest < _LARGE_ENTRY:
+            return start + count, largest
+    first = min(per_entry, len(part))
+    return start + first, sums[first - 1] + _PER_MESSAGE * first
 
 
 def _identity(topic: str, options: ProducerOptions) -> Identity:

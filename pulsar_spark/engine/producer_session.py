@@ -1,9 +1,9 @@
 """The lives of a producer on its connections: to register, and again whenever that is lost.
 
-A producer that comes back after a disconnect gets a new registration, so that what an old
-connection still says is told from what the present one says. The first time it registers on the
-caller's thread, within a deadline. Later on threads of the client's timers, with growing
-pauses, for as long as the producer lives: its pending messages have their own time limit.
+A producer that comes back after a disconnect gets a new session, so that what an old connection
+still says is told from what the present one says. The first time it registers within a deadline
+of the caller. Later in the background, with growing pauses, for as long as the producer lives:
+its pending messages have their own time limit.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from array import array
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from google.protobuf.message import Message
 from pulsar_spark.engine.addresses import BrokerAddress
 from pulsar_spark.engine.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.operations import Operation, Within, run, start
 from pulsar_spark.engine.retry import Backoff, Deadline
 from pulsar_spark.errors import (
     ClosedError,
@@ -35,6 +36,18 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
 logger = logging.getLogger(__name__)
+
+BUSY_SECONDS = 15.0
+"""How long a producer name may be taken: a broker needs a while to notice a dead connection."""
+
+_BUSY_PAUSE = 1.5
+# However far apart attempts are, one is made before this part of the time that is left is over,
+# so that a broker that comes back late still finds messages whose time is not up.
+_PART_OF_TIME_LEFT = 0.25
+_LEAST_PAUSE = 0.1
+# A producer comes back for as long as it lives.
+_FOR_LIFE = 1e9
+_MAX_LONG = 2**63
 
 
 @dataclass(slots=True)
@@ -58,24 +71,23 @@ class Identity:
     txn_enabled: bool = False
 
 
-class RegistrationOwner(Protocol):
-    """Who is told what happens to a registration, on the connection's receive thread."""
+class SessionOwner(Protocol):
+    """Who is told what happens to a session, on the connection's receive thread."""
 
-    def on_receipt(self, registration: Registration, receipt: pb.CommandSendReceipt) -> None:
-        """An entry is stored."""
+    def on_receipts(self, session: ProducerSession, receipts: array[int]) -> None:
+        """Entries are stored: sequence id, highest sequence id, ledger and entry of each."""
 
-    def on_send_error(self, registration: Registration, error: pb.CommandSendError) -> None:
+    def on_send_error(self, session: ProducerSession, error: pb.CommandSendError) -> None:
         """An entry was refused."""
 
-    def on_lost(self, registration: Registration, error: PulsarError) -> None:
-        """The registration has ended: `registration.close_command` is set if the broker
-        closed it."""
+    def on_lost(self, session: ProducerSession, error: PulsarError) -> None:
+        """The session has ended: `session.close_command` is set if the broker closed it."""
 
 
-class Registration:
+class ProducerSession:
     """A producer on a connection. `open` it once; after `on_lost` it is of no use."""
 
-    def __init__(self, owner: RegistrationOwner, connection: ClientConnection) -> None:
+    def __init__(self, owner: SessionOwner, connection: ClientConnection) -> None:
         self._owner = owner
         self._answer: Future[pb.CommandProducerSuccess] = Future()
         self._settling = threading.Lock()
@@ -90,6 +102,13 @@ class Registration:
         return self.connection.address.logical
 
     def open(self, identity: Identity, timeout: float) -> pb.CommandProducerSuccess:
+        """Do `open_operation` on the caller's thread."""
+        # The operation has its own, better words for the end of its time.
+        return run(lambda _: self.open_operation(identity, timeout), 2 * timeout)
+
+    def open_operation(
+        self, identity: Identity, timeout: float
+    ) -> Operation[pb.CommandProducerSuccess]:
         """Register with the broker and return its answer; takes account of it in `identity`.
 
         Where another producer has exclusive access, that answer comes when it is this one's
@@ -104,12 +123,10 @@ class Registration:
         )
         request.add_done_callback(self._on_answer)
         try:
-            success = self._answer.result(timeout)
-        except (FutureTimeout, OperationTimeout) as error:
+            success: pb.CommandProducerSuccess = yield Within(self._answer, timeout)
+        except OperationTimeout:
             self.connection.forget(request)
             self.close_quietly()
-            if isinstance(error, OperationTimeout):
-                raise
             raise OperationTimeout(
                 f"the broker did not let the producer in within {timeout:.3g} s",
                 topic=identity.topic,
@@ -125,16 +142,21 @@ class Registration:
         return success
 
     def close(self, timeout: float) -> None:
+        """Do `close_operation` on the caller's thread."""
+        run(self.close_operation, timeout)
+
+    def close_operation(self, deadline: Deadline) -> Operation[None]:
         """Tell the broker that the producer is gone and wait for its answer; may raise."""
+        timeout = max(deadline.remaining(), 0.001)
         try:
-            self.connection.request(
+            yield self.connection.request_async(
                 lambda request_id: commands.close_producer(self.producer_id, request_id), timeout
             )
         finally:
             self.connection.remove_producer(self.producer_id)
 
     def close_quietly(self) -> None:
-        """Tell the broker without waiting. Never raises, and never blocks on the receive thread."""
+        """Tell the broker without waiting for an answer. Never raises."""
         self.connection.remove_producer(self.producer_id)
         try:
             self.connection.request_async(
@@ -145,9 +167,20 @@ class Registration:
 
     # --- on the receive thread ----------------------------------------------------------------
 
+    def on_receipts(self, receipts: array[int]) -> None:
+        """Entries are stored: sequence id, highest sequence id, ledger and entry of each."""
+        self._owner.on_receipts(self, receipts)
+
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
         """An entry is stored."""
-        self._owner.on_receipt(self, receipt)
+        stored = receipt.message_id
+        values = (
+            receipt.sequence_id,
+            receipt.highest_sequence_id,
+            stored.ledgerId,
+            stored.entryId,
+        )
+        self._owner.on_receipts(self, array("q", map(_signed, values)))
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
         """An entry was refused."""
@@ -197,10 +230,16 @@ class Registration:
         with self._settling:
             if self._answer.done():
                 return
-            if success is not None:
-                self._answer.set_result(success)
-            elif error is not None:
-                self._answer.set_exception(error.with_context())
+            settled = self._answer.set_running_or_notify_cancel()
+        if settled and success is not None:
+            self._answer.set_result(success)
+        elif settled and error is not None:
+            self._answer.set_exception(error.with_context())
+
+
+def _signed(value: int) -> int:
+    """Return an unsigned number of 64 bits as Java shows it."""
+    return value - 2 * _MAX_LONG if value >= _MAX_LONG else value
 
 
 def _producer_command(identity: Identity, producer_id: int, request_id: int) -> pb.BaseCommand:
@@ -219,22 +258,17 @@ def _producer_command(identity: Identity, producer_id: int, request_id: int) -> 
     )
 
 
-logger = logging.getLogger(__name__)
-
-BUSY_SECONDS = 15.0
-"""How long a producer name may be taken: a broker needs a while to notice a dead connection."""
-
-_BUSY_PAUSE = 1.5
-
-
-class RegistrarOwner(RegistrationOwner, Protocol):
+class RegistrarOwner(SessionOwner, Protocol):
     """The producer that is to be registered."""
 
-    def adopt(self, registration: Registration, success: pb.CommandProducerSuccess) -> None:
-        """Use a registration from now on; raises the reason if it is lost already."""
+    def adopt(self, session: ProducerSession, success: pb.CommandProducerSuccess) -> None:
+        """Use a session from now on; raises the reason if it is lost already."""
 
     def give_up(self, error: PulsarError) -> None:
-        """There will be no registration."""
+        """There will be no session."""
+
+    def time_left(self) -> float:
+        """Seconds that the oldest pending message has, or would have if there was one."""
 
 
 class Registrar:
@@ -248,31 +282,37 @@ class Registrar:
         self.trouble: PulsarError | None = None
         self._context = context
         self._owner = owner
-        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        # The following are guarded by _lock.
+        self._stopped = False
+        self._pausing: Future[None] | None = None
         # The rest belongs to the attempt that is under way.
         self._backoff = Backoff()
         self._busy_until: float | None = None
         self._assigned: BrokerAddress | None = None
-        self._closing: Registration | None = None
 
     def stop(self) -> None:
-        """Make no further attempt."""
-        self._stopped.set()
+        """Make no further attempt; an operation that pauses ends."""
+        with self._lock:
+            self._stopped = True
+            pausing, self._pausing = self._pausing, None
+        if pausing is not None:
+            pausing.set_result(None)
 
-    def open(self, deadline: Deadline) -> None:
+    def open_operation(self, deadline: Deadline) -> Operation[None]:
         """Register for the first time, retrying what can pass until the deadline.
 
         Raises the error that cannot pass, or OperationTimeout with the last one as its cause.
         """
-        while not self._stopped.is_set():
+        while not self._stopped:
             try:
-                self._register(deadline.remaining())
+                yield from self._register(deadline)
                 return
             except PulsarError as error:
                 trouble = error.with_context(topic=self.identity.topic)
             if not self._may_pass(trouble):
                 raise trouble
-            delay = self._pause(trouble)
+            delay = self._pause(trouble, deadline.remaining())
             if deadline.remaining() <= delay:
                 raise OperationTimeout(
                     f"no producer could be opened within {deadline.seconds:g} s; "
@@ -280,67 +320,91 @@ class Registrar:
                     topic=self.identity.topic,
                     broker=trouble.broker,
                 ) from trouble
-            self._stopped.wait(delay)
+            yield from self._wait(delay)
         raise ClosedError("the producer was closed", topic=self.identity.topic)
 
     def come_back(
-        self, lost: Registration, error: PulsarError, *, close_first: bool = False
+        self, lost: ProducerSession, error: PulsarError, *, close_first: bool = False
     ) -> None:
-        """Register again after `error`, which ended the registration `lost`. Does not wait.
+        """Register again after `error`, which ended the session `lost`. Does not wait.
 
         If the broker still holds the lost one, `close_first` is set.
         """
         self._note_assignment(lost)
-        self._closing = lost if close_first else None
-        self._try_later(error)
+        returning = start(
+            lambda _: self._return(lost if close_first else None, error),
+            _FOR_LIFE,
+            self._context.timers,
+        )
+        returning.add_done_callback(self._on_return)
 
-    def _note_assignment(self, lost: Registration) -> None:
+    def _on_return(self, returning: Future[None]) -> None:
+        error = returning.exception()
+        if isinstance(error, PulsarError):
+            self._owner.give_up(error)
+        elif error is not None:
+            logger.error("a producer does not come back", exc_info=error)
+            self._owner.give_up(ConnectionLost(f"an internal error, see the log: {error!r}"))
+
+    def _return(self, closing: ProducerSession | None, error: PulsarError) -> Operation[None]:
+        """Register again, however often it takes; raises what cannot pass."""
+        while True:
+            self.trouble = error
+            if not self._may_pass(error):
+                raise error
+            yield from self._wait(self._pause(error, self._owner.time_left()))
+            if self._stopped:
+                return
+            deadline = Deadline(self._context.options.operation_timeout)
+            try:
+                if closing is not None:
+                    # The broker ends what it still works on before it answers, so that nothing
+                    # of the old life arrives in the new one.
+                    closed, closing = closing, None
+                    yield from closed.close_operation(deadline)
+                yield from self._register(deadline)
+                return
+            except PulsarError as trouble:
+                error = trouble.with_context(topic=self.identity.topic)
+                logger.info("a producer was not registered: %s", error)
+
+    def _wait(self, seconds: float) -> Operation[None]:
+        with self._lock:
+            if self._stopped:
+                return
+            pausing: Future[None] = Future()
+            self._pausing = pausing
+        try:
+            yield Within(pausing, seconds)
+        except OperationTimeout:
+            return
+        finally:
+            with self._lock:
+                self._pausing = None
+
+    def _note_assignment(self, lost: ProducerSession) -> None:
         command = lost.close_command
         if command is not None:
             self._assigned = self._context.assigned_broker(command, lost.connection.address)
 
-    def _try_later(self, error: PulsarError) -> None:
-        self.trouble = error
-        if not self._may_pass(error):
-            self._owner.give_up(error)
-            return
-        try:
-            self._context.timers.call_later(self._pause(error), self._try_again)
-        except ClosedError as closed:
-            self._owner.give_up(closed)
-
-    def _try_again(self) -> None:
-        if self._stopped.is_set():
-            return
-        timeout = self._context.options.operation_timeout
-        try:
-            closing, self._closing = self._closing, None
-            if closing is not None:
-                # The broker ends what it still works on before it answers, so that nothing of
-                # the old life arrives in the new one.
-                closing.close(timeout)
-            self._register(timeout)
-        except PulsarError as error:
-            trouble = error.with_context(topic=self.identity.topic)
-            logger.info("a producer was not registered: %s", trouble)
-            self._try_later(trouble)
-
-    def _register(self, timeout: float) -> None:
-        deadline = Deadline(timeout)
+    def _register(self, deadline: Deadline) -> Operation[None]:
         assigned, self._assigned = self._assigned, None
+        connection: ClientConnection
         if assigned is not None:
-            connection = self._context.pool.get(assigned)
+            connection = yield self._context.pool.get_async(assigned)
         else:
-            connection = self._context.connection_for(self.identity.topic, timeout)
-        registration = Registration(self._owner, connection)
-        success = registration.open(self.identity, max(deadline.remaining(), 0.001))
+            lookup = self._context.lookup
+            connection = yield from lookup.connection_operation(self.identity.topic, deadline)
+        session = ProducerSession(self._owner, connection)
+        timeout = max(deadline.remaining(), 0.001)
+        success = yield from session.open_operation(self.identity, timeout)
         self._backoff.reset()
         self._busy_until = None
         self.trouble = None
         try:
-            self._owner.adopt(registration, success)
+            self._owner.adopt(session, success)
         except PulsarError:
-            self._note_assignment(registration)
+            self._note_assignment(session)
             raise
 
     def _may_pass(self, error: PulsarError) -> bool:
@@ -356,9 +420,10 @@ class Registrar:
             return not self._context.closed
         return error.retryable or isinstance(error, OperationTimeout)
 
-    def _pause(self, error: PulsarError) -> float:
+    def _pause(self, error: PulsarError, time_left: float) -> float:
         delay = self._backoff.next()
         if self._assigned is not None:
             return 0.0
+        delay = min(delay, max(time_left * _PART_OF_TIME_LEFT, _LEAST_PAUSE))
         # A taken name must be tried again before its time is up, whatever the back-off says.
         return min(delay, _BUSY_PAUSE) if isinstance(error, ProducerBusy) else delay

@@ -400,16 +400,26 @@ def encode_uniform_batch(
     message. Raises LocalProtocolError for an empty batch, a wrong number of keys, or a
     sequence id out of range.
     """
+    return b"".join(uniform_parts(payloads, first_sequence_id, keys))
+
+
+def uniform_parts(
+    payloads: Sequence[bytes], first_sequence_id: int, keys: Sequence[bytes] | None = None
+) -> list[bytes]:
+    """Return the parts that `encode_uniform_batch` joins: three per message, five with keys.
+
+    So that one column can become many batches.
+    """
     count = len(payloads)
     if count == 0:
         raise LocalProtocolError("a batch has at least one message")
     _check_sequence_id(first_sequence_id)
     _check_sequence_id(first_sequence_id + count - 1)
     if keys is None:
-        return b"".join(chain.from_iterable(_plain_parts(payloads, first_sequence_id)))
+        return list(chain.from_iterable(_plain_parts(payloads, first_sequence_id)))
     if len(keys) != count:
         raise LocalProtocolError(f"{len(keys)} keys were given for {count} messages")
-    return b"".join(_keyed_parts(payloads, first_sequence_id, keys))
+    return _keyed_parts(payloads, first_sequence_id, keys)
 
 
 def encode_batch(messages: Iterable[MessageFields], first_sequence_id: int) -> BatchBody:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from crc32c import crc32c as _crc32c
 
+extend_crc32c = _crc32c
+"""``extend_crc32c(buffer, value=0)``: the CRC32C of what had `value`, and then the buffer."""
+
 
 def crc32c(*buffers: bytes | bytearray | memoryview) -> int:
     """Return the CRC32C of the buffers as if they were joined, as an unsigned 32-bit number."""

@@ -7,6 +7,8 @@ answered by itself. It is not thread-safe: its owner holds one mutex around ever
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from google.protobuf.message import Message
 
 from pulsar_spark.errors import PulsarError, RemoteProtocolError
@@ -123,6 +125,13 @@ class Connection:
         if not self.conversation.apply(self.role, command):
             return False
         self._outgoing += encode_payload_command(command, metadata, payload)
+        return True
+
+    def send_frames(self, producer_id: int, frames: Iterable[Buffer]) -> bool:
+        """Queue whole frames of SENDs of one producer; returns and raises as `send`."""
+        if not self.conversation.apply_sends(self.role, producer_id):
+            return False
+        self._outgoing += frames
         return True
 
     def send_raw_payload(

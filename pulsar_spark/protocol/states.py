@@ -288,6 +288,11 @@ class Conversation:
         self.connection = after
         return after
 
+    def apply_sends(self, sender: Role, producer_id: int) -> bool:
+        """Take account of any number of SENDs of one producer; returns and raises as `apply`."""
+        self._apply_connection(sender, _T.SEND)
+        return self._step(sender, _T.SEND, PRODUCER, self._producers, producer_id)
+
     def _apply_producer(self, sender: Role, command: pb.BaseCommand) -> bool:
         kind = command.type
         body = getattr(command, BODY_FIELDS[kind])

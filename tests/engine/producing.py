@@ -12,7 +12,6 @@ from typing import Any
 from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.outgoing import OutgoingEntry
 from pulsar_spark.engine.producer import Producer
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import answers
@@ -21,6 +20,7 @@ from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.events import CommandReceived, Event, SendReceived
 from pulsar_spark.protocol.frames import parse_payload
 from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.engine.scripted_broker import ScriptedBroker, Session
 
 T = pb.BaseCommand

@@ -11,35 +11,34 @@ from typing import Any
 import pytest
 
 from pulsar_spark.engine.connection import ClientConnection
-from pulsar_spark.engine.producer_session import Identity, Registration
+from pulsar_spark.engine.producer_session import Identity, ProducerSession
 from pulsar_spark.errors import ClosedError, ConnectionLost, PulsarError
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import CommandReceived, Event, SendReceived
+from pulsar_spark.protocol.frames import Buffer
+from pulsar_spark.protocol.sends import SendEncoder
 from tests.engine.producing import NO_ID, TOPIC, topic
 from tests.engine.scripted_broker import ScriptedBroker, Session
 from tests.engine.test_connection_handlers import Recorder
 from tests.engine.test_producer_session import Owner
 from tests.support.waiting import finish, wait_until
 
-Entry = tuple[pb.BaseCommand, bytes, bytes]
 
-
-def entries(producer_id: int, count: int) -> list[Entry]:
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
-    return [
-        (commands.send(producer_id, number), metadata.SerializeToString(), b"%d" % number)
-        for number in range(count)
-    ]
+def frames(producer_id: int, count: int) -> list[bytes]:
+    payloads = [b"%d" % number for number in range(count)]
+    return [SendEncoder(producer_id, "p").encode(payloads, None, 0, 1, 1).data]
 
 
 def test_entries_that_are_sent_together_arrive_in_order() -> None:
     with topic() as (script, context, _):
         connection = context.connection_for("t", 5)
-        registration = Registration(Owner(), connection)
-        registration.open(Identity(TOPIC, None, user_provided_name=False), 5)
-        assert connection.send_payloads(entries(registration.producer_id, 100))
-        assert connection.send_payload(*entries(registration.producer_id, 1)[0])
+        session = ProducerSession(Owner(), connection)
+        session.open(Identity(TOPIC, None, user_provided_name=False), 5)
+        assert connection.put_sends(session.producer_id, frames(session.producer_id, 100))
+        connection.write(5)
+        assert connection.put_sends(session.producer_id, frames(session.producer_id, 1))
+        connection.write_now()
         script.wait_for(lambda: len(script.sends) == 101)
         assert script.sequence_ids == [*range(100), 0]
         assert [sent.payload for sent in script.sends][99] == b"99"
@@ -49,14 +48,14 @@ def test_entries_of_a_producer_that_is_gone_are_pointless() -> None:
     with topic() as (script, context, _):
         connection = context.connection_for("t", 5)
         owner = Owner()
-        registration = Registration(owner, connection)
-        registration.open(Identity(TOPIC, None, user_provided_name=False), 5)
-        script.producers[0][0].send(commands.close_producer(registration.producer_id, NO_ID))
+        session = ProducerSession(owner, connection)
+        session.open(Identity(TOPIC, None, user_provided_name=False), 5)
+        script.producers[0][0].send(commands.close_producer(session.producer_id, NO_ID))
         assert owner.changed.wait(5)
-        assert not connection.send_payloads(entries(registration.producer_id, 2))
+        assert not connection.put_sends(session.producer_id, frames(session.producer_id, 2))
         connection.close()
         with pytest.raises(ClosedError):
-            connection.send_payloads(entries(registration.producer_id, 2))
+            connection.put_sends(session.producer_id, frames(session.producer_id, 2))
 
 
 # --- a broker that reads slowly, or not at all ------------------------------------------------
@@ -94,12 +93,15 @@ def slow_broker(**options: Any) -> Iterator[tuple[Slow, ClientConnection, int]]:
         connection.close()
 
 
-def megabytes(producer_id: int, count: int) -> list[Entry]:
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
-    return [
-        (commands.send(producer_id, number), metadata.SerializeToString(), bytes(MIB))
-        for number in range(count)
-    ]
+def megabytes(producer_id: int, count: int) -> list[Buffer]:
+    encoder = SendEncoder(producer_id, "p")
+    frames = [encoder.frame(bytes(MIB), number, 1) for number in range(count)]
+    return [buffer for frame in frames for buffer in frame]
+
+
+def send(connection: ClientConnection, producer_id: int, count: int, timeout: float) -> None:
+    assert connection.put_sends(producer_id, megabytes(producer_id, count))
+    connection.write(timeout)
 
 
 def started(function: Callable[..., object], *args: object) -> threading.Thread:
@@ -118,7 +120,7 @@ def test_what_senders_gave_is_no_answer_that_the_broker_does_not_take() -> None:
         def on_answer(answer: Future[Any]) -> None:
             # On the receive thread.
             try:
-                connection.send_payloads(megabytes(producer_id, 32))
+                send(connection, producer_id, 32, 60)
             except PulsarError as error:
                 failed.append(error)
             sent.set()
@@ -135,9 +137,9 @@ def test_what_senders_gave_is_no_answer_that_the_broker_does_not_take() -> None:
 @pytest.mark.fault(7)
 def test_a_sender_that_waits_for_its_turn_does_not_end_the_connection_of_all() -> None:
     with slow_broker(operation_timeout=60.0) as (script, connection, producer_id):
-        first = started(connection.send_payloads, megabytes(producer_id, 32), 60.0)
+        first = started(send, connection, producer_id, 32, 60.0)
         wait_until(connection._writer._turn.locked)
-        assert connection.send_payloads(megabytes(producer_id, 1), 0.05)
+        send(connection, producer_id, 1, 0.05)
         assert not connection.closed
         assert first.is_alive()
         script.go.set()
@@ -148,7 +150,7 @@ def test_a_sender_that_waits_for_its_turn_does_not_end_the_connection_of_all() -
 @pytest.mark.fault(7)
 def test_a_sender_whose_time_is_up_leaves_the_rest_to_the_receive_thread() -> None:
     with slow_broker(operation_timeout=60.0) as (script, connection, producer_id):
-        assert connection.send_payloads(megabytes(producer_id, 32), 0.05)
+        send(connection, producer_id, 32, 0.05)
         assert not connection.closed
         script.go.set()
         wait_until(lambda: script.received == 32)
@@ -157,7 +159,7 @@ def test_a_sender_whose_time_is_up_leaves_the_rest_to_the_receive_thread() -> No
 @pytest.mark.fault(7)
 def test_requests_and_commands_never_wait_for_a_broker_that_does_not_read() -> None:
     with slow_broker(operation_timeout=60.0) as (script, connection, producer_id):
-        first = started(connection.send_payloads, megabytes(producer_id, 32), 60.0)
+        first = started(send, connection, producer_id, 32, 60.0)
         wait_until(connection._writer._turn.locked)
         answer = connection.request_async(lambda r: commands.lookup("u", r))
         connection.send(commands.ping())
@@ -170,7 +172,7 @@ def test_requests_and_commands_never_wait_for_a_broker_that_does_not_read() -> N
 @pytest.mark.fault(7)
 def test_a_broker_that_takes_no_data_for_the_operation_timeout_is_given_up() -> None:
     with slow_broker(operation_timeout=0.5) as (_, connection, producer_id):
-        connection.send_payloads(megabytes(producer_id, 32), 0.05)
+        send(connection, producer_id, 32, 0.05)
         wait_until(lambda: connection.closed)
         with pytest.raises(ConnectionLost, match=r"the broker took no data for 0\.5 s"):
             connection.send(commands.ping())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+import tracemalloc
+from array import array
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,31 +15,107 @@ from pulsar_spark.engine.inflight_window import (
     InflightWindow,
     MemoryBudget,
     PendingQueue,
-    PendingSend,
+    PendingSends,
     Verdict,
 )
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import ClosedError, ConnectionLost, OperationTimeout, PulsarError
-from pulsar_spark.protocol import commands
+from tests.support.waiting import wait_until
 
 
-def pending(first: int, count: int = 1, payload: bytes = b"12345") -> PendingSend:
-    command = commands.send(7, first, count)
-    return PendingSend(
-        command, b"md", payload, highest_sequence_id=first + count - 1, num_messages=count
+def pending(first: int, count: int = 1, payload: bytes = b"1234567") -> PendingSends:
+    return PendingSends([payload], first, first + count - 1, count)
+
+
+def block(first: int, entries: int, per_entry: int = 1, messages: int = 0) -> PendingSends:
+    """Return a block of a column whose frames have ten bytes each."""
+    messages = messages or entries * per_entry
+    return PendingSends(
+        [b"".join(b"frame %04d" % number for number in range(entries))],
+        first,
+        first + messages - 1,
+        messages,
+        ends=array("q", range(10, 10 * entries + 1, 10)),
+        per_entry=per_entry,
     )
 
 
-def test_the_queue_counts_messages_bytes_and_sends() -> None:
+def receipts(*ids: int) -> array[int]:
+    return array("q", ids)
+
+
+def test_the_queue_counts_messages_bytes_entries_and_blocks() -> None:
     queue = PendingQueue()
     queue.append(pending(0, 10))
     queue.append(pending(10))
-    assert (len(queue), queue.messages, queue.bytes, queue.appended) == (2, 11, 14, 2)
+    queue.append(block(11, 5, per_entry=2))
+    assert (len(queue), queue.messages, queue.bytes) == (3, 21, 64)
+    assert (queue.entries, queue.blocks) == (7, 3)
     assert queue.pop().sequence_id == 0
-    assert (len(queue), queue.messages, queue.bytes) == (1, 1, 7)
-    assert [send.sequence_id for send in queue.clear()] == [10]
+    assert (len(queue), queue.messages, queue.bytes) == (2, 11, 57)
+    assert [sends.sequence_id for sends in queue.clear()] == [10, 11]
     assert (len(queue), queue.messages, queue.bytes) == (0, 0, 0)
+
+
+def test_receipts_take_entries_off_a_block_many_at_a_time() -> None:
+    queue = PendingQueue()
+    queue.append(block(100, 5))
+    queue.append(pending(105))
+    count, taken = queue.take(receipts(100, 101, 102))
+    assert taken is not None
+    assert (count, taken.messages, taken.last, taken.ends) == (3, 3, 102, False)
+    assert queue.messages == 3
+    assert b"".join(taken.sends.unacknowledged()) == b"frame 0003frame 0004"
+    # What is left of a block is no more than that; the rest is of the next one.
+    count, taken = queue.take(receipts(103, 104, 105))
+    assert taken is not None
+    assert (count, taken.last, taken.ends) == (2, 104, True)
+    assert queue.take(receipts(105))[0] == 1
+    assert not len(queue)
+
+
+@pytest.mark.parametrize("named", ["lowest", "highest", "in turn"])
+def test_a_block_of_batches_is_acknowledged_by_lowest_or_highest_ids(named: str) -> None:
+    queue = PendingQueue()
+    # Three batches of ten, and one of four messages.
+    queue.append(block(0, 4, per_entry=10, messages=34))
+    bounds = [(0, 9), (10, 19), (20, 29), (30, 33)]
+    ids = [pair[{"lowest": 0, "highest": 1}.get(named, at % 2)] for at, pair in enumerate(bounds)]
+    at, messages = 0, 0
+    while at < 4:
+        count, taken = queue.take(receipts(*ids[at:]))
+        assert taken is not None
+        messages += taken.messages
+        at += count
+        assert taken.last == bounds[at - 1][1]
+    assert (messages, len(queue)) == (34, 0)
+
+
+@pytest.mark.fault(87)
+def test_receipts_of_the_past_are_passed_over_and_one_ahead_stops_all() -> None:
+    queue = PendingQueue()
+    queue.append(block(10, 3))
+    assert queue.take(receipts(9, 10)) == (1, None)
+    assert queue.take(receipts(11, 12)) == (0, None)
+    assert queue.take(receipts(10, 12))[0] == 1
+    assert queue.judge(12) is Verdict.AHEAD
+    queue.clear()
+    assert queue.take(receipts(12)) == (1, None)
+
+
+def test_what_is_held_counts_objects_too() -> None:
+    payload = bytes(1)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        sends = [
+            PendingSends([payload[:1] + b"%d" % number], number, number) for number in range(1000)
+        ]
+        held = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert held <= sum(one.size for one in sends) < 4 * held
 
 
 @pytest.mark.fault(87)
@@ -116,11 +194,10 @@ def test_a_wait_for_memory_ends_when_it_is_given_up() -> None:
     assert time.monotonic() - began < 4
 
 
-def send(number: int, count: int = 1, size: int = 10) -> PendingSend:
-    command = commands.send(0, number, count)
-    highest = number + count - 1
-    payload = bytes(size)
-    return PendingSend(command, b"", payload, highest_sequence_id=highest, num_messages=count)
+def send(number: int, count: int = 1, size: int = 10) -> PendingSends:
+    made = PendingSends([bytes(size)], number, number + count - 1, count)
+    made.size = size
+    return made
 
 
 class Windowed:
@@ -132,7 +209,9 @@ class Windowed:
         self.given_up: list[PulsarError] = []
         self.trouble: PulsarError | None = None
 
-    def make(self, max_messages: int = 0, timeout: float = 10.0) -> InflightWindow:
+    def make(
+        self, max_messages: int = 0, timeout: float = 10.0, goes_on: bool = False
+    ) -> InflightWindow:
         def give_up(error: PulsarError) -> None:
             with window.changed:
                 window.end(error)
@@ -146,6 +225,7 @@ class Windowed:
             describe=lambda: {"topic": "t", "broker": "b"},
             trouble=lambda: self.trouble,
             give_up=give_up,
+            goes_on=goes_on,
         )
         return window
 
@@ -157,24 +237,29 @@ def around() -> Iterator[Windowed]:
     made.timers.close()
 
 
-def put(window: InflightWindow, *sends: PendingSend) -> None:
+def put(window: InflightWindow, *sends: PendingSends) -> None:
     for one in sends:
-        window.reserve(one)
+        window.wait_for_room(one.num_messages)
+        window.reserve(one.size)
         with window.changed:
             window.append(one)
 
 
 def take(window: InflightWindow) -> None:
     with window.changed:
-        oldest = window.pop()
-    window.settle(oldest)
+        oldest = window.pending.oldest
+        assert oldest is not None
+        _, taken = window.take(receipts(oldest.sequence_id))
+    assert taken is not None
+    if taken.ends:
+        window.complete(taken.sends, None)
 
 
 def test_room_is_counted_in_messages(around: Windowed) -> None:
     window = around.make(max_messages=10, timeout=0.1)
     put(window, send(0, 9), send(9))
     with pytest.raises(OperationTimeout) as raised:
-        window.reserve(send(10))
+        window.wait_for_room(1)
     assert raised.value.topic == "t"
     assert window.ended
 
@@ -234,10 +319,11 @@ def test_waiting_goes_on_until_callbacks_have_returned(around: Windowed) -> None
     window = around.make()
     put(window, send(0))
     with window.changed:
-        oldest = window.pop()
+        taken = window.take(receipts(0))[1]
+    assert taken is not None
     with pytest.raises(OperationTimeout):
         window.wait_until_acknowledged(Deadline(0.05))
-    window.settle(oldest)
+    window.settle(taken.sends)
     window.wait_until_acknowledged(Deadline(0.05))
 
 
@@ -262,7 +348,7 @@ def test_the_end_wakes_everyone_who_waits(around: Windowed, what: str) -> None:
             if what == "receipts":
                 window.wait_until_acknowledged(Deadline(None))
             else:
-                window.reserve(send(2, size=900))
+                put(window, send(2, size=900))
         except PulsarError as error:
             raised.append(error)
 
@@ -303,3 +389,64 @@ def test_counts_are_of_messages(around: Windowed) -> None:
         "acknowledged": window.acknowledged,
     }
     assert found == {"sent": 7, "bytes": 20, "acknowledged": 5}
+
+
+def test_a_sender_goes_on_when_half_of_the_window_is_acknowledged(around: Windowed) -> None:
+    window = around.make(max_messages=10)
+    put(window, *(send(number) for number in range(10)))
+    went_on = threading.Event()
+
+    def wait() -> None:
+        window.wait_for_room(1)
+        went_on.set()
+
+    threading.Thread(target=wait).start()
+    wait_until(lambda: window._room_at >= 0)
+    for _ in range(4):
+        take(window)
+    assert not went_on.wait(0.1)
+    take(window)
+    assert went_on.wait(10)
+
+
+def test_a_batch_larger_than_the_window_goes_alone(around: Windowed) -> None:
+    window = around.make(max_messages=10)
+    put(window, send(0, 50))
+    threading.Timer(0.05, take, [window]).start()
+    put(window, send(50, 50))
+    assert window.pending.messages == 50
+
+
+def test_time_counts_from_the_last_progress(around: Windowed) -> None:
+    window = around.make(timeout=2.0)
+    put(window, *(send(number) for number in range(5)))
+    for _ in range(4):
+        time.sleep(0.7)
+        take(window)
+    # The last one was sent 2.8 s ago, but receipts came all the time.
+    assert not window.ended
+    assert not around.given_up
+
+
+def test_a_window_that_goes_on_gives_up_what_is_late_and_nothing_else(around: Windowed) -> None:
+    window = around.make(timeout=0.5, goes_on=True)
+    told: list[PulsarError | None] = []
+    late = send(0)
+    late.callback = lambda error, _: told.append(error)
+    put(window, late)
+    time.sleep(0.3)
+    put(window, send(1))
+    wait_until(lambda: bool(told))
+    assert isinstance(told[0], OperationTimeout)
+    assert [one.sequence_id for one in window.pending] in ([1], [])
+    with pytest.raises(OperationTimeout):
+        window.wait_until_acknowledged(Deadline(10))
+    # It was said once, and what comes later is as good as ever.
+    put(window, send(2))
+    with window.changed:
+        window.pending.clear()
+        window.settled = window.pending.blocks
+        window.loss = None
+    window.wait_until_acknowledged(Deadline(10))
+    assert around.budget.used >= 0
+    assert not around.given_up

@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from pulsar_spark.engine.outgoing import OutgoingEntry
 from pulsar_spark.engine.producer import Producer
 from pulsar_spark.errors import (
     ClosedError,
@@ -16,6 +15,7 @@ from pulsar_spark.errors import (
     PulsarError,
 )
 from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.engine.producing import (
     Results,
     TopicScript,

@@ -8,7 +8,6 @@ import time
 import pytest
 
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.outgoing import OutgoingEntry
 from pulsar_spark.engine.producer import Producer
 from pulsar_spark.errors import (
     NotAllowed,
@@ -16,6 +15,7 @@ from pulsar_spark.errors import (
     PulsarError,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.engine.producing import (
     TOPIC,
     Results,
@@ -106,7 +106,7 @@ def test_memory_is_bounded_over_all_producers_of_a_client() -> None:
         script.on_send = lambda session, sent: True
         first = make(context, send_timeout=5.0)
         second = make(context, send_timeout=0.3)
-        first.send(single(bytes(9_000)))
+        first.send(single(bytes(8_500)))
         with pytest.raises(OperationTimeout, match="no room for another message") as raised:
             second.send(single(bytes(2_000)))
         assert raised.value.topic == TOPIC

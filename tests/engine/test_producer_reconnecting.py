@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from pulsar_spark.engine.outgoing import OutgoingEntry
 from pulsar_spark.errors import (
     MessageTooLarge,
     TopicTerminated,
@@ -15,6 +14,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.engine.producing import (
     NO_ID,
     Results,

@@ -10,6 +10,7 @@ import itertools
 import socket
 import threading
 import time
+from array import array
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from pulsar_spark.engine import producer_session
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
 from pulsar_spark.engine.producer import Producer
-from pulsar_spark.engine.producer_session import Identity, Registration
+from pulsar_spark.engine.producer_session import Identity, ProducerSession
 from pulsar_spark.errors import (
     AuthorizationError,
     ClosedError,
@@ -48,15 +49,15 @@ class Owner:
         self.losses: list[PulsarError] = []
         self.changed = threading.Event()
 
-    def on_receipt(self, registration: Registration, receipt: pb.CommandSendReceipt) -> None:
-        self.receipts.append(receipt.sequence_id)
+    def on_receipts(self, session: ProducerSession, receipts: array[int]) -> None:
+        self.receipts += receipts[0::4]
         self.changed.set()
 
-    def on_send_error(self, registration: Registration, error: pb.CommandSendError) -> None:
+    def on_send_error(self, session: ProducerSession, error: pb.CommandSendError) -> None:
         self.errors.append(error.error)
         self.changed.set()
 
-    def on_lost(self, registration: Registration, error: PulsarError) -> None:
+    def on_lost(self, session: ProducerSession, error: PulsarError) -> None:
         self.losses.append(error)
         self.changed.set()
 
@@ -69,19 +70,19 @@ def test_what_the_broker_gives_is_kept_for_the_next_time() -> None:
     with topic() as (script, context, broker):
         script.success = {"topic_epoch": 9, "schema_version": b"v"}
         mine = identity()
-        registration = Registration(Owner(), context.connection_for("t", 5))
-        success = registration.open(mine, 5)
+        made = ProducerSession(Owner(), context.connection_for("t", 5))
+        success = made.open(mine, 5)
         assert success.schema_version == b"v"
         assert mine.name == success.producer_name
-        assert (mine.producer_id, mine.epoch, mine.topic_epoch) == (registration.producer_id, 0, 9)
-        assert registration.broker == broker.address
+        assert (mine.producer_id, mine.epoch, mine.topic_epoch) == (made.producer_id, 0, 9)
+        assert made.broker == broker.address
 
 
 def test_the_schema_access_mode_and_transactions_are_asked_for() -> None:
     with topic() as (script, context, _):
         schema = pb.Schema(name="n", schema_data=b"", type=pb.Schema.String)
         mine = identity(schema=schema, access_mode=pb.Exclusive, txn_enabled=True)
-        Registration(Owner(), context.connection_for("t", 5)).open(mine, 5)
+        ProducerSession(Owner(), context.connection_for("t", 5)).open(mine, 5)
         command = script.producers[0][1]
         assert command.schema == schema
         assert command.producer_access_mode == pb.Exclusive
@@ -91,8 +92,8 @@ def test_the_schema_access_mode_and_transactions_are_asked_for() -> None:
 def test_receipts_and_refusals_reach_the_owner() -> None:
     with topic() as (script, context, _):
         owner = Owner()
-        registration = Registration(owner, context.connection_for("t", 5))
-        registration.open(identity(), 5)
+        mine = ProducerSession(owner, context.connection_for("t", 5))
+        mine.open(identity(), 5)
         session, command = script.producers[0]
         stored = pb.MessageIdData(ledgerId=1, entryId=1)
         session.send(answers.send_receipt(command.producer_id, 5, stored))
@@ -107,22 +108,22 @@ def test_receipts_and_refusals_reach_the_owner() -> None:
 def test_the_brokers_close_is_a_loss_that_tells_where_the_topic_goes() -> None:
     with topic() as (script, context, _):
         owner = Owner()
-        registration = Registration(owner, context.connection_for("t", 5))
-        registration.open(identity(), 5)
+        mine = ProducerSession(owner, context.connection_for("t", 5))
+        mine.open(identity(), 5)
         session, command = script.producers[0]
         url = "pulsar://elsewhere:6650"
         session.send(commands.close_producer(command.producer_id, NO_ID, assigned_broker_url=url))
         assert owner.changed.wait(5)
         assert isinstance(owner.losses[0], ServiceNotReady)
-        assert registration.error is owner.losses[0]
-        assert registration.close_command is not None
-        assert registration.close_command.assignedBrokerServiceUrl == url
+        assert mine.error is owner.losses[0]
+        assert mine.close_command is not None
+        assert mine.close_command.assignedBrokerServiceUrl == url
 
 
 def test_the_end_of_the_connection_is_a_loss() -> None:
     with topic() as (script, context, _):
         owner = Owner()
-        Registration(owner, context.connection_for("t", 5)).open(identity(), 5)
+        ProducerSession(owner, context.connection_for("t", 5)).open(identity(), 5)
         script.producers[0][0].drop()
         assert owner.changed.wait(5)
         assert isinstance(owner.losses[0], ConnectionLost)
@@ -132,10 +133,10 @@ def test_the_end_of_the_connection_is_a_loss() -> None:
 def test_after_it_was_closed_nothing_is_told() -> None:
     with topic() as (script, context, _):
         owner = Owner()
-        registration = Registration(owner, context.connection_for("t", 5))
-        registration.open(identity(), 5)
-        registration.close(5)
-        assert script.closed == [registration.producer_id]
+        mine = ProducerSession(owner, context.connection_for("t", 5))
+        mine.open(identity(), 5)
+        mine.close(5)
+        assert script.closed == [mine.producer_id]
         script.producers[0][0].drop()
         assert not owner.changed.wait(0.1)
 
@@ -153,22 +154,22 @@ def test_an_answer_that_comes_too_late_does_not_count() -> None:
         mine = identity()
         connection = context.connection_for("t", 5)
         with pytest.raises(OperationTimeout) as raised:
-            Registration(Owner(), connection).open(mine, 0.1)
+            ProducerSession(Owner(), connection).open(mine, 0.1)
         assert raised.value.topic in (TOPIC, None)
         script.wait_for(lambda: bool(script.closed))
         session, command = late[0]
         session.send_unchecked(answers.producer_success(command.request_id, "late"))
-        Registration(Owner(), connection).open(mine, 5)
+        ProducerSession(Owner(), connection).open(mine, 5)
         assert mine.name != "late"
         assert mine.epoch == 1
 
 
 def test_saying_good_bye_on_a_dead_connection_is_no_error() -> None:
     with topic() as (_, context, _):
-        registration = Registration(Owner(), context.connection_for("t", 5))
-        registration.open(identity(), 5)
-        registration.connection.close()
-        registration.close_quietly()
+        mine = ProducerSession(Owner(), context.connection_for("t", 5))
+        mine.open(identity(), 5)
+        mine.connection.close()
+        mine.close_quietly()
 
 
 def test_a_lost_connection_ends_the_wait_for_an_answer() -> None:
@@ -181,7 +182,7 @@ def test_a_lost_connection_ends_the_wait_for_an_answer() -> None:
 
         script.on_producer = on_producer
         with pytest.raises(ConnectionLost):
-            Registration(Owner(), context.connection_for("t", 5)).open(identity(), 5)
+            ProducerSession(Owner(), context.connection_for("t", 5)).open(identity(), 5)
 
 
 def refuse_producers(script: TopicScript, code: int, times: int = 10**6) -> list[float]:

@@ -11,7 +11,6 @@ import pytest
 
 from pulsar_spark.engine.lookup import Lookup
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.outgoing import OutgoingEntry
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.producer import Producer
 from pulsar_spark.errors import (
@@ -24,6 +23,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.integration.brokers import Broker, as_real, rest_path
 from tests.integration.conftest import TUNED_MESSAGE_SIZE
 from tests.integration.messages import clustered, official_read, read_entries, read_rows

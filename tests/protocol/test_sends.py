@@ -1,19 +1,28 @@
-"""Outgoing entries: their metadata, what fits the broker, and messages in chunks."""
+"""SENDs: metadata, what fits the broker, messages in chunks, and columns by templates."""
 
 from __future__ import annotations
 
+import itertools
 import random
-import time
 from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.codecs import decompress
-from pulsar_spark.engine.inflight_window import PendingSend
-from pulsar_spark.engine.outgoing import OutgoingEntry, SendLimits, encode_entry
+from pulsar_spark.engine.codecs import compress, decompress
 from pulsar_spark.errors import InvalidRow, MessageTooLarge
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import encode_uniform_batch
 from pulsar_spark.protocol.commands import TxnId
+from pulsar_spark.protocol.frames import FrameDecoder, parse_payload
+from pulsar_spark.protocol.sends import (
+    EncodedSend,
+    OutgoingEntry,
+    SendEncoder,
+    SendLimits,
+    encode_entry,
+)
+
+NOW = 1_763_700_000_123
 
 
 def limits(**changes: Any) -> SendLimits:
@@ -22,16 +31,46 @@ def limits(**changes: Any) -> SendLimits:
         "producer_id": 3,
         "max_message_size": 1000,
         "topic": "t",
+        "compress": compress,
     }
     return SendLimits(**{**values, **changes})
 
 
-def encode(entry: OutgoingEntry, first: int = 7, **changes: Any) -> PendingSend:
-    (send,) = encode_entry(entry, first, limits(**changes))
-    return send
+class Parsed:
+    """A SEND, taken apart again as a broker does it, and what its sender knows of it."""
+
+    def __init__(self, send: EncodedSend) -> None:
+        self.size = send.size
+        self.sequence_id = send.sequence_id
+        self.highest_sequence_id = send.highest_sequence_id
+        self.num_messages = send.num_messages
+        self.chunk = send.chunk
+        self.is_last = send.is_last
+        self.command, self.metadata, self.payload = parse_frame(b"".join(send.buffers))
 
 
-def metadata(send: PendingSend) -> pb.MessageMetadata:
+def parse_frame(data: bytes) -> tuple[pb.BaseCommand, bytes, bytes]:
+    decoder = FrameDecoder()
+    decoder.receive_data(data)
+    frame = decoder.next_frame()
+    assert frame is not None
+    assert frame.payload is not None
+    assert decoder.buffered == 0
+    parts = parse_payload(frame.payload)
+    assert parts.checksum is not None
+    return frame.command, bytes(parts.metadata_bytes), bytes(parts.payload)
+
+
+def encode_all(entry: OutgoingEntry, limits: SendLimits) -> list[Parsed]:
+    return [Parsed(send) for send in encode_entry(entry, 7, limits, NOW)]
+
+
+def encode(entry: OutgoingEntry, first: int = 7, **changes: Any) -> Parsed:
+    (send,) = encode_entry(entry, first, limits(**changes), NOW)
+    return Parsed(send)
+
+
+def metadata(send: Parsed) -> pb.MessageMetadata:
     return pb.MessageMetadata.FromString(send.metadata)
 
 
@@ -54,7 +93,7 @@ def test_a_message_carries_all_its_fields_in_its_metadata() -> None:
     )
     found = metadata(send)
     assert (found.producer_name, found.sequence_id) == ("p", 7)
-    assert abs(found.publish_time - time.time() * 1000) < 60_000
+    assert found.publish_time == NOW
     assert (found.partition_key, found.partition_key_b64_encoded) == ("AAE=", True)
     assert found.ordering_key == b"\x00\xff"
     assert [(pair.key, pair.value) for pair in found.properties] == [
@@ -218,7 +257,7 @@ def test_chunks_repeat_the_metadata_and_make_up_the_payload(size: int) -> None:
         properties=[("a", "b")],
         callback=lambda error, message_id: calls.append(None),
     )
-    sends = encode_entry(entry, 7, limits(chunking=True))
+    sends = encode_all(entry, limits(chunking=True))
     assert len(sends) > 1
     assert b"".join(bytes(send.payload) for send in sends) == payload
     for number, send in enumerate(sends):
@@ -232,31 +271,31 @@ def test_chunks_repeat_the_metadata_and_make_up_the_payload(size: int) -> None:
         assert send.command.send.sequence_id == send.highest_sequence_id == 7
         assert send.chunk == number
         last = number == len(sends) - 1
-        assert (send.callback is not None) == last
+        assert send.is_last == last
         assert send.num_messages == (1 if last else 0)
 
 
 @pytest.mark.fault(86)
 def test_a_message_that_fits_is_not_cut() -> None:
-    (send,) = encode_entry(message(bytes(900)), 7, limits(chunking=True))
+    (send,) = encode_all(message(bytes(900)), limits(chunking=True))
     assert not metadata(send).HasField("uuid")
     assert send.chunk is None
 
 
 def test_chunks_can_be_asked_to_be_smaller() -> None:
-    sends = encode_entry(message(bytes(2000)), 7, limits(chunking=True, chunk_size=100))
+    sends = encode_all(message(bytes(2000)), limits(chunking=True, chunk_size=100))
     assert {len(send.payload) for send in sends} == {100}
     assert len(sends) == 20
     # Also where the broker would take the whole message, as the Java client does.
-    assert len(encode_entry(message(bytes(300)), 7, limits(chunking=True, chunk_size=100))) == 3
+    assert len(encode_all(message(bytes(300)), limits(chunking=True, chunk_size=100))) == 3
     for size, few in ((100, limits(chunking=True, chunk_size=100)), (300, limits(chunk_size=100))):
-        (whole,) = encode_entry(message(bytes(size)), 7, few)
+        (whole,) = encode_all(message(bytes(size)), few)
         assert whole.chunk is None
 
 
 def test_a_message_in_chunks_is_compressed_as_a_whole() -> None:
     payload = random.Random(1).randbytes(3000) + bytes(3000)
-    sends = encode_entry(message(payload), 7, limits(chunking=True, compression=pb.ZLIB))
+    sends = encode_all(message(payload), limits(chunking=True, compression=pb.ZLIB))
     joined = b"".join(bytes(send.payload) for send in sends)
     found = metadata(sends[0])
     assert found.uncompressed_size == 6000
@@ -267,4 +306,60 @@ def test_a_message_in_chunks_is_compressed_as_a_whole() -> None:
 @pytest.mark.fault(86)
 def test_metadata_that_leaves_no_room_for_a_chunk_is_an_error() -> None:
     with pytest.raises(MessageTooLarge):
-        encode_entry(message(b"x", partition_key="k" * 1000), 7, limits(chunking=True))
+        encode_all(message(b"x", partition_key="k" * 1000), limits(chunking=True))
+
+
+# --- columns --------------------------------------------------------------------------------
+
+
+def random_columns(count: int, seed: int, keyed: bool) -> tuple[list[bytes], list[bytes] | None]:
+    rng = random.Random(seed)
+    payloads = [rng.randbytes(rng.choice([0, 1, 5, 127, 128, 300, 20_000])) for _ in range(count)]
+    if not keyed:
+        return payloads, None
+    return payloads, [b"k" * rng.choice([0, 3, 127, 128, 200]) for _ in range(count)]
+
+
+def expected_frames(
+    payloads: list[bytes], keys: list[bytes] | None, first: int, per_entry: int, own: SendLimits
+) -> list[bytes]:
+    """Return the frames that protobuf makes of a column, entry by entry."""
+    frames = []
+    for start in range(0, len(payloads), per_entry):
+        part = payloads[start : start + per_entry]
+        own_keys = None if keys is None else keys[start : start + per_entry]
+        body = part[0] if len(part) == 1 else encode_uniform_batch(part, first + start, own_keys)
+        entry = OutgoingEntry(
+            body,
+            num_messages=None if len(part) == 1 else len(part),
+            partition_key=None if own_keys is None else own_keys[0].decode(),
+        )
+        (send,) = encode_entry(entry, first + start, own, NOW)
+        frames.append(b"".join(send.buffers))
+    return frames
+
+
+@pytest.mark.parametrize("codec", [pb.NONE, pb.LZ4])
+@pytest.mark.parametrize("version", [b"", bytes(7) + b"\x05"])
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("per_entry", [1, 2, 10, 36, 1000])
+def test_columns_become_the_very_bytes_that_protobuf_makes(
+    codec: int, version: bytes, keyed: bool, per_entry: int
+) -> None:
+    own = SendLimits("prod-\u00e9", 300, 5 << 20, codec, version, compress=compress)
+    encoder = SendEncoder(300, "prod-\u00e9", version, codec, compress)
+    # The ids go over from one number of digits to the next within the column.
+    for seed, first in enumerate((0, 100, 127, 16_380, 2**40, 2**62)):
+        payloads, keys = random_columns(37, seed, keyed)
+        data, ends = encoder.encode(payloads, keys, first, NOW, per_entry)
+        frames = expected_frames(payloads, keys, first, per_entry, own)
+        assert data == b"".join(frames)
+        assert list(ends) == list(itertools.accumulate(map(len, frames)))
+
+
+def test_the_metadata_of_an_entry_is_no_larger_than_its_bound() -> None:
+    encoder = SendEncoder(2**63, "p" * 300, bytes(8), pb.ZLIB)
+    head, payload = encoder.frame(b"x" * 100, 2**63 - 2000, 2**50, None, 1000)
+    _, metadata_bytes, found = parse_frame(bytes(head) + bytes(payload))
+    assert len(metadata_bytes) <= encoder.overhead
+    assert found == payload

@@ -1,0 +1,493 @@
+"""SENDs: from messages and batches to the bytes of their frames.
+
+What is usual goes by templates: of the command and the metadata only sequence ids, times, keys
+and sizes vary, and they are written by hand, byte for byte as protobuf would. `SendEncoder` turns
+columns of messages into many frames at a time; plain buffers go in, bytes come out.
+
+What is rare (chunks, transactions) and what belongs to one message alone goes by `encode_entry`.
+
+Pulsar binary protocol, sections "Payload commands", "Batch messages" and "Chunked messages".
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from struct import Struct
+from typing import NamedTuple
+
+from google.protobuf.message import EncodeError
+
+from pulsar_spark.errors import InvalidRow, MessageTooLarge
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import uniform_parts
+from pulsar_spark.protocol.checksum import extend_crc32c
+from pulsar_spark.protocol.chunks import split_message
+from pulsar_spark.protocol.commands import TxnId
+from pulsar_spark.protocol.compression import Codecs
+from pulsar_spark.protocol.frames import MAGIC_CHECKSUM, Buffer, encode_payload_command
+from pulsar_spark.protocol.single_metadata import encode_number, number_runs
+
+Compress = Callable[[int, Buffer], Buffer]
+"""Compresses a whole payload by the codec of a number."""
+
+_CODECS = Codecs()
+_MAX_INT32 = 2**31 - 1
+# Bytes of num_chunks_from_msg, total_chunk_msg_size and chunk_id at their largest, with their
+# two-byte tags, and of the uuid's tag and length.
+_CHUNK_FIELDS = 3 * (2 + 5) + 2 + 3
+
+_U32 = Struct(">I")
+_SIZES = Struct(">II")
+_MAGIC = Struct(">H").pack(MAGIC_CHECKSUM)
+# What stands in a frame besides command, metadata and payload: two sizes, magic and checksum.
+_FRAMING = 4 + 2 + 4 + 4
+
+# BaseCommand { type: SEND, send: … } up to the length of the body, which has less than 128 bytes.
+_SEND = b"\x08\x06\x32"
+# CommandSend: num_messages of a message without a batch.
+_ONE_MESSAGE = b"\x18\x01"
+
+
+# --- columns of messages ------------------------------------------------------------------
+
+
+class Sends(NamedTuple):
+    """Frames of one producer in their order; frame i ends at ``ends[i]`` of `data`."""
+
+    data: bytes
+    ends: Sequence[int]
+
+
+class SendEncoder:
+    """Encodes the messages of a producer that is open: its id, name and schema do not change.
+
+    Messages have a payload and maybe a string key in UTF-8; sequence ids count up from the first
+    one. `publish_time` is in milliseconds. Nothing is checked against the broker's maximum
+    message size: see `overhead`.
+    """
+
+    def __init__(
+        self,
+        producer_id: int,
+        producer_name: str,
+        schema_version: bytes = b"",
+        compression: int = pb.NONE,
+        compress: Compress = _CODECS.compress,
+    ) -> None:
+        self.compression = compression
+        self._compress = compress
+        name = producer_name.encode()
+        # The metadata's fields in their order: producer_name, sequence_id (the tag), …
+        self._name = b"\x0a" + encode_number(len(name)) + name + b"\x10"
+        self._version = b""
+        if schema_version:
+            self._version = b"\x82\x01" + encode_number(len(schema_version)) + schema_version
+        self._producer = b"\x08" + encode_number(producer_id) + b"\x10"
+        self.overhead = len(self._name) + len(self._version) + 128
+        """Bytes that the metadata of an entry has at most, besides its key."""
+
+    def encode(
+        self,
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes] | None,
+        first_sequence_id: int,
+        publish_time: int,
+        per_entry: int,
+    ) -> Sends:
+        """Return the frames of a column of messages.
+
+        Each batch has `per_entry` messages, the last one the rest; with 1 there are no batches.
+        A rest of one message goes without a batch, too.
+        """
+        if self.compression == pb.NONE and per_entry == 1:
+            return self._singles(payloads, keys, first_sequence_id, publish_time)
+        frames: list[bytes] = []
+        parts: Sequence[bytes] = ()
+        each = 3 if keys is None else 5
+        if per_entry > 1:
+            parts = uniform_parts(payloads, first_sequence_id, keys)
+        for start in range(0, len(payloads), per_entry):
+            stop = min(start + per_entry, len(payloads))
+            key = None if keys is None else keys[start]
+            if stop - start == 1:
+                body = payloads[start]
+            else:
+                body = b"".join(parts[start * each : stop * each])
+            first = first_sequence_id + start
+            head, payload = self.frame(body, first, publish_time, key, stop - start)
+            frames.append(head + payload)
+        return Sends(b"".join(frames), array("q", accumulate(map(len, frames))))
+
+    def frame(
+        self,
+        body: bytes,
+        first_sequence_id: int,
+        publish_time: int,
+        key: bytes | None = None,
+        num_messages: int = 1,
+    ) -> tuple[bytes, Buffer]:
+        """Return the frame of one entry: what precedes the payload, and that, compressed.
+
+        More than one message are a batch, whose key is that of its first message.
+        """
+        digits = encode_number(first_sequence_id)
+        metadata = [self._name, digits, b"\x18", encode_number(publish_time)]
+        command = [self._producer, digits, b"\x18", encode_number(num_messages)]
+        if key is not None:
+            metadata += (b"\x32", encode_number(len(key)), key)
+        payload: Buffer = body
+        if self.compression != pb.NONE and body:
+            payload = self._compress(self.compression, body)
+            metadata += (b"\x40", encode_number(self.compression), b"\x48")
+            metadata.append(encode_number(len(body)))
+        highest = b""
+        if num_messages > 1:
+            highest = encode_number(first_sequence_id + num_messages - 1)
+            metadata += (b"\x58", encode_number(num_messages))
+            command += (b"\x30", highest)
+        metadata.append(self._version)
+        if highest:
+            metadata += (b"\xc0\x01", highest)
+        return frame_head(b"".join(command), b"".join(metadata), payload), payload
+
+    def _singles(
+        self,
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes] | None,
+        first_sequence_id: int,
+        publish_time: int,
+    ) -> Sends:
+        behind_id = b"\x18" + encode_number(publish_time)
+        parts: list[bytes] = []
+        sizes: list[int] = []
+        index = 0
+        for run in number_runs(first_sequence_id, len(payloads)):
+            stop = index + len(run)
+            command = self._producer + run[0] + _ONE_MESSAGE
+            command_head = _SEND + bytes((len(command),)) + self._producer
+            command_size = len(_SEND) + 1 + len(command)
+            # Of the metadata of a message without a key.
+            size = len(self._name) + len(run[0]) + len(behind_id) + len(self._version)
+            fixed = _FRAMING + command_size + size
+            own = payloads[index:stop]
+            if keys is None:
+                self._plain_run(
+                    parts, run, own, behind_id + self._version, size, (command_head, command_size)
+                )
+                sizes += [4 + fixed + len(payload) for payload in own]
+            else:
+                own_keys = keys[index:stop]
+                sizes += self._keyed_run(
+                    parts, run, own, own_keys, behind_id, size, (command_head, command_size)
+                )
+            index = stop
+        return Sends(b"".join(parts), array("q", accumulate(sizes)))
+
+    def _plain_run(
+        self,
+        parts: list[bytes],
+        run: list[bytes],
+        payloads: Sequence[bytes],
+        behind_id: bytes,
+        metadata_size: int,
+        command: tuple[bytes, int],
+    ) -> None:
+        """Add the frames of messages without keys, whose ids have the same number of digits."""
+        command_head, command_size = command
+        fixed = _FRAMING + command_size + metadata_size
+        before_id = _U32.pack(metadata_size) + self._name
+        behind_command = _ONE_MESSAGE + _MAGIC
+        heads: dict[int, bytes] = {}
+        pack, checksum = _U32.pack, extend_crc32c
+        for digits, payload in zip(run, payloads, strict=True):
+            size = len(payload)
+            head = heads.get(size)
+            if head is None:
+                head = heads[size] = _SIZES.pack(fixed + size, command_size) + command_head
+            body = before_id + digits + behind_id + payload
+            parts += (head, digits, behind_command, pack(checksum(body)), body)
+
+    def _keyed_run(
+        self,
+        parts: list[bytes],
+        run: list[bytes],
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes],
+        behind_id: bytes,
+        metadata_size: int,
+        command: tuple[bytes, int],
+    ) -> list[int]:
+        """As `_plain_run`, for messages with keys; return the sizes of their frames."""
+        command_head, command_size = command
+        behind_command = _ONE_MESSAGE + _MAGIC
+        version = self._version
+        around: dict[int, tuple[bytes, bytes, int]] = {}
+        pack, checksum = _U32.pack, extend_crc32c
+        sizes: list[int] = []
+        for digits, payload, key in zip(run, payloads, keys, strict=True):
+            found = around.get(len(key))
+            if found is None:
+                tag = b"\x32" + encode_number(len(key))
+                size = metadata_size + len(tag) + len(key)
+                before_id = pack(size) + self._name
+                found = around[len(key)] = (
+                    before_id,
+                    behind_id + tag,
+                    _FRAMING + command_size + size,
+                )
+            before_id, before_key, fixed = found
+            fixed += len(payload)
+            body = b"".join((before_id, digits, before_key, key, version, payload))
+            parts += (
+                _SIZES.pack(fixed, command_size),
+                command_head,
+                digits,
+                behind_command,
+                pack(checksum(body)),
+                body,
+            )
+            sizes.append(4 + fixed)
+        return sizes
+
+
+def frame_head(send: bytes, metadata: bytes, payload: Buffer) -> bytes:
+    """Return what precedes the payload in a frame: the command with the body `send`, and so on."""
+    command = _SEND + encode_number(len(send)) + send
+    sized = _U32.pack(len(metadata)) + metadata
+    checksum = extend_crc32c(payload, extend_crc32c(sized))
+    total = _FRAMING + len(command) + len(metadata) + len(payload)
+    return b"".join((_SIZES.pack(total, len(command)), command, _MAGIC, _U32.pack(checksum), sized))
+
+
+# --- one entry ----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class OutgoingEntry:
+    """One entry to be: a batch of messages, or a single message.
+
+    `body` is uncompressed; if it holds sequence ids, it is a function of the first one, which is
+    called once, when that is known. `num_messages` is None for a message that is not in a batch.
+    `sequence_ids` are the lowest and the highest if the caller chooses them itself. Of a batch
+    the key fields are those of its first message; `event_time`, `properties`, `deliver_at`
+    (ms since the epoch) and `null_value` are for a single message only. `callback` is the
+    sender's own.
+    """
+
+    body: Buffer | Callable[[int], Buffer]
+    num_messages: int | None = None
+    sequence_ids: tuple[int, int] | None = None
+    partition_key: str | None = None
+    key_is_base64: bool = False
+    ordering_key: bytes | None = None
+    properties: Sequence[tuple[str, str]] = ()
+    event_time: int = 0
+    deliver_at: int = 0
+    null_value: bool = False
+    null_key: bool = False
+    replicate_to: Sequence[str] = ()
+    schema_version: bytes | None = None
+    txn: TxnId | None = None
+    callback: Callable[..., None] | None = None
+
+    @property
+    def count(self) -> int:
+        """Messages that the entry holds."""
+        return 1 if self.num_messages is None else self.num_messages
+
+
+@dataclass(slots=True)
+class SendLimits:
+    """What an entry is held against when it is encoded, fixed while a producer is open.
+
+    With `chunking` a message goes in chunks if it has more than `chunk_size` bytes (0: no such
+    bound), or more than the broker takes.
+    """
+
+    producer_name: str
+    producer_id: int
+    max_message_size: int
+    compression: int = pb.NONE
+    schema_version: bytes = b""
+    chunking: bool = False
+    chunk_size: int = 0
+    topic: str | None = None
+    compress: Compress = _CODECS.compress
+
+
+class EncodedSend(NamedTuple):
+    """The frame of one entry, or of one chunk of it: of a message in chunks only the last counts.
+
+    `size` are the bytes of metadata and payload, which the broker limits.
+    """
+
+    buffers: list[Buffer]
+    size: int
+    sequence_id: int
+    highest_sequence_id: int
+    num_messages: int = 1
+    chunk: int | None = None
+    is_last: bool = True
+
+
+def encode_entry(
+    entry: OutgoingEntry, first_sequence_id: int, limits: SendLimits, publish_time: int
+) -> Iterator[EncodedSend]:
+    """Yield the frames of an entry: one, or one for each chunk, which is a copy of its part.
+
+    `publish_time` is in milliseconds. Raises MessageTooLarge, before anything is yielded, for
+    what does not fit the broker's maximum message size, and InvalidRow for text that UTF-8 cannot
+    express.
+    """
+    highest = first_sequence_id + entry.count - 1
+    if entry.sequence_ids is not None:
+        highest = entry.sequence_ids[1]
+    body = entry.body(first_sequence_id) if callable(entry.body) else entry.body
+    metadata = _metadata(entry, first_sequence_id, highest, limits, publish_time)
+    payload: Buffer = body
+    if limits.compression != pb.NONE and len(body):
+        payload = limits.compress(limits.compression, body)
+        metadata.compression = limits.compression
+        metadata.uncompressed_size = len(body)
+    encoded = _serialize(metadata, limits)
+    size = len(encoded) + len(payload)
+    can_chunk = limits.chunking and entry.num_messages is None
+    wants_chunks = can_chunk and 0 < limits.chunk_size < len(payload)
+    if size <= limits.max_message_size and not wants_chunks:
+        command = _send_command(entry, first_sequence_id, highest, limits)
+        buffers = encode_payload_command(command, encoded, payload)
+        yield EncodedSend(buffers, size, first_sequence_id, highest, entry.count)
+    elif can_chunk:
+        yield from _chunks(entry, metadata, payload, limits)
+    else:
+        raise _too_large(size, len(encoded), limits, entry)
+
+
+def _metadata(
+    entry: OutgoingEntry, sequence_id: int, highest: int, limits: SendLimits, publish_time: int
+) -> pb.MessageMetadata:
+    metadata = pb.MessageMetadata(
+        producer_name=limits.producer_name, sequence_id=sequence_id, publish_time=publish_time
+    )
+    if entry.num_messages is not None:
+        metadata.num_messages_in_batch = entry.num_messages
+        metadata.highest_sequence_id = highest
+    schema_version = entry.schema_version
+    if schema_version is None:
+        schema_version = limits.schema_version
+    if schema_version:
+        metadata.schema_version = schema_version
+    if entry.txn is not None:
+        metadata.txnid_most_bits = entry.txn.most_bits
+        metadata.txnid_least_bits = entry.txn.least_bits
+    try:
+        _set_message_fields(metadata, entry)
+    except (ValueError, TypeError) as error:
+        raise InvalidRow(
+            f"a message's key, property or time cannot be sent: {error}",
+            "Keys and properties are text that UTF-8 can express, times are not negative.",
+            topic=limits.topic,
+        ) from None
+    return metadata
+
+
+def _set_message_fields(metadata: pb.MessageMetadata, entry: OutgoingEntry) -> None:
+    if entry.partition_key is not None:
+        metadata.partition_key = entry.partition_key
+        if entry.key_is_base64:
+            metadata.partition_key_b64_encoded = True
+    if entry.null_key:
+        metadata.null_partition_key = True
+    if entry.ordering_key is not None:
+        metadata.ordering_key = entry.ordering_key
+    for name, value in entry.properties:
+        metadata.properties.add(key=name, value=value)
+    if entry.event_time:
+        metadata.event_time = entry.event_time
+    if entry.deliver_at:
+        metadata.deliver_at_time = entry.deliver_at
+    if entry.null_value:
+        metadata.null_value = True
+    metadata.replicate_to.extend(entry.replicate_to)
+
+
+def _send_command(
+    entry: OutgoingEntry,
+    sequence_id: int,
+    highest: int,
+    limits: SendLimits,
+    *,
+    is_chunk: bool | None = None,
+) -> pb.BaseCommand:
+    batched = entry.num_messages is not None
+    return commands.send(
+        limits.producer_id,
+        sequence_id,
+        entry.count,
+        # Without it a broker that deduplicates remembers a batch by its lowest id alone.
+        highest_sequence_id=highest if batched else None,
+        txn=entry.txn,
+        is_chunk=is_chunk,
+    )
+
+
+def _chunks(
+    entry: OutgoingEntry,
+    metadata: pb.MessageMetadata,
+    payload: Buffer,
+    limits: SendLimits,
+) -> Iterator[EncodedSend]:
+    if len(payload) > _MAX_INT32:
+        raise _too_large(len(payload), 0, limits, entry, "2 GiB, the most that chunks can hold")
+    metadata.uuid = f"{limits.producer_name}-{metadata.sequence_id}"
+    overhead = metadata.ByteSize() + _CHUNK_FIELDS
+    room = limits.max_message_size - overhead
+    if room <= 0:
+        raise _too_large(overhead, overhead, limits, entry)
+    parts = split_message(payload, min(room, limits.chunk_size or room))
+    metadata.num_chunks_from_msg = len(parts)
+    metadata.total_chunk_msg_size = len(payload)
+    sequence_id = metadata.sequence_id
+    command = _send_command(entry, sequence_id, sequence_id, limits, is_chunk=True)
+    for number, part in enumerate(parts):
+        metadata.chunk_id = number
+        last = number == len(parts) - 1
+        encoded = _serialize(metadata, limits)
+        # A view would keep the whole message in memory until its last chunk is acknowledged.
+        buffers = encode_payload_command(command, encoded, bytes(part))
+        size = len(encoded) + len(part)
+        yield EncodedSend(
+            buffers, size, sequence_id, sequence_id, 1 if last else 0, chunk=number, is_last=last
+        )
+
+
+def _serialize(metadata: pb.MessageMetadata, limits: SendLimits) -> bytes:
+    try:
+        return metadata.SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise InvalidRow(
+            f"the message's metadata cannot be sent: {error}",
+            topic=limits.topic,
+        ) from None
+
+
+def _too_large(
+    size: int,
+    metadata_size: int,
+    limits: SendLimits,
+    entry: OutgoingEntry,
+    most: str | None = None,
+) -> MessageTooLarge:
+    what = "a message" if entry.num_messages is None else f"a batch of {entry.count} messages"
+    limit = most or f"{limits.max_message_size} bytes, the most that the broker takes"
+    return MessageTooLarge(
+        f"{what} has {size} bytes ({metadata_size} of them metadata, keys and properties), which "
+        f"is more than {limit}",
+        "Make it smaller, compress it, set chunkingEnabled (without batching), or raise the "
+        "broker's maxMessageSize.",
+        topic=limits.topic,
+    )
