@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from pulsar_spark.client.schemas import Schema
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import as_text
 
 AnyMetadata = pb.MessageMetadata | pb.SingleMessageMetadata
 
@@ -94,7 +95,10 @@ MessageId.latest = MessageId.wrap(wire.LATEST)
 
 
 class Message:
-    """A message that was received. Missing keys are empty, missing times 0."""
+    """A message that was received. Missing keys are empty, missing times 0.
+
+    Where a producer wrote text that is not UTF-8, replacement characters stand for it.
+    """
 
     __slots__ = ("_entry", "_id", "_own", "_payload", "_redelivery_count", "_schema", "_topic")
 
@@ -133,12 +137,12 @@ class Message:
         """The properties; of a name that comes twice, the first value."""
         found: dict[str, str] = {}
         for pair in self._own.properties:
-            found.setdefault(pair.key, pair.value)
+            found.setdefault(as_text(pair.key), as_text(pair.value))
         return found
 
     def partition_key(self) -> str:
         """The key: of one that is bytes, the base64 text."""
-        return self._own.partition_key
+        return as_text(self._own.partition_key)
 
     def ordering_key(self) -> str:
         """The ordering key as text; bytes that are not UTF-8 become lone surrogates."""
@@ -170,7 +174,7 @@ class Message:
 
     def producer_name(self) -> str:
         """The name of the producer."""
-        return self._entry.producer_name
+        return as_text(self._entry.producer_name)
 
     def encryption_context(self) -> None:
         """None: what is encrypted is not received."""

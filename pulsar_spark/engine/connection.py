@@ -27,7 +27,6 @@ from pulsar_spark.engine.addresses import BrokerAddress
 from pulsar_spark.engine.auth import AuthProvider, NoAuth, forms_of
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.requests import (
-    ANSWERS,
     Request,
     RequestTable,
     asked_consumer,
@@ -58,6 +57,7 @@ from pulsar_spark.protocol.events import (
 )
 from pulsar_spark.protocol.frames import BODY_FIELDS, Buffer, MessageBlock
 from pulsar_spark.protocol.states import Role
+from pulsar_spark.protocol.validation import ANSWERS, check_body
 
 logger = logging.getLogger(__name__)
 
@@ -545,11 +545,15 @@ class ClientConnection:
         error: PulsarError | None = error_in(body, self.address.logical, self._secrets)
         if error is not None and not self._ready.done():
             raise error
+        if error is None:
+            error = self._unbelievable(kind, body)
         with self._mutex:
             request = self._requests.get(body.request_id)
             fits = request is not None and kind in request.answers
             # A producer that has to wait for its turn gets a second answer to its request.
-            waits = fits and kind == _T.PRODUCER_SUCCESS and not body.producer_ready
+            waits = (
+                fits and error is None and kind == _T.PRODUCER_SUCCESS and not body.producer_ready
+            )
             if request is not None and not waits:
                 self._requests.take(body.request_id)
         if request is None:
@@ -562,6 +566,13 @@ class ClientConnection:
             request.set_exception(error)
         elif not waits:
             request.set_result(body)
+
+    def _unbelievable(self, kind: int, body: Any) -> PulsarError | None:
+        try:
+            check_body(kind, body)
+        except RemoteProtocolError as error:
+            return error.with_context(broker=self.address.logical)
+        return None
 
     def _wrong_answer(self, request: Request, kind: int) -> RemoteProtocolError:
         name = pb.BaseCommand.Type.Name(kind)

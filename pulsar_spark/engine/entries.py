@@ -23,6 +23,7 @@ from pulsar_spark.protocol.chunks import ChunkAssembler, DiscardedMessage, Disca
 from pulsar_spark.protocol.compression import codec_of
 from pulsar_spark.protocol.frames import Buffer, MessageReceived, PayloadParts, parse_payload
 from pulsar_spark.protocol.message_id import MessageId, Position
+from pulsar_spark.protocol.validation import check_id
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class ReceivedEntry:
         self.ledger_id = message_id.ledgerId
         self.entry_id = message_id.entryId
         self.partition = message_id.partition
-        self.redelivery_count = command.redelivery_count
+        self.redelivery_count = _signed_int(command.redelivery_count)
         self.metadata = parts.metadata
         self.broker_entry_metadata = parts.broker_entry_metadata
         self.payload = payload
@@ -155,6 +156,11 @@ class EntryDecoder:
         message_id = message.command.message_id
         key = (message_id.ledgerId, message_id.entryId)
         self.lone_chunk = None
+        # Such an id would lie behind every end, and end the range.
+        try:
+            check_id(message_id, is_stored=True)
+        except RemoteProtocolError as error:
+            raise CorruptMessage(error.what, topic=self.topic) from error
         if key < self.position[:2]:
             self.messages = _count_leniently(message)
             return None
@@ -259,6 +265,11 @@ class EntryDecoder:
             min(times),
             self._crowded_out.pop(metadata.uuid, None),
         )
+
+
+def _signed_int(number: int) -> int:
+    # Java keeps the wire's unsigned numbers as signed ones.
+    return number - 2**32 if number >= 2**31 else number
 
 
 def _is_last(metadata: pb.MessageMetadata) -> bool:

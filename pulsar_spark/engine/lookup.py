@@ -188,11 +188,6 @@ class Lookup:
             yield from session.subscribe(deadline)
             answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
             last = MessageId.from_pb(answer.last_message_id)
-            if last.ledger_id < -1 or last.entry_id < -1:
-                raise RemoteProtocolError(
-                    "the broker named a last message with impossible numbers",
-                    broker=connection.address.logical,
-                )
             if last.entry_id < 0:
                 yield from session.confirm(deadline)
         return last

@@ -34,6 +34,7 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock, MessageReceived, parse_payload
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
+from pulsar_spark.protocol.validation import check_id
 
 T = TypeVar("T")
 
@@ -337,6 +338,7 @@ def _behind(marked: pb.MessageIdData) -> Position:
 def _describe(message: MessageReceived, position: Position) -> FoundEntry:
     message_id = MessageId.from_pb(message.command.message_id)
     try:
+        check_id(message.command.message_id, is_stored=True)
         parts = parse_payload(message.payload, verify=False)
     except RemoteProtocolError as error:
         raise CorruptMessage(error.what, message_id=message_id) from error

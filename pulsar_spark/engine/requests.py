@@ -26,13 +26,6 @@ MAX_REQUESTS = 50_000
 
 _T = pb.BaseCommand
 
-ANSWERS = frozenset(
-    number
-    for name, number in pb.BaseCommand.Type.items()
-    if name.endswith(("_RESPONSE", "_SUCCESS")) and number != _T.AUTH_RESPONSE
-) | {_T.SUCCESS, _T.ERROR}
-"""Types of the commands that answer a request."""
-
 
 @cache
 def answers_to(kind: int) -> frozenset[int]:

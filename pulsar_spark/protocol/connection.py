@@ -32,6 +32,7 @@ from pulsar_spark.protocol.frames import (
     encode_raw_payload_command,
 )
 from pulsar_spark.protocol.states import Conversation, Role, State
+from pulsar_spark.protocol.validation import ANSWERS, check_body
 
 MAX_MESSAGE_SIZE_LIMIT = 256 * 1024 * 1024
 """No broker is believed that announces larger messages than this; bytes."""
@@ -152,6 +153,8 @@ class Connection:
     def _receive_frame(self, frame: Frame) -> None:
         command = frame.command
         kind = command.type
+        if kind not in ANSWERS:
+            check_body(kind, getattr(command, BODY_FIELDS[kind]))
         if not self.conversation.apply(self.role.peer, command):
             return
         if frame.payload is not None:

@@ -65,7 +65,16 @@ class MessageId:
         )
 
     def to_pb(self) -> pb.MessageIdData:
-        """Return the id as MessageIdData; fields at their default are left out."""
+        """Return the id as MessageIdData; fields at their default are left out.
+
+        Raises InvalidMessageId if a number is out of range.
+        """
+        if (
+            max(self.ledger_id, self.entry_id) > _MAX_LONG
+            or max(self.partition, self.batch_index, self.batch_size) > _MAX_INT
+            or min(self.ledger_id, self.entry_id) < -1
+        ):
+            raise InvalidMessageId(f"{self} has a number that no message id can have")
         data = pb.MessageIdData(
             ledgerId=self.ledger_id & _UNSIGNED, entryId=self.entry_id & _UNSIGNED
         )

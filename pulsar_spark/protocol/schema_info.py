@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import NamedTuple
 
-from google.protobuf.unknown_fields import UnknownFieldSet
-
-from pulsar_spark.errors import ProtocolError
+from pulsar_spark.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.compression import hidden_number
 
 _TYPE_FIELD = 4  # of Schema
 _SIZE = Struct(">I")
@@ -92,29 +91,43 @@ class SchemaInfo:
 
     @classmethod
     def from_pb(cls, data: pb.Schema) -> SchemaInfo:
-        """Return what a Schema message holds."""
-        number = data.type
+        """Return what a Schema message holds; raises RemoteProtocolError if it is no text."""
         # A type that is newer than this package is not in the field itself.
-        unknown = UnknownFieldSet(data)
-        for index in range(len(unknown)):
-            if unknown[index].field_number == _TYPE_FIELD:
-                number = int(unknown[index].data)
-        properties = {pair.key: pair.value for pair in data.properties}
-        return cls(number, data.name, data.schema_data, properties)
+        hidden = hidden_number(data, _TYPE_FIELD)
+        number = data.type if hidden is None else hidden
+        properties = {_text(pair.key): _text(pair.value) for pair in data.properties}
+        return cls(number, _text(data.name), data.schema_data, properties)
 
     def to_pb(self) -> pb.Schema:
-        """Return the message that registers this schema or asks for it."""
-        return pb.Schema(
-            name=self.name,
-            schema_data=self.schema_data,
-            type=self.type,
-            properties=[pb.KeyValue(key=k, value=v) for k, v in self.properties.items()],
-        )
+        """Return the message that registers this schema or asks for it.
+
+        Raises LocalProtocolError for a type that this package does not know, or text that UTF-8
+        cannot express.
+        """
+        try:
+            return pb.Schema(
+                name=self.name,
+                schema_data=self.schema_data,
+                type=self.type,
+                properties=[pb.KeyValue(key=k, value=v) for k, v in self.properties.items()],
+            )
+        except ValueError:
+            raise LocalProtocolError(
+                f"a schema of the type {self.type_name} cannot be registered: its type is not "
+                "known, or a text in it is not Unicode"
+            ) from None
 
     @property
     def type_name(self) -> str:
         """The type as people know it, such as INT32, AVRO or KEY_VALUE."""
         return _TYPE_NAMES.get(self.type, f"schema type {self.type}")
+
+
+def _text(text: str | bytes) -> str:
+    # Protobuf hands out bytes where a string is not UTF-8.
+    if isinstance(text, bytes):
+        raise RemoteProtocolError("the name or a property of a schema is not text in UTF-8")
+    return text
 
 
 class KeyValueSchema(NamedTuple):

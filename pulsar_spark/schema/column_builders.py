@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.protocol.batches import UnpackedBatch
+from pulsar_spark.protocol.batches import UnpackedBatch, as_text
 from pulsar_spark.protocol.message_id import MessageId
 from pulsar_spark.schema import column_names as names
 from pulsar_spark.schema.arrow_arrays import binaries, integers, make, repeated, strings
@@ -172,7 +172,7 @@ def indexes(runs: Runs) -> pa.Array:
         # It is that of the entry's last message.
         count = 1 if run.batch is None else run.batch.count
         first = metadata.index - (count - 1)
-        pieces.values([first + row for row in run.rows])
+        pieces.values([_signed(first + row) for row in run.rows])
     return pieces.finish()
 
 
@@ -247,7 +247,7 @@ def properties(runs: Runs) -> pa.Array:
         for row in run.rows:
             metadata = run.entry.metadata if extras is None else extras.get(row)
             if metadata is not None and metadata.properties:
-                found = {_text(item.key): _text(item.value) for item in metadata.properties}
+                found = {as_text(item.key): as_text(item.value) for item in metadata.properties}
                 all_keys.extend(found)
                 all_values.extend(found.values())
             offsets.append(len(all_keys))
@@ -262,11 +262,6 @@ def _empty_maps(count: int) -> pa.Array:
     zeros = pa.py_buffer(bytes(4 * (count + 1)))
     offsets = pa.Array.from_buffers(pa.int32(), count + 1, [None, zeros])
     return pa.MapArray.from_arrays(offsets, strings([]), strings([]))
-
-
-def _text(text: str | bytes) -> str:
-    # Protobuf hands out bytes where a string field is not UTF-8.
-    return text if isinstance(text, str) else text.decode("utf-8", "replace")
 
 
 def sequence_ids(runs: Runs) -> pa.Array:
@@ -326,8 +321,8 @@ def _per_entry(
 
 
 def _signed(number: int) -> int:
-    # Java keeps the wire's unsigned numbers as signed ones.
-    return number - 2**64 if number > _MAX_LONG else number
+    # Java keeps the wire's unsigned numbers as signed ones, and counts beyond their end.
+    return (number + 2**63) % 2**64 - 2**63 if number > _MAX_LONG else number
 
 
 def _publish_micros(entry: ReceivedEntry) -> int:
@@ -340,7 +335,7 @@ def _schema_version(entry: ReceivedEntry) -> bytes | None:
 
 def _replicated_from(entry: ReceivedEntry) -> str | None:
     metadata = entry.metadata
-    return _text(metadata.replicated_from) if metadata.HasField("replicated_from") else None
+    return as_text(metadata.replicated_from) if metadata.HasField("replicated_from") else None
 
 
 BUILDERS: dict[str, Callable[[Runs], pa.Array]] = {
@@ -354,7 +349,9 @@ BUILDERS: dict[str, Callable[[Runs], pa.Array]] = {
     names.LEDGER_ID: _per_entry(pa.int64(), lambda entry: entry.ledger_id),
     names.ENTRY_ID: _per_entry(pa.int64(), lambda entry: entry.entry_id),
     names.BATCH_INDEX: batch_indexes,
-    names.PRODUCER_NAME: _per_entry(pa.string(), lambda entry: _text(entry.metadata.producer_name)),
+    names.PRODUCER_NAME: _per_entry(
+        pa.string(), lambda entry: as_text(entry.metadata.producer_name)
+    ),
     names.SEQUENCE_ID: sequence_ids,
     names.ORDERING_KEY: ordering_keys,
     names.SCHEMA_VERSION: _per_entry(_BYTES, _schema_version),

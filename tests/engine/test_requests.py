@@ -5,7 +5,7 @@ import time
 import pytest
 
 from pulsar_spark.engine import requests
-from pulsar_spark.engine.requests import ANSWERS, Request, RequestTable, answers_to, error_in, fail
+from pulsar_spark.engine.requests import Request, RequestTable, answers_to, error_in, fail
 from pulsar_spark.errors import (
     BrokerError,
     ConnectionLost,
@@ -14,6 +14,7 @@ from pulsar_spark.errors import (
     TopicNotFound,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.validation import ANSWERS
 
 
 def test_ids_are_never_used_twice() -> None:

@@ -113,3 +113,16 @@ def test_the_codec_is_told_also_where_protobuf_hides_it(codec: int) -> None:
     assert codec_of(metadata) == pb.NONE
     data = metadata.SerializeToString() + bytes((0x40, codec)) + b"\xa0\x1f\x07"
     assert codec_of(pb.MessageMetadata.FromString(data)) == codec
+
+
+@pytest.mark.fault(30, 31, 38)
+@pytest.mark.parametrize(
+    "field", ["42026162", "4500000063", "410000000000000063", "434005" + "44"], ids=len
+)
+def test_a_codec_field_of_another_wire_type_is_another_field(field: str) -> None:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+    metadata.compression = pb.LZ4
+    data = metadata.SerializeToString() + bytes.fromhex(field)
+    assert codec_of(pb.MessageMetadata.FromString(data)) == pb.LZ4
+    data += b"\x40\x63"
+    assert codec_of(pb.MessageMetadata.FromString(data)) == 99

@@ -191,3 +191,21 @@ def test_positions_survive_text_and_pickle(ledger: int, entry: int, index: int) 
 def test_other_text_is_no_position(text: str) -> None:
     with pytest.raises(InvalidMessageId):
         Position.parse(text)
+
+
+@pytest.mark.parametrize(
+    "message_id",
+    [
+        MessageId(MAX + 1, 0),
+        MessageId(0, MAX + 1),
+        MessageId(-2, 0),
+        MessageId(0, -2),
+        MessageId(0, 0, 2**31),
+        MessageId(0, 0, 0, 2**31),
+        MessageId(0, 0, 0, 0, 2**31),
+        MessageId(0, 0, first_chunk=MessageId(MAX + 1, 0)),
+    ],
+)
+def test_numbers_out_of_range_are_not_written(message_id: MessageId) -> None:
+    with pytest.raises(InvalidMessageId, match="number that no message id can have"):
+        message_id.serialize()

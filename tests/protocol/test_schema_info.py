@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.errors import ProtocolError
+from pulsar_spark.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import (
     BYTES,
@@ -174,3 +174,33 @@ def test_damaged_key_value_properties_are_refused(name: str, value: str) -> None
     with pytest.raises(ProtocolError) as caught:
         split_key_value(info)
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.fault(30, 31, 44)
+@pytest.mark.parametrize("field", ["22026162", "2500000063", "210000000000000063", "23200524"])
+def test_a_type_of_another_wire_type_is_another_field(field: str) -> None:
+    data = INT32.to_pb().SerializeToString() + bytes.fromhex(field)
+    assert SchemaInfo.from_pb(pb.Schema.FromString(data)) == INT32
+
+
+@pytest.mark.fault(31, 44)
+@pytest.mark.parametrize("field", ["0a02fffe", "2a080a02fffe12026162", "2a080a02616212" + "02fffe"])
+def test_a_schema_with_text_that_is_not_utf_8_is_refused(field: str) -> None:
+    data = INT32.to_pb().SerializeToString() + bytes.fromhex(field)
+    with pytest.raises(RemoteProtocolError, match="not text in UTF-8"):
+        SchemaInfo.from_pb(pb.Schema.FromString(data))
+
+
+@pytest.mark.fault(44)
+@pytest.mark.parametrize(
+    "info",
+    [
+        SchemaInfo(99),
+        SchemaInfo(2**64 - 1),
+        SchemaInfo(pb.Schema.String, "\ud800"),
+        SchemaInfo(pb.Schema.String, properties={"\ud800": "a"}),
+    ],
+)
+def test_a_schema_that_cannot_be_said_is_an_error_of_our_own(info: SchemaInfo) -> None:
+    with pytest.raises(LocalProtocolError, match="cannot be registered"):
+        info.to_pb()

@@ -186,3 +186,12 @@ def test_names_survive_pickling() -> None:
 )
 def test_topics_hash_is_that_of_java(names: list[str], expected: str) -> None:
     assert topics_hash(names) == topics_hash(reversed(names)) == expected
+
+
+@pytest.mark.fault(31, 65)
+@pytest.mark.parametrize(
+    "text", [b"", b"\xff\xfe", b"persistent://public/default/t", b"\xff" * 50_000]
+)
+def test_bytes_are_no_name(text: bytes) -> None:
+    with pytest.raises(InvalidTopicName):
+        TopicName.parse(text)

@@ -1,0 +1,99 @@
+"""What a received command must say beyond being well-formed protobuf.
+
+Numbers on the wire have more room than Pulsar's own: ids are unsigned there and Java's signed
+`long` in truth, of which only -1 has a meaning below zero. And protobuf hands out bytes where a
+string is not UTF-8. Both are refused here, once, before any field is used. Texts of errors and
+lists of topics are left to those who read them: a part that makes no sense spoils no other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from pulsar_spark.errors import RemoteProtocolError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.frames import BODY_FIELDS
+
+_T = pb.BaseCommand
+_MAX_LONG = 2**63 - 1
+_NONE = 2**64 - 1  # -1, which says that there is no such message
+
+# `message` and `error_message` tell people what went wrong; `topics` are names, each for itself.
+_LENIENT_FIELDS = frozenset(("message", "error_message", "topics"))
+
+# Fields that name a message, by the commands that answer with one.
+_IDS = {
+    _T.SEND_RECEIPT: ("message_id",),
+    _T.GET_LAST_MESSAGE_ID_RESPONSE: ("last_message_id", "consumer_mark_delete_position"),
+}
+
+
+ANSWERS = frozenset(
+    number
+    for name, number in _T.Type.items()
+    if name.endswith(("_RESPONSE", "_SUCCESS")) and number != _T.AUTH_RESPONSE
+) | {_T.SUCCESS, _T.ERROR}
+"""Types of the commands that answer a request: one that is not believed fails that request only,
+where any other fails its connection."""
+
+
+def check_body(kind: int, body: Any) -> None:
+    """Raise RemoteProtocolError for text that is not UTF-8, or a number that cannot be meant.
+
+    `kind` is the type of the command that `body` is the own message of.
+    """
+    if kind in _WITH_TEXT:
+        _check_text(body, kind)
+    if kind in _IDS:
+        for field in _IDS[kind]:
+            check_id(getattr(body, field))
+    elif kind == _T.PRODUCER_SUCCESS and body.last_sequence_id < -1:
+        raise RemoteProtocolError(f"the last sequence id of a producer is {body.last_sequence_id}")
+
+
+def check_id(message_id: pb.MessageIdData, *, is_stored: bool = False) -> None:
+    """Raise RemoteProtocolError for an id below -1, or with `is_stored` below 0."""
+    for number in (message_id.ledgerId, message_id.entryId):
+        if number > _MAX_LONG and (is_stored or number != _NONE):
+            raise RemoteProtocolError(
+                f"{message_id.ledgerId}:{message_id.entryId} cannot be where a message is stored"
+            )
+
+
+def _check_text(message: Message, kind: int) -> None:
+    for field, value in message.ListFields():
+        if field.name in _LENIENT_FIELDS:
+            continue
+        if field.type == FieldDescriptor.TYPE_STRING:
+            values: Any = value if not isinstance(value, (str, bytes)) else (value,)
+            if any(isinstance(text, bytes) for text in values):
+                raise RemoteProtocolError(
+                    f"{field.name} of {_T.Type.Name(kind)} is not text in UTF-8"
+                )
+        elif field.message_type is not None and _has_text(field.message_type):
+            for part in (value,) if isinstance(value, Message) else value:
+                _check_text(part, kind)
+
+
+def _has_text(descriptor: Descriptor, within: frozenset[str] = frozenset()) -> bool:
+    within |= {descriptor.full_name}
+    return any(
+        field.type == FieldDescriptor.TYPE_STRING
+        or (
+            field.message_type is not None
+            and field.message_type.full_name not in within
+            and _has_text(field.message_type, within)
+        )
+        for field in descriptor.fields
+    )
+
+
+# Commands that carry payloads, and FLOW, ACK and receipts, come by the million and have none.
+_WITH_TEXT = frozenset(
+    number
+    for number, name in BODY_FIELDS.items()
+    if number != _T.ACK and _has_text(getattr(_T(), name).DESCRIPTOR)
+)
