@@ -124,6 +124,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", choices=names, default=names, help="some shapes")
     parser.add_argument("--operations", nargs="*", choices=OPERATIONS, default=OPERATIONS)
     parser.add_argument("--quick", action="store_true", help=f"read and write {QUICK} alone")
+    parser.add_argument("--alone", action="store_true", help="leave out others than ours")
     parser.add_argument("--scala", help="Python of an environment with the Scala connector")
     parser.add_argument("--kafka", help="Python of an environment with Spark, to read Kafka with")
     parser.add_argument("--kafka-jars", type=Path, help="folder of jars; see benchmarks/kafka.py")
@@ -146,7 +147,7 @@ def started(arguments: argparse.Namespace) -> Iterator[Bench]:
             for name in implementations()
         }
         scala = stack.enter_context(SparkProcess(arguments.scala)) if arguments.scala else None
-        bench = Bench(broker, ours, scala)
+        bench = Bench(broker, ours, scala, alone=arguments.alone)
         if arguments.kafka:
             jars = arguments.kafka_jars
             other = stack.enter_context(contextlib.closing(KafkaBroker(jars)))

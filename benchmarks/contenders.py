@@ -78,6 +78,8 @@ class Bench:
     ours: dict[str, SparkProcess]
     scala: SparkProcess | None = None
     kafka: Kafka | None = None
+    alone: bool = False
+    """Leave out all that is not ours, but for the raw drain."""
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="pulsar-bench-")))
 
     @property
@@ -111,20 +113,29 @@ def check(workload: Workload, found: Mapping[str, int], only: tuple[str, ...] = 
 def readers(bench: Bench, workload: Workload, topic: str) -> dict[Contender, Run]:
     """Everything that reads a topic, checked once."""
     found: dict[Contender, Run] = {}
-    way = best_way(bench, workload, topic)
-    for columns in SCHEMAS:
-        found[Contender(OFFICIAL, columns, note=way)] = partial(
-            run_official, bench.broker.service_url, way, workload, topic, columns
-        )
+    if not bench.alone:
+        found |= _official(bench, workload, topic)
     for name, process in bench.ours.items():
         found |= _ours(bench, name, process, workload, topic)
-    found |= _trivial(bench, workload, topic)
+    if not bench.alone:
+        found |= _trivial(bench, workload, topic)
     found |= _scala(bench, workload, topic)
     found |= _kafka(bench, workload)
     names = partitions(topic, workload)
     sizes = wire_bytes(bench, workload, topic)
     found[Contender(DRAIN)] = partial(drain, bench.broker.service_url, names, sizes)
     return found
+
+
+def _official(bench: Bench, workload: Workload, topic: str) -> dict[Contender, Run]:
+    way = best_way(bench, workload, topic)
+    url = bench.broker.service_url
+    return {
+        Contender(OFFICIAL, columns, note=way): partial(
+            run_official, url, way, workload, topic, columns
+        )
+        for columns in SCHEMAS
+    }
 
 
 def best_way(bench: Bench, workload: Workload, topic: str) -> str:
@@ -268,9 +279,14 @@ def writers(bench: Bench, workload: Workload) -> dict[Contender, Run]:
         return run
 
     found: dict[Contender, Run] = {}
-    found[Contender(OFFICIAL, note="send_async")] = counted(
-        lambda topic: run_official(bench.broker.service_url, "write", workload, topic)
-    )
+    if not bench.alone:
+        found[Contender(OFFICIAL, note="send_async")] = counted(
+            lambda topic: run_official(bench.broker.service_url, "write", workload, topic)
+        )
+        found[Contender(TRIVIAL_SINK)] = partial(
+            bench.any.measure, "write", **_rows(workload), source="trivial",
+            options={"rows": str(workload.messages)},
+        )  # fmt: skip
     for name, process in bench.ours.items():
         write = partial(_write, bench, process, workload)
         with temporary_topic(bench.broker, workload) as topic:
@@ -278,10 +294,6 @@ def writers(bench: Bench, workload: Workload) -> dict[Contender, Run]:
             frame = {"source": "pulsar", "options": bench.options(topic)}
             check(workload, process.ask("sums", **frame))
         found[Contender(OURS, implementation=name)] = counted(write)
-    found[Contender(TRIVIAL_SINK)] = partial(
-        bench.any.measure, "write", **_rows(workload), source="trivial",
-        options={"rows": str(workload.messages)},
-    )  # fmt: skip
     return found
 
 
