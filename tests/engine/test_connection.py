@@ -266,7 +266,7 @@ def test_a_silent_peer_is_noticed() -> None:
         broker.sessions[0].reply = lambda data: []  # type: ignore[method-assign]
         started = time.monotonic()
         wait_until(lambda: connection.closed)
-        assert 0.2 < time.monotonic() - started
+        assert time.monotonic() - started > 0.2
         wait_until(lambda: handler.names == ["disconnect"])
         assert "silent" in str(handler.calls[0][1])
         connection.close()

@@ -105,10 +105,7 @@ def test_threads_end_when_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch
     ran = threading.Event()
     timers.call_later(0, ran.set)
     assert ran.wait(30)
-    deadline = time.monotonic() + 5
-    while timers.threads and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert timers.threads == 0
+    wait_until(lambda: timers.threads == 0, "the threads' end")
     again = threading.Event()
     timers.call_later(0, again.set)
     assert again.wait(30)
