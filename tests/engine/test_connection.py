@@ -618,6 +618,7 @@ def commands_bytes() -> bytes:
 
 
 @pytest.mark.fault(75)
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_forked_child_cannot_use_the_connection_and_does_it_no_harm() -> None:
     with ScriptedBroker() as broker:
         connection = connected(broker)

@@ -114,6 +114,7 @@ def test_what_is_not_built_is_refused_before_anything_connects() -> None:
 
 
 @pytest.mark.fault(75)
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_forked_child_is_told_to_make_its_own() -> None:
     with ScriptedBroker() as broker, ConnectionPool(broker.options()) as pool:
         connection = pool.get(broker.broker)
