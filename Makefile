@@ -16,8 +16,11 @@ SOAK_FLAGS ?=
 BENCH_FLAGS ?=
 
 VENV := .venv
+INSTALLED := $(VENV)/.installed-$(subst /,_,$(PYTHON))
 READY := $(VENV)/.ready-$(subst /,_,$(PYTHON))
 RUN := $(VENV)/bin/python
+PIP = $(RUN) -m pip install --quiet --disable-pip-version-check
+NATIVE := $(wildcard native/Cargo.* native/pyproject.toml native/*.pyi native/src/*.rs)
 
 CHECKED := $(wildcard pulsar_spark pyspark_pulsar.py tests tools benchmarks)
 
@@ -25,7 +28,8 @@ CHECKED := $(wildcard pulsar_spark pyspark_pulsar.py tests tools benchmarks)
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-matrix soak lint format bench broker proto clean
+.PHONY: help demo test test-slow test-matrix soak lint format bench broker proto native wheels \
+	clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,14 +71,28 @@ broker: $(READY) ## run the broker in memory on port 6650
 proto: $(READY) ## compile proto/PulsarApi.proto
 	$(RUN) -m tools.generate_proto
 
+native: $(INSTALLED) ## build and install the compiled implementation; needs cargo
+	$(PIP) --force-reinstall --no-deps ./native
+
+wheels: $(READY) ## build both distributions, sources and wheels, into dist/
+	$(RUN) -m build --outdir dist .
+	$(RUN) -m build --outdir dist native
+
 clean: ## remove the virtual environment and all that was built
-	rm -rf $(VENV) .venv-matrix build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) .venv-matrix build dist native/target *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -not -path './.git/*' -exec rm -rf {} +
 
 # Made anew when the dependencies change or when another interpreter is asked for.
-$(READY): pyproject.toml
+$(INSTALLED): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is needed")'
 	$(PYTHON) -m venv --clear $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(PIP) -e '.[dev]'
+	touch $@
+
+# The compiled implementation is built where it can be; PULSAR_SPARK_REQUIRE_NATIVE=1 insists on it.
+$(READY): $(INSTALLED) $(NATIVE)
+	@if command -v cargo > /dev/null && $(PIP) --force-reinstall --no-deps ./native; then :; \
+	elif [ -n "$$PULSAR_SPARK_REQUIRE_NATIVE" ]; then echo "make native: failed" >&2; exit 1; \
+	else echo "no compiled implementation (make native, with Rust's cargo): all runs in pure Python"; fi
 	touch $@

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
+from pulsar_spark.protocol.implementation import implementation
 from tests.support.pulsar_distribution import BrokerUnavailable, Distribution
 from tests.support.real_broker import OwnBroker, RealBroker, prepare, running_broker
 
@@ -55,7 +56,10 @@ _PREPARATION = pytest.StashKey[_Preparation]()
 def pytest_report_header() -> list[str]:
     """Say which versions these tests run with."""
     packages = ("pyspark", "pyarrow", "protobuf", "crc32c", "lz4", "pulsar-client")
-    return ["with: " + ", ".join(f"{name} {_version(name)}" for name in packages)]
+    return [
+        "with: " + ", ".join(f"{name} {_version(name)}" for name in packages),
+        f"implementation: {implementation()}",
+    ]
 
 
 def _version(package: str) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import platform
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from pulsar_spark import __version__
 from pulsar_spark.cli import broker, demo
 from pulsar_spark.errors import PulsarError
+from pulsar_spark.protocol.implementation import implementation
 
 _EPILOG = """\
 examples:
@@ -27,11 +31,29 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"pulsar_spark {__version__}")
+    top.add_argument("--version", action=_Versions, help="show which versions these are and exit")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in (demo, broker):
         module.add_parser(commands)
     return top
+
+
+class _Versions(argparse.Action):
+    """Tells what a report of a fault should begin with."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        try:
+            spark = version("pyspark")
+        except PackageNotFoundError:
+            spark = "not installed"
+        print(
+            f"pulsar_spark {__version__} (implementation: {implementation()}), "
+            f"Python {platform.python_version()}, PySpark {spark}"
+        )
+        parser.exit()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

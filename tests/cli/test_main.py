@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import platform
+from importlib.metadata import version
 
 import pytest
 
 from pulsar_spark import __version__
 from pulsar_spark.cli import main as cli
 from pulsar_spark.errors import ConnectError
+from pulsar_spark.protocol.implementation import implementation
 
 
 def test_the_help_names_every_command_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,10 +31,14 @@ def test_each_command_explains_itself(command: str, capsys: pytest.CaptureFixtur
     assert "options:" in capsys.readouterr().out
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
+def test_the_versions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
         cli.main(["--version"])
-    assert __version__ in capsys.readouterr().out
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for told in (f"pulsar_spark {__version__}", implementation(), platform.python_version()):
+        assert told in text
+    assert f"PySpark {version('pyspark')}" in text
 
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["broker", "--port", "many"]])

@@ -1,0 +1,474 @@
+//! Rows in the making, laid out as Arrow has them; knows nothing of Python.
+
+use crate::frame::Pair;
+use crate::wire::{put_base64, Result, Unusual};
+
+/// The last millisecond of the year 9999: neither Spark's SQL nor Python has later times.
+const LAST_MILLIS: u64 = 253_402_300_799_999;
+
+/// Which rows have a value. There are bits only from the first null on.
+#[derive(Default)]
+pub struct Validity {
+    bits: Vec<u8>,
+    len: usize,
+    pub nulls: usize,
+}
+
+impl Validity {
+    #[inline]
+    fn push(&mut self, valid: bool) {
+        if !valid && self.nulls == 0 {
+            self.bits.clear();
+            self.bits.resize(self.len / 8, 0xff);
+            if self.len % 8 > 0 {
+                self.bits.push((1 << (self.len % 8)) - 1);
+            }
+        }
+        if !valid || self.nulls > 0 {
+            if self.len % 8 == 0 {
+                self.bits.push(0);
+            }
+            if valid {
+                self.bits[self.len / 8] |= 1 << (self.len % 8);
+            } else {
+                self.nulls += 1;
+            }
+        }
+        self.len += 1;
+    }
+
+    fn truncate(&mut self, len: usize) {
+        if self.nulls > 0 {
+            let is_null = |row: &usize| self.bits[row / 8] >> (row % 8) & 1 == 0;
+            self.nulls -= (len..self.len).filter(is_null).count();
+            self.bits.truncate(len.div_ceil(8));
+            if len % 8 > 0 {
+                self.bits[len / 8] &= (1 << (len % 8)) - 1;
+            }
+        }
+        self.len = len;
+    }
+
+    /// The bitmap, if there are nulls.
+    pub fn bits(&self) -> Option<&[u8]> {
+        (self.nulls > 0).then_some(&self.bits)
+    }
+
+    fn clear(&mut self) {
+        *self = Validity { bits: std::mem::take(&mut self.bits), len: 0, nulls: 0 };
+    }
+}
+
+/// A column of bytes or text.
+pub struct Binary {
+    pub offsets: Vec<i32>,
+    pub data: Vec<u8>,
+    pub validity: Validity,
+}
+
+impl Default for Binary {
+    fn default() -> Self {
+        Binary { offsets: vec![0], data: Vec::new(), validity: Validity::default() }
+    }
+}
+
+impl Binary {
+    pub fn len(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    #[inline]
+    pub fn push(&mut self, value: Option<&[u8]>) -> Result<()> {
+        self.data.extend_from_slice(value.unwrap_or_default());
+        self.end(value.is_some())
+    }
+
+    /// End the row whose bytes were appended to `data`.
+    #[inline]
+    pub fn end(&mut self, valid: bool) -> Result<()> {
+        self.offsets.push(i32::try_from(self.data.len()).map_err(|_| Unusual)?);
+        self.validity.push(valid);
+        Ok(())
+    }
+
+    fn truncate(&mut self, rows: usize) {
+        self.offsets.truncate(rows + 1);
+        self.data.truncate(self.offsets[self.offsets.len() - 1] as usize);
+        // A row may have been given up between its offset and its bit.
+        self.validity.truncate(rows.min(self.validity.len));
+    }
+
+    fn clear(&mut self, largest: usize) {
+        self.offsets.truncate(1);
+        self.data.clear();
+        self.data.shrink_to(largest);
+        self.validity.clear();
+    }
+}
+
+/// A column of numbers.
+#[derive(Default)]
+pub struct Fixed<T> {
+    pub data: Vec<T>,
+    pub validity: Validity,
+}
+
+impl<T: Default + Copy> Fixed<T> {
+    #[inline]
+    pub fn push(&mut self, value: Option<T>) {
+        self.data.push(value.unwrap_or_default());
+        self.validity.push(value.is_some());
+    }
+
+    fn fill(&mut self, value: T, count: usize) {
+        self.data.resize(self.data.len() + count, value);
+        self.validity.len += count;
+        debug_assert_eq!(self.validity.nulls, 0);
+    }
+
+    fn truncate(&mut self, rows: usize) {
+        self.data.truncate(rows);
+        self.validity.truncate(rows.min(self.validity.len));
+    }
+
+    fn clear(&mut self) {
+        self.data.clear();
+        self.validity.clear();
+    }
+}
+
+/// A column of maps from text to text.
+#[derive(Default)]
+pub struct Maps {
+    pub offsets: Vec<i32>,
+    pub keys: Binary,
+    pub values: Binary,
+}
+
+impl Maps {
+    /// Of a repeated key the last value counts, at the place of the first.
+    fn push<'a>(&mut self, pairs: impl Iterator<Item = Pair<'a>>) -> Result<()> {
+        let mut found: Vec<Pair<'a>> = Vec::new();
+        for (key, value) in pairs {
+            check_text(key)?;
+            check_text(value)?;
+            // Messages have few of them; many are looked up in another way.
+            match found.iter_mut().find(|pair| pair.0 == key) {
+                Some(pair) => pair.1 = value,
+                None => found.push((key, value)),
+            }
+            if found.len() > MAX_PROPERTIES {
+                return Err(Unusual);
+            }
+        }
+        for (key, value) in found {
+            self.keys.push(Some(key))?;
+            self.values.push(Some(value))?;
+        }
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let count = i32::try_from(self.keys.len()).map_err(|_| Unusual)?;
+        self.offsets.push(count);
+        Ok(())
+    }
+
+    fn truncate(&mut self, rows: usize) {
+        self.offsets.truncate(rows + 1);
+        let count = self.offsets.last().map_or(0, |&count| count as usize);
+        self.keys.truncate(count.min(self.keys.len()));
+        self.values.truncate(count.min(self.values.len()));
+    }
+}
+
+/// More in one message would take time by the square of their number.
+const MAX_PROPERTIES: usize = 256;
+
+pub fn check_text(text: &[u8]) -> Result<()> {
+    std::str::from_utf8(text).map(drop).map_err(|_| Unusual)
+}
+
+/// What the messages of an entry have in common.
+pub struct Shared<'a> {
+    pub ledger: i64,
+    pub entry: i64,
+    pub publish_time: u64,
+    pub producer_name: &'a [u8],
+    pub schema_version: &'a [u8],
+    pub replicated_from: Option<&'a [u8]>,
+    pub redelivery_count: i32,
+}
+
+/// What a message has of its own; its batch index is -1 outside of a batch.
+pub struct Own<'a, P> {
+    pub batch_index: i32,
+    pub value: Option<&'a [u8]>,
+    pub size: usize,
+    pub key: Option<&'a [u8]>,
+    pub key_is_base64: bool,
+    pub event_time: u64,
+    pub ordering_key: Option<&'a [u8]>,
+    pub sequence_id: i64,
+    pub index: Option<i64>,
+    pub properties: P,
+}
+
+/// Rows of one entry that follow each other: `first` is -1 and `count` 0 outside of a batch.
+pub struct Span {
+    pub rows: usize,
+    pub first: i32,
+    pub count: i32,
+    pub ledger: i64,
+    pub entry: i64,
+}
+
+/// The columns that are wanted, and the rows in them.
+#[derive(Default)]
+pub struct Rows {
+    pub rows: usize,
+    pub nbytes: usize,
+    pub spans: Vec<Span>,
+    pub versions: Vec<(usize, Vec<u8>)>,
+    pub value: Option<Binary>,
+    pub key: Option<Binary>,
+    pub message_id: Option<Binary>,
+    pub publish_time: Option<Fixed<i64>>,
+    pub event_time: Option<Fixed<i64>>,
+    pub properties: Option<Maps>,
+    pub ledger_id: Option<Fixed<i64>>,
+    pub entry_id: Option<Fixed<i64>>,
+    pub batch_index: Option<Fixed<i32>>,
+    pub producer_name: Option<Binary>,
+    pub sequence_id: Option<Fixed<i64>>,
+    pub ordering_key: Option<Binary>,
+    pub schema_version: Option<Binary>,
+    pub redelivery_count: Option<Fixed<i32>>,
+    pub size: Option<Fixed<i32>>,
+    pub index: Option<Fixed<i64>>,
+    pub replicated_from: Option<Binary>,
+}
+
+/// Do the same with each column that is wanted.
+macro_rules! each_column {
+    ($rows:expr, $column:ident => $binary:expr, $fixed:expr) => {{
+        let rows = $rows;
+        for column in [
+            &mut rows.value,
+            &mut rows.key,
+            &mut rows.message_id,
+            &mut rows.producer_name,
+            &mut rows.ordering_key,
+            &mut rows.schema_version,
+            &mut rows.replicated_from,
+        ] {
+            if let Some($column) = column {
+                $binary;
+            }
+        }
+        for column in [
+            &mut rows.publish_time,
+            &mut rows.event_time,
+            &mut rows.ledger_id,
+            &mut rows.entry_id,
+            &mut rows.sequence_id,
+            &mut rows.index,
+        ] {
+            if let Some($column) = column {
+                $fixed;
+            }
+        }
+        for column in [&mut rows.batch_index, &mut rows.redelivery_count, &mut rows.size] {
+            if let Some($column) = column {
+                $fixed;
+            }
+        }
+    }};
+}
+
+impl Rows {
+    pub fn new(columns: &[String]) -> Self {
+        let wants = |name: &str| columns.iter().any(|column| column == name);
+        let binary = |name: &str| wants(name).then(Binary::default);
+        let long = |name: &str| wants(name).then(Fixed::<i64>::default);
+        let int = |name: &str| wants(name).then(Fixed::<i32>::default);
+        Rows {
+            value: binary("value"),
+            key: binary("key"),
+            message_id: binary("message_id"),
+            publish_time: long("publish_time"),
+            event_time: long("event_time"),
+            properties: wants("properties").then(|| Maps { offsets: vec![0], ..Maps::default() }),
+            ledger_id: long("ledger_id"),
+            entry_id: long("entry_id"),
+            batch_index: int("batch_index"),
+            producer_name: binary("producer_name"),
+            sequence_id: long("sequence_id"),
+            ordering_key: binary("ordering_key"),
+            schema_version: binary("schema_version"),
+            redelivery_count: int("redelivery_count"),
+            size: int("size"),
+            index: long("index"),
+            replicated_from: binary("replicated_from"),
+            ..Rows::default()
+        }
+    }
+
+    /// Whether something of the metadata of messages in a batch is wanted.
+    pub fn needs_metadata(&self) -> bool {
+        self.key.is_some()
+            || self.event_time.is_some()
+            || self.properties.is_some()
+            || self.ordering_key.is_some()
+    }
+
+    /// Add what a message has of its own; its id begins with `id`.
+    #[inline]
+    pub fn push<'a>(
+        &mut self,
+        id: &[u8],
+        own: Own<'a, impl Iterator<Item = Pair<'a>>>,
+    ) -> Result<()> {
+        if let Some(column) = &mut self.value {
+            column.push(own.value)?;
+        }
+        if let Some(column) = &mut self.key {
+            match own.key {
+                Some(text) if own.key_is_base64 => {
+                    put_base64(&mut column.data, text)?;
+                    column.end(true)?;
+                }
+                key => column.push(key)?,
+            }
+        }
+        if let Some(column) = &mut self.message_id {
+            column.push(Some(id))?;
+        }
+        if let Some(column) = &mut self.event_time {
+            let set = (1..=LAST_MILLIS).contains(&own.event_time);
+            column.push(set.then_some(own.event_time as i64 * 1000));
+        }
+        if let Some(column) = &mut self.properties {
+            column.push(own.properties)?;
+        }
+        if let Some(column) = &mut self.batch_index {
+            column.push(Some(own.batch_index));
+        }
+        if let Some(column) = &mut self.sequence_id {
+            column.push(Some(own.sequence_id));
+        }
+        if let Some(column) = &mut self.ordering_key {
+            column.push(own.ordering_key)?;
+        }
+        if let Some(column) = &mut self.size {
+            column.push(Some(i32::try_from(own.size).map_err(|_| Unusual)?));
+        }
+        if let Some(column) = &mut self.index {
+            column.push(own.index);
+        }
+        Ok(())
+    }
+
+    /// Add what `count` messages have of their entry, after they were pushed: then they are rows.
+    pub fn finish(&mut self, shared: &Shared, first: i32, count: usize, size: i32) -> Result<()> {
+        if let Some(column) = &mut self.publish_time {
+            column.fill(shared.publish_time.min(LAST_MILLIS) as i64 * 1000, count);
+        }
+        if let Some(column) = &mut self.ledger_id {
+            column.fill(shared.ledger, count);
+        }
+        if let Some(column) = &mut self.entry_id {
+            column.fill(shared.entry, count);
+        }
+        if let Some(column) = &mut self.redelivery_count {
+            column.fill(shared.redelivery_count, count);
+        }
+        let version = Some(shared.schema_version).filter(|version| !version.is_empty());
+        for (column, value, is_text) in [
+            (&mut self.producer_name, Some(shared.producer_name), true),
+            (&mut self.schema_version, version, false),
+            (&mut self.replicated_from, shared.replicated_from, true),
+        ] {
+            if let Some(column) = column {
+                if is_text {
+                    check_text(value.unwrap_or_default())?;
+                }
+                for _ in 0..count {
+                    column.push(value)?;
+                }
+            }
+        }
+        if self.versions.last().is_none_or(|(_, last)| last != shared.schema_version) {
+            self.versions.push((self.rows, shared.schema_version.to_vec()));
+        }
+        let (ledger, entry) = (shared.ledger, shared.entry);
+        self.spans.push(Span { rows: count, first, count: size, ledger, entry });
+        self.rows += count;
+        Ok(())
+    }
+
+    /// Give up what was pushed and did not become rows.
+    pub fn give_up(&mut self) {
+        let count = self.rows;
+        each_column!(&mut *self, column => column.truncate(count), column.truncate(count));
+        if let Some(column) = &mut self.properties {
+            column.truncate(count);
+        }
+    }
+
+    /// Forget all rows, and keep memory for about as many.
+    pub fn clear(&mut self, largest: usize) {
+        each_column!(&mut *self, column => column.clear(largest), column.clear());
+        if let Some(column) = &mut self.properties {
+            column.truncate(0);
+            column.keys.data.shrink_to(largest);
+            column.values.data.shrink_to(largest);
+        }
+        self.spans.clear();
+        self.versions.clear();
+        self.rows = 0;
+        self.nbytes = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn validity_has_a_bit_for_each_row_once_there_is_a_null() {
+        let mut found = Validity::default();
+        for row in 0..20 {
+            found.push(row != 10 && row != 17);
+        }
+        assert_eq!(found.nulls, 2);
+        assert_eq!(found.bits(), Some(&[0xff, 0b1111_1011, 0b1101][..]));
+        found.truncate(12);
+        assert_eq!((found.nulls, found.bits()), (1, Some(&[0xff, 0b1011][..])));
+        found.truncate(9);
+        assert_eq!((found.nulls, found.bits()), (0, None));
+        found.push(false);
+        assert_eq!(found.bits(), Some(&[0xff, 1][..]));
+    }
+
+    #[test]
+    fn bytes_are_cut_back_with_their_rows() {
+        let mut found = Binary::default();
+        for value in [Some(&b"ab"[..]), None, Some(b""), Some(b"cd")] {
+            found.push(value).unwrap();
+        }
+        found.data.extend(b"half");
+        found.truncate(3);
+        assert_eq!((found.offsets.as_slice(), found.data.as_slice()), (&[0, 2, 2, 2][..], &b"ab"[..]));
+        assert_eq!(found.validity.bits(), Some(&[0b101][..]));
+    }
+
+    #[test]
+    fn of_a_repeated_property_the_last_value_counts_at_the_first_place() {
+        let mut found = Maps { offsets: vec![0], ..Maps::default() };
+        let pairs: [Pair; 3] = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")];
+        found.push(pairs.into_iter()).unwrap();
+        assert_eq!((found.keys.data, found.values.data), (b"ab".to_vec(), b"32".to_vec()));
+        assert_eq!(found.offsets, [0, 2]);
+    }
+}

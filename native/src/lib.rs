@@ -1,0 +1,18 @@
+//! Decoding of Pulsar's messages into columns, for the Python package pulsar-spark.
+//!
+//! What is right is said there, in `pulsar_spark/protocol/blocks.py` and `block_decoder.py`.
+//!
+//! `wire` has numbers and sizes, `frame` what leads up to a payload, `batch` the messages in one,
+//! `lz4` the codec that is here, `columns` the rows in the making, `decode` puts them together, and
+//! `python` is what Python sees of it.
+
+#![forbid(unsafe_code)]
+
+pub mod batch;
+pub mod columns;
+pub mod decode;
+pub mod frame;
+pub mod lz4;
+#[cfg(feature = "python")]
+mod python;
+pub mod wire;
