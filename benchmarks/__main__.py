@@ -9,7 +9,9 @@ import logging
 import os
 import platform
 import shutil
+import statistics
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +31,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
 OPERATIONS = ("read", "write", "stream", "codec")
 QUICK = "batch10"
+PLANNED = 1_000
 # Reads are so short that JVMs still compile in their first rounds.
 WARM_UPS = {"read": 2, "write": 1}
 
@@ -82,11 +85,20 @@ def measure_streams(
             )
         )  # fmt: skip
     tables = [streams.latency_table(latency), streams.backlog_table(backlog, workload)]
+    tables.append(f"A read of {PLANNED:,} partitions is planned in {planning(bench, runs):.2f} s.")
     rows_of_json: list[dict[str, Any]] = [
         {"operation": "latency", "workload": ARRIVING.title, **asdict(latency)},
         {"operation": "backlog", "workload": workload.title, **asdict(backlog)},
     ]
     return tables, rows_of_json
+
+
+def planning(bench: Bench, runs: int) -> float:
+    """Seconds to plan a read of many partitions; the broker has opened them all before."""
+    topic = bench.broker.create_topic(f"bench-plan-{uuid.uuid4().hex[:8]}", PLANNED)
+    options = bench.options(topic)
+    took: list[float] = [bench.any.ask("plan", options=options) for _ in range(runs + 1)]
+    return statistics.median(took[1:])
 
 
 def settings(bench: Bench, runs: int, results: Results) -> str:

@@ -114,6 +114,18 @@ def handed(spark: SparkSession, *, options: Options, schema: str, keep: str = ""
     return {"rows": rows, **asdict(replace(result, cpu_seconds=cpu))}
 
 
+def plan(spark: SparkSession, *, options: Options) -> float:
+    """Seconds that planning a read of a topic takes."""
+    from pyspark.sql.types import _parse_datatype_string
+
+    from pulsar_spark.spark.datasource import PulsarDataSource
+
+    source: Any = PulsarDataSource(dict(options))
+    started = time.perf_counter()
+    source.reader(_parse_datatype_string("value binary")).partitions()
+    return time.perf_counter() - started
+
+
 def decode(spark: SparkSession, *, topic: str, frames: str) -> dict[str, Any]:
     """Decode MESSAGE frames, as `frames` has them back to back, into the seven columns' buffers.
 
@@ -195,5 +207,5 @@ def backlog(
 
 
 JOBS: dict[str, Callable[..., Any]] = {
-    job.__name__: job for job in (read, sums, handed, decode, write, latency, backlog)
+    job.__name__: job for job in (read, sums, handed, plan, decode, write, latency, backlog)
 }
