@@ -43,6 +43,7 @@ T = TypeVar("T")
 _FIRST_PATIENCE = 1.0
 # Besides the block that came first: brokers overrun permits by a little.
 _MAX_HELD = 8 * 1024 * 1024
+_MAX_ENTRY_ID = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,17 @@ class FoundEntry:
     def time(self) -> int:
         """The time that brokers search by: their own where they stamp it."""
         return self.publish_time if self.broker_time is None else self.broker_time
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEnd:
+    """Where a ledger ends: the id of its last entry, of any kind, and what comes behind.
+
+    `next` is the position of the first entry behind the ledger, None if there is none yet.
+    """
+
+    last_entry_id: int
+    next: Position | None
 
 
 class Probe:
@@ -104,6 +116,10 @@ class Probe:
         """As `first_entry_from_time`, for many topics and times; in the questions' order."""
         return self._ask([(topic, self._from_time(topic, time)) for topic, time in questions])
 
+    def ledger_end(self, topic: str, ledger_id: int) -> LedgerEnd | None:
+        """Return where a ledger ends now, None if it is not kept, or has no entry."""
+        return _only(self._ask([(topic, self._ledger_end(topic, ledger_id))]))
+
     def entries_from(self, questions: Sequence[tuple[str, Position]]) -> list[int | PulsarError]:
         """Return how many entries there are of topics from positions on, as their brokers count.
 
@@ -126,6 +142,12 @@ class Probe:
         patience = _Patience()
         return _retried(lambda deadline: self._from_time_operation(topic, time, deadline, patience))
 
+    def _ledger_end(self, topic: str, ledger_id: int) -> OperationFactory[LedgerEnd | None]:
+        patience = _Patience()
+        return _retried(
+            lambda deadline: self._ledger_end_operation(topic, ledger_id, deadline, patience)
+        )
+
     def _count(self, topic: str, position: Position) -> OperationFactory[int]:
         return _retried(lambda deadline: self._count_operation(topic, position, deadline))
 
@@ -146,6 +168,22 @@ class Probe:
         with ConsumerSession(connection, _asking(topic, position), entries) as session:
             yield from session.subscribe(deadline)
             return (yield from _first_entry(session, entries, position, deadline, patience))
+
+    def _ledger_end_operation(
+        self, topic: str, ledger_id: int, deadline: Deadline, patience: _Patience
+    ) -> Operation[LedgerEnd | None]:
+        connection = yield from self._lookup.connection_operation(topic, deadline)
+        behind = Position(ledger_id, _MAX_ENTRY_ID)
+        entries = _Entries()
+        with ConsumerSession(connection, _asking(topic, behind), entries) as session:
+            yield from session.subscribe(deadline)
+            answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
+            # A subscription that begins behind a ledger is done with the last entry before.
+            done = MessageId.from_pb(answer.consumer_mark_delete_position)
+            if done.ledger_id != ledger_id or done.entry_id < 0:
+                return None
+            found = yield from _first_entry(session, entries, behind, deadline, patience)
+        return LedgerEnd(done.entry_id, None if found is None else found.start)
 
     def _from_time_operation(
         self, topic: str, time: int, deadline: Deadline, patience: _Patience
@@ -282,7 +320,7 @@ class _Entries:
         self._serve()
 
 
-def _only(results: list[FoundEntry | PulsarError | None]) -> FoundEntry | None:
+def _only(results: Sequence[T | PulsarError]) -> T:
     (result,) = results
     if isinstance(result, PulsarError):
         raise result

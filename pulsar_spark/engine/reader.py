@@ -11,12 +11,13 @@ import contextlib
 import logging
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from pulsar_spark.engine.addresses import BrokerAddress, assigned_broker
 from pulsar_spark.engine.codecs import decompress
@@ -36,7 +37,6 @@ from pulsar_spark.errors import (
     IncompleteMessage,
     OperationTimeout,
     PulsarError,
-    RemoteProtocolError,
     UnsupportedFeature,
 )
 from pulsar_spark.protocol import blocks
@@ -66,6 +66,19 @@ _LOOK_BACK_ENTRIES = 100
 _LOOK_BACK_MILLISECONDS = 60_000
 
 
+class RangeWatch(Protocol):
+    """Whoever wants to know which ledgers a reader meets; may raise an error to end it."""
+
+    def on_ledger(self, before: Position, found: Position) -> None:
+        """The first entry of the range came, or the first one of another ledger.
+
+        `found` is that entry, `before` where the reader stood.
+        """
+
+    def on_end(self, before: Position, found: Position | None) -> None:
+        """The end was not reached, and nothing more comes: the next entry is `found`, or none."""
+
+
 class EntryReader:
     """Reads the entries of `topic` (one partition) from `start` up to, not including, `end`.
 
@@ -85,6 +98,7 @@ class EntryReader:
         options: ReaderOptions | None = None,
         *,
         decoder: EntryDecoder | None = None,
+        watch: RangeWatch | None = None,
     ) -> None:
         if not TopicName.parse(topic).is_persistent:
             raise UnsupportedFeature(
@@ -109,8 +123,9 @@ class EntryReader:
         # What is being taken apart, and how far that is.
         self._block: MessageBlock | None = None
         self._at = 0
-        self.first: Position | None = None
-        """Where the first entry was that came from the range, None before."""
+        self._watch = watch
+        # Whether the watch knows of the first entry.
+        self._began = False
         # Where the broker said that the topic went, to be tried once without a lookup.
         self._moved_to: BrokerAddress | None = None
         self._retry_at = 0.0
@@ -255,45 +270,69 @@ class EntryReader:
 
     def _take_columns(self, block: MessageBlock, decoder: blocks.Decoder) -> int:
         """Let the decoder have what it takes of the block; return its status."""
-        if self.first is None:
-            self._note_first(block)
-        before = self.position
-        done = decoder.decode(block.data, self._at, block.stop, before)
-        size, self._at = done.at - self._at, done.at
+        before, at = self.position, self._at
+        done = decoder.decode(block.data, at, block.stop, before)
+        self._at = done.at
         if done.at == block.stop:
             self._block = None
         self._decoder.advance(Position(*done.position))
+        # Of the next entry a part may have been taken.
+        taken = done.at if done.position[2] == 0 or self.position == before else done.at + 1
+        self._tell_ledgers(block, at, min(taken, block.stop), before)
         if done.status == blocks.END:
-            self._decoder.finish()
+            self._finish(block)
         if done.messages:
-            self._consumed(before, done.messages, size)
+            self._consumed(before, done.messages, done.at - at)
         return done.status
-
-    def _note_first(self, block: MessageBlock) -> None:
-        # A frame that is no message is left to the one who takes it.
-        with contextlib.suppress(RemoteProtocolError):
-            message_id = block.message(self._at)[0].command.message_id
-            found = Position(message_id.ledgerId, message_id.entryId)
-            if found[:2] >= self.position[:2]:
-                self.first = found
 
     def _take_entry(self, block: MessageBlock) -> ReceivedEntry | None:
         """Take one entry of the block, with care; None if nothing of it is wanted."""
-        before = self.position
+        before, at = self.position, self._at
         try:
-            message, end = block.message(self._at)
-            self._at = end
-            if end == block.stop:
+            message, self._at = block.message(at)
+            if self._at == block.stop:
                 self._block = None
             entry = self._decoder.decode(message)
             if entry is None and (chunk := self._decoder.lone_chunk) is not None:
                 entry = self._look_back(chunk)
         except PulsarError as error:
             raise self._fail(error) from error.__cause__
+        if self.position != before:
+            self._tell_ledgers(block, at, self._at, before)
+        elif self.finished:
+            self._at = at
+            self._finish(block)
         self._consumed(before, self._decoder.messages, len(message.payload))
-        if self.first is None and entry is not None:
-            self.first = Position(entry.ledger_id, entry.entry_id)
         return entry
+
+    # --- telling the watch --------------------------------------------------------------------
+
+    def _tell_ledgers(self, block: MessageBlock, at: int, stop: int, before: Position) -> None:
+        """Tell of the ledgers that begin in the frames from `at` on, taken from `before` on."""
+        if self._watch is None or at == stop:
+            return
+        if self._began and self.position.ledger_id == before.ledger_id:
+            return
+        try:
+            for place, found in _first_entries(block, at, stop, before, begun=self._began):
+                self._began = True
+                self._watch.on_ledger(place, found)
+        except PulsarError as error:
+            raise self._fail(error) from error.__cause__
+
+    def _finish(self, block: MessageBlock | None = None) -> None:
+        """End the range, before a block's next entry or because the topic ends."""
+        self._decoder.finish()
+        end = self._decoder.end
+        if self._watch is None or end is None or self.position >= end:
+            return
+        try:
+            found = None if block is None else _place_of(block, self._at)
+            self._watch.on_end(self.position, found)
+        except PulsarError as error:
+            raise self._fail(error) from error.__cause__
+
+    # --- chunks -------------------------------------------------------------------------------
 
     def _consumed(self, before: Position, messages: int, size: int) -> None:
         """Take note of messages that were taken from `before` on, and give permits for others."""
@@ -432,7 +471,7 @@ class EntryReader:
     def _on_nothing_more(self, last_id: MessageId) -> None:
         # Of a consumer without a topic behind it that is not believed.
         if last_id.entry_id >= 0 or self._is_confirmed():
-            self._decoder.finish()
+            self._finish()
         else:
             self._drop_session()
 
@@ -551,6 +590,33 @@ class EntryReader:
             self._queue = None
         if session is not None:
             session.close()
+
+
+def _place_of(block: MessageBlock, at: int) -> Position:
+    message_id = block.message(at)[0].command.message_id
+    return Position(message_id.ledgerId, message_id.entryId)
+
+
+def _first_entries(
+    block: MessageBlock, at: int, stop: int, before: Position, *, begun: bool
+) -> Iterator[tuple[Position, Position]]:
+    """Yield the entries from `at` on with which another ledger begins, with the place before each.
+
+    The first entry at or behind `before` is one if reading had not begun.
+    """
+    frames = block.frames(at, stop)
+    first = bisect_left(frames, before[:2], key=lambda frame: _place_of(block, frame)[:2])
+    ledger_id = before.ledger_id if begun else None
+    while first < len(frames):
+        found = _place_of(block, frames[first])
+        if found.ledger_id != ledger_id:
+            yield before, found
+        ledger_id = found.ledger_id
+        first = bisect_left(
+            frames, (ledger_id + 1,), first + 1, key=lambda frame: _place_of(block, frame)[:1]
+        )
+        last = _place_of(block, frames[first - 1])
+        before = Position(last.ledger_id, last.entry_id + 1)
 
 
 def _can_pass(error: PulsarError) -> bool:

@@ -132,6 +132,14 @@ class MessageBlock:
             raise RemoteProtocolError("a frame among messages is none")
         return MessageReceived(frame.command.message, frame.payload), end
 
+    def frames(self, at: int, stop: int) -> list[int]:
+        """Return where the frames of `data[at:stop]` begin."""
+        places = []
+        while at < stop:
+            places.append(at)
+            at += _U32.size + int(_U32.unpack_from(self.data, at)[0])
+        return places
+
     def messages(self) -> Iterator[MessageReceived]:
         """Yield the message of each frame; raises as `message`."""
         at = self.start

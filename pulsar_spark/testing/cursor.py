@@ -58,7 +58,7 @@ class Cursor:
             start = self._log.end_place()
         self.acked.clear()
         self.partial.clear()
-        self.mark_delete = (start[0], start[1] - 1)
+        self.mark_delete = self._log.place_before(start)
         self.read_place = start
         if ack_set and self._batch_index_ack and self._log.get(start) is not None:
             self.partial[start] = ack_bits(ack_set)

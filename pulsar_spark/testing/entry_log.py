@@ -202,6 +202,19 @@ class EntryLog:
             total += ledger.live_from(place[1]) if same else ledger.live
         return total
 
+    def place_before(self, place: Place) -> Place:
+        """The id before a place, over the ends of ledgers; entry -1 where there is none."""
+        ledger_id, entry_id = place
+        index = bisect_left(self._ids, ledger_id)
+        if index < len(self._ids) and self._ids[index] == ledger_id:
+            before = min(entry_id, self._ledgers[index].next_id) - 1
+            if before >= 0:
+                return ledger_id, before
+        for ledger in reversed(self._ledgers[:index]):
+            if ledger.next_id:
+                return ledger.ledger_id, ledger.next_id - 1
+        return ledger_id, -1
+
     def first_published_at(self, timestamp: int) -> Place:
         """The place of the first entry published at `timestamp` (ms) or later.
 

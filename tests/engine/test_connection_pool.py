@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 
 import pytest
 
@@ -12,7 +13,6 @@ from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.options import AuthOptions, ClientOptions
 from pulsar_spark.errors import ClosedError, ConnectError, OptionError, UnsupportedFeature
 from tests.engine.scripted_broker import ScriptedBroker, T
-from tests.support.waiting import wait_until
 
 
 def free_address() -> str:
@@ -50,7 +50,8 @@ def test_a_connection_that_broke_is_made_anew() -> None:
     with ScriptedBroker() as broker, ConnectionPool(broker.options()) as pool:
         first = pool.get(broker.broker)
         broker.sessions[0].drop()
-        wait_until(lambda: first.closed, "the connection's end")
+        while not first.closed:
+            time.sleep(0.01)
         second = pool.get(broker.broker)
         assert second is not first
         assert pool.connections == [second]
@@ -114,7 +115,6 @@ def test_what_is_not_built_is_refused_before_anything_connects() -> None:
 
 
 @pytest.mark.fault(75)
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_forked_child_is_told_to_make_its_own() -> None:
     with ScriptedBroker() as broker, ConnectionPool(broker.options()) as pool:
         connection = pool.get(broker.broker)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.entries import ReceivedEntry
 from pulsar_spark.engine.reader import EntryReader
 from pulsar_spark.errors import CorruptMessage, RemoteProtocolError
 from pulsar_spark.protocol.blocks import BlockOptions, Columns
-from pulsar_spark.protocol.message_id import Position
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.topics import (
     Message,
@@ -19,6 +21,7 @@ from tests.engine.topics import (
     add_plain,
     after_last,
     fill,
+    quick,
     reading,
     unpack,
 )
@@ -61,7 +64,6 @@ def test_a_range_holds_the_same_messages_in_blocks(first: int, last: int) -> Non
         with reading(broker, TOPIC, start=start, end=end) as reader:
             found = [message for item in read(reader, end) for message in messages_of(item)]
             assert reader.finished
-            assert reader.first == start._replace(batch_index=0)
     assert found == messages
 
 
@@ -141,3 +143,53 @@ def test_a_frame_whose_command_cannot_be_parsed_ends_the_read() -> None:
         end = after_last(messages)
         with reading(broker, TOPIC, end=end) as reader, pytest.raises(RemoteProtocolError):
             list(read(reader, end))
+
+
+class Ledgers:
+    """Notes what a reader tells a watch."""
+
+    def __init__(self) -> None:
+        self.began: list[tuple[Position, Position]] = []
+        self.ends: list[tuple[Position, Position | None]] = []
+
+    def on_ledger(self, before: Position, found: Position) -> None:
+        self.began.append((before, found))
+
+    def on_end(self, before: Position, found: Position | None) -> None:
+        self.ends.append((before, found))
+
+
+@pytest.mark.fault(101)
+@pytest.mark.parametrize("max_rows", [0, 1, 2, 4, 10_000])
+def test_the_ledgers_that_are_met_are_told_once_however_the_range_is_taken(max_rows: int) -> None:
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        messages = fill(broker, TOPIC, 30)
+        firsts = [
+            Position(*messages[0][:2]),
+            *(
+                Position(*here[:2])
+                for before, here in itertools.pairwise(messages)
+                if before.ledger_id != here.ledger_id
+            ),
+        ]
+        behind = [
+            Position(before.ledger_id, before.entry_id + 1)
+            for before, here in itertools.pairwise(messages)
+            if before.ledger_id != here.ledger_id
+        ]
+        end = Position(messages[-1].ledger_id, messages[-1].entry_id + 5)
+        for stop in (end, Position(*messages[-1][:2])):
+            heard = Ledgers()
+            with EntryReader(pool, TOPIC, EARLIEST_POSITION, stop, watch=heard) as reader:
+                for _ in reader if max_rows == 0 else read(reader, stop, max_rows):
+                    continue
+            assert heard.began == list(zip([EARLIEST_POSITION, *behind], firsts, strict=True))
+            last = Position(messages[-1].ledger_id, messages[-1].entry_id + 1)
+            assert heard.ends == ([(last, None)] if stop == end else [])
+        # The next entry can lie behind the end, too.
+        heard = Ledgers()
+        gap = behind[0]._replace(entry_id=behind[0].entry_id + 3)
+        with EntryReader(pool, TOPIC, EARLIEST_POSITION, gap, watch=heard) as reader:
+            for _ in reader if max_rows == 0 else read(reader, gap, max_rows):
+                continue
+        assert heard.ends == [(behind[0], firsts[1])]

@@ -49,7 +49,17 @@ def test_ack_sets_are_bits_of_longs(longs: list[int], bits: int) -> None:
 def test_start_is_clamped_to_what_there_is(start: Place, read: Place) -> None:
     cursor = cursor_over(log_of(0, 0, 0, max_entries=2), start)
     assert cursor.read_place == read
-    assert cursor.mark_delete == (read[0], read[1] - 1)
+    # Behind the end of a ledger, too, it is that ledger's last entry.
+    assert cursor.mark_delete == (read[0], min(read[1], 2) - 1)
+
+
+def test_at_the_beginning_of_a_ledger_the_mark_is_the_last_entry_before() -> None:
+    log = log_of(0, 0, 0, max_entries=2)
+    assert cursor_over(log, (2, 0)).mark_delete == (1, 1)
+    log.roll()
+    assert cursor_over(log, END).mark_delete == (2, 0)
+    log.trim((2, 0))
+    assert cursor_over(log, (1, 1)).mark_delete == (2, -1)
 
 
 def test_acks_out_of_order_move_the_mark_when_the_gap_closes() -> None:

@@ -1,0 +1,292 @@
+"""Whether what was deleted while a range is read is told, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.entries import ReceivedEntry
+from pulsar_spark.engine.options import ReaderOptions
+from pulsar_spark.engine.reader import EntryReader
+from pulsar_spark.errors import DataLossError, TopicNotFound
+from pulsar_spark.protocol.blocks import BlockOptions
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.spark.loss_watch import LossWatch
+from pulsar_spark.spark.partitions import PulsarInputPartition
+from pulsar_spark.spark.read_options import parse_read_options
+from pulsar_spark.testing import EmbeddedBroker
+from tests.engine.topics import Message, add_plain, pretend_empty
+from tests.spark.topics import full
+
+TOPIC = full("t")
+LEDGERS = 3
+ENTRIES = 20
+
+pytestmark = pytest.mark.fault(101)
+
+
+def fill(broker: EmbeddedBroker, ledgers: int = LEDGERS) -> list[list[Message]]:
+    """Fill ledgers with ENTRIES each; return the messages of each ledger."""
+    filled = []
+    for number in range(ledgers):
+        if number:
+            broker.roll_ledger(TOPIC)
+        filled.append([add_plain(broker, TOPIC, b"%d" % index) for index in range(ENTRIES)])
+    return filled
+
+
+def behind(message: Message) -> Position:
+    return Position(message.ledger_id, message.entry_id + 1)
+
+
+def at(message: Message) -> Position:
+    return Position(message.ledger_id, message.entry_id)
+
+
+class Reading:
+    """A task's read that a test takes row by row; `columns` has it take blocks."""
+
+    def __init__(
+        self,
+        broker: EmbeddedBroker,
+        end: Position,
+        *,
+        columns: bool,
+        start: Position = EARLIEST_POSITION,
+        strict: bool = True,
+        compacted: bool = False,
+    ) -> None:
+        given = {
+            "service.url": broker.service_url,
+            "topic": "t",
+            "failOnDataLoss": str(strict).lower(),
+            "readCompacted": str(compacted).lower(),
+        }
+        part = PulsarInputPartition(TOPIC, start, end)
+        self.context = ClientContext(parse_read_options(given).client)
+        watch = LossWatch(self.context, parse_read_options(given), part)
+        # So few that what is not asked for yet can still be deleted.
+        few = ReaderOptions(
+            auto_scale=False, receiver_queue_size=4, poll_timeout=30, read_compacted=compacted
+        )
+        self.reader = EntryReader(self.context.pool, TOPIC, start, end, few, watch=watch)
+        self._rows = self._columns(end) if columns else self._entries()
+
+    def _columns(self, end: Position) -> Iterator[tuple[int, int]]:
+        wanted = BlockOptions(
+            topic=TOPIC,
+            partition=-1,
+            columns=frozenset({"value"}),
+            end=end,
+            max_rows=1,
+            max_bytes=1 << 20,
+            max_payload=1 << 20,
+            published_from=None,
+            published_before=None,
+        )
+        for item in self.reader.read(wanted):
+            if isinstance(item, ReceivedEntry):
+                yield item.ledger_id, item.entry_id
+            else:
+                yield from (item.locate(row)[:2] for row in range(item.rows))
+
+    def _entries(self) -> Iterator[tuple[int, int]]:
+        for entry in self.reader:
+            yield entry.ledger_id, entry.entry_id
+
+    def take(self, count: int) -> list[tuple[int, int]]:
+        return [next(self._rows) for _ in range(count)]
+
+    def rest(self) -> list[tuple[int, int]]:
+        return list(self._rows)
+
+    def close(self) -> None:
+        self.reader.close()
+        self.context.close()
+
+
+Open = Callable[..., Reading]
+
+
+@pytest.fixture(params=[False, True], ids=["entries", "columns"])
+def read(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterator[Open]:
+    """Open readings, of entries and of columns."""
+    broker.create_topic("t")
+    opened: list[Reading] = []
+
+    def reading(end: Position, **more: Any) -> Reading:
+        opened.append(Reading(broker, end, columns=request.param, **more))
+        return opened[-1]
+
+    yield reading
+    for one in opened:
+        one.close()
+
+
+def places(*ledgers: list[Message]) -> list[tuple[int, int]]:
+    return [message[:2] for ledger in ledgers for message in ledger]
+
+
+# --- losses -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entries", [0, 50])
+def test_a_topic_that_is_deleted_and_made_again_is_a_loss(
+    broker: EmbeddedBroker, read: Open, entries: int
+) -> None:
+    (first,) = fill(broker, 1)
+    reading = read(behind(first[-1]))
+    assert reading.take(3) == places(first)[:3]
+    broker.delete_topic("t")
+    broker.create_topic("t")
+    for _ in range(entries):
+        add_plain(broker, TOPIC, b"new")
+    with pytest.raises(DataLossError, match="while they were read") as caught:
+        reading.rest()
+    assert caught.value.topic == TOPIC
+    with pytest.raises((DataLossError, StopIteration)):
+        reading.take(1)
+
+
+@pytest.mark.fault(54)
+def test_a_topic_that_is_deleted_is_not_found(broker: EmbeddedBroker, read: Open) -> None:
+    (first,) = fill(broker, 1)
+    reading = read(behind(first[-1]))
+    reading.take(3)
+    broker.delete_topic("t")
+    with pytest.raises(TopicNotFound):
+        reading.rest()
+
+
+@pytest.mark.fault(58)
+def test_a_topic_that_is_truncated_is_a_loss(broker: EmbeddedBroker, read: Open) -> None:
+    ledgers = fill(broker)
+    reading = read(behind(ledgers[-1][-1]))
+    reading.take(3)
+    broker.roll_ledger(TOPIC)
+    broker.trim("t")
+    with pytest.raises(DataLossError, match="first message that is kept is at none"):
+        reading.rest()
+
+
+@pytest.mark.fault(58)
+@pytest.mark.parametrize("kept", [1, 2])
+@pytest.mark.parametrize("taken", [0, 3, ENTRIES, ENTRIES + 3])
+def test_ledgers_that_are_deleted_before_they_are_read_are_a_loss(
+    broker: EmbeddedBroker, read: Open, kept: int, taken: int
+) -> None:
+    ledgers = fill(broker)
+    reading = read(behind(ledgers[-1][-1]), start=at(ledgers[0][0]))
+    assert reading.take(taken) == places(*ledgers)[:taken]
+    broker.trim("t", at(ledgers[kept][0]))
+    if taken // ENTRIES >= kept:
+        # What is gone was read.
+        assert reading.rest() == places(*ledgers)[taken:]
+        return
+    with pytest.raises(DataLossError) as caught:
+        reading.rest()
+    assert str(at(ledgers[kept][0])) in str(caught.value)
+
+
+@pytest.mark.fault(58)
+def test_without_failing_what_is_there_is_read_and_the_loss_is_logged(
+    broker: EmbeddedBroker, read: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledgers = fill(broker)
+    reading = read(behind(ledgers[-1][-1]), strict=False)
+    found = reading.take(3)
+    broker.trim("t", at(ledgers[2][0]))
+    with caplog.at_level(logging.WARNING):
+        found += reading.rest()
+    assert found[:3] == places(ledgers[0])[:3]
+    assert found[-ENTRIES:] == places(ledgers[2])
+    assert "data was lost" in caplog.text
+
+
+def test_a_topic_made_again_with_lower_ids_is_a_loss(broker: EmbeddedBroker, read: Open) -> None:
+    broker.delete_topic("t")
+    broker.create_topic("t")
+    (first,) = fill(broker, 1)
+    beyond = Position(first[0].ledger_id + 5, 10)
+    reading = read(beyond)
+    reading.take(3)
+    # As if its first entries had been at later places.
+    reading.reader._decoder.position = Position(first[0].ledger_id + 5, 3)
+    broker.unload("t")
+    with pytest.raises(DataLossError):
+        reading.rest()
+
+
+# --- what is no loss ------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(58)
+def test_a_ledger_that_was_read_may_go(broker: EmbeddedBroker, read: Open) -> None:
+    ledgers = fill(broker)
+    reading = read(behind(ledgers[-1][-1]))
+    found = []
+    for number in range(LEDGERS - 1):
+        found += reading.take(ENTRIES)
+        broker.trim("t", at(ledgers[number + 1][0]))
+    assert found + reading.rest() == places(*ledgers)
+
+
+@pytest.mark.fault(61)
+def test_ids_without_entries_are_no_loss(broker: EmbeddedBroker, read: Open) -> None:
+    expected = []
+    for _ in range(LEDGERS):
+        for index in range(6):
+            expected.append(add_plain(broker, TOPIC, b"x")[:2])
+            if index % 2:
+                broker.skip_entries(TOPIC, 2)
+        broker.roll_ledger(TOPIC)
+    last = expected[-1]
+    for end in (
+        Position(last[0], last[1] + 1),
+        Position(last[0], last[1] + 3),
+        Position(last[0] + 9, 0),
+    ):
+        assert read(end).rest() == expected
+
+
+@pytest.mark.fault(63)
+def test_a_start_at_the_earliest_message_is_where_that_is(
+    broker: EmbeddedBroker, read: Open
+) -> None:
+    ledgers = fill(broker)
+    broker.trim("t", at(ledgers[1][0]))
+    assert read(behind(ledgers[-1][-1])).rest() == places(*ledgers[1:])
+    # A range that ends where what is kept begins was empty when it was planned.
+    assert read(at(ledgers[1][0])).rest() == []
+
+
+@pytest.mark.fault(60)
+def test_what_compaction_leaves_out_is_no_loss(broker: EmbeddedBroker, read: Open) -> None:
+    ledgers = fill(broker)
+    reading = read(behind(ledgers[-1][-1]), compacted=True)
+    reading.take(3)
+    broker.trim("t", at(ledgers[2][0]))
+    assert reading.rest()[-ENTRIES:] == places(ledgers[2])
+
+
+@pytest.mark.fault(14)
+@pytest.mark.parametrize("number", range(3))
+def test_a_broker_that_lets_go_of_the_topic_causes_no_false_alarm(
+    broker: EmbeddedBroker, read: Open, number: int
+) -> None:
+    ledgers = fill(broker)
+    reading = read(behind(ledgers[-1][-1]))
+    found = reading.take(ENTRIES - 2)
+    pretend_empty(broker, times=3, after=number)
+    broker.unload("t")
+    assert found + reading.rest() == places(*ledgers)
+
+
+def test_one_ledger_costs_no_question(broker: EmbeddedBroker, read: Open) -> None:
+    (first,) = fill(broker, 1)
+    assert read(behind(first[-1])).rest() == places(first)
+    assert broker.faults.seen("SUBSCRIBE") == 1
