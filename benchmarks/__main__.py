@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmarks import codecs, contenders, official, report, streams
 from benchmarks.contenders import Bench, Contender, Run
+from benchmarks.kafka import Kafka, KafkaBroker, connector_settings
 from benchmarks.results import Result, Results
 from benchmarks.spark_process import SparkProcess
 from benchmarks.topics import fill, make_topic, temporary_topic
@@ -50,6 +51,8 @@ def alternate(
     results = {contender: Result(operation, workload, contender) for contender in named}
     for number in range(1 - WARM_UPS[operation], runs + 1):
         for contender, run in named.items():
+            if number < 1 and not contender.needs_warming_up:
+                continue
             measurement = run()
             log.info(
                 "%s %s · %s · run %d: %.2f s, CPU %.2f s",
@@ -133,7 +136,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", choices=names, default=names, help="some shapes")
     parser.add_argument("--operations", nargs="*", choices=OPERATIONS, default=OPERATIONS)
     parser.add_argument("--quick", action="store_true", help=f"read and write {QUICK} alone")
+    parser.add_argument("--alone", action="store_true", help="leave out others than ours")
     parser.add_argument("--scala", help="Python of an environment with the Scala connector")
+    parser.add_argument("--kafka", help="Python of an environment with Spark, to read Kafka with")
+    parser.add_argument("--kafka-jars", type=Path, help="folder of jars; see benchmarks/kafka.py")
     parser.add_argument("--output", type=Path, help="folder for results.json and the picture")
     parser.add_argument("--docs", action="store_true", help=f"put the tables into {PAGE.name}")
     arguments = parser.parse_args()
@@ -153,7 +159,12 @@ def started(arguments: argparse.Namespace) -> Iterator[Bench]:
             for name in implementations()
         }
         scala = stack.enter_context(SparkProcess(arguments.scala)) if arguments.scala else None
-        bench = Bench(broker, ours, scala)
+        bench = Bench(broker, ours, scala, alone=arguments.alone)
+        if arguments.kafka:
+            jars = arguments.kafka_jars
+            other = stack.enter_context(contextlib.closing(KafkaBroker(jars)))
+            spark = SparkProcess(arguments.kafka, conf=connector_settings(jars))
+            bench.kafka = Kafka(other, stack.enter_context(spark))
         stack.callback(shutil.rmtree, bench.folder, ignore_errors=True)
         yield bench
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks import official
 from benchmarks.drain import Drain
+from benchmarks.kafka import Kafka
 from benchmarks.measure import Measurement
 from benchmarks.spark_process import SparkProcess
 from benchmarks.topics import (
@@ -46,6 +47,11 @@ class Contender:
     note: str = ""
 
     @property
+    def needs_warming_up(self) -> bool:
+        """Whether it has a JVM, whose first rounds compile."""
+        return self.kind not in (OFFICIAL, DRAIN)
+
+    @property
     def name(self) -> str:
         """How the tables call it."""
         implementation = f" {self.implementation}" if self.implementation else ""
@@ -71,6 +77,9 @@ class Bench:
     broker: RealBroker
     ours: dict[str, SparkProcess]
     scala: SparkProcess | None = None
+    kafka: Kafka | None = None
+    alone: bool = False
+    """Leave out all that is not ours, but for the raw drain."""
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="pulsar-bench-")))
 
     @property
@@ -104,27 +113,37 @@ def check(workload: Workload, found: Mapping[str, int], only: tuple[str, ...] = 
 def readers(bench: Bench, workload: Workload, topic: str) -> dict[Contender, Run]:
     """Everything that reads a topic, checked once."""
     found: dict[Contender, Run] = {}
-    for columns in SCHEMAS:
-        way = best_way(bench, workload, topic, columns)
-        found[Contender(OFFICIAL, columns, note=way)] = partial(
-            run_official, bench.broker.service_url, way, workload, topic, columns
-        )
+    if not bench.alone:
+        found |= _official(bench, workload, topic)
     for name, process in bench.ours.items():
         found |= _ours(bench, name, process, workload, topic)
-    found |= _trivial(bench, workload, topic)
+    if not bench.alone:
+        found |= _trivial(bench, workload, topic)
     found |= _scala(bench, workload, topic)
+    found |= _kafka(bench, workload)
     names = partitions(topic, workload)
     sizes = wire_bytes(bench, workload, topic)
     found[Contender(DRAIN)] = partial(drain, bench.broker.service_url, names, sizes)
     return found
 
 
-def best_way(bench: Bench, workload: Workload, topic: str, columns: str) -> str:
+def _official(bench: Bench, workload: Workload, topic: str) -> dict[Contender, Run]:
+    way = best_way(bench, workload, topic)
+    url = bench.broker.service_url
+    return {
+        Contender(OFFICIAL, columns, note=way): partial(
+            run_official, url, way, workload, topic, columns
+        )
+        for columns in SCHEMAS
+    }
+
+
+def best_way(bench: Bench, workload: Workload, topic: str) -> str:
     """The fastest of the official client's ways to read this topic."""
 
     def seconds(way: str) -> float:
         url = bench.broker.service_url
-        runs = [run_official(url, way, workload, topic, columns) for _ in range(_WAYS_TRIES)]
+        runs = [run_official(url, way, workload, topic) for _ in range(_WAYS_TRIES)]
         return min(run.seconds for run in runs)
 
     return min(official.ways(workload), key=seconds)
@@ -185,6 +204,14 @@ def _scala(bench: Bench, workload: Workload, topic: str) -> dict[Contender, Run]
     frame = {"source": "pulsar", "options": options}
     check(workload, bench.scala.ask("sums", **frame), ("count", "values", "keys"))
     return {Contender(SCALA, "all"): partial(bench.scala.measure, "read", **frame)}
+
+
+def _kafka(bench: Bench, workload: Workload) -> dict[Contender, Run]:
+    if bench.kafka is None or not bench.kafka.has(workload):
+        return {}
+    frame = bench.kafka.frame(bench.kafka.fill(workload))
+    check(workload, bench.kafka.spark.ask("sums", **frame), ("count", "values"))
+    return {Contender(KAFKA, "all"): partial(bench.kafka.spark.measure, "read", **frame)}
 
 
 def decoding(bench: Bench, workload: Workload, topic: str) -> dict[str, float]:
@@ -252,9 +279,14 @@ def writers(bench: Bench, workload: Workload) -> dict[Contender, Run]:
         return run
 
     found: dict[Contender, Run] = {}
-    found[Contender(OFFICIAL, note="send_async")] = counted(
-        lambda topic: run_official(bench.broker.service_url, "write", workload, topic)
-    )
+    if not bench.alone:
+        found[Contender(OFFICIAL, note="send_async")] = counted(
+            lambda topic: run_official(bench.broker.service_url, "write", workload, topic)
+        )
+        found[Contender(TRIVIAL_SINK)] = partial(
+            bench.any.measure, "write", **_rows(workload), source="trivial",
+            options={"rows": str(workload.messages)},
+        )  # fmt: skip
     for name, process in bench.ours.items():
         write = partial(_write, bench, process, workload)
         with temporary_topic(bench.broker, workload) as topic:
@@ -262,10 +294,6 @@ def writers(bench: Bench, workload: Workload) -> dict[Contender, Run]:
             frame = {"source": "pulsar", "options": bench.options(topic)}
             check(workload, process.ask("sums", **frame))
         found[Contender(OURS, implementation=name)] = counted(write)
-    found[Contender(TRIVIAL_SINK)] = partial(
-        bench.any.measure, "write", **_rows(workload), source="trivial",
-        options={"rows": str(workload.messages)},
-    )  # fmt: skip
     return found
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from benchmarks.measure import Measurement, measured
+from benchmarks.measure import measured
 
 Options = Mapping[str, str]
 
@@ -100,21 +99,19 @@ def handed(spark: SparkSession, *, options: Options, schema: str, keep: str = ""
     reader = source.reader(_parse_datatype_string(schema))
     rows = 0
     writer: Any = None
-    # The JVM beside it has nothing to do with it.
-    before = resource.getrusage(resource.RUSAGE_SELF)
-    started = time.perf_counter()
-    for partition in reader.partitions():
-        for batch in reader.read(partition):
-            rows += batch.num_rows
-            if keep:
-                writer = writer or pa.ipc.new_file(keep, batch.schema)
-                writer.write_batch(batch)
-    seconds = time.perf_counter() - started
-    after = resource.getrusage(resource.RUSAGE_SELF)
+    with measured() as result:
+        before = time.process_time()
+        for partition in reader.partitions():
+            for batch in reader.read(partition):
+                rows += batch.num_rows
+                if keep:
+                    writer = writer or pa.ipc.new_file(keep, batch.schema)
+                    writer.write_batch(batch)
+        cpu = time.process_time() - before
     if writer is not None:
         writer.close()
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"rows": rows, **asdict(Measurement(seconds, cpu, after.ru_maxrss * 1024))}
+    # The JVM beside it has nothing to do with it.
+    return {"rows": rows, **asdict(replace(result, cpu_seconds=cpu))}
 
 
 def plan(spark: SparkSession, *, options: Options) -> float:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 
 import pytest
 
@@ -13,6 +12,7 @@ from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.options import AuthOptions, ClientOptions
 from pulsar_spark.errors import ClosedError, ConnectError, OptionError, UnsupportedFeature
 from tests.engine.scripted_broker import ScriptedBroker, T
+from tests.support.waiting import wait_until
 
 
 def free_address() -> str:
@@ -50,8 +50,7 @@ def test_a_connection_that_broke_is_made_anew() -> None:
     with ScriptedBroker() as broker, ConnectionPool(broker.options()) as pool:
         first = pool.get(broker.broker)
         broker.sessions[0].drop()
-        while not first.closed:
-            time.sleep(0.01)
+        wait_until(lambda: first.closed, "the connection's end")
         second = pool.get(broker.broker)
         assert second is not first
         assert pool.connections == [second]
@@ -115,6 +114,7 @@ def test_what_is_not_built_is_refused_before_anything_connects() -> None:
 
 
 @pytest.mark.fault(75)
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_forked_child_is_told_to_make_its_own() -> None:
     with ScriptedBroker() as broker, ConnectionPool(broker.options()) as pool:
         connection = pool.get(broker.broker)

@@ -169,14 +169,14 @@ def test_a_wait_for_memory_ends_at_its_deadline() -> None:
     budget.reserve(10, 0.0, lambda: False)
     began = time.monotonic()
     assert not budget.reserve(1, began + 0.05, lambda: False)
-    assert 0.05 <= time.monotonic() - began < 2
+    assert 0.05 <= time.monotonic() - began < 15
 
 
 def test_a_wait_for_memory_ends_when_memory_is_freed() -> None:
     budget = MemoryBudget(10)
     budget.reserve(10, 0.0, lambda: False)
     threading.Timer(0.05, budget.release, [10]).start()
-    assert budget.reserve(10, time.monotonic() + 5, lambda: False)
+    assert budget.reserve(10, time.monotonic() + 60, lambda: False)
 
 
 def test_a_wait_for_memory_ends_when_it_is_given_up() -> None:
@@ -190,8 +190,8 @@ def test_a_wait_for_memory_ends_when_it_is_given_up() -> None:
 
     threading.Timer(0.05, give_up).start()
     began = time.monotonic()
-    assert not budget.reserve(10, began + 5, given_up.is_set)
-    assert time.monotonic() - began < 4
+    assert not budget.reserve(10, began + 60, given_up.is_set)
+    assert time.monotonic() - began < 30
 
 
 def send(number: int, count: int = 1, size: int = 10) -> PendingSends:
@@ -265,12 +265,12 @@ def test_room_is_counted_in_messages(around: Windowed) -> None:
 
 
 def test_room_is_counted_in_bytes(around: Windowed) -> None:
-    window = around.make(timeout=5)
+    window = around.make(timeout=60)
     put(window, send(0, size=900))
     threading.Timer(0.05, take, [window]).start()
     began = time.monotonic()
     put(window, send(1, size=900))
-    assert 0.04 <= time.monotonic() - began < 3
+    assert 0.04 <= time.monotonic() - began < 30
     assert around.budget.used == 900
 
 
@@ -279,9 +279,7 @@ def test_a_send_without_a_receipt_ends_the_window_when_its_time_is_up(around: Wi
     window = around.make(timeout=0.1)
     around.trouble = ConnectionLost("the broker went away", broker="b")
     put(window, send(0, 3))
-    deadline = time.monotonic() + 5
-    while not around.given_up and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: around.given_up, "that it gives up")
     (error,) = around.given_up
     assert isinstance(error, OperationTimeout)
     assert "3 messages (10 bytes, from sequence id 0)" in error.what

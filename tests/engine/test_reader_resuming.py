@@ -128,7 +128,7 @@ def test_a_broker_that_stays_away_is_an_error_after_the_poll_timeout() -> None:
             started = time.monotonic()
             with pytest.raises(ConnectError) as caught:
                 list(reader)
-            assert time.monotonic() - started < 3
+            assert time.monotonic() - started < 15
             assert caught.value.topic == TOPIC
 
 

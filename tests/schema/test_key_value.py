@@ -132,11 +132,11 @@ def test_what_is_no_pair_is_told_and_leaves_the_others_alone(data: bytes, told: 
 
 
 def test_many_pairs_take_little_time() -> None:
-    raw = binary(*[payload(b"key", b"some value")] * 100_000)
+    raw = binary(*[payload(b"key", b"some value")] * 1_000_000)
     started = time.process_time()
     keys, values, bad = split_pairs(raw)
     joined = join_pairs(keys, values)
-    # By hand it is more than a second; this is some milliseconds.
-    assert time.process_time() - started < 0.5
+    # By hand it is more than ten seconds; this is a tenth of one.
+    assert time.process_time() - started < 5
     assert joined.equals(raw)
     assert not bad

@@ -1,0 +1,116 @@
+"""What the benchmark makes of its runs: targets, the order of shapes, tables."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+from benchmarks import report
+from benchmarks.contenders import DRAIN, HANDED, OFFICIAL, OURS, Contender
+from benchmarks.measure import Measurement, measured
+from benchmarks.results import Result, Results
+from benchmarks.targets import Target, targets
+from benchmarks.workloads import WORKLOADS, Workload
+
+SHAPES = {workload.name: workload for workload in WORKLOADS}
+
+
+def result(
+    shape: str, contender: Contender, seconds: float, cpu: float = 1.0, operation: str = "read"
+) -> Result:
+    """Three runs of a contender that all took the same."""
+    return Result(operation, SHAPES[shape], contender, [Measurement(seconds, cpu, 10**8)] * 3)
+
+
+def ours(shape: str, seconds: float, cpu: float, implementation: str = "native") -> list[Result]:
+    return [
+        result(shape, Contender(OFFICIAL, "all", note="receive"), 1.0),
+        result(shape, Contender(OURS, "all", implementation), seconds, cpu),
+        result(shape, Contender(HANDED, "all", implementation), seconds / 2, cpu / 2),
+        result(shape, Contender(DRAIN), seconds / 4),
+    ]
+
+
+def test_a_bound_from_above_and_one_from_below_are_missed_on_the_right_side() -> None:
+    assert Target("lz4", "", value=2.0, bound=1.0).margin == 2.0
+    assert Target("lz4", "", value=2.0, bound=1.0, at_most=True).margin == 0.5
+
+
+def test_every_shape_that_is_read_has_a_target() -> None:
+    results = Results([row for shape in SHAPES for row in ours(shape, 1.0, 1.0)])
+
+    for shape in SHAPES:
+        assert targets(results, shape)
+
+
+def test_the_shape_that_is_furthest_from_its_targets_comes_first() -> None:
+    results = Results([*ours("batch1000", 1.0, 1.0), *ours("batch10", 30.0, 60.0)])
+
+    assert [shape.name for shape in report.worst_first(results)] == ["batch10", "batch1000"]
+
+
+def test_tables_name_every_contender_with_what_a_row_costs() -> None:
+    results = Results(ours("unbatched100", 2.0, 1.0))
+
+    text = "\n".join(report.sections(results))
+
+    assert "| pulsar_spark native, seven columns | 100,000 | 10 | 5.00 | 100 MB | 0.50 |" in text
+    assert "handed to Spark, of the raw drain | 0.50 | ≥ 0.6 | **missed**" in text
+
+
+def test_figures_of_peers_stand_beside_ours_where_they_were_not_measured() -> None:
+    results = Results(ours("batch10", 1.0, 1.0))
+
+    (line,) = (
+        line
+        for line in report.reading_table(results, results.workloads()).splitlines()
+        if line.startswith("| 100 B, batches of 10 |")
+    )
+    assert line.count(" · ") == 4  # ours, the official client, Scala's connector, Kafka's source
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+def test_messages_are_of_their_size_and_add_up(workload: Workload) -> None:
+    some = workload.scaled(0)
+    messages = list(some.made())
+
+    assert {len(message.value) for message in messages} == {workload.size}
+    assert len({message.value for message in messages}) == some.messages
+    assert some.sums().count == len(messages)
+    assert some.sums().values == sum(zlib.crc32(message.value) for message in messages)
+
+
+def test_only_what_stands_between_the_markers_is_replaced(tmp_path: Path) -> None:
+    start, end = report.MARKERS
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{start}\nold\n{end}\nafter\n", "utf-8")
+
+    report.put_between_markers(page, "new")
+
+    assert page.read_text("utf-8") == f"before\n{start}\nnew\n{end}\nafter\n"
+
+
+def test_a_page_without_markers_is_an_error(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("nothing\n", "utf-8")
+
+    with pytest.raises(ValueError, match="has no"):
+        report.put_between_markers(page, "new")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_what_is_measured_is_the_time_the_cpu_and_the_peak_of_the_block_alone() -> None:
+    _touch(600)
+    with measured() as found:
+        _touch(100)
+
+    assert found.seconds > 0
+    assert found.cpu_seconds >= 0
+    assert 100 << 20 < found.peak_python_bytes < 600 << 20
+
+
+def _touch(megabytes: int) -> None:
+    assert len(b"x" * (megabytes << 20)) == megabytes << 20

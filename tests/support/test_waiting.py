@@ -1,0 +1,73 @@
+"""Waiting has a deadline, and no test has one that a busy machine misses."""
+
+from __future__ import annotations
+
+import ast
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import finish, wait_until
+
+TESTS = Path(__file__).resolve().parent.parent
+CLOCKS = {"monotonic", "perf_counter", "time"}
+LEAST_SECONDS = 5
+
+
+def test_what_is_waited_for_is_returned() -> None:
+    answers = iter([0, None, "", "found"])
+    assert wait_until(lambda: next(answers)) == "found"
+
+
+def test_what_does_not_come_about_is_named() -> None:
+    with pytest.raises(AssertionError, match=r"the end: not within 0\.01 s"):
+        wait_until(lambda: False, "the end", 0.01)
+
+
+def test_errors_of_the_condition_are_not_waited_out() -> None:
+    with pytest.raises(ZeroDivisionError):
+        wait_until(lambda: 1 / 0)
+
+
+def test_threads_are_waited_for_and_named() -> None:
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait, name="the slow one")
+    thread.start()
+    with pytest.raises(AssertionError, match="the slow one"):
+        finish(thread, seconds=0.01)
+    release.set()
+    finish(thread)
+
+
+def too_tight(path: Path) -> Iterator[str]:
+    """Yield the comparisons that allow less than LEAST_SECONDS by the clock on the wall."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if not isinstance(node, ast.Compare):
+            continue
+        sides = [node.left, *node.comparators]
+        for less, operator, more in zip(sides, node.ops, sides[1:], strict=False):
+            if isinstance(operator, (ast.Gt, ast.GtE)):
+                less, more = more, less
+            elif not isinstance(operator, (ast.Lt, ast.LtE)):
+                continue
+            if not (is_elapsed(less) and isinstance(more, ast.Constant)):
+                continue
+            if isinstance(more.value, (int, float)) and more.value < LEAST_SECONDS:
+                yield f"{path.relative_to(TESTS)}:{node.lineno}: {ast.unparse(node)}"
+
+
+def is_elapsed(node: ast.expr) -> bool:
+    """Whether it is a difference to what a clock shows now."""
+    return (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Sub)
+        and isinstance(node.left, ast.Call)
+        and isinstance(node.left.func, ast.Attribute)
+        and node.left.func.attr in CLOCKS
+    )
+
+
+def test_no_test_asks_for_less_than_some_seconds() -> None:
+    assert not [found for path in sorted(TESTS.rglob("*.py")) for found in too_tight(path)]
