@@ -17,11 +17,11 @@ from pulsar_spark.schema.codec import Undecodable
 from pulsar_spark.schema.codecs import shape
 from pulsar_spark.schema.column_builders import NEED_METADATA
 from pulsar_spark.schema.column_names import KEY, VALUE
-from pulsar_spark.schema.message_columns import (
+from pulsar_spark.schema.messages import (
     BLOCK_COLUMNS,
     BlockMessages,
     EntryMessages,
-    MessageColumns,
+    Messages,
 )
 from pulsar_spark.schema.registry import version_number
 from pulsar_spark.schema.runs import RowFilter, Run, Runs, split_entry
@@ -97,7 +97,7 @@ class RecordBatchBuilder:
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         # What goes into the next batch: messages of before, and runs behind them.
-        self._pieces: list[MessageColumns] = []
+        self._pieces: list[Messages] = []
         self._runs: list[Run] = []
         self._rows = 0
         self._bytes = 0
@@ -202,7 +202,7 @@ class RecordBatchBuilder:
             self._pieces.append(EntryMessages(runs))
             self._runs = []
 
-    def _build(self, messages: MessageColumns) -> pa.RecordBatch:
+    def _build(self, messages: Messages) -> pa.RecordBatch:
         found = self._decode(messages)
         if found.bad and self._mode == FAILFAST:
             raise self._undecodable(messages, found)
@@ -215,7 +215,7 @@ class RecordBatchBuilder:
             batch = self._without(batch, found.bad)
         return batch
 
-    def _decode(self, messages: MessageColumns) -> DecodedValues:
+    def _decode(self, messages: Messages) -> DecodedValues:
         if self._decoder is not None:
             return self._decoder.decode(messages)
         if not self._needs_values:
@@ -224,7 +224,7 @@ class RecordBatchBuilder:
         return DecodedValues(raw, {VALUE: raw})
 
     def _column(
-        self, name: str, target: pa.DataType, messages: MessageColumns, found: DecodedValues
+        self, name: str, target: pa.DataType, messages: Messages, found: DecodedValues
     ) -> pa.Array:
         column: Any = found.columns.get(name)
         if column is None:
@@ -247,7 +247,7 @@ class RecordBatchBuilder:
         self.dropped += len(dropped)
         return batch.filter(booleans([row not in dropped for row in range(batch.num_rows)]))
 
-    def _undecodable(self, messages: MessageColumns, found: DecodedValues) -> CorruptMessage:
+    def _undecodable(self, messages: Messages, found: DecodedValues) -> CorruptMessage:
         assert self._schema_info is not None
         first, version = found.bad[0], found.bad_version
         written = f" of schema version {version_number(version)}" if version else ""

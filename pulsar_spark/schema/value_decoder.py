@@ -17,7 +17,7 @@ from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow_arrays import integers
 from pulsar_spark.schema.codec import Decoder, Undecodable
 from pulsar_spark.schema.codecs import codec_of
-from pulsar_spark.schema.message_columns import MessageColumns
+from pulsar_spark.schema.messages import Messages
 from pulsar_spark.schema.pair_decoder import PairDecoder
 
 Writers = Callable[[bytes], SchemaInfo]
@@ -52,7 +52,7 @@ class ValueDecoder:
         self._writers = writers
         self._decoders: dict[bytes, Decoder | PairDecoder] = {}
 
-    def decode(self, messages: MessageColumns) -> DecodedValues:
+    def decode(self, messages: Messages) -> DecodedValues:
         """Decode all values of a record batch.
 
         Raises SchemaMismatch for a version that cannot be resolved to the query's schema, and

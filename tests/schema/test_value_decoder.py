@@ -12,7 +12,7 @@ from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.codec import Undecodable
-from pulsar_spark.schema.message_columns import EntryMessages
+from pulsar_spark.schema.messages import EntryMessages
 from pulsar_spark.schema.runs import Run, Runs, split_entry
 from pulsar_spark.schema.value_decoder import ValueDecoder
 from tests.schema.entries import PARTITION, TOPIC, batch, message, single

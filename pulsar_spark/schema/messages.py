@@ -20,7 +20,7 @@ from pulsar_spark.schema.column_builders import BUILDERS, keys, values
 from pulsar_spark.schema.runs import Runs
 
 
-class MessageColumns(Protocol):
+class Messages(Protocol):
     """Messages of one topic partition, in order."""
 
     topic: str
@@ -53,26 +53,26 @@ class EntryMessages:
 
     @property
     def versions(self) -> Sequence[tuple[int, bytes]]:
-        """As in MessageColumns."""
+        """As in Messages."""
         runs = self._runs.runs
         starts = accumulate((len(run.rows) for run in runs), initial=0)
         pairs = zip(starts, (run.entry.metadata.schema_version for run in runs), strict=False)
         return [next(group) for _, group in groupby(pairs, lambda pair: pair[1])]
 
     def values(self) -> pa.Array:
-        """As in MessageColumns."""
+        """As in Messages."""
         return values(self._runs)
 
     def keys(self) -> pa.Array:
-        """As in MessageColumns."""
+        """As in Messages."""
         return keys(self._runs)
 
     def column(self, name: str) -> pa.Array:
-        """As in MessageColumns."""
+        """As in Messages."""
         return BUILDERS[name](self._runs)
 
     def locate(self, row: int) -> MessageId:
-        """As in MessageColumns."""
+        """As in Messages."""
         return self._runs.locate(row)
 
 
@@ -87,19 +87,19 @@ class BlockMessages:
 
     @property
     def versions(self) -> Sequence[tuple[int, bytes]]:
-        """As in MessageColumns."""
+        """As in Messages."""
         return self._columns.versions
 
     def values(self) -> pa.Array:
-        """As in MessageColumns."""
+        """As in Messages."""
         return self._array("value", pa.binary())
 
     def keys(self) -> pa.Array:
-        """As in MessageColumns."""
+        """As in Messages."""
         return self._array("key", pa.binary())
 
     def column(self, name: str) -> pa.Array:
-        """As in MessageColumns."""
+        """As in Messages."""
         if name == names.TOPIC:
             return repeated(self.topic, pa.string(), self.count)
         if name == names.PARTITION:
@@ -107,7 +107,7 @@ class BlockMessages:
         return self._array(*BLOCK_COLUMNS[name])
 
     def locate(self, row: int) -> MessageId:
-        """As in MessageColumns."""
+        """As in Messages."""
         ledger_id, entry_id, index, size = self._columns.locate(row)
         return MessageId(ledger_id, entry_id, self._partition, index, size)
 

@@ -19,7 +19,7 @@ from pulsar_spark.protocol.implementation import make_decoder
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema import column_names as names
-from pulsar_spark.schema.message_columns import BLOCK_COLUMNS
+from pulsar_spark.schema.messages import BLOCK_COLUMNS
 from pulsar_spark.schema.record_batches import (
     DROPMALFORMED,
     Projection,
