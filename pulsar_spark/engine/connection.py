@@ -15,6 +15,7 @@ import logging
 import os
 import threading
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -55,7 +56,8 @@ from pulsar_spark.protocol.events import (
     EndOfStream,
     Event,
 )
-from pulsar_spark.protocol.frames import BODY_FIELDS, Buffer, MessageBlock
+from pulsar_spark.protocol.frames import BODY_FIELDS, Buffer, MessageBlock, ReceiptBlock
+from pulsar_spark.protocol.message_id import as_signed
 from pulsar_spark.protocol.states import Role
 from pulsar_spark.protocol.validation import ANSWERS, check_body
 
@@ -101,8 +103,8 @@ class ConsumerHandler(Handler, Protocol):
 class ProducerHandler(Handler, Protocol):
     """What the receive thread tells a producer."""
 
-    def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
-        """An entry is stored."""
+    def on_receipts(self, receipts: array[int]) -> None:
+        """Entries are stored: sequence id, highest sequence id, ledger and entry of each."""
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
         """An entry was refused."""
@@ -159,11 +161,24 @@ class HandlerTable:
         if consumer is not None:
             consumer.on_messages(block)
 
+    def on_receipts(self, block: ReceiptBlock) -> None:
+        """Pass receipts on; those for a producer that is gone are dropped."""
+        producer = self._producers.get(block.producer_id)
+        if producer is not None:
+            producer.on_receipts(block.receipts)
+
     def on_command(self, kind: int, body: Any) -> None:
         """Pass a command on that is not an answer to a request."""
         if kind == _T.SEND_RECEIPT:
-            if (producer := self._producers.get(body.producer_id)) is not None:
-                producer.on_receipt(body)
+            # One that brokers do not send like this, but that says what it has to.
+            stored = body.message_id
+            numbers = (
+                body.sequence_id,
+                body.highest_sequence_id,
+                stored.ledgerId,
+                stored.entryId,
+            )
+            self.on_receipts(ReceiptBlock(body.producer_id, array("q", map(as_signed, numbers))))
         elif kind == _T.SEND_ERROR:
             if (producer := self._producers.get(body.producer_id)) is not None:
                 producer.on_send_error(body)
@@ -523,6 +538,8 @@ class ClientConnection:
     def _dispatch(self, event: Event) -> None:
         if isinstance(event, MessageBlock):
             self._handlers.on_messages(event)
+        elif isinstance(event, ReceiptBlock):
+            self._handlers.on_receipts(event)
         elif isinstance(event, CommandReceived):
             if event.kind in ANSWERS:
                 self._on_answer(event.kind, event.body)

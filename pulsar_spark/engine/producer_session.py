@@ -47,7 +47,6 @@ _PART_OF_TIME_LEFT = 0.25
 _LEAST_PAUSE = 0.1
 # A producer comes back for as long as it lives.
 _FOR_LIFE = 1e9
-_MAX_LONG = 2**63
 
 
 @dataclass(slots=True)
@@ -171,17 +170,6 @@ class ProducerSession:
         """Entries are stored: sequence id, highest sequence id, ledger and entry of each."""
         self._owner.on_receipts(self, receipts)
 
-    def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
-        """An entry is stored."""
-        stored = receipt.message_id
-        values = (
-            receipt.sequence_id,
-            receipt.highest_sequence_id,
-            stored.ledgerId,
-            stored.entryId,
-        )
-        self._owner.on_receipts(self, array("q", map(_signed, values)))
-
     def on_send_error(self, error: pb.CommandSendError) -> None:
         """An entry was refused."""
         self._owner.on_send_error(self, error)
@@ -235,11 +223,6 @@ class ProducerSession:
             self._answer.set_result(success)
         elif settled and error is not None:
             self._answer.set_exception(error.with_context())
-
-
-def _signed(value: int) -> int:
-    """Return an unsigned number of 64 bits as Java shows it."""
-    return value - 2 * _MAX_LONG if value >= _MAX_LONG else value
 
 
 def _producer_command(identity: Identity, producer_id: int, request_id: int) -> pb.BaseCommand:

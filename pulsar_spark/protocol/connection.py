@@ -27,6 +27,7 @@ from pulsar_spark.protocol.frames import (
     Frame,
     FrameDecoder,
     MessageBlock,
+    ReceiptBlock,
     encode_command,
     encode_payload_command,
     encode_raw_payload_command,
@@ -82,9 +83,11 @@ class Connection:
             return
         self._decoder.receive_data(data)
         try:
-            while (found := self._decoder.next_messages_or_frame()) is not None:
+            while (found := self._decoder.next_block_or_frame()) is not None:
                 if isinstance(found, MessageBlock):
                     self._receive_messages(found)
+                elif isinstance(found, ReceiptBlock):
+                    self._receive_receipts(found)
                 else:
                     self._receive_frame(found)
         except RemoteProtocolError as error:
@@ -148,6 +151,10 @@ class Connection:
 
     def _receive_messages(self, block: MessageBlock) -> None:
         if self.conversation.apply_delivery(self.role.peer, block.consumer_id):
+            self._events.append(block)
+
+    def _receive_receipts(self, block: ReceiptBlock) -> None:
+        if self.conversation.apply_receipts(self.role.peer, block.producer_id):
             self._events.append(block)
 
     def _receive_frame(self, frame: Frame) -> None:

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import MessageBlock
+from pulsar_spark.protocol.frames import MessageBlock, ReceiptBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,4 +55,6 @@ class EndOfStream:
     clean: bool
 
 
-Event = CommandReceived | MessageBlock | SendReceived | ConnectionFailed | EndOfStream
+Event = (
+    CommandReceived | MessageBlock | ReceiptBlock | SendReceived | ConnectionFailed | EndOfStream
+)

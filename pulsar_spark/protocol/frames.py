@@ -21,17 +21,18 @@ sliced or allocated.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError, EncodeError, Message
 
 from pulsar_spark.errors import ChecksumMismatch, LocalProtocolError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.checksum import crc32c
-from pulsar_spark.protocol.implementation import scan_messages
+from pulsar_spark.protocol.implementation import scan_messages, scan_receipts
 
 Buffer = bytes | bytearray | memoryview
 
@@ -148,6 +149,16 @@ class MessageBlock:
             yield message
 
 
+class ReceiptBlock(NamedTuple):
+    """Receipts of one producer, one behind the other as they were received.
+
+    Of each there are sequence id, highest sequence id, ledger and entry, signed as Java has them.
+    """
+
+    producer_id: int
+    receipts: array[int]
+
+
 class FrameDecoder:
     """Turns a stream of bytes, cut anywhere, into frames.
 
@@ -194,10 +205,11 @@ class FrameDecoder:
         self._advance(end)
         return frame
 
-    def next_messages_or_frame(self) -> MessageBlock | Frame | None:
-        """Return the next whole frame, of MESSAGE as many as follow each other for one consumer.
+    def next_block_or_frame(self) -> MessageBlock | ReceiptBlock | Frame | None:
+        """Return the next whole frame; of MESSAGE and SEND_RECEIPT as many as follow each other.
 
-        None until more data is received; raises as `next_frame`.
+        They are for one consumer or producer. None until more data is received; raises as
+        `next_frame`.
         """
         try:
             end = self._next_end()
@@ -206,6 +218,10 @@ class FrameDecoder:
             limit = self.max_message_size + FRAME_PADDING
             stop, consumer_id, count = scan_messages(self._data, self._at, limit)
             if not count:
+                stop, producer_id, receipts = scan_receipts(self._data, self._at, limit)
+                if receipts:
+                    self._advance(stop)
+                    return ReceiptBlock(producer_id, receipts)
                 frame = self._parse(end)
                 if frame.command.type != pb.BaseCommand.MESSAGE:
                     self._advance(end)

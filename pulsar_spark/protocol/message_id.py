@@ -27,7 +27,7 @@ _ID = re.compile(rf"{_NUMBER}:{_NUMBER}(?::{_NUMBER})?(?::{_NUMBER})?")
 _POSITION = re.compile(rf"{_NUMBER}:{_NUMBER}:(0|[1-9][0-9]{{0,9}})")
 
 
-def _signed(value: int) -> int:
+def as_signed(value: int) -> int:
     return value - 2**64 if value > _MAX_LONG else value
 
 
@@ -53,15 +53,15 @@ class MessageId:
         """Return the id that a MessageIdData holds; acknowledgement bits are left out."""
         first = data.first_chunk_message_id if data.HasField("first_chunk_message_id") else None
         return cls(
-            _signed(data.ledgerId),
-            _signed(data.entryId),
+            as_signed(data.ledgerId),
+            as_signed(data.entryId),
             data.partition,
             data.batch_index,
             data.batch_size,
             # A first chunk is a plain entry: whatever is nested deeper has no meaning.
             None
             if first is None
-            else cls(_signed(first.ledgerId), _signed(first.entryId), first.partition),
+            else cls(as_signed(first.ledgerId), as_signed(first.entryId), first.partition),
         )
 
     def to_pb(self) -> pb.MessageIdData:

@@ -288,6 +288,11 @@ class Conversation:
         self.connection = after
         return after
 
+    def apply_receipts(self, sender: Role, producer_id: int) -> bool:
+        """Take account of a block of receipts for a producer; returns and raises as `apply`."""
+        self._apply_connection(sender, _T.SEND_RECEIPT)
+        return self._step(sender, _T.SEND_RECEIPT, PRODUCER, self._producers, producer_id)
+
     def apply_sends(self, sender: Role, producer_id: int) -> bool:
         """Take account of any number of SENDs of one producer; returns and raises as `apply`."""
         self._apply_connection(sender, _T.SEND)

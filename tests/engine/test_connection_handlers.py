@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 from google.protobuf.message import Message
@@ -7,7 +8,7 @@ from google.protobuf.message import Message
 from pulsar_spark.engine.connection import HandlerTable
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import MessageBlock
+from pulsar_spark.protocol.frames import MessageBlock, ReceiptBlock
 
 T = pb.BaseCommand
 
@@ -21,8 +22,8 @@ class Recorder:
     def on_messages(self, block: MessageBlock) -> None:
         self.calls.append(("messages", block))
 
-    def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
-        self.calls.append(("receipt", receipt))
+    def on_receipts(self, receipts: array[int]) -> None:
+        self.calls.append(("receipts", list(receipts)))
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
         self.calls.append(("send_error", error))
@@ -53,7 +54,9 @@ def test_each_handler_gets_what_is_meant_for_it() -> None:
     assert len({consumer_id, other_id, producer_id}) == 3
     table.on_messages(block(consumer_id))
     table.on_command(T.ACTIVE_CONSUMER_CHANGE, pb.CommandActiveConsumerChange(consumer_id=other_id))
-    receipt = pb.CommandSendReceipt(producer_id=producer_id, sequence_id=1)
+    table.on_receipts(ReceiptBlock(producer_id, array("q", [1, 1, 7, 8])))
+    stored = pb.MessageIdData(ledgerId=2**64 - 1, entryId=9)
+    receipt = pb.CommandSendReceipt(producer_id=producer_id, sequence_id=2, message_id=stored)
     table.on_command(T.SEND_RECEIPT, receipt)
     error = pb.CommandSendError(
         producer_id=producer_id, sequence_id=1, error=pb.NotAllowedError, message=""
@@ -61,7 +64,11 @@ def test_each_handler_gets_what_is_meant_for_it() -> None:
     table.on_command(T.SEND_ERROR, error)
     assert consumer.names == ["messages"]
     assert other.names == ["command"]
-    assert producer.calls == [("receipt", receipt), ("send_error", error)]
+    assert producer.calls == [
+        ("receipts", [1, 1, 7, 8]),
+        ("receipts", [2, 0, -1, 9]),
+        ("send_error", error),
+    ]
 
 
 def test_who_is_closed_hears_nothing_more() -> None:

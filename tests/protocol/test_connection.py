@@ -18,9 +18,11 @@ from pulsar_spark.protocol.events import (
 from pulsar_spark.protocol.frames import (
     DEFAULT_MAX_MESSAGE_SIZE,
     MessageBlock,
+    ReceiptBlock,
     encode_command,
     parse_payload,
 )
+from pulsar_spark.protocol.sends import SendEncoder
 from pulsar_spark.protocol.states import Role, State
 
 METADATA = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2).SerializeToString()
@@ -180,3 +182,29 @@ def test_a_refused_connect_reaches_the_client() -> None:
     assert isinstance(event, CommandReceived)
     assert event.name == "ERROR"
     assert pair.client.state is State.CLOSED
+
+
+def test_frames_of_a_producer_go_out_and_receipts_come_back_as_blocks(pair: Pair) -> None:
+    open_producer(pair)
+    assert pair.client.send_frames(
+        1, [SendEncoder(1, "p").encode([b"a", b"b"], None, 0, 1, 1).data]
+    )
+    assert [type(event) for event in pair.to_broker()] == [SendReceived] * 2
+    for number in range(2):
+        pair.broker.send(answers.send_receipt(1, number, MESSAGE_ID))
+    pair.broker.send(commands.close_producer(1, 2**64 - 1))
+    # A receipt of the past is dropped.
+    pair.broker._outgoing.append(encode_command(answers.send_receipt(1, 2, MESSAGE_ID)))
+    block, closed = pair.to_client()
+    assert isinstance(block, ReceiptBlock)
+    assert block.producer_id == 1
+    assert list(block.receipts) == [0, 0, 1, 2, 1, 1, 1, 2]
+    assert isinstance(closed, CommandReceived)
+    assert not pair.client.send_frames(1, [b"pointless"])
+    assert pair.client.data_to_send() == []
+
+
+def test_receipts_that_a_client_sends_are_a_violation(pair: Pair) -> None:
+    pair.broker.receive_data(encode_command(answers.send_receipt(1, 0, MESSAGE_ID)))
+    [event] = pair.broker.events_received()
+    assert isinstance(event, ConnectionFailed)
