@@ -650,6 +650,7 @@ class Producer:
                     ahead = ids[at]
                     break
                 at += count
+        self._registrar.trouble = None
         for completion in done:
             self._window.complete(completion.sends, None, completion.message_id)
         if ahead is not None:

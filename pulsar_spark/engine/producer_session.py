@@ -257,7 +257,8 @@ class RegistrarOwner(SessionOwner, Protocol):
 class Registrar:
     """Registers one producer. At any time at most one attempt is under way.
 
-    `trouble` is the last error of an attempt, None once one has succeeded.
+    `trouble` is the last error of an attempt, or that ended a session; the owner forgets it when
+    messages get through again.
     """
 
     def __init__(self, context: ClientContext, owner: RegistrarOwner, identity: Identity) -> None:
@@ -383,7 +384,6 @@ class Registrar:
         success = yield from session.open_operation(self.identity, timeout)
         self._backoff.reset()
         self._busy_until = None
-        self.trouble = None
         try:
             self._owner.adopt(session, success)
         except PulsarError:
