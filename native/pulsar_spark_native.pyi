@@ -1,5 +1,5 @@
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
 CONTRACT: int
@@ -33,6 +33,40 @@ class BlockDecoder:
         self, data: bytes, at: int, stop: int, position: tuple[int, int, int]
     ) -> Progress: ...
     def take(self) -> Columns | None: ...
+
+@final
+class SendEncoder:
+    def __new__(
+        cls,
+        producer_id: int,
+        producer_name: str,
+        schema_version: bytes,
+        compression: int,
+        compress: Callable[[int, Buffer], Buffer],
+    ) -> SendEncoder: ...
+    @property
+    def compression(self) -> int: ...
+    @property
+    def overhead(self) -> int: ...
+    def encode(
+        self,
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes] | None,
+        first_sequence_id: int,
+        publish_time: int,
+        per_entry: int,
+    ) -> tuple[bytes, array[int]]: ...
+    def body(
+        self, payloads: Sequence[bytes], keys: Sequence[bytes] | None, first_sequence_id: int
+    ) -> bytes: ...
+    def frame(
+        self,
+        body: bytes,
+        first_sequence_id: int,
+        publish_time: int,
+        key: bytes | None = None,
+        num_messages: int = 1,
+    ) -> tuple[bytes, bytes]: ...
 
 @final
 class Columns:

@@ -3,14 +3,15 @@
 //! What is right is said there, in `pulsar_spark/protocol/blocks.py` and `block_decoder.py`.
 //!
 //! `wire` has numbers and sizes, `frame` what leads up to a payload, `batch` the messages in one,
-//! `lz4` the codec that is here, `columns` the rows in the making, `decode` puts them together, and
-//! `python` is what Python sees of it.
+//! `lz4` the codec that is here, `columns` the rows in the making, `decode` puts them together,
+//! `encode` goes the other way, and `python` is what Python sees of it.
 
 #![forbid(unsafe_code)]
 
 pub mod batch;
 pub mod columns;
 pub mod decode;
+pub mod encode;
 pub mod frame;
 pub mod lz4;
 #[cfg(feature = "python")]

@@ -9,7 +9,9 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 
 use crate::columns::{Binary, Fixed, Maps, Rows, Span};
 use crate::decode::{self, Options, Place};
+use crate::encode::{put_batch, Entry, Producer};
 use crate::frame;
+use crate::wire::Unusual;
 
 /// Version of the contract; Python refuses another one.
 const CONTRACT: u32 = 1;
@@ -173,11 +175,7 @@ fn call(
     limit: usize,
 ) -> PyResult<Vec<u8>> {
     let found = decompress.call1(py, (codec, PyBytes::new(py, data), size, limit))?;
-    let found = match found.cast_bound::<PyBytes>(py) {
-        Ok(found) => found.clone(),
-        Err(_) => py.get_type::<PyBytes>().call1((found,))?.cast_into::<PyBytes>()?,
-    };
-    Ok(found.as_bytes().to_vec())
+    Ok(as_bytes(found.into_bound(py))?.as_bytes().to_vec())
 }
 
 /// Rows as buffers in Arrow's layout; a column that was not asked for is None.
@@ -277,6 +275,201 @@ impl Columns {
     }
 }
 
+// --- sends -----------------------------------------------------------------------------------
+
+/// Encodes the messages of a producer that is open.
+#[pyclass(module = "pulsar_spark_native", frozen)]
+struct SendEncoder {
+    producer: Producer,
+    #[pyo3(get)]
+    compression: u8,
+    compress: Object,
+}
+
+#[pymethods]
+impl SendEncoder {
+    #[new]
+    fn new(
+        producer_id: u64,
+        producer_name: &str,
+        schema_version: &[u8],
+        compression: u8,
+        compress: Object,
+    ) -> Self {
+        let producer = Producer::new(producer_id, producer_name.as_bytes(), schema_version);
+        SendEncoder { producer, compression, compress }
+    }
+
+    #[getter]
+    fn overhead(&self) -> usize {
+        self.producer.overhead()
+    }
+
+    /// body(payloads, keys, first_sequence_id) -> the body of a batch
+    fn body<'py>(
+        &self,
+        py: Python<'py>,
+        payloads: &Bound<'py, PyAny>,
+        keys: Option<&Bound<'py, PyAny>>,
+        first_sequence_id: u64,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let messages = Messages::new(payloads, keys, first_sequence_id)?;
+        let (payloads, keys) = messages.slices();
+        let body = py.detach(|| {
+            let mut body = Vec::new();
+            put_batch(&mut body, &payloads, keys.as_deref(), first_sequence_id).map(|()| body)
+        });
+        Ok(PyBytes::new(py, &body.map_err(too_large)?))
+    }
+
+    /// encode(payloads, keys, first_sequence_id, publish_time, per_entry) -> (data, ends)
+    fn encode<'py>(
+        &self,
+        py: Python<'py>,
+        payloads: &Bound<'py, PyAny>,
+        keys: Option<&Bound<'py, PyAny>>,
+        first_sequence_id: u64,
+        publish_time: u64,
+        per_entry: usize,
+    ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyAny>)> {
+        let messages = Messages::new(payloads, keys, first_sequence_id)?;
+        let (payloads, keys) = messages.slices();
+        let (mut data, mut ends) = (Vec::new(), Vec::<i64>::new());
+        let mut put_all = |compress: &mut Compress| {
+            let (mut body, per_entry) = (Vec::new(), per_entry.max(1));
+            for start in (0..payloads.len()).step_by(per_entry) {
+                let stop = payloads.len().min(start.saturating_add(per_entry));
+                let first = first_sequence_id + start as u64;
+                let mut payload = payloads[start];
+                if stop - start > 1 {
+                    body.clear();
+                    let own = keys.as_ref().map(|keys| &keys[start..stop]);
+                    put_batch(&mut body, &payloads[start..stop], own, first).map_err(too_large)?;
+                    payload = &body;
+                }
+                let compressed = compress(payload)?;
+                let entry = Entry {
+                    compressed: compressed.is_some().then_some((self.compression, payload.len())),
+                    first_sequence_id: first,
+                    publish_time,
+                    key: keys.as_ref().map(|keys| keys[start]),
+                    messages: stop - start,
+                };
+                let payload = compressed.as_deref().unwrap_or(payload);
+                self.producer.put(&mut data, &entry, payload).map_err(too_large)?;
+                ends.push(data.len() as i64);
+            }
+            PyResult::Ok(())
+        };
+        if self.compression == 0 {
+            py.detach(|| put_all(&mut |_| Ok(None)))?;
+        } else {
+            put_all(&mut |payload| self.compressed(py, payload))?;
+        }
+        let ends = array_type(py)?.call1(("q", integers(py, &ends)?))?;
+        Ok((PyBytes::new(py, &data), ends))
+    }
+
+    /// frame(body, first_sequence_id, publish_time, key=None, num_messages=1) -> (head, payload)
+    #[pyo3(signature = (body, first_sequence_id, publish_time, key=None, num_messages=1))]
+    fn frame<'py>(
+        &self,
+        py: Python<'py>,
+        body: Bound<'py, PyBytes>,
+        first_sequence_id: u64,
+        publish_time: u64,
+        key: Option<&[u8]>,
+        num_messages: usize,
+    ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyAny>)> {
+        check_ids(first_sequence_id, num_messages)?;
+        let mut entry =
+            Entry { compressed: None, first_sequence_id, publish_time, key, messages: num_messages };
+        let mut payload = body;
+        if let Some(compressed) = self.compressed(py, payload.as_bytes())? {
+            entry.compressed = Some((self.compression, payload.as_bytes().len()));
+            payload = PyBytes::new(py, &compressed);
+        }
+        let bytes = payload.as_bytes();
+        let head = py.detach(|| {
+            let mut head = Vec::new();
+            self.producer.put_head(&mut head, &entry, bytes).map(|()| head)
+        });
+        Ok((PyBytes::new(py, &head.map_err(too_large)?), payload.into_any()))
+    }
+}
+
+/// Compresses a payload; None is one that stays as it is.
+type Compress<'a> = dyn FnMut(&[u8]) -> PyResult<Option<Vec<u8>>> + 'a;
+
+impl SendEncoder {
+    fn compressed(&self, py: Python<'_>, payload: &[u8]) -> PyResult<Option<Vec<u8>>> {
+        if self.compression == 0 || payload.is_empty() {
+            return Ok(None);
+        }
+        let data = PyBytes::new(py, payload);
+        let found = self.compress.call1(py, (self.compression, data))?;
+        Ok(Some(as_bytes(found.into_bound(py))?.as_bytes().to_vec()))
+    }
+}
+
+/// A column of messages, held as long as its bytes are used.
+struct Messages<'py> {
+    payloads: Vec<Bound<'py, PyBytes>>,
+    keys: Option<Vec<Bound<'py, PyBytes>>>,
+}
+
+impl<'py> Messages<'py> {
+    fn new(
+        payloads: &Bound<'py, PyAny>,
+        keys: Option<&Bound<'py, PyAny>>,
+        first_sequence_id: u64,
+    ) -> PyResult<Self> {
+        let all = |column: &Bound<'py, PyAny>| {
+            column.try_iter()?.map(|item| as_bytes(item?)).collect::<PyResult<Vec<_>>>()
+        };
+        let payloads = all(payloads)?;
+        let keys = keys.map(all).transpose()?;
+        if keys.as_ref().is_some_and(|keys| keys.len() != payloads.len()) {
+            return Err(PyValueError::new_err("there must be a key for each message"));
+        }
+        check_ids(first_sequence_id, payloads.len())?;
+        Ok(Messages { payloads, keys })
+    }
+
+    fn slices(&self) -> (Vec<&[u8]>, Option<Vec<&[u8]>>) {
+        (
+            self.payloads.iter().map(|item| item.as_bytes()).collect(),
+            self.keys.as_ref().map(|keys| keys.iter().map(|item| item.as_bytes()).collect()),
+        )
+    }
+}
+
+fn as_bytes<'py>(data: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+    match data.cast_into::<PyBytes>() {
+        Ok(data) => Ok(data),
+        Err(error) => {
+            let data = error.into_inner();
+            let bytes = data.py().get_type::<PyBytes>().call1((data,))?;
+            Ok(bytes.cast_into::<PyBytes>()?)
+        }
+    }
+}
+
+/// Sequence ids are numbers of 63 bits.
+fn check_ids(first: u64, count: usize) -> PyResult<()> {
+    let last = first.checked_add(count as u64);
+    if count == 0 || last.is_none_or(|last| last > 1 << 63) {
+        return Err(PyValueError::new_err("no messages, or no sequence ids for them"));
+    }
+    Ok(())
+}
+
+fn too_large(_: Unusual) -> PyErr {
+    PyValueError::new_err("an entry has 4 GiB or more")
+}
+
+// --- buffers ---------------------------------------------------------------------------------
+
 fn binary_buffers(py: Python<'_>, column: &Binary) -> PyResult<Object> {
     let bits = column.validity.bits().map(|bits| PyBytes::new(py, bits));
     let data = PyBytes::new(py, &column.data);
@@ -343,6 +536,7 @@ fn pulsar_spark_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<BlockDecoder>()?;
     module.add_class::<Columns>()?;
+    module.add_class::<SendEncoder>()?;
     module.add_function(wrap_pyfunction!(scan_messages, module)?)?;
     module.add_function(wrap_pyfunction!(scan_receipts, module)?)
 }

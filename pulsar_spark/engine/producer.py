@@ -52,7 +52,13 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import encode_uniform_batch
 from pulsar_spark.protocol.message_id import MessageId
-from pulsar_spark.protocol.sends import OutgoingEntry, SendEncoder, SendLimits, encode_entry
+from pulsar_spark.protocol.sends import (
+    Encoder,
+    OutgoingEntry,
+    SendLimits,
+    encode_entry,
+    make_encoder,
+)
 from pulsar_spark.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
@@ -119,7 +125,7 @@ class Producer:
         self._pid = os.getpid()
         self._registrar = Registrar(context, self, _identity(self.topic, self._options))
         self._limits: SendLimits | None = None
-        self._encoder: SendEncoder | None = None
+        self._encoder: Encoder | None = None
         self._opened: Future[None] = Future()
         self._order = threading.Lock()
         self._window = InflightWindow(
@@ -444,7 +450,7 @@ class Producer:
             # The entry is the only one of its block, and its payload is not copied.
             body = payloads[start]
             if stop - start > 1:
-                body = encode_uniform_batch(payloads[start:stop], first, own_keys)
+                body = encoder.body(payloads[start:stop], own_keys, first)
             key = None if own_keys is None else own_keys[0]
             head, payload = encoder.frame(body, first, now, key, stop - start)
             sends = PendingSends([head, payload], first, last, stop - start, largest=largest)
@@ -575,7 +581,7 @@ class Producer:
             topic=self.topic,
             compress=compress,
         )
-        encoder = SendEncoder(
+        encoder = make_encoder(
             session.producer_id,
             success.producer_name,
             success.schema_version,

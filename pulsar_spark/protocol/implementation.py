@@ -1,7 +1,7 @@
-"""Which implementation of `blocks` is used: the compiled one if it is installed, else pure Python.
+"""Which implementation of `blocks` and of `sends.Encoder` is used.
 
-``PULSAR_SPARK_IMPL=python`` or ``native`` decides otherwise. The choice is made once, when this
-module is imported.
+The compiled one if it is installed, else pure Python. ``PULSAR_SPARK_IMPL=python`` or
+``native`` decides otherwise. The choice is made once, when this module is imported.
 """
 
 from __future__ import annotations
@@ -40,43 +40,45 @@ def load(name: str | None) -> ModuleType | None:
             f"{VARIABLE} is {name!r}", f"Set it to {PYTHON} or {NATIVE}, or leave it unset."
         )
     try:
-        native = import_module(_PACKAGE)
+        found = import_module(_PACKAGE)
     except ImportError as error:
         if name is None and isinstance(error, ModuleNotFoundError) and error.name == _PACKAGE:
             return None
         raise MissingDependency(
             f"the compiled package pulsar-spark-native cannot be imported: {error}", _INSTALL
         ) from error
-    contract = getattr(native, "CONTRACT", None)
+    contract = getattr(found, "CONTRACT", None)
     if contract != blocks.CONTRACT:
         raise MissingDependency(
             f"the package pulsar-spark-native that is installed is of contract {contract}, "
             f"this version needs {blocks.CONTRACT}",
             f"{_INSTALL} Or set {VARIABLE}={PYTHON}.",
         )
-    return native
+    return found
 
 
-_native: Any = load(os.environ.get(VARIABLE) or None)
+native: Any = load(os.environ.get(VARIABLE) or None)
+"""The compiled package, None where pure Python is used."""
 
-scan_messages = blocks.scan_messages if _native is None else _native.scan_messages
-scan_receipts = blocks.scan_receipts if _native is None else _native.scan_receipts
+scan_messages = blocks.scan_messages if native is None else native.scan_messages
+scan_receipts = blocks.scan_receipts if native is None else native.scan_receipts
 
 
 def implementation() -> str:
     """Return the name of the implementation in use, with its version if it has one."""
-    return PYTHON if _native is None else f"{NATIVE} {_native.__version__}"
+    return PYTHON if native is None else f"{NATIVE} {native.__version__}"
 
 
 def make_decoder(options: BlockOptions, decompress: Decompress) -> Decoder:
     """Return a new decoder; `decompress` serves codecs that the implementation has not itself."""
-    _tell()
-    if _native is None:
+    tell()
+    if native is None:
         return block_decoder.BlockDecoder(options, decompress)
-    decoder: Decoder = _native.BlockDecoder(options, decompress)
+    decoder: Decoder = native.BlockDecoder(options, decompress)
     return decoder
 
 
 @cache
-def _tell() -> None:
-    logger.info("entries are decoded by the implementation: %s", implementation())
+def tell() -> None:
+    """Say once in the log which implementation is used."""
+    logger.info("entries are decoded and encoded by the implementation: %s", implementation())

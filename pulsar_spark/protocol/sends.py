@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from google.protobuf.message import EncodeError
 
 from pulsar_spark.errors import InvalidRow, MessageTooLarge
-from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import commands, implementation
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import uniform_parts
+from pulsar_spark.protocol.batches import encode_uniform_batch, uniform_parts
 from pulsar_spark.protocol.checksum import extend_crc32c
 from pulsar_spark.protocol.chunks import split_message
 from pulsar_spark.protocol.commands import TxnId
@@ -62,13 +62,53 @@ class Sends(NamedTuple):
     ends: Sequence[int]
 
 
-class SendEncoder:
+class Encoder(Protocol):
     """Encodes the messages of a producer that is open: its id, name and schema do not change.
 
     Messages have a payload and maybe a string key in UTF-8; sequence ids count up from the first
     one. `publish_time` is in milliseconds. Nothing is checked against the broker's maximum
     message size: see `overhead`.
     """
+
+    @property
+    def overhead(self) -> int:
+        """Bytes that the metadata of an entry has at most, besides its key."""
+
+    def encode(
+        self,
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes] | None,
+        first_sequence_id: int,
+        publish_time: int,
+        per_entry: int,
+    ) -> tuple[bytes, Sequence[int]]:
+        """Return the frames of a column of messages, and where each of them ends.
+
+        Each batch has `per_entry` messages, the last one the rest; with 1 there are no batches.
+        A rest of one message goes without a batch, too.
+        """
+
+    def body(
+        self, payloads: Sequence[bytes], keys: Sequence[bytes] | None, first_sequence_id: int
+    ) -> bytes:
+        """Return the body of a batch, for `frame`."""
+
+    def frame(
+        self,
+        body: bytes,
+        first_sequence_id: int,
+        publish_time: int,
+        key: bytes | None = None,
+        num_messages: int = 1,
+    ) -> tuple[bytes, Buffer]:
+        """Return the frame of one entry: what precedes the payload, and that, compressed.
+
+        More than one message are a batch, whose key is that of its first message.
+        """
+
+
+class SendEncoder:
+    """The Encoder in pure Python: what the compiled one must agree with."""
 
     def __init__(
         self,
@@ -98,11 +138,7 @@ class SendEncoder:
         publish_time: int,
         per_entry: int,
     ) -> Sends:
-        """Return the frames of a column of messages.
-
-        Each batch has `per_entry` messages, the last one the rest; with 1 there are no batches.
-        A rest of one message goes without a batch, too.
-        """
+        """Return the frames of a column of messages, see `Encoder.encode`."""
         if self.compression == pb.NONE and per_entry == 1:
             return self._singles(payloads, keys, first_sequence_id, publish_time)
         frames: list[bytes] = []
@@ -122,6 +158,12 @@ class SendEncoder:
             frames.append(head + payload)
         return Sends(b"".join(frames), array("q", accumulate(map(len, frames))))
 
+    def body(
+        self, payloads: Sequence[bytes], keys: Sequence[bytes] | None, first_sequence_id: int
+    ) -> bytes:
+        """Return the body of a batch, for `frame`."""
+        return encode_uniform_batch(payloads, first_sequence_id, keys)
+
     def frame(
         self,
         body: bytes,
@@ -130,10 +172,7 @@ class SendEncoder:
         key: bytes | None = None,
         num_messages: int = 1,
     ) -> tuple[bytes, Buffer]:
-        """Return the frame of one entry: what precedes the payload, and that, compressed.
-
-        More than one message are a batch, whose key is that of its first message.
-        """
+        """Return the frame of one entry, see `Encoder.frame`."""
         digits = encode_number(first_sequence_id)
         metadata = [self._name, digits, b"\x18", encode_number(publish_time)]
         command = [self._producer, digits, b"\x18", encode_number(num_messages)]
@@ -252,6 +291,23 @@ class SendEncoder:
             )
             sizes.append(4 + fixed)
         return sizes
+
+
+def make_encoder(
+    producer_id: int,
+    producer_name: str,
+    schema_version: bytes,
+    compression: int,
+    compress: Compress,
+) -> Encoder:
+    """Return a new encoder of a producer's messages, compiled if it can be."""
+    implementation.tell()
+    if implementation.native is None:
+        return SendEncoder(producer_id, producer_name, schema_version, compression, compress)
+    encoder: Encoder = implementation.native.SendEncoder(
+        producer_id, producer_name, schema_version, compression, compress
+    )
+    return encoder
 
 
 def frame_head(send: bytes, metadata: bytes, payload: Buffer) -> bytes:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterable
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from pulsar_spark.protocol import block_decoder, blocks
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.blocks import COLUMNS, DONE, FULL, BlockOptions, Decoder, Decompress
+from pulsar_spark.protocol.blocks import COLUMNS, DONE, FULL
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
 from tests.protocol import block_mutations, golden
 from tests.protocol.block_streams import (
@@ -22,57 +18,12 @@ from tests.protocol.block_streams import (
     PARTITION,
     TIME,
     USUAL,
-    Outcome,
-    blockwise,
-    careful,
     entry,
     frames,
     metadata,
     options,
 )
-
-
-class Implementation:
-    """One of the implementations, by the names of the contract."""
-
-    def __init__(self, name: str, native: ModuleType | None) -> None:
-        self.name = name
-        chosen: Any = native or blocks
-        self.scan_messages = chosen.scan_messages
-        self.scan_receipts = chosen.scan_receipts
-        self._decoder: Any = native.BlockDecoder if native else block_decoder.BlockDecoder
-
-    def make(self, wanted: BlockOptions, decompress: Decompress) -> Decoder:
-        """Return a new decoder."""
-        decoder: Decoder = self._decoder(wanted, decompress)
-        return decoder
-
-    def read(
-        self,
-        *stream: bytes,
-        start: Position = EARLIEST_POSITION,
-        columns: Iterable[str] = COLUMNS,
-        **fields: Any,
-    ) -> Outcome:
-        """Read a stream, and assert that the careful path gives the same."""
-        wanted = options(columns, **fields)
-        data = b"".join(stream)
-        found = blockwise(self.make, data, wanted, start)
-        found.same_as(careful(data, wanted, start))
-        return found
-
-
-@pytest.fixture(params=["python", "native"])
-def impl(request: pytest.FixtureRequest) -> Implementation:
-    if request.param == "python":
-        return Implementation("python", None)
-    try:
-        return Implementation("native", import_module("pulsar_spark_native"))
-    except ImportError as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(f"the compiled implementation is not installed: {error}")
-
+from tests.protocol.implementations import Implementation
 
 # --- scanning -----------------------------------------------------------------------------
 

@@ -82,10 +82,10 @@ def test_the_variable_decides() -> None:
 
 
 def test_what_decodes_is_told_once_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    implementation._tell.cache_clear()
+    implementation.tell.cache_clear()
     with caplog.at_level(logging.INFO, logger=implementation.__name__):
         for _ in range(2):
             assert implementation.make_decoder(options(), decompress).take() is None
     assert [record.getMessage() for record in caplog.records] == [
-        f"entries are decoded by the implementation: {implementation.implementation()}"
+        f"entries are decoded and encoded by the implementation: {implementation.implementation()}"
     ]

@@ -17,10 +17,10 @@ from pulsar_spark.protocol.frames import FrameDecoder, parse_payload
 from pulsar_spark.protocol.sends import (
     EncodedSend,
     OutgoingEntry,
-    SendEncoder,
     SendLimits,
     encode_entry,
 )
+from tests.protocol.implementations import Implementation
 
 NOW = 1_763_700_000_123
 
@@ -344,10 +344,10 @@ def expected_frames(
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("per_entry", [1, 2, 10, 36, 1000])
 def test_columns_become_the_very_bytes_that_protobuf_makes(
-    codec: int, version: bytes, keyed: bool, per_entry: int
+    impl: Implementation, codec: int, version: bytes, keyed: bool, per_entry: int
 ) -> None:
     own = SendLimits("prod-\u00e9", 300, 5 << 20, codec, version, compress=compress)
-    encoder = SendEncoder(300, "prod-\u00e9", version, codec, compress)
+    encoder = impl.encoder(300, "prod-\u00e9", version, codec)
     # The ids go over from one number of digits to the next within the column.
     for seed, first in enumerate((0, 100, 127, 16_380, 2**40, 2**62)):
         payloads, keys = random_columns(37, seed, keyed)
@@ -357,8 +357,25 @@ def test_columns_become_the_very_bytes_that_protobuf_makes(
         assert list(ends) == list(itertools.accumulate(map(len, frames)))
 
 
-def test_the_metadata_of_an_entry_is_no_larger_than_its_bound() -> None:
-    encoder = SendEncoder(2**63, "p" * 300, bytes(8), pb.ZLIB)
+@pytest.mark.parametrize("codec", [pb.NONE, pb.LZ4])
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 300])
+def test_an_entry_of_its_own_is_the_same_with_its_payload_apart(
+    impl: Implementation, codec: int, keyed: bool, count: int
+) -> None:
+    own = SendLimits("p", 3, 5 << 20, codec, compress=compress)
+    encoder = impl.encoder(3, "p", codec=codec)
+    payloads, keys = random_columns(count, count, keyed)
+    body = encoder.body(payloads, keys, 5)
+    assert body == encode_uniform_batch(payloads, 5, keys)
+    key = None if keys is None else keys[0]
+    head, payload = encoder.frame(payloads[0] if count == 1 else body, 5, NOW, key, count)
+    (expected,) = expected_frames(payloads, keys, 5, count, own)
+    assert head + bytes(payload) == expected
+
+
+def test_the_metadata_of_an_entry_is_no_larger_than_its_bound(impl: Implementation) -> None:
+    encoder = impl.encoder(2**63, "p" * 300, bytes(8), pb.ZLIB)
     head, payload = encoder.frame(b"x" * 100, 2**63 - 2000, 2**50, None, 1000)
     _, metadata_bytes, found = parse_frame(bytes(head) + bytes(payload))
     assert len(metadata_bytes) <= encoder.overhead

@@ -1,0 +1,52 @@
+"""Both implementations of what is there in pure Python and compiled, for tests that hold both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+from pulsar_spark.engine.codecs import compress
+from pulsar_spark.protocol import block_decoder, blocks, sends
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.blocks import COLUMNS, BlockOptions, Decoder, Decompress
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from tests.protocol.block_streams import Outcome, blockwise, careful, options
+
+
+class Implementation:
+    """One of the implementations, by the names of the contract."""
+
+    def __init__(self, name: str, native: ModuleType | None) -> None:
+        self.name = name
+        chosen: Any = native or blocks
+        self.scan_messages = chosen.scan_messages
+        self.scan_receipts = chosen.scan_receipts
+        self._encoder: Any = (native or sends).SendEncoder
+        self._decoder: Any = native.BlockDecoder if native else block_decoder.BlockDecoder
+
+    def make(self, wanted: BlockOptions, decompress: Decompress) -> Decoder:
+        """Return a new decoder."""
+        decoder: Decoder = self._decoder(wanted, decompress)
+        return decoder
+
+    def read(
+        self,
+        *stream: bytes,
+        start: Position = EARLIEST_POSITION,
+        columns: Iterable[str] = COLUMNS,
+        **fields: Any,
+    ) -> Outcome:
+        """Read a stream, and assert that the careful path gives the same."""
+        wanted = options(columns, **fields)
+        data = b"".join(stream)
+        found = blockwise(self.make, data, wanted, start)
+        found.same_as(careful(data, wanted, start))
+        return found
+
+    def encoder(
+        self, producer_id: int, name: str, version: bytes = b"", codec: int = pb.NONE
+    ) -> sends.Encoder:
+        """Return a new encoder of SENDs."""
+        encoder: sends.Encoder = self._encoder(producer_id, name, version, codec, compress)
+        return encoder
