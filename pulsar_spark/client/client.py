@@ -33,6 +33,7 @@ from pulsar_spark.engine.options import (
     TlsOptions,
 )
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer
+from pulsar_spark.engine.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.routing import ROUND_ROBIN, SINGLE_PARTITION
 from pulsar_spark.errors import OptionError, PulsarError, UnsupportedFeature
 from pulsar_spark.protocol.topic_name import TopicName
@@ -92,6 +93,7 @@ class PulsarClient:
             ),
         )
         self._context = ClientContext(options)
+        self._receiver_budget = ReceiverBudget(options.memory_limit)
         self._callbacks = CallbackThread()
         self._lock = threading.Lock()
         # The following are guarded by _lock.
@@ -227,6 +229,7 @@ class PulsarClient:
             start_message_id,
             check_schema(schema),
             options,
+            self._receiver_budget,
             inclusive=start_message_id_inclusive,
             on_close=self._forget_reader,
         )

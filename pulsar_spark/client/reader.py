@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pulsar_spark.engine.entries import ReceivedEntry
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.probe import Probe
 from pulsar_spark.engine.reader import EntryReader
+from pulsar_spark.engine.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import ClosedError, OperationTimeout, OptionError, PulsarError
 from pulsar_spark.protocol import message_id as wire
@@ -27,7 +27,9 @@ logger = logging.getLogger(__name__)
 
 # How long one wait is: between two, it is seen whether the reader was closed.
 _SLICE = 0.5
-_QUEUED_MESSAGES = 1000
+_JOIN_SECONDS = 2.0
+# Bytes that a message costs besides its payload.
+_MESSAGE_OVERHEAD = 1024
 
 ReaderListener = Callable[["PulsarReader", Message], object]
 
@@ -42,12 +44,13 @@ class PartitionSource:
         start: Position,
         schema: Schema,
         options: ReaderOptions,
+        budget: ReceiverBudget,
     ) -> None:
         self.topic = topic
         self._schema = schema
         self._partition = TopicName.parse(topic).partition_index
         self._ready: deque[Message] = deque()
-        self._reader = EntryReader(context.pool, topic, start, None, options)
+        self._reader = EntryReader(context.pool, topic, start, None, options, budget=budget)
 
     def next(self, timeout: float) -> Message | None:
         """Return the next message, None if there was none within `timeout` seconds."""
@@ -94,12 +97,21 @@ class PartitionSource:
 
 
 class _Merged:
-    """The messages of several partitions, each fetched by a thread of its own."""
+    """The messages of several partitions, each fetched by a thread of its own.
 
-    def __init__(self, sources: list[PartitionSource]) -> None:
-        self._stopped = threading.Event()
-        self._queue: queue.Queue[Message] = queue.Queue(maxsize=_QUEUED_MESSAGES)
+    Those that nobody has taken yet have a share of the budget, as each partition's queue has.
+    """
+
+    def __init__(self, sources: list[PartitionSource], budget: ReceiverBudget) -> None:
+        self._sources = sources
+        self._budget = budget
+        self._changed = threading.Condition()
+        # The following are guarded by _changed.
+        self._messages: deque[Message] = deque()
+        self._bytes = 0
         self._error: Exception | None = None
+        self._stopped = False
+        budget.join()
         self._threads = [
             threading.Thread(
                 target=self._pump, args=(source,), name=f"pulsar-reader-{source.topic}", daemon=True
@@ -109,42 +121,66 @@ class _Merged:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def held(self) -> int:
+        """Bytes of the messages that nobody has taken yet."""
+        return self._bytes
+
     def next(self, timeout: float) -> Message | None:
         """As `PartitionSource.next`; an error of one partition is raised at once, and stays."""
-        if isinstance(self._error, PulsarError):
-            raise self._error.with_context()
-        if self._error is not None:
-            raise self._error
-        try:
-            return self._queue.get(timeout=timeout)
-        except queue.Empty:
-            return None
+        with self._changed:
+            self._changed.wait_for(lambda: self._messages or self._error or self._stopped, timeout)
+            if self._error is not None:
+                error = self._error
+                raise error.with_context() if isinstance(error, PulsarError) else error
+            if not self._messages:
+                return None
+            message = self._messages.popleft()
+            self._bytes -= _size(message)
+            self._changed.notify_all()
+            return message
 
     def close(self) -> None:
         """Stop all threads, which leave their brokers."""
-        self._stopped.set()
+        with self._changed:
+            is_first, self._stopped = not self._stopped, True
+            self._changed.notify_all()
+        for source in self._sources:
+            source.close()
         for thread in self._threads:
-            thread.join(2 * _SLICE + 1.0)
+            thread.join(_JOIN_SECONDS)
+        if is_first:
+            self._budget.leave()
 
     def _pump(self, source: PartitionSource) -> None:
         try:
-            while not self._stopped.is_set():
+            while not self._stopped:
                 message = source.next(_SLICE)
                 if message is not None:
                     self._put(message)
         except Exception as error:
-            # Whatever it is, the caller is told.
-            self._error = error
+            # Of any kind: the end of a thread is told to whoever reads.
+            with self._changed:
+                self._error = self._error or error
+                self._changed.notify_all()
         finally:
             source.close()
 
     def _put(self, message: Message) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._queue.put(message, timeout=_SLICE)
-                return
-            except queue.Full:
-                continue
+        size = _size(message)
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (
+                    self._stopped or not self._messages or self._bytes + size <= self._budget.share
+                )
+            )
+            self._messages.append(message)
+            self._bytes += size
+            self._changed.notify_all()
+
+
+def _size(message: Message) -> int:
+    return len(message.data()) + _MESSAGE_OVERHEAD
 
 
 class PulsarReader:
@@ -162,6 +198,7 @@ class PulsarReader:
         start: MessageId,
         schema: Schema,
         options: ReaderOptions,
+        budget: ReceiverBudget,
         *,
         inclusive: bool,
         on_close: Callable[[PulsarReader], None],
@@ -171,6 +208,7 @@ class PulsarReader:
         self._partitions = partitions
         self._schema = schema
         self._options = options
+        self._budget = budget
         self._inclusive = inclusive
         self._on_close = on_close
         self._closed = False
@@ -291,10 +329,12 @@ class PulsarReader:
 
     def _open(self) -> PartitionSource | _Merged:
         sources = [
-            PartitionSource(self._context, topic, position, self._schema, self._options)
+            PartitionSource(
+                self._context, topic, position, self._schema, self._options, self._budget
+            )
             for topic, position in self._positions.items()
         ]
-        return sources[0] if len(sources) == 1 else _Merged(sources)
+        return sources[0] if len(sources) == 1 else _Merged(sources, self._budget)
 
     def _resolve(self, message_id: MessageId) -> dict[str, Position]:
         wanted = message_id.unwrap()

@@ -292,6 +292,7 @@ class _Entries:
 
     def on_messages(self, block: MessageBlock) -> None:
         """Keep entries, or end where there is no room for them."""
+        block = block.alone()
         with self._lock:
             if self._error is None:
                 self._blocks.append(block)

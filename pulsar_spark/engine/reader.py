@@ -29,7 +29,7 @@ from pulsar_spark.engine.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.probe import Probe
-from pulsar_spark.engine.receiver_queue import Ended, LastId, Permits, ReceiverQueue
+from pulsar_spark.engine.receiver_queue import Ended, LastId, Permits, ReceiverBudget, ReceiverQueue
 from pulsar_spark.engine.retry import Backoff, Deadline, is_retryable
 from pulsar_spark.errors import (
     ClosedError,
@@ -99,6 +99,7 @@ class EntryReader:
         *,
         decoder: EntryDecoder | None = None,
         watch: RangeWatch | None = None,
+        budget: ReceiverBudget | None = None,
     ) -> None:
         if not TopicName.parse(topic).is_persistent:
             raise UnsupportedFeature(
@@ -112,7 +113,10 @@ class EntryReader:
         self._name = unique_name(self._options.subscription_prefix)
         limit = self._options.memory_budget
         self._decoder = decoder or EntryDecoder(topic, start, end, limit)
-        self._permits = Permits(self._options, max_message_size=0)
+        # What readers of one client may hold together.
+        self._budget = budget or ReceiverBudget(self._options.memory_budget)
+        self._budget.join()
+        self._permits = Permits(self._options, 0, self._budget)
         self._lock = threading.Lock()
         # Guarded by _lock, for `close` may be called by another thread.
         self._session: ConsumerSession | None = None
@@ -216,9 +220,11 @@ class EntryReader:
         """
         error = ClosedError("the reader is closed", topic=self.topic)
         with self._lock:
-            self._closed = True
+            is_first, self._closed = not self._closed, True
             session, self._session = self._session, None
             queue, self._queue = self._queue, None
+        if is_first:
+            self._budget.leave()
         if not isinstance(self._error, ClosedError):
             self._error = error
         answer = None if session is None else session.close()
@@ -532,7 +538,7 @@ class EntryReader:
         def stop() -> None:
             session.close()
 
-        queue = ReceiverQueue(self._options.memory_budget, stop)
+        queue = ReceiverQueue(self._budget, stop)
         session = ConsumerSession(connection, self._wish(), queue)
         self._adopt(session)
         try:

@@ -48,15 +48,43 @@ class LastId:
 Item: TypeAlias = MessageBlock | Ended | LastId
 
 
+class ReceiverBudget:
+    """Bytes that the receiver queues of a client may hold together, in equal shares. Thread-safe.
+
+    A share shrinks when others join: what is too much then is asked for no more.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._members = 0
+
+    @property
+    def share(self) -> int:
+        """The bytes of one member."""
+        return max(self.total // max(self._members, 1), 1)
+
+    def join(self) -> None:
+        """Have a share, until `leave`."""
+        with self._lock:
+            self._members += 1
+
+    def leave(self) -> None:
+        """Give a share back to the others."""
+        with self._lock:
+            self._members -= 1
+
+
 class ReceiverQueue:
     """A ConsumerHandler that queues blocks, undecoded, for the one thread that reads.
 
-    What is queued never exceeds `budget` bytes, but for a single block that alone is larger.
+    What is queued never exceeds a share of the budget, but for a block that alone is larger.
     When more comes, `stop` is called on the receive thread, to close the consumer, and all
     that follows is dropped: what was queued before stays, and `Ended` comes behind it.
     """
 
-    def __init__(self, budget: int, stop: Callable[[], None]) -> None:
+    def __init__(self, budget: ReceiverBudget, stop: Callable[[], None]) -> None:
         self._budget = budget
         self._stop = stop
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
@@ -91,9 +119,10 @@ class ReceiverQueue:
         """Queue a block, or end if there is no room for it."""
         if self._ended:
             return
+        block = block.alone()
         size = _size(block)
         queued = self._put - self._taken
-        if queued and queued + size > self._budget:
+        if queued and queued + size > self._budget.share:
             self._end(Ended(overrun=True))
             self._stop()
             return
@@ -137,8 +166,11 @@ _MAX_PERMITS = 5_000_000
 class Permits:
     """The permits of one reader's consumer; belongs to the thread that reads."""
 
-    def __init__(self, options: ReaderOptions, max_message_size: int) -> None:
+    def __init__(
+        self, options: ReaderOptions, max_message_size: int, budget: ReceiverBudget
+    ) -> None:
         self._options = options
+        self._budget = budget
         self._max_message_size = max_message_size
         self._bytes_per_message: float | None = None
         self._outstanding = 0
@@ -175,7 +207,7 @@ class Permits:
         each = self._bytes_per_message
         if each is None:
             # As if all entries were as large as the broker allows.
-            first = options.memory_budget // (self._max_message_size + BLOCK_OVERHEAD)
+            first = self._budget.share // (self._max_message_size + BLOCK_OVERHEAD)
             return max(1, min(first, options.receiver_queue_size))
-        target = max(1, min(int(options.memory_budget * _FILL / each), _MAX_PERMITS))
+        target = max(1, min(int(self._budget.share * _FILL / each), _MAX_PERMITS))
         return target if options.auto_scale else min(target, options.receiver_queue_size)

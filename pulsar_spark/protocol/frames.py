@@ -121,6 +121,13 @@ class MessageBlock:
         """Bytes of the frames."""
         return self.stop - self.start
 
+    def alone(self) -> MessageBlock:
+        """Return the same frames, in a block that keeps little else of the data in memory."""
+        if 2 * self.size >= len(self.data):
+            return self
+        data = self.data[self.start : self.stop]
+        return MessageBlock(self.consumer_id, data, 0, len(data), self.count)
+
     def message(self, at: int) -> tuple[MessageReceived, int]:
         """Return the message whose frame begins at `at` of the data, and where that ends.
 

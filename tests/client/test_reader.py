@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from pulsar_spark.client import Message, MessageId, PulsarClient, PulsarReader
+from pulsar_spark.client.reader import PartitionSource, _Merged
 from pulsar_spark.errors import ClosedError, CorruptMessage, OperationTimeout, OptionError
 from pulsar_spark.testing import EmbeddedBroker
 from tests.support.waiting import wait_until
@@ -181,3 +182,50 @@ def test_a_position_inside_a_batch_is_exact(client: PulsarClient, topic: str) ->
     for index in (0, 4, 9):
         with client.create_reader(topic, told[index]) as reader:
             assert rest(reader) == [b"%d" % number for number in range(index + 1, 10)]
+
+
+@pytest.mark.fault(91)
+def test_the_partitions_of_all_readers_share_the_memory_of_the_client(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    size, limit = 50_000, 1_000_000
+    client._receiver_budget.total = limit
+    topics = [broker.create_topic(f"shared-{number}", partitions=4) for number in range(2)]
+    for topic in topics:
+        write(client, topic, [bytes(size)] * 100)
+    readers = [client.create_reader(topic, MessageId.earliest) for topic in topics]
+    sources = [reader._source for reader in readers]
+
+    def held() -> int:
+        total = 0
+        for source in sources:
+            assert isinstance(source, _Merged)
+            total += source.held
+            queues = [one._reader._queue for one in source._sources]
+            total += sum(queue.queued_bytes for queue in queues if queue is not None)
+        return total
+
+    found: list[Message] = []
+    while len(found) < 200:
+        for reader in readers:
+            if len(found) < 200 and reader.has_message_available():
+                found.append(reader.read_next(30_000))
+                # A message that alone has more than its share passes.
+                assert held() <= limit + 8 * (size + 2000)
+    for reader in readers:
+        reader.close()
+    assert client._receiver_budget.share == limit
+
+
+def test_whatever_ends_the_thread_of_a_partition_is_told(
+    broker: EmbeddedBroker, client: PulsarClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(source: PartitionSource, timeout: float) -> Message | None:
+        raise ZeroDivisionError("a defect")
+
+    topic = broker.create_topic("defect", partitions=2)
+    monkeypatch.setattr(PartitionSource, "next", fail)
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                reader.read_next(30_000)

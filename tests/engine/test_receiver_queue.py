@@ -3,7 +3,15 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future
 
-from pulsar_spark.engine.receiver_queue import BLOCK_OVERHEAD, Ended, LastId, ReceiverQueue
+import pytest
+
+from pulsar_spark.engine.receiver_queue import (
+    BLOCK_OVERHEAD,
+    Ended,
+    LastId,
+    ReceiverBudget,
+    ReceiverQueue,
+)
 from pulsar_spark.errors import ConnectionLost, UnsupportedFeature
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock
@@ -22,7 +30,7 @@ class Stop:
 
 
 def test_blocks_answers_and_ends_keep_their_order() -> None:
-    queue = ReceiverQueue(10**6, Stop())
+    queue = ReceiverQueue(ReceiverBudget(10**6), Stop())
     first, second = block(10), block(10)
     answer: Future[object] = Future()
     queue.on_messages(first)
@@ -38,7 +46,7 @@ def test_blocks_answers_and_ends_keep_their_order() -> None:
 
 
 def test_nothing_comes_behind_the_end() -> None:
-    queue = ReceiverQueue(10**6, Stop())
+    queue = ReceiverQueue(ReceiverBudget(10**6), Stop())
     queue.on_close(pb.CommandCloseConsumer(consumer_id=1, request_id=1))
     queue.on_disconnect(ConnectionLost("gone"))
     queue.on_messages(block(10))
@@ -48,12 +56,12 @@ def test_nothing_comes_behind_the_end() -> None:
 
 def test_waiting_ends_at_its_timeout() -> None:
     started = time.monotonic()
-    assert ReceiverQueue(10**6, Stop()).get(0.05) is None
+    assert ReceiverQueue(ReceiverBudget(10**6), Stop()).get(0.05) is None
     assert 0.04 < time.monotonic() - started < 15
 
 
 def test_queued_bytes_are_counted_in_and_out() -> None:
-    queue = ReceiverQueue(10**6, Stop())
+    queue = ReceiverQueue(ReceiverBudget(10**6), Stop())
     queue.on_messages(block(100))
     queue.on_messages(block(200))
     assert queue.queued_bytes == 300 + 2 * BLOCK_OVERHEAD
@@ -63,7 +71,7 @@ def test_queued_bytes_are_counted_in_and_out() -> None:
 
 def test_what_does_not_fit_ends_the_queue_and_keeps_what_came_before() -> None:
     stop = Stop()
-    queue = ReceiverQueue(10 * BLOCK_OVERHEAD, stop)
+    queue = ReceiverQueue(ReceiverBudget(10 * BLOCK_OVERHEAD), stop)
     blocks = [block(0) for _ in range(20)]
     for item in blocks:
         queue.on_messages(item)
@@ -76,7 +84,7 @@ def test_what_does_not_fit_ends_the_queue_and_keeps_what_came_before() -> None:
 
 def test_a_single_block_larger_than_the_memory_passes() -> None:
     stop = Stop()
-    queue = ReceiverQueue(100, stop)
+    queue = ReceiverQueue(ReceiverBudget(100), stop)
     large = block(10_000)
     queue.on_messages(large)
     assert queue.get(0) is large
@@ -86,7 +94,7 @@ def test_a_single_block_larger_than_the_memory_passes() -> None:
 
 
 def test_a_migrated_topic_ends_with_a_reason_and_other_commands_do_not() -> None:
-    queue = ReceiverQueue(100, Stop())
+    queue = ReceiverQueue(ReceiverBudget(100), Stop())
     queue.on_command(pb.CommandReachedEndOfTopic(consumer_id=1))
     assert queue.get(0) is None
     kind = pb.CommandTopicMigrated.Consumer
@@ -94,3 +102,37 @@ def test_a_migrated_topic_ends_with_a_reason_and_other_commands_do_not() -> None
     ended = queue.get(0)
     assert isinstance(ended, Ended)
     assert isinstance(ended.error, UnsupportedFeature)
+
+
+@pytest.mark.fault(91)
+def test_the_shares_of_a_budget_follow_the_number_of_queues() -> None:
+    budget = ReceiverBudget(12 * BLOCK_OVERHEAD)
+    budget.join()
+    stop = Stop()
+    queue = ReceiverQueue(budget, stop)
+    for _ in range(5):
+        queue.on_messages(block(0))
+    budget.join()
+    queue.on_messages(block(0))
+    assert stop.calls == 0
+    # A third one leaves it less than it holds already.
+    budget.join()
+    queue.on_messages(block(0))
+    assert stop.calls == 1
+    for _ in range(3):
+        budget.leave()
+    assert budget.share == 12 * BLOCK_OVERHEAD
+
+
+@pytest.mark.fault(91)
+def test_a_small_block_does_not_keep_what_it_was_received_with() -> None:
+    received = bytes(512 * 1024)
+    small = MessageBlock(1, received, 1000, 1100, 1)
+    queue = ReceiverQueue(ReceiverBudget(10**6), Stop())
+    for _ in range(100):
+        queue.on_messages(small)
+    assert queue.queued_bytes == 100 * (100 + BLOCK_OVERHEAD)
+    found = queue.get(0)
+    assert isinstance(found, MessageBlock)
+    assert len(found.data) == 100
+    assert (found.start, found.stop, found.count) == (0, 100, 1)

@@ -3,13 +3,14 @@ from __future__ import annotations
 import random
 
 from pulsar_spark.engine.options import MIB, ReaderOptions
-from pulsar_spark.engine.receiver_queue import BLOCK_OVERHEAD, Permits
+from pulsar_spark.engine.receiver_queue import BLOCK_OVERHEAD, Permits, ReceiverBudget
 
 MAX_MESSAGE = 5 * MIB
 
 
 def permits(**options: object) -> Permits:
-    found = Permits(ReaderOptions(**options), MAX_MESSAGE)  # type: ignore[arg-type]
+    given = ReaderOptions(**options)  # type: ignore[arg-type]
+    found = Permits(given, MAX_MESSAGE, ReceiverBudget(given.memory_budget))
     found.begin(MAX_MESSAGE)
     return found
 

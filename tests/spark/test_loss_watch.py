@@ -8,18 +8,11 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.entries import ReceivedEntry
-from pulsar_spark.engine.options import ReaderOptions
-from pulsar_spark.engine.reader import EntryReader
 from pulsar_spark.errors import DataLossError, TopicNotFound
-from pulsar_spark.protocol.blocks import BlockOptions
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-from pulsar_spark.spark.loss_watch import LossWatch
-from pulsar_spark.spark.partitions import PulsarInputPartition
-from pulsar_spark.spark.read_options import parse_read_options
+from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.topics import Message, add_plain, pretend_empty
+from tests.spark.readings import Reading
 from tests.spark.topics import full
 
 TOPIC = full("t")
@@ -47,68 +40,6 @@ def at(message: Message) -> Position:
     return Position(message.ledger_id, message.entry_id)
 
 
-class Reading:
-    """A task's read that a test takes row by row; `columns` has it take blocks."""
-
-    def __init__(
-        self,
-        broker: EmbeddedBroker,
-        end: Position,
-        *,
-        columns: bool,
-        start: Position = EARLIEST_POSITION,
-        strict: bool = True,
-        compacted: bool = False,
-    ) -> None:
-        given = {
-            "service.url": broker.service_url,
-            "topic": "t",
-            "failOnDataLoss": str(strict).lower(),
-            "readCompacted": str(compacted).lower(),
-        }
-        part = PulsarInputPartition(TOPIC, start, end)
-        self.context = ClientContext(parse_read_options(given).client)
-        watch = LossWatch(self.context, parse_read_options(given), part)
-        # So few that what is not asked for yet can still be deleted.
-        few = ReaderOptions(
-            auto_scale=False, receiver_queue_size=4, poll_timeout=30, read_compacted=compacted
-        )
-        self.reader = EntryReader(self.context.pool, TOPIC, start, end, few, watch=watch)
-        self._rows = self._columns(end) if columns else self._entries()
-
-    def _columns(self, end: Position) -> Iterator[tuple[int, int]]:
-        wanted = BlockOptions(
-            topic=TOPIC,
-            partition=-1,
-            columns=frozenset({"value"}),
-            end=end,
-            max_rows=1,
-            max_bytes=1 << 20,
-            max_payload=1 << 20,
-            published_from=None,
-            published_before=None,
-        )
-        for item in self.reader.read(wanted):
-            if isinstance(item, ReceivedEntry):
-                yield item.ledger_id, item.entry_id
-            else:
-                yield from (item.locate(row)[:2] for row in range(item.rows))
-
-    def _entries(self) -> Iterator[tuple[int, int]]:
-        for entry in self.reader:
-            yield entry.ledger_id, entry.entry_id
-
-    def take(self, count: int) -> list[tuple[int, int]]:
-        return [next(self._rows) for _ in range(count)]
-
-    def rest(self) -> list[tuple[int, int]]:
-        return list(self._rows)
-
-    def close(self) -> None:
-        self.reader.close()
-        self.context.close()
-
-
 Open = Callable[..., Reading]
 
 
@@ -119,7 +50,7 @@ def read(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterator[Ope
     opened: list[Reading] = []
 
     def reading(end: Position, **more: Any) -> Reading:
-        opened.append(Reading(broker, end, columns=request.param, **more))
+        opened.append(Reading(broker.service_url, TOPIC, end, columns=request.param, **more))
         return opened[-1]
 
     yield reading
