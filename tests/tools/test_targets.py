@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -14,9 +15,12 @@ ROOT = Path(__file__).parent.parent.parent
 
 def command_of(target: str) -> list[str]:
     """Return what a target runs in the end."""
+    # These tests may themselves be run by make, which hands its settings on.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
     done = subprocess.run(
-        ["make", "--dry-run", target, "TESTS=tests", "PYTEST_FLAGS="],
+        ["make", "--dry-run", "--no-print-directory", target, "TESTS=tests", "PYTEST_FLAGS="],
         cwd=ROOT,
+        env={key: value for key, value in environment.items() if key not in ("MFLAGS", "WORKERS")},
         capture_output=True,
         text=True,
         check=True,
