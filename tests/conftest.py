@@ -69,6 +69,15 @@ def _version(package: str) -> str:
         return "not installed"
 
 
+@pytest.fixture(autouse=True)
+def _no_connections_between_tests() -> Iterator[None]:
+    """End the connections that the test's plans and tasks left for the next, in this process."""
+    yield
+    # Most tests use none, and some must see what an import loads.
+    if (context := sys.modules.get("pulsar_spark.engine.context")) is not None:
+        context.shared_connections().close_unused()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that use a real broker, so that `-m "not real_broker"` leaves them out.

@@ -69,7 +69,7 @@ _T = pb.BaseCommand
 
 _TICK = 1.0
 _MAX_LOGIN_STEPS = 10
-_CLOSE_TIMEOUT = 2.0
+CLOSE_TIMEOUT = 2.0
 
 # One counter of the process, so that no id is used twice and a producer can take its own along
 # to another connection.
@@ -272,7 +272,7 @@ class ClientConnection:
         """Whether the broker announced a feature flag, by its name in FeatureFlags."""
         return bool(getattr(self.connected.feature_flags, feature))
 
-    def close(self, timeout: float = _CLOSE_TIMEOUT) -> None:
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """End the connection and wait up to `timeout` seconds for its thread.
 
         Open requests and handlers are told ClosedError.

@@ -1,24 +1,32 @@
-"""What all readers and producers of a process share for one cluster."""
+"""What readers and producers share for one cluster: connections, timers, memory.
+
+A `ClientContext` of its own ends its connections with it, as a client does. Tasks and plans of
+Spark take `ClientContext.shared` instead: the connections of a process to a cluster are kept from
+one to the next, for those who give the same options and credentials.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from types import TracebackType
 from typing import Protocol
 
 from pulsar_spark.engine.addresses import BrokerAddress, assigned_broker, parse_service_url
 from pulsar_spark.engine.auth import provider_for
-from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.connection import CLOSE_TIMEOUT, ClientConnection
 from pulsar_spark.engine.inflight_window import MemoryBudget
 from pulsar_spark.engine.lookup import Lookup, attach_once, partition_count
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.retry import Deadline, retrying
-from pulsar_spark.engine.timers import Timers
+from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import (
     ClosedError,
     ConnectError,
@@ -30,6 +38,9 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.topic_name import TopicName
+
+IDLE_SECONDS = 60.0
+"""Shared connections that nobody has used for so long are closed."""
 
 
 class ConnectionPool:
@@ -83,10 +94,17 @@ class ConnectionPool:
                 raise ClosedError("the client is closed")
             connection = self._connections.get(address)
             if connection is None or connection.closed:
+                self._forget_closed()
                 connection = ClientConnection(address, self.options, self.auth)
                 self._starting[address] = connection.start()
                 self._connections[address] = connection
             return self._starting[address]
+
+    def _forget_closed(self) -> None:
+        """Forget brokers that went away; for a pool can live as long as its process."""
+        for address in [at for at, found in self._connections.items() if found.closed]:
+            del self._connections[address]
+            del self._starting[address]
 
     def get(self, address: BrokerAddress) -> ClientConnection:
         """Return a connection to a broker; raises ConnectError or the broker's refusal."""
@@ -129,8 +147,11 @@ class ConnectionPool:
         with self._lock:
             return [found for found in self._connections.values() if not found.closed]
 
-    def close(self) -> None:
-        """End all connections; those who use them are told ClosedError. May be called twice."""
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """End all connections; those who use them are told ClosedError. May be called twice.
+
+        Waits up to `timeout` seconds for each.
+        """
         if os.getpid() == self._pid:
             with self._lock:
                 self._closed = True
@@ -140,26 +161,171 @@ class ConnectionPool:
         else:
             connections = list(self._connections.values())
         for connection in connections:
-            connection.close()
+            connection.close(timeout)
+
+
+class _Shared:
+    """A pool, how many use it, and when it is to be closed if nobody does."""
+
+    __slots__ = ("idle", "pool", "users")
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self.pool = pool
+        self.users = 0
+        self.idle: Timer | None = None
+
+
+class SharedConnections:
+    """The pools of a process that outlive those who use them, by options and credentials.
+
+    Nobody is given connections that were made with the credentials of another: tokens are
+    compared by what they are now, also those in files. Thread-safe; of no use to a forked child.
+    """
+
+    def __init__(self, idle_seconds: float = IDLE_SECONDS, timers: Timers | None = None) -> None:
+        self._idle_seconds = idle_seconds
+        self._timers = timers or Timers("pulsar-spark-idle")
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._pools: dict[tuple[ClientOptions, bytes], _Shared] = {}
+
+    def acquire(self, options: ClientOptions) -> tuple[ConnectionPool, Callable[[], None]]:
+        """Return a pool, and what to call, once, when it is not used any more.
+
+        Raises as `ConnectionPool`, and AuthenticationError where credentials cannot be had.
+        """
+        key = _identity(options)
+        with self._lock:
+            shared = self._pools.get(key)
+            if shared is None:
+                shared = self._pools[key] = _Shared(ConnectionPool(options))
+            shared.users += 1
+            if shared.idle is not None:
+                shared.idle.cancel()
+                shared.idle = None
+        return shared.pool, lambda: self._release(key, shared)
+
+    def _release(self, key: tuple[ClientOptions, bytes], shared: _Shared) -> None:
+        with self._lock:
+            shared.users -= 1
+            if shared.users or self._pools.get(key) is not shared:
+                return
+            try:
+                shared.idle = self._timers.after(
+                    self._idle_seconds, lambda: self._close_idle(key, shared)
+                )
+                return
+            except (RuntimeError, ClosedError):
+                # No thread can be had that would close it later.
+                del self._pools[key]
+        shared.pool.close(0.0)
+
+    def _close_idle(self, key: tuple[ClientOptions, bytes], shared: _Shared) -> None:
+        with self._lock:
+            if shared.users or self._pools.get(key) is not shared:
+                return
+            del self._pools[key]
+        # Their threads end by themselves.
+        shared.pool.close(0.0)
+
+    def close_unused(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """End the connections that nobody uses now."""
+        with self._lock:
+            unused = [key for key, shared in self._pools.items() if not shared.users]
+            closing = [self._pools.pop(key) for key in unused]
+        for shared in closing:
+            if shared.idle is not None:
+                shared.idle.cancel()
+            shared.pool.close(timeout)
+
+    @property
+    def connections(self) -> list[ClientConnection]:
+        """All connections that are open or opening."""
+        with self._lock:
+            pools = [shared.pool for shared in self._pools.values()]
+        return [connection for pool in pools for connection in pool.connections]
+
+    def abandon(self) -> None:
+        """In a forked child: give back its copies of the parent's sockets, and touch no lock."""
+        for shared in list(self._pools.values()):
+            shared.pool.close()
+
+
+class _Process:
+    """What this process shares; a fork gets a new one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shared: SharedConnections | None = None
+
+    def shared(self) -> SharedConnections:
+        with self._lock:
+            if self._shared is None:
+                self._shared = SharedConnections()
+            return self._shared
+
+    def after_fork(self) -> None:
+        inherited = self._shared
+        # The lock may have been held by a thread that the child does not have.
+        self.__init__()  # type: ignore[misc]
+        if inherited is not None:
+            inherited.abandon()
+
+
+_PROCESS = _Process()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_PROCESS.after_fork)
+
+
+def shared_connections() -> SharedConnections:
+    """Return what this process shares; nothing is made before it is asked for."""
+    return _PROCESS.shared()
+
+
+def _identity(options: ClientOptions) -> tuple[ClientOptions, bytes]:
+    """Return what connections have to have in common to be shared."""
+    provider = provider_for(options.auth)
+    credentials = provider.auth_data() or b""
+    # The options hold secrets, but show none; neither does this.
+    digest = hashlib.sha256(provider.method_name.encode() + b"\0" + credentials).digest()
+    return replace(options, memory_limit=1), digest
 
 
 class Member(Protocol):
-    """What was made with a cluster and must not outlive it."""
+    """What was made with a client context and must not outlive it."""
 
     def on_client_closed(self) -> None:
         """The client is about to end its connections."""
 
 
 class ClientContext:
-    """Connections, lookups, background threads and the memory for messages under way.
+    """Connections, lookups, timers and the memory for messages under way.
 
     Nothing is connected, and no thread started, before it is needed. A context manager; `close`
     ends everything that was made with it. Not for use in a forked child.
     """
 
     def __init__(self, options: ClientOptions) -> None:
+        self._set_up(options, ConnectionPool(options), None)
+
+    @classmethod
+    def shared(cls, options: ClientOptions) -> ClientContext:
+        """Return a context on connections that the process keeps for whoever comes next.
+
+        Its `close` ends what was made with it, and leaves the connections to others: they are
+        closed when nobody has used them for IDLE_SECONDS. Raises as `SharedConnections.acquire`.
+        """
+        pool, release = shared_connections().acquire(options)
+        context = cls.__new__(cls)
+        context._set_up(options, pool, release)
+        return context
+
+    def _set_up(
+        self, options: ClientOptions, pool: ConnectionPool, release: Callable[[], None] | None
+    ) -> None:
         self.options = options
-        self.pool = ConnectionPool(options)
+        self.pool = pool
+        self._release = release
         self.lookup = Lookup(self.pool)
         self.timers = Timers()
         self.budget = MemoryBudget(options.memory_limit)
@@ -186,17 +352,28 @@ class ClientContext:
         return self._closed or os.getpid() != self._pid
 
     def close(self) -> None:
-        """End all connections and background threads. May be called twice."""
-        if os.getpid() == self._pid:
-            with self._members_lock:
-                self._closed = True
-                members = list(self._members)
-            for member in members:
-                member.on_client_closed()
+        """End what was made with it, its threads, and its connections, unless they are shared.
+
+        May be called twice.
+        """
+        if os.getpid() != self._pid:
+            if self._release is None:
+                self.pool.close()
+            return
+        with self._members_lock:
+            closed, self._closed = self._closed, True
+            members = list(self._members)
+        if closed:
+            return
+        for member in members:
+            member.on_client_closed()
+        if self._release is not None:
+            self.timers.close()
+            self._release()
+            return
         # Operations that wait for a broker are freed by the end of its connection.
         self.pool.close()
-        if os.getpid() == self._pid:
-            self.timers.close()
+        self.timers.close()
 
     def add(self, member: Member) -> None:
         """Tell `member` when the client is closed, if it lives till then; raises ClosedError."""

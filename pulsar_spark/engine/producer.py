@@ -725,7 +725,10 @@ class Producer:
         if self.pending_messages:
             self._fail(error)
         else:
-            self._end(error, failed=False)
+            session = self._end(error, failed=False)[1]
+            if session is not None:
+                # The connection may go on without this client.
+                session.close_quietly()
 
     def _fail(self, error: PulsarError) -> None:
         ended, session = self._end(error, failed=True)

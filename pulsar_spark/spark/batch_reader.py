@@ -39,7 +39,7 @@ def infer_values(options: ReadOptions) -> ValueType | None:
     if options.raw and options.pattern is None:
         # Nothing needs to be asked, and planning says whether the topics exist.
         return ValueType()
-    with ClientContext(options.client) as context:
+    with ClientContext.shared(options.client) as context:
         planner = Planner(context, options)
         topics = planner.find_topics().topics if options.waiting else planner.topics()
         return planner.value_type(topics) if topics else None
@@ -74,7 +74,7 @@ class PulsarBatchReader(DataSourceReader):
 
         Raises what `Planner` raises, and OptionError for a schema that does not fit the topics.
         """
-        with ClientContext(self._options.client) as context:
+        with ClientContext.shared(self._options.client) as context:
             planner = Planner(context, self._options)
             topics = planner.topics()
             kind = planner.value_type(topics)

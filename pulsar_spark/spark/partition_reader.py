@@ -36,7 +36,7 @@ def read_partition(
     failOnDataLoss, raises TopicNotFound for a topic that is gone and DataLossError for messages
     that were deleted before they were read; without, logs them and goes on.
     """
-    with ClientContext(options.client) as context:
+    with ClientContext.shared(options.client) as context:
         builder = RecordBatchBuilder(
             schema,
             projection,

@@ -288,7 +288,7 @@ class StreamSource:
 
     def _planner(self) -> Planner:
         if self._context is None:
-            self._context = ClientContext(self._options.read.client)
+            self._context = ClientContext.shared(self._options.read.client)
         return Planner(self._context, self._options.read)
 
     def _open(self, name: str) -> SubscriptionSet:

@@ -186,7 +186,7 @@ def find_targets(options: WriteOptions, columns: WriteColumns) -> dict[str, Targ
     """
     if options.topic is None:
         return {}
-    with ClientContext(options.client) as context:
+    with ClientContext.shared(options.client) as context:
         return {options.topic: find_target(context, options, columns, options.topic)}
 
 
@@ -211,7 +211,7 @@ def write_task(
 
     Connections are made for the first row and closed in any case.
     """
-    with ClientContext(options.client) as context:
+    with ClientContext.shared(options.client) as context:
         writer = TaskWriter(context, options, columns, targets)
         try:
             for batch in batches:

@@ -237,6 +237,15 @@ class EmbeddedBroker(TopicControl):
         return self._call(lambda server: len(server.sessions))
 
     @property
+    def clients(self) -> int:
+        """How many producers and consumers are open, on all connections."""
+        return self._call(
+            lambda server: sum(
+                len(session.producers) + len(session.consumers) for session in server.sessions
+            )
+        )
+
+    @property
     def buffered_bytes(self) -> int:
         """Bytes that wait in the broker for clients to read them."""
         return self._call(lambda server: sum(session.buffered for session in server.sessions))

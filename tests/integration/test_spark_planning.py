@@ -54,7 +54,7 @@ def test_a_thousand_partitions_are_planned_in_seconds(
     print(f"{PARTITIONS} partitions were planned in {seconds:.2f} s")
     assert len(planned) == PARTITIONS
     assert seconds < SECONDS
-    wait_until(lambda: wide.own.connections == 0, "connections to be closed")
+    wait_until(lambda: wide.own.clients == 0, "producers and consumers to be closed")
 
 
 def test_spark_plans_a_thousand_partitions(spark: SparkSession, wide: Embedded) -> None:

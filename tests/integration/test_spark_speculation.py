@@ -87,7 +87,7 @@ def written(broker: Broker, topic: str) -> list[int]:
 
 def check_that_nobody_stays(broker: Broker) -> None:
     if isinstance(broker, Embedded):
-        wait_until(lambda: not broker.own.connections, "the loser is still connected")
+        wait_until(lambda: not broker.own.clients, "the loser is still connected")
 
 
 @pytest.mark.fault(67)

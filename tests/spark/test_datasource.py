@@ -137,7 +137,7 @@ def test_a_limit_gives_its_rows_and_leaves_nothing_behind(
     broker.create_topic("t")
     store_many(broker, "t", 50_000, batch_size=1000)
     assert len(load("t").limit(10).collect()) == 10
-    wait_until(lambda: not broker.subscriptions("t") and broker.connections == 0)
+    wait_until(lambda: not broker.subscriptions("t") and broker.clients == 0)
 
 
 @pytest.mark.fault(99)

@@ -19,7 +19,7 @@ from pulsar_spark.spark.partitions import PulsarInputPartition
 from pulsar_spark.spark.read_options import ReadOptions, parse_read_options
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import full, rows_of, store, store_many
-from tests.support.waiting import wait_until
+from tests.support.waiting import finish, wait_until
 
 SCHEMA = pa.schema([("value", pa.binary())])
 VALUE = Projection(("value",))
@@ -38,8 +38,8 @@ def whole(broker: EmbeddedBroker) -> PulsarInputPartition:
 
 def wait_until_unused(broker: EmbeddedBroker) -> None:
     wait_until(
-        lambda: not (broker.connections or broker.subscriptions(full("t"))),
-        "no connection and no subscription",
+        lambda: not (broker.clients or broker.subscriptions(full("t"))),
+        "no consumer and no subscription",
     )
 
 
@@ -61,14 +61,14 @@ def test_nothing_is_connected_before_the_first_batch_is_asked_for(broker: Embedd
 
 
 @pytest.mark.fault(68)
-def test_a_read_that_is_given_up_leaves_neither_connection_nor_subscription(
+def test_a_read_that_is_given_up_leaves_neither_consumer_nor_subscription(
     broker: EmbeddedBroker,
 ) -> None:
     broker.create_topic("t")
     store_many(broker, "t", 30_000, batch_size=1000)
     rows = read_partition(options(broker), whole(broker), SCHEMA, VALUE)
     assert next(rows).num_rows == 10_000
-    assert broker.connections > 0
+    assert broker.clients > 0
     rows.close()  # type: ignore[attr-defined]
     wait_until_unused(broker)
 
@@ -179,3 +179,24 @@ def test_many_reads_in_one_process_leave_no_sockets_and_threads(broker: Embedded
         wait_until_unused(broker)
         counts.append((len(list(Path("/proc/self/fd").iterdir())), threading.active_count()))
     assert counts[-1] <= counts[0]
+
+
+@pytest.mark.fault(10)
+def test_the_tasks_of_many_micro_batches_share_one_connection(broker: EmbeddedBroker) -> None:
+    """Each task reads a range of its own, on threads besides others, as workers do."""
+    broker.create_topic("t")
+    payloads = store_many(broker, "t", 100)
+
+    def task() -> None:
+        batches = read_partition(options(broker), whole(broker), SCHEMA, VALUE)
+        read.append([row["value"] for row in rows_of(batches)] == payloads)
+
+    read: list[bool] = []
+    for _ in range(11):
+        tasks = [threading.Thread(target=task) for _ in range(20)]
+        for thread in tasks:
+            thread.start()
+        finish(*tasks)
+    assert read == [True] * 220
+    assert broker.faults.seen("CONNECT") == 1
+    wait_until_unused(broker)

@@ -168,7 +168,7 @@ def test_a_query_reads_on_across_restarts(
     for partition in range(2):
         wait_until(lambda p=partition: backlogs(broker, f"t-partition-{p}") == [0])  # type: ignore[misc]
     query.stop()
-    wait_until(lambda: broker.connections == 0)
+    wait_until(lambda: broker.clients == 0)
     expected += store_many(broker, "t-partition-0", 30)
     query = start()
     query.processAllAvailable()

@@ -264,7 +264,7 @@ def test_nothing_is_left_open_at_the_end(broker: EmbeddedBroker, make: Make) -> 
     query.batch()
     query.source.close()
     query.source.close()
-    wait_until(lambda: broker.connections == 0)
+    wait_until(lambda: broker.clients == 0)
     assert len(broker.subscriptions("t-partition-0")) == 1
 
 
