@@ -80,7 +80,7 @@ class Lookup:
         for _ in range(limit + 1):
             builder = self._lookup_command(topic, authoritative)
             answer: pb.CommandLookupTopicResponse = yield connection.request_async(
-                builder, deadline.attempt()
+                builder, deadline.attempt(self._timeout)
             )
             host = self._named_host(connection, answer)
             if answer.response == _LookupType.Connect:
@@ -161,7 +161,7 @@ class Lookup:
         connection = yield from self.pool.service_operation()
         answer: pb.CommandGetTopicsOfNamespaceResponse = yield connection.request_async(
             lambda request_id: commands.get_topics_of_namespace(namespace, request_id, mode=mode),
-            deadline.attempt(),
+            deadline.attempt(self._timeout),
         )
         names: set[str] = set()
         for name in answer.topics:
@@ -225,7 +225,7 @@ def partition_count(
         lambda request_id: commands.partitioned_metadata(
             topic, request_id, auto_create=auto_create
         ),
-        deadline.attempt(),
+        deadline.attempt(connection.options.operation_timeout),
     )
     if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
         raise connection.refusal(0, answer.message)

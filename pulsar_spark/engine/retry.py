@@ -63,9 +63,9 @@ class Deadline:
         """Seconds that are left, never negative; infinite without an end."""
         return max(self.at - time.monotonic(), 0.0)
 
-    def attempt(self) -> float:
+    def attempt(self, at_most: float = ATTEMPT_SECONDS) -> float:
         """Seconds that one question of many attempts may take, more than 0."""
-        return max(min(self.remaining(), ATTEMPT_SECONDS), 0.001)
+        return max(min(self.remaining(), at_most, ATTEMPT_SECONDS), 0.001)
 
     def expired(self) -> bool:
         """Whether the time is up."""

@@ -14,6 +14,7 @@ from pulsar_spark.engine.auth import AuthProvider, BasicAuth, TokenAuth
 from pulsar_spark.engine.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext, ConnectionPool
 from pulsar_spark.engine.lookup import MAX_PARTITIONS, Lookup
+from pulsar_spark.engine.operations import run
 from pulsar_spark.errors import (
     AuthenticationError,
     ConnectError,
@@ -192,6 +193,18 @@ def test_impossible_numbers_of_a_last_message_are_refused(numbers: tuple[int, in
         Lookup(pool).last_message_id(TOPIC)
 
 
+@pytest.mark.fault(1)
+def test_a_lookup_that_is_not_answered_is_given_up_at_the_operation_timeout() -> None:
+    """Also where whoever asks is ready to wait for longer, and to ask again."""
+    with (
+        ScriptedBroker(only(T.LOOKUP)) as broker,
+        ConnectionPool(broker.options(operation_timeout=0.2)) as pool,
+    ):
+        lookup = Lookup(pool)
+        with pytest.raises(OperationTimeout, match=r"did not answer LOOKUP within 0\.2 s"):
+            run(lambda deadline: lookup.connection_operation(TOPIC, deadline), 60.0)
+
+
 # --- secrets ----------------------------------------------------------------------------------
 
 TOKEN = "canary, a token/of 3 words"
@@ -241,10 +254,10 @@ def test_credentials_that_a_broker_repeats_are_in_no_error(
 
     caplog.set_level(logging.DEBUG)
     with ScriptedBroker(script) as broker:
-        pool = ConnectionPool(broker.options(operation_timeout=0.5))
+        pool = ConnectionPool(broker.options())
         pool.auth = auth
         with pool, pytest.raises(PulsarError) as caught:
-            Lookup(pool).broker(TOPIC)
+            run(lambda deadline: Lookup(pool).broker_operation(TOPIC, deadline), 30.0)
     shown = f"{caught.value!r} {caught.value} {caught.value.__cause__!r} {caplog.text}"
     assert "xxx" in shown
     for part in (echoed, echoed[:8], "canary"):
