@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from pulsar_spark.client.message import Message, MessageId
@@ -17,7 +17,13 @@ from pulsar_spark.engine.probe import Probe
 from pulsar_spark.engine.reader import EntryReader
 from pulsar_spark.engine.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.errors import ClosedError, OperationTimeout, OptionError, PulsarError
+from pulsar_spark.errors import (
+    ClosedError,
+    CorruptMessage,
+    OperationTimeout,
+    OptionError,
+    PulsarError,
+)
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
@@ -49,46 +55,55 @@ class PartitionSource:
         self.topic = topic
         self._schema = schema
         self._partition = TopicName.parse(topic).partition_index
-        self._ready: deque[Message] = deque()
+        # What is left of the last entry; its messages are made when they are asked for.
+        self._ready: Iterator[Message] = iter(())
+        self._error: PulsarError | None = None
         self._reader = EntryReader(context.pool, topic, start, None, options, budget=budget)
 
     def next(self, timeout: float) -> Message | None:
         """Return the next message, None if there was none within `timeout` seconds."""
-        while not self._ready:
-            entry = self._reader.next_entry(timeout)
-            if entry is None:
-                return None
-            self._ready.extend(self._messages(entry))
-        return self._ready.popleft()
+        if self._error is not None:
+            raise self._error
+        try:
+            while (message := next(self._ready, None)) is None:
+                entry = self._reader.next_entry(timeout)
+                if entry is None:
+                    return None
+                self._ready = self._messages(entry)
+            return message
+        except CorruptMessage as error:
+            self._error = error.with_context(topic=self.topic)
+            raise self._error from error.__cause__
 
     def close(self) -> None:
         """Leave the broker."""
         self._reader.close()
 
-    def _messages(self, entry: ReceivedEntry) -> list[Message]:
+    def _messages(self, entry: ReceivedEntry) -> Iterator[Message]:
         found = wire.MessageId(
             entry.ledger_id, entry.entry_id, self._partition, first_chunk=entry.first_chunk
         )
         if not entry.is_batch:
-            payload = bytes(entry.payload)
-            return [self._message(entry, found, payload)]
+            yield self._message(entry, found, bytes(entry.payload))
+            return
         count = entry.metadata.num_messages_in_batch
-        batch = unpack_batch(entry.payload, count, with_metadata=False)
-        metadata = batch.metadata()
+        try:
+            batch = unpack_batch(entry.payload, count, with_metadata=False)
+        except CorruptMessage as error:
+            place = f"{entry.ledger_id}:{entry.entry_id}"
+            raise error.with_context(message_id=place) from error.__cause__
         gone = set(batch.compacted)
-        return [
-            Message(
-                self.topic,
-                wire.MessageId(found.ledger_id, found.entry_id, self._partition, index, count),
-                bytes(batch.payload(index)),
-                entry.metadata,
-                metadata[index],
-                self._schema,
-                entry.redelivery_count,
-            )
-            for index in range(entry.first_index, min(entry.stop_index, count))
-            if index not in gone
-        ]
+        for index in range(entry.first_index, min(entry.stop_index, count)):
+            if index not in gone:
+                yield Message(
+                    self.topic,
+                    wire.MessageId(found.ledger_id, found.entry_id, self._partition, index, count),
+                    bytes(batch.payload(index)),
+                    entry.metadata,
+                    batch.metadata_of(index),
+                    self._schema,
+                    entry.redelivery_count,
+                )
 
     def _message(self, entry: ReceivedEntry, found: wire.MessageId, payload: bytes) -> Message:
         return Message(

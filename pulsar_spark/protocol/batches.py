@@ -123,6 +123,11 @@ class UnpackedBatch:
             body[start:stop] for start, stop in zip(self.edges[0::2], self.edges[1::2], strict=True)
         ]
 
+    def metadata_of(self, index: int) -> pb.SingleMessageMetadata:
+        """Return the metadata of message `index`, parsed anew."""
+        begin = self.edges[2 * index - 1] if index else 0
+        return _parse_metadata(bytes(self.body[begin + 4 : self.edges[2 * index]]))
+
     def metadata(self) -> list[pb.SingleMessageMetadata]:
         """Return the metadata of all messages, parsed anew: for when `extras` will not do."""
         body = self.body

@@ -11,7 +11,10 @@ import pytest
 from pulsar_spark.client import Message, MessageId, PulsarClient, PulsarReader
 from pulsar_spark.client.reader import PartitionSource, _Merged
 from pulsar_spark.errors import ClosedError, CorruptMessage, OperationTimeout, OptionError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import UnpackedBatch
 from pulsar_spark.testing import EmbeddedBroker
+from tests.engine.topics import add_batch, stored_entry
 from tests.support.waiting import wait_until
 
 
@@ -229,3 +232,36 @@ def test_whatever_ends_the_thread_of_a_partition_is_told(
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
                 reader.read_next(30_000)
+
+
+@pytest.mark.fault(92)
+def test_the_messages_of_a_batch_are_made_when_they_are_asked_for(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    take = UnpackedBatch.metadata_of
+
+    def counting(batch: UnpackedBatch, index: int) -> pb.SingleMessageMetadata:
+        made.append(index)
+        return take(batch, index)
+
+    monkeypatch.setattr(UnpackedBatch, "metadata_of", counting)
+    add_batch(broker, topic, [b""] * 10_000)
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        for number in range(3):
+            assert reader.read_next(5000).data() == b""
+            assert made == list(range(number + 1))
+
+
+@pytest.mark.fault(36)
+def test_a_batch_that_does_not_add_up_is_an_error_that_stays(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    bad = broker.append(topic, stored_entry(b"\0\0\0\x09", num_messages_in_batch=3), messages=3)
+    add_batch(broker, topic, [b"behind"])
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        for _ in range(2):
+            with pytest.raises(CorruptMessage) as caught:
+                reader.read_next(5000)
+            assert caught.value.topic == topic
+            assert caught.value.message_id == f"{bad.ledger_id}:{bad.entry_id}"

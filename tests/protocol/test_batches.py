@@ -54,6 +54,7 @@ def assert_same(batch: UnpackedBatch, expected: UnpackedBatch) -> None:
     assert batch.compacted == expected.compacted
     assert batch.keys == expected.keys
     assert batch.metadata() == expected.metadata()
+    assert [batch.metadata_of(index) for index in range(batch.count)] == expected.metadata()
     for index, metadata in expected.extras.items():
         if index in batch.extras:
             assert batch.extras[index] == metadata
