@@ -32,8 +32,9 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 OPERATIONS = ("read", "write", "stream", "codec")
 QUICK = "batch10"
 PLANNED = 1_000
-# Reads are so short that JVMs still compile in their first rounds.
-WARM_UPS = {"read": 2, "write": 1}
+RESULTS = "results.json"
+# Besides those that are checked: JVMs still compile in their first rounds.
+WARM_UPS = {"read": 1, "write": 1}
 
 log = logging.getLogger("benchmarks")
 
@@ -64,10 +65,8 @@ def alternate(
     return list(results.values())
 
 
-def measure_streams(
-    bench: Bench, runs: int, scale: float
-) -> tuple[list[str], list[dict[str, Any]]]:
-    """How long rows take to arrive and how fast a backlog is read: tables, and what is in them."""
+def measure_streams(bench: Bench, runs: int, scale: float) -> dict[str, dict[str, Any]]:
+    """How long rows take to arrive and how fast a backlog is read: tables, and their numbers."""
     # The topic is small, and stays: with transactions enabled, Pulsar 4.0.8 lets whoever reads a
     # new topic wait for 30 s after a first one was deleted.
     topic = make_topic(bench.broker, ARRIVING)
@@ -84,13 +83,13 @@ def measure_streams(
                 runs=runs,
             )
         )  # fmt: skip
-    tables = [streams.latency_table(latency), streams.backlog_table(backlog, workload)]
-    tables.append(f"A read of {PLANNED:,} partitions is planned in {planning(bench, runs):.2f} s.")
-    rows_of_json: list[dict[str, Any]] = [
-        {"operation": "latency", "workload": ARRIVING.title, **asdict(latency)},
-        {"operation": "backlog", "workload": workload.title, **asdict(backlog)},
-    ]
-    return tables, rows_of_json
+    seconds = planning(bench, runs)
+    planned = f"A read of {PLANNED:,} partitions is planned in {seconds:.2f} s."
+    return {
+        "latency": {"table": streams.latency_table(latency), **latency.numbers()},
+        "backlog": {"table": streams.backlog_table(backlog, workload), **asdict(backlog)},
+        "planning": {"table": planned, "seconds": seconds},
+    }
 
 
 def planning(bench: Bench, runs: int) -> float:
@@ -141,6 +140,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--kafka", help="Python of an environment with Spark, to read Kafka with")
     parser.add_argument("--kafka-jars", type=Path, help="folder of jars; see benchmarks/kafka.py")
     parser.add_argument("--output", type=Path, help="folder for results.json and the picture")
+    parser.add_argument("--keep", action="store_true", help="what --output has besides stays")
     parser.add_argument("--docs", action="store_true", help=f"put the tables into {PAGE.name}")
     arguments = parser.parse_args()
     if arguments.quick:
@@ -175,8 +175,6 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     begun = time.monotonic()
     results = Results()
-    more: list[dict[str, Any]] = []
-    others: list[str] = []
     with started(arguments) as bench:
         for workload in (w for w in WORKLOADS if w.name in arguments.only):
             scaled = workload.scaled(arguments.scale)
@@ -191,20 +189,24 @@ def main() -> None:
                 named = contenders.writers(bench, scaled)
                 results.all += alternate("write", scaled, named, arguments.runs)
         if "stream" in arguments.operations:
-            others, more = measure_streams(bench, arguments.runs, arguments.scale)
+            results.others |= measure_streams(bench, arguments.runs, arguments.scale)
         about = settings(bench, arguments.runs, results)
     if "codec" in arguments.operations:
         compared = codecs.measure(int(codecs.RECORDS * arguments.scale))
-        others.append(codecs.table(compared))
-        more += map(asdict, compared)
+        results.others["codecs"] = {
+            "table": codecs.table(compared), "formats": list(map(asdict, compared)),
+        }  # fmt: skip
+    if arguments.keep:
+        results.keep(arguments.output / RESULTS)
     tables = report.sections(results) if results.all else []
-    tables += ["## Streams and schemas", *others] if others else []
+    if results.others:
+        tables += ["## Streams and schemas", *(each["table"] for each in results.others.values())]
     text = "\n\n".join([about, *tables])
     print(text)
     log.info("took %.0f s", time.monotonic() - begun)
     if arguments.output:
         arguments.output.mkdir(parents=True, exist_ok=True)
-        (arguments.output / "results.json").write_text(results.as_json(more) + "\n", "utf-8")
+        (arguments.output / RESULTS).write_text(results.as_json() + "\n", "utf-8")
         report.picture(results, arguments.output / "benchmarks.png")
     if arguments.docs:
         report.put_between_markers(PAGE, text)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import KAFKA, OURS, SCALA, Contender
 from benchmarks.measure import Measurement
-from benchmarks.workloads import Workload
+from benchmarks.workloads import ALL, Workload
 
 PEERS = Path(__file__).parent / "peers.json"
 """Figures of other connectors that are not installed where this runs; see docs/benchmarks.md."""
@@ -66,6 +65,8 @@ class Results:
     all: list[Result] = field(default_factory=list)
     decoding: dict[tuple[str, str], float] = field(default_factory=dict)
     """Microseconds to decode a message, by workload and implementation."""
+    others: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What is not about shapes, by name: a table, and the numbers behind it."""
 
     def __post_init__(self) -> None:
         self._peers: dict[str, Any] = json.loads(PEERS.read_text("utf-8"))
@@ -97,20 +98,32 @@ class Results:
 
     def workloads(self) -> list[Workload]:
         """What was read or written, each once."""
-        return list({result.workload.name: result.workload for result in self.all}.values())
+        found = {result.workload.name: result.workload for result in self.all}
+        return [found[workload.name] for workload in ALL if workload.name in found]
 
     def of(self, operation: str, shape: str) -> list[Result]:
         """All results of one table."""
         return [r for r in self.all if (r.operation, r.workload.name) == (operation, shape)]
 
-    def as_json(self, more: Iterable[dict[str, object]]) -> str:
-        """Every run of every contender, and `more` rows."""
-        rows = [_row(result) for result in self.all]
-        rows += [
-            {"operation": "decode", "workload": shape, "contender": name, "microseconds": value}
+    def keep(self, path: Path) -> None:
+        """Take from a file of results whatever was not measured now."""
+        found = json.loads(path.read_text("utf-8"))
+        fresh = {(result.operation, result.workload.name) for result in self.all}
+        for row in found["runs"]:
+            if (row["operation"], row["workload"]) not in fresh:
+                self.all.append(_result(row))
+        for row in found["decoding"]:
+            self.decoding.setdefault((row["workload"], row["implementation"]), row["microseconds"])
+        self.others = {**found["others"], **self.others}
+
+    def as_json(self) -> str:
+        """Every run of every contender, and all else."""
+        decoding = [
+            {"workload": shape, "implementation": name, "microseconds": value}
             for (shape, name), value in self.decoding.items()
         ]
-        return json.dumps([*rows, *more], indent=1)
+        runs = [_row(result) for result in self.all]
+        return json.dumps({"runs": runs, "decoding": decoding, "others": self.others}, indent=1)
 
 
 def _key(result: Result) -> tuple[str, str, str, str, str]:
@@ -121,15 +134,25 @@ def _key(result: Result) -> tuple[str, str, str, str, str]:
 def _row(result: Result) -> dict[str, object]:
     return {
         "operation": result.operation,
-        "workload": result.workload.title,
+        "workload": result.workload.name,
         "messages": result.workload.messages,
-        "contender": result.contender.name,
+        "contender": asdict(result.contender),
         "runs": [
             {
                 "seconds": round(run.seconds, 4),
-                "cpu_seconds": round(run.cpu_seconds, 3),
+                "cpu_seconds": round(run.cpu_seconds, 4),
                 "peak_python_bytes": run.peak_python_bytes,
             }
             for run in result.runs
         ],
     }
+
+
+def _result(row: dict[str, Any]) -> Result:
+    (shape,) = (workload for workload in ALL if workload.name == row["workload"])
+    return Result(
+        row["operation"],
+        replace(shape, messages=row["messages"]),
+        Contender(**row["contender"]),
+        [Measurement(**run) for run in row["runs"]],
+    )

@@ -56,6 +56,11 @@ class Latency:
         """What the median row should take at most."""
         return 1.5 * statistics.median(self.empty) + 50
 
+    def numbers(self) -> dict[str, list[float]]:
+        """The same, with percentiles for each row's."""
+        percentiles = [round(value, 1) for value in statistics.quantiles(self.rows, n=100)]
+        return {"percentiles": percentiles, "batches": self.batches, "empty": self.empty}
+
 
 @dataclass
 class Backlog:

@@ -114,3 +114,20 @@ def test_what_is_measured_is_the_time_the_cpu_and_the_peak_of_the_block_alone() 
 
 def _touch(megabytes: int) -> None:
     assert len(b"x" * (megabytes << 20)) == megabytes << 20
+
+
+def test_what_was_not_measured_anew_is_kept_and_what_was_replaces_what_had_been(
+    tmp_path: Path,
+) -> None:
+    before = Results([*ours("batch10", 1.0, 1.0), *ours("lz4", 1.0, 1.0)])
+    before.decoding = {("batch10", "native"): 1.0, ("lz4", "native"): 1.0}
+    path = tmp_path / "results.json"
+    path.write_text(before.as_json(), "utf-8")
+
+    now = Results(ours("batch10", 2.0, 1.0), {("batch10", "native"): 2.0})
+    now.keep(path)
+
+    found = {shape: now.find("read", shape, OURS, "all", "native") for shape in ("batch10", "lz4")}
+    assert [row and row.median("seconds") for row in found.values()] == [2.0, 1.0]
+    assert now.decoding == {("batch10", "native"): 2.0, ("lz4", "native"): 1.0}
+    assert len(now.all) == len(before.all)
