@@ -7,7 +7,6 @@ whatever waits is an operation (see `operations`).
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import itertools
 import logging
@@ -21,9 +20,6 @@ logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 5.0
 """The thread ends when there has been no timer for so long."""
-
-MAX_THREADS = 8
-"""Calls of `call_later` may block: so many do at a time, others wait."""
 
 _MANY_CANCELLED = 64
 
@@ -69,10 +65,9 @@ class Timers:
     logged. `close` drops what was not made. Not for use in a forked child.
     """
 
-    def __init__(self, name: str = "pulsar-spark-timers", max_threads: int = MAX_THREADS) -> None:
+    def __init__(self, name: str = "pulsar-spark-timers") -> None:
         self._name = name
         self._numbers = itertools.count()
-        self._blocking = _BlockingTimers(f"{name}-blocking", max_threads)
         # The following are guarded by _wakeup.
         self._wakeup = threading.Condition()
         self._heap: list[tuple[float, int, Timer]] = []
@@ -114,7 +109,6 @@ class Timers:
             _call(timer.take(dropped=True))
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
-        self._blocking.close(timeout)
 
     @property
     def waiting(self) -> int:
@@ -161,17 +155,6 @@ class Timers:
             self._thread = None
             return None
 
-    # --- calls that may block, until their owners have made operations of them ----------------
-
-    def call_later(self, delay: float, function: Callable[[], object]) -> BlockingTimer:
-        """As `after`, for a function that may block: a few such are called at a time."""
-        return self._blocking.call_later(delay, function)
-
-    @property
-    def threads(self) -> int:
-        """Threads that exist now for calls that may block."""
-        return self._blocking.threads
-
 
 def _call(function: Callable[[], object] | None) -> None:
     if function is None:
@@ -180,121 +163,3 @@ def _call(function: Callable[[], object] | None) -> None:
         function()
     except Exception:
         logger.exception("what a timer of the client called has failed")
-
-
-class BlockingTimer:
-    """A scheduled call, to be cancelled where it is not needed any more."""
-
-    __slots__ = ("cancelled", "due", "function")
-
-    def __init__(self, due: float, function: Callable[[], object]) -> None:
-        self.due = due
-        self.function: Callable[[], object] | None = function
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        """Keep the job from running, unless it does already."""
-        self.cancelled = True
-        # What the function refers to must not live until a far due time.
-        self.function = None
-
-
-class _BlockingTimers:
-    """Runs jobs at given times on at most `max_threads` daemon threads.
-
-    Jobs of equal time start in the order in which they were given. An exception of a job is
-    logged. `close()` drops what has not started. A scheduler is of no use in a forked child.
-    """
-
-    def __init__(self, name: str = "pulsar-spark", max_threads: int = MAX_THREADS) -> None:
-        self._name = name
-        self._max_threads = max_threads
-        self._numbers = itertools.count()
-        # The following are guarded by _wakeup.
-        self._wakeup = threading.Condition()
-        self._jobs: list[tuple[float, int, BlockingTimer]] = []
-        self._threads: set[threading.Thread] = set()
-        self._idle = 0
-        self._closed = False
-
-    def call_later(self, delay: float, function: Callable[[], object]) -> BlockingTimer:
-        """Run `function` in `delay` seconds; raises ClosedError after `close`."""
-        timer = BlockingTimer(time.monotonic() + max(delay, 0.0), function)
-        with self._wakeup:
-            if self._closed:
-                raise ClosedError("the client is closed")
-            heapq.heappush(self._jobs, (timer.due, next(self._numbers), timer))
-            if self._idle:
-                self._wakeup.notify()
-            elif len(self._threads) < self._max_threads:
-                self._start_thread()
-        return timer
-
-    def close(self, timeout: float = 5.0) -> None:
-        """Drop the waiting jobs and wait up to `timeout` seconds for the running ones."""
-        deadline = time.monotonic() + timeout
-        with self._wakeup:
-            self._closed = True
-            self._jobs.clear()
-            self._wakeup.notify_all()
-            threads = list(self._threads)
-        for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join(max(deadline - time.monotonic(), 0.0))
-
-    @property
-    def threads(self) -> int:
-        """Threads that exist now."""
-        with self._wakeup:
-            return len(self._threads)
-
-    def _start_thread(self) -> None:
-        number = next(self._numbers)
-        thread = threading.Thread(target=self._work, name=f"{self._name}-{number}", daemon=True)
-        self._threads.add(thread)
-        thread.start()
-
-    def _work(self) -> None:
-        while (timer := self._next_job()) is not None:
-            function, timer.function = timer.function, None
-            if function is None:
-                continue
-            try:
-                function()
-            except Exception:
-                logger.exception("a background job of the client failed")
-            # The loop would keep the last job's objects alive while it waits for the next.
-            del function, timer
-
-    def _next_job(self) -> BlockingTimer | None:
-        idle_until = time.monotonic() + IDLE_SECONDS
-        with self._wakeup:
-            while not self._closed:
-                now = time.monotonic()
-                while self._jobs and self._jobs[0][2].cancelled:
-                    heapq.heappop(self._jobs)
-                if self._jobs and self._jobs[0][0] <= now:
-                    timer = heapq.heappop(self._jobs)[2]
-                    self._pass_on()
-                    return timer
-                # One thread has to stay while a job waits for its time.
-                if now >= idle_until and (not self._jobs or self._idle):
-                    break
-                until = self._jobs[0][0] if self._jobs else idle_until
-                if self._idle:
-                    until = min(until, idle_until)
-                self._idle += 1
-                self._wakeup.wait(max(until - now, 0.001))
-                self._idle -= 1
-            with contextlib.suppress(KeyError):
-                self._threads.remove(threading.current_thread())
-            return None
-
-    def _pass_on(self) -> None:
-        """Leave a thread behind that sees to the next job while this one runs its own."""
-        if not self._jobs:
-            return
-        if self._idle:
-            self._wakeup.notify()
-        elif len(self._threads) < self._max_threads:
-            self._start_thread()

@@ -21,120 +21,39 @@ def timers() -> Iterator[Timers]:
     made.close()
 
 
-def test_no_thread_exists_before_the_first_job(timers: Timers) -> None:
-    assert timers.threads == 0
+def names() -> list[str]:
+    return [thread.name for thread in threading.enumerate()]
 
 
-def test_jobs_run_in_the_order_of_their_times() -> None:
-    timers = Timers("test-timers", max_threads=1)
-    done: list[str] = []
-    begin, last = threading.Event(), threading.Event()
-    # The only thread begins when all are given.
-    timers.call_later(0, begin.wait)
-    timers.call_later(0.09, last.set)
-    timers.call_later(0.06, lambda: done.append("later"))
-    timers.call_later(0.02, lambda: done.append("sooner"))
-    begin.set()
-    assert last.wait(30)
-    assert done == ["sooner", "later"]
-    timers.close()
+def test_no_thread_exists_before_the_first_timer(timers: Timers) -> None:
+    assert "test-timers" not in names()
 
 
-def test_a_job_does_not_run_before_its_time(timers: Timers) -> None:
-    ran = threading.Event()
+def test_a_call_is_not_made_before_its_time(timers: Timers) -> None:
+    called = threading.Event()
     began = time.monotonic()
-    timers.call_later(0.05, ran.set)
-    assert ran.wait(30)
+    timers.after(0.05, called.set)
+    assert called.wait(30)
     assert time.monotonic() - began >= 0.05
 
 
-def test_a_cancelled_job_does_not_run(timers: Timers) -> None:
-    ran = threading.Event()
-    after = threading.Event()
-    timers.call_later(0.5, ran.set).cancel()
-    timers.call_later(0.6, after.set)
-    assert after.wait(30)
-    assert not ran.is_set()
+def test_a_timer_that_was_cancelled_does_not_call(timers: Timers) -> None:
+    called, last = threading.Event(), threading.Event()
+    timers.after(0.02, called.set).cancel()
+    timers.after(0.05, last.set)
+    assert last.wait(30)
+    assert not called.is_set()
 
 
-def test_a_job_that_blocks_does_not_hold_up_another(timers: Timers) -> None:
-    release, ran = threading.Event(), threading.Event()
-    timers.call_later(0, lambda: release.wait(30))
-    timers.call_later(0.02, ran.set)
-    assert ran.wait(30)
-    release.set()
-
-
-def test_a_failing_job_is_logged_and_the_next_one_runs(
-    timers: Timers, caplog: pytest.LogCaptureFixture
-) -> None:
-    ran = threading.Event()
-
-    def fail() -> None:
-        raise RuntimeError("a job's fault")
-
-    timers.call_later(0, fail)
-    timers.call_later(0.02, ran.set)
-    assert ran.wait(30)
-    assert "a background job of the client failed" in caplog.text
-
-
-def test_no_more_threads_than_allowed_run_jobs() -> None:
-    timers = Timers("test-timers", max_threads=2)
-    release, all_done = threading.Event(), threading.Event()
-    running: list[int] = []
-
-    def occupy() -> None:
-        running.append(timers.threads)
-        release.wait(30)
-
-    for _ in range(6):
-        timers.call_later(0, occupy)
-    timers.call_later(0.01, all_done.set)
-    time.sleep(0.1)
-    assert len(running) == 2
-    release.set()
-    assert all_done.wait(30)
-    assert max(running) <= 2
-    timers.close()
-
-
-def test_threads_end_when_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
+def test_the_thread_stays_for_a_timer_that_is_far_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.01)
     timers = Timers("test-timers")
-    ran = threading.Event()
-    timers.call_later(0, ran.set)
-    assert ran.wait(30)
-    wait_until(lambda: timers.threads == 0, "the threads' end")
-    again = threading.Event()
-    timers.call_later(0, again.set)
-    assert again.wait(30)
+    called = threading.Event()
+    timers.after(0.3, called.set)
+    timers.after(0.0, lambda: None)
+    assert called.wait(30)
     timers.close()
-
-
-def test_one_thread_stays_for_a_job_that_is_far_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "IDLE_SECONDS", 0.02)
-    timers = Timers("test-timers")
-    ran = threading.Event()
-    timers.call_later(0.3, ran.set)
-    for _ in range(3):
-        timers.call_later(0, lambda: None)
-    assert ran.wait(30)
-    timers.close()
-
-
-def test_close_drops_what_waits_and_takes_nothing_more() -> None:
-    timers = Timers("test-timers")
-    ran = threading.Event()
-    timers.call_later(60, ran.set)
-    timers.close()
-    assert timers.threads == 0
-    with pytest.raises(ClosedError):
-        timers.call_later(0, ran.set)
-    assert not ran.is_set()
-
-
-# --- calls on the one thread ------------------------------------------------------------------
+    assert "test-timers" not in names()
 
 
 def test_calls_are_made_in_the_order_of_their_times_on_one_thread(timers: Timers) -> None:
@@ -220,7 +139,7 @@ def test_the_thread_ends_when_there_is_no_timer(monkeypatch: pytest.MonkeyPatch)
         ran = threading.Event()
         timers.after(0, ran.set)
         assert ran.wait(30)
-        wait_until(lambda: "test-idle-timers" not in [t.name for t in threading.enumerate()])
+        wait_until(lambda: "test-idle-timers" not in names())
     timers.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -172,7 +173,7 @@ def test_a_name_that_is_taken_is_waited_for(broker: Broker, official_client: Con
         assert "taken" in str(caught.value)
         patient = Producer(context, topic, options)
         started = time.monotonic()
-        context.timers.call_later(1.0, holder.close)
+        threading.Timer(1.0, holder.close).start()
         patient.open(timeout=30.0)
         assert time.monotonic() - started >= 0.9
         assert broker.producers(topic) == {"taken"}
@@ -192,7 +193,7 @@ def test_an_exclusive_producer_keeps_others_out(broker: Broker, official_client:
             cause = caught.value.__cause__ or caught.value
             assert isinstance(cause, ProducerBusy | ProducerFenced)
         waiting = Producer(context, topic, ProducerOptions(access_mode=pb.WaitForExclusive))
-        context.timers.call_later(0.5, holder.close)
+        threading.Timer(0.5, holder.close).start()
         waiting.open(timeout=30.0)
         waiting.send(single(b"mine now"))
         waiting.close()
