@@ -458,7 +458,10 @@ def test_answers_twice_late_or_to_nobody_do_no_harm() -> None:
 
 
 @pytest.mark.fault(25)
-def test_a_subscribe_that_is_never_answered_is_given_up_in_time() -> None:
+def test_a_subscribe_that_is_never_answered_is_given_up_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_ATTEMPT_TIMEOUT", 0.5)
     with EmbeddedBroker() as broker:
         fill(broker, TOPIC, 3)
         broker.faults.drop("SUBSCRIBE", times=None)
