@@ -108,7 +108,8 @@ mod tests {
         assert!(may_hold(&[0; 12], 2));
         assert!(!may_hold(&[0; 12], i32::MAX));
         assert!(!may_hold(&[0; 12], -1));
-        for body in [&[0, 0, 0, 2, 0x18, 1][..], &[0xff, 0xff, 0xff, 0xff, 0], &[0, 0, 0, 0], &[0]] {
+        for body in [&[0, 0, 0, 2, 0x18, 1][..], &[0xff, 0xff, 0xff, 0xff, 0], &[0, 0, 0, 0], &[0]]
+        {
             assert!(message(body, 0).is_err());
         }
     }

@@ -73,7 +73,7 @@ impl Default for Binary {
 }
 
 impl Binary {
-    pub fn len(&self) -> usize {
+    pub fn rows(&self) -> usize {
         self.offsets.len() - 1
     }
 
@@ -169,7 +169,7 @@ impl Maps {
     }
 
     fn end(&mut self) -> Result<()> {
-        let count = i32::try_from(self.keys.len()).map_err(|_| Unusual)?;
+        let count = i32::try_from(self.keys.rows()).map_err(|_| Unusual)?;
         self.offsets.push(count);
         Ok(())
     }
@@ -177,8 +177,8 @@ impl Maps {
     fn truncate(&mut self, rows: usize) {
         self.offsets.truncate(rows + 1);
         let count = self.offsets.last().map_or(0, |&count| count as usize);
-        self.keys.truncate(count.min(self.keys.len()));
-        self.values.truncate(count.min(self.values.len()));
+        self.keys.truncate(count.min(self.keys.rows()));
+        self.values.truncate(count.min(self.values.rows()));
     }
 }
 
@@ -459,7 +459,10 @@ mod tests {
         }
         found.data.extend(b"half");
         found.truncate(3);
-        assert_eq!((found.offsets.as_slice(), found.data.as_slice()), (&[0, 2, 2, 2][..], &b"ab"[..]));
+        assert_eq!(
+            (found.offsets.as_slice(), found.data.as_slice()),
+            (&[0, 2, 2, 2][..], &b"ab"[..])
+        );
         assert_eq!(found.validity.bits(), Some(&[0b101][..]));
     }
 

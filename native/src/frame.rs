@@ -276,7 +276,8 @@ mod tests {
         let read = |rest: &[u8]| Metadata::read(&[&head, rest].concat()).map(|found| found.count);
         assert_eq!(read(&[]), Ok(0));
         assert_eq!(read(&[0x58, 3]), Ok(3));
-        for rest in [&[0x58, 0][..], &[0x58, 3, 0x58, 3], &[0x60, 3, 0x58, 3], &[0x6a, 0], &[0x59]] {
+        for rest in [&[0x58, 0][..], &[0x58, 3, 0x58, 3], &[0x60, 3, 0x58, 3], &[0x6a, 0], &[0x59]]
+        {
             assert_eq!(read(rest), Err(Unusual));
         }
     }

@@ -84,14 +84,19 @@ mod tests {
         // Two literals, eight bytes that repeat them, and five literals more would be too few
         // behind the match's begin: it needs twelve.
         let block = [0x24, b'a', b'b', 2, 0, 0x50, b'v', b'w', b'x', b'y', b'z'];
-        assert_eq!(undone(&block, 15), Ok(b"ababababab vwxyz".iter().filter(|c| **c != b' ').copied().collect()));
+        assert_eq!(
+            undone(&block, 15),
+            Ok(b"ababababab vwxyz".iter().filter(|c| **c != b' ').copied().collect())
+        );
         assert_eq!(undone(&block, 14), Err(Unusual));
         assert_eq!(undone(&block, 16), Err(Unusual));
     }
 
     #[test]
     fn damage_is_refused() {
-        for block in [&[][..], &[0x10], &[0], &[0xf0, 255], &[0x14, b'a', 0, 0], &[0x14, b'a', 9, 0]] {
+        for block in
+            [&[][..], &[0x10], &[0], &[0xf0, 255], &[0x14, b'a', 0, 0], &[0x14, b'a', 9, 0]]
+        {
             for size in [0, 1, 20] {
                 assert_eq!(undone(block, size), Err(Unusual));
             }

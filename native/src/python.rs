@@ -39,9 +39,8 @@ fn scan_receipts<'py>(
 
 fn array_type(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static ARRAY: PyOnceLock<Object> = PyOnceLock::new();
-    let found = ARRAY.get_or_try_init(py, || {
-        PyResult::Ok(py.import("array")?.getattr("array")?.unbind())
-    })?;
+    let found = ARRAY
+        .get_or_try_init(py, || PyResult::Ok(py.import("array")?.getattr("array")?.unbind()))?;
     Ok(found.bind(py))
 }
 
@@ -382,8 +381,13 @@ impl SendEncoder {
         num_messages: usize,
     ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyAny>)> {
         check_ids(first_sequence_id, num_messages)?;
-        let mut entry =
-            Entry { compressed: None, first_sequence_id, publish_time, key, messages: num_messages };
+        let mut entry = Entry {
+            compressed: None,
+            first_sequence_id,
+            publish_time,
+            key,
+            messages: num_messages,
+        };
         let mut payload = body;
         if let Some(compressed) = self.compressed(py, payload.as_bytes())? {
             entry.compressed = Some((self.compression, payload.as_bytes().len()));

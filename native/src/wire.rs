@@ -122,9 +122,7 @@ impl<'a> Reader<'a> {
 pub fn be32(data: &[u8], at: usize) -> Result<usize> {
     let end = at.checked_add(4).ok_or(Unusual)?;
     let bytes = data.get(at..end).and_then(|found| found.try_into().ok());
-    bytes
-        .map(|bytes| u32::from_be_bytes(bytes) as usize)
-        .ok_or(Unusual)
+    bytes.map(|bytes| u32::from_be_bytes(bytes) as usize).ok_or(Unusual)
 }
 
 /// Append a number in its shortest form.

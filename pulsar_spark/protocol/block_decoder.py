@@ -40,7 +40,7 @@ from pulsar_spark.protocol.blocks import (
     Place,
     Progress,
 )
-from pulsar_spark.protocol.checksum import crc32c
+from pulsar_spark.protocol.checksum import extend_crc32c
 
 _U32 = Struct(">I")
 # Behind the checksum's magic: checksum, size of the metadata, the producer name's tag and size.
@@ -369,7 +369,7 @@ class BlockDecoder:
         taken = self._takes(millis) if self._filters else True
         if taken and not pending.has_room(stop - first, size):
             return at, 0, FULL, position
-        if crc32c(view[head_at + 4 : end]) != checksum:
+        if extend_crc32c(view[head_at + 4 : end]) != checksum:
             raise UnusualFrame
         next_position = (key[0], entry + 1, 0)
         if first >= stop:
@@ -431,6 +431,7 @@ class BlockDecoder:
         told: list[Told] = []
         starts_with, u32, head_of = data.startswith, _U32.unpack_from, _HEAD.unpack_from
         index: int | None = None
+        millis, last_time = 0, b""
         used = 0
         try:
             while at < stop and len(values) < room:
@@ -467,12 +468,13 @@ class BlockDecoder:
                     metadata = self._read_rest(data[rest_at:body_at], key_size is not None)
                     if metadata.is_rare:
                         break
-                if crc32c(view[head_at + 4 : end]) != checksum:
+                if extend_crc32c(view[head_at + 4 : end]) != checksum:
                     break
                 values.append(data[body_at:end])
                 keys.append(key)
                 ids.append(head + digits + tail)
-                millis = NUMBERS[time[1:]] << 7 | time[0] & 127
+                if time != last_time:
+                    millis, last_time = NUMBERS[time[1:]] << 7 | time[0] & 127, time
                 told.append(
                     (ledger_id, entry, millis, sequence, b"", metadata, redelivery_count, index)
                 )
