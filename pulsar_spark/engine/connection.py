@@ -5,7 +5,7 @@ handlers of consumers and producers. It never waits for anybody but the socket. 
 callbacks of requests run on it, so they must be quick; they may send.
 
 `_mutex` guards the protocol core and is never held while a handler runs or the socket is
-written. What the core wants written goes to the `Writer`, in order, before the mutex is left.
+written. What the core wants written goes to the `WriteQueue`, in order, before the mutex is left.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pulsar_spark.engine.requests import (
     fail,
 )
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.engine.transport import Transport, Writer
+from pulsar_spark.engine.transport import Transport, WriteQueue
 from pulsar_spark.errors import (
     AuthenticationError,
     BrokerError,
@@ -221,7 +221,7 @@ class ClientConnection:
         self._ready: Future[ClientConnection] = Future()
         self._ready.set_running_or_notify_cancel()
         self._transport: Transport | None = None
-        self._writer = Writer(address.logical, options.operation_timeout)
+        self._writer = WriteQueue(address.logical, options.operation_timeout)
         self._handlers = HandlerTable()
         self._mutex = threading.Lock()
         # The following are guarded by _mutex.

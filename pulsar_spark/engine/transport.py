@@ -162,7 +162,7 @@ class Transport:
         )
 
 
-class Writer:
+class WriteQueue:
     """The queue of a connection's outgoing buffers, and whose turn it is to write them.
 
     `put` is called in the order of the wire, under the connection's own mutex. Whoever has the

@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_spark.engine import transport as module
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.engine.transport import Transport, Writer
+from pulsar_spark.engine.transport import Transport, WriteQueue
 from pulsar_spark.errors import ConnectionLost, OperationTimeout
 from pulsar_spark.protocol.frames import Buffer
 from tests.support.waiting import finish, wait_until
@@ -47,13 +47,13 @@ class FakeTransport:
         self.closed = True
 
 
-def opened(fake: FakeTransport, patience: float = 60.0) -> Writer:
-    writer = Writer("h:1", patience)
+def opened(fake: FakeTransport, patience: float = 60.0) -> WriteQueue:
+    writer = WriteQueue("h:1", patience)
     writer.open(cast(Transport, fake))
     return writer
 
 
-def flushing(writer: Writer, seconds: float = 60.0) -> threading.Thread:
+def flushing(writer: WriteQueue, seconds: float = 60.0) -> threading.Thread:
     sender = threading.Thread(target=writer.flush, args=(Deadline(seconds),), daemon=True)
     sender.start()
     return sender
@@ -205,7 +205,7 @@ def test_a_sender_that_waits_notices_that_the_peer_takes_nothing() -> None:
         writer.flush(Deadline(60))
 
 
-def put_until_dropped(writer: Writer, put: Callable[[list[Buffer]], None]) -> int:
+def put_until_dropped(writer: WriteQueue, put: Callable[[list[Buffer]], None]) -> int:
     total = 0
     while total < 200 * 1024 * 1024:
         put([bytes(100_000)])
