@@ -20,6 +20,7 @@ from __future__ import annotations
 import base64
 import binascii
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -73,12 +74,12 @@ class UnpackedBatch:
     offsets of an Arrow binary array over the body, whose even elements are the payloads.
 
     `nulls` are the indexes of null values, `compacted` those of messages that compaction has
-    removed (skip them; their indexes still count), both ascending. `extras` maps indexes to
-    metadata, if metadata was asked for: a message that is not in it has at most a sequence id
-    and a string key. All indexes count from 0 in the entry.
+    removed (skip them; their indexes still count), both ascending. All indexes count from 0 in
+    the entry. Metadata is parsed where it is asked for and not kept: a batch can hold hundreds
+    of thousands of messages. So ask for the rows that are needed, all if `rows` is left out.
     """
 
-    __slots__ = ("_keys", "body", "compacted", "count", "edges", "extras", "nulls")
+    __slots__ = ("_keys", "_unusual", "body", "compacted", "count", "edges", "nulls")
 
     def __init__(self, body: bytes | memoryview, count: int) -> None:
         self.body = body
@@ -86,7 +87,8 @@ class UnpackedBatch:
         self.edges: memoryview[int] = memoryview(array("i"))
         self.nulls: list[int] = []
         self.compacted: list[int] = []
-        self.extras: dict[int, pb.SingleMessageMetadata] = {}
+        # Messages that have more than a sequence id and a string key, ascending.
+        self._unusual = array("i")
         self._keys: dict[int, bytes] = {}
 
     @property
@@ -100,42 +102,55 @@ class UnpackedBatch:
         return self.edges[1::2].tolist()
 
     @property
-    def keys(self) -> list[bytes | None] | None:
-        """The key of each message as bytes (base64 undone), None where there is none.
+    def has_extras(self) -> bool:
+        """Whether `extras` of all rows has any."""
+        return len(self._unusual) > 0
 
-        None altogether if no message has a key, or if metadata was not asked for.
+    def keys(self, rows: Sequence[int] | None = None) -> list[bytes | None] | None:
+        """Return the key of each message as bytes (base64 undone), None where there is none.
+
+        None altogether if no message of the batch has a key, or if metadata was not asked for.
         """
         found = self._keys
         if not found:
             return None
-        if len(found) == self.count:
+        if len(found) == self.count and (rows is None or len(rows) == self.count):
             return list(found.values())
-        return list(map(found.get, range(self.count)))
+        return list(map(found.get, range(self.count) if rows is None else rows))
+
+    def extras(self, rows: Sequence[int] | None = None) -> dict[int, pb.SingleMessageMetadata]:
+        """Return the metadata of each message that may have more than a sequence id and a
+        string key, by its index; none if metadata was not asked for.
+        """
+        unusual: Sequence[int] = self._unusual
+        if rows is not None and len(unusual):
+            if not rows:
+                return {}
+            unusual = unusual[bisect_left(unusual, rows[0]) : bisect_right(unusual, rows[-1])]
+            if len(rows) <= rows[-1] - rows[0]:
+                wanted = frozenset(rows)
+                unusual = [row for row in unusual if row in wanted]
+        return dict(zip(unusual, self.metadata(unusual), strict=True))
 
     def payload(self, index: int) -> bytes | memoryview:
         """Return the payload of message `index`, empty for a null value."""
         return self.body[self.edges[2 * index] : self.edges[2 * index + 1]]
 
-    def payloads(self) -> list[bytes | memoryview]:
-        """Return all payloads, in order."""
-        body = self.body
-        return [
-            body[start:stop] for start, stop in zip(self.edges[0::2], self.edges[1::2], strict=True)
-        ]
+    def payloads(self, rows: range | None = None) -> list[bytes | memoryview]:
+        """Return the payloads, in order."""
+        body, edges = self.body, self.edges
+        if rows is not None:
+            edges = edges[2 * rows.start : 2 * rows.stop]
+        return [body[start:stop] for start, stop in zip(edges[0::2], edges[1::2], strict=True)]
 
     def metadata_of(self, index: int) -> pb.SingleMessageMetadata:
         """Return the metadata of message `index`, parsed anew."""
         begin = self.edges[2 * index - 1] if index else 0
         return _parse_metadata(bytes(self.body[begin + 4 : self.edges[2 * index]]))
 
-    def metadata(self) -> list[pb.SingleMessageMetadata]:
-        """Return the metadata of all messages, parsed anew: for when `extras` will not do."""
-        body = self.body
-        begins = chain((0,), self.edges[1:-1:2])
-        return [
-            _parse_metadata(bytes(body[begin + 4 : end]))
-            for begin, end in zip(begins, self.edges[0::2], strict=True)
-        ]
+    def metadata(self, rows: Sequence[int] | None = None) -> list[pb.SingleMessageMetadata]:
+        """Return the metadata of messages, parsed anew: for when `extras` will not do."""
+        return [self.metadata_of(row) for row in (range(self.count) if rows is None else rows)]
 
 
 def unpack_batch(
@@ -214,7 +229,7 @@ def _take_metadata(batch: UnpackedBatch, index: int, data: bytes, with_metadata:
     if metadata.compacted_out:
         batch.compacted.append(index)
     if with_metadata:
-        batch.extras[index] = metadata
+        batch._unusual.append(index)
         key = message_key(metadata)
         if key is not None:
             batch._keys[index] = key

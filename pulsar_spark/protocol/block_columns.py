@@ -23,7 +23,7 @@ from pulsar_spark.protocol.blocks import (
     FixedColumn,
     MapColumn,
 )
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageId, id_tails
 
 _MAX_LONG = 2**63 - 1
 # The last millisecond of the year 9999: neither Spark's SQL nor Python has later times.
@@ -32,6 +32,7 @@ _NEEDS_METADATA = frozenset({"key", "event_time", "properties", "ordering_key"})
 # Ids begin with ledger, entry and partition; what else they have comes behind.
 _NO_ID = MessageId(0, 0)
 _NO_ID_SIZE = len(_NO_ID.serialize())
+_CACHED_COUNT = 10_000
 
 
 class UnusualFrame(Exception):
@@ -181,47 +182,44 @@ class Rows:
             check_text(told[4])
         if self._wants_origins and told[5].replicated_from is not None:
             check_text(told[5].replicated_from)
-        self._add_extras(batch, range(first, high))
-        whole = first == 0 and high == count
-        values = batch.payloads() if whole else batch.payloads()[first:high]
+        rows = range(first, high)
+        self._add_extras(batch, rows)
+        values = batch.payloads(rows)
         for null in batch.nulls:
             if first <= null < high:
                 values[null - first] = None  # type: ignore[call-overload]
         self.values += values
-        keys = batch.keys
-        if keys is None:
-            self.keys += repeat(None, high - first)
-        else:
-            self.keys += keys if whole else keys[first:high]
+        self.keys += batch.keys(rows) or repeat(None, high - first)
         head += self.id_tail
-        self.ids += [head + tail for tail in _id_tails(count)[first:high]]
+        self.ids += [head + tail for tail in _id_tails(count, rows)]
         self.spans.append((high - first, first, count))
         self.told.append(told)
         if self._wants_sequences:
-            self.sequences += _sequence_ids(batch, sequence_id(told))[first:high]
+            self.sequences += _sequence_ids(batch, sequence_id(told), rows)
         if self._wants_sizes:
-            self.sizes += [edges[2 * row + 1] - edges[2 * row] for row in range(first, high)]
+            self.sizes += [edges[2 * row + 1] - edges[2 * row] for row in rows]
         self.rows += high - first
         self.nbytes += edges[2 * high - 1] - begin + metadata_size
         return high
 
     def _add_extras(self, batch: UnpackedBatch, indexes: range) -> None:
-        if not batch.extras:
+        if not batch.has_extras:
             return
         found: dict[int, Mapping[bytes, bytes]] = {}
         offset = self.rows - indexes.start
-        for index, metadata in batch.extras.items():
-            if self._wants_properties and metadata.properties and index in indexes:
-                found[offset + index] = as_map(
-                    (_utf8(pair.key), _utf8(pair.value)) for pair in metadata.properties
-                )
+        extras = batch.extras(indexes)
+        if self._wants_properties:
+            for index, metadata in extras.items():
+                if metadata.properties:
+                    found[offset + index] = as_map(
+                        (_utf8(pair.key), _utf8(pair.value)) for pair in metadata.properties
+                    )
         self.properties.update(found)
-        for index, metadata in batch.extras.items():
-            if index in indexes:
-                if 0 < metadata.event_time <= _LAST_MILLIS:
-                    self.events[offset + index] = metadata.event_time * 1000
-                if metadata.HasField("ordering_key"):
-                    self.ordering_keys[offset + index] = metadata.ordering_key
+        for index, metadata in extras.items():
+            if 0 < metadata.event_time <= _LAST_MILLIS:
+                self.events[offset + index] = metadata.event_time * 1000
+            if metadata.HasField("ordering_key"):
+                self.ordering_keys[offset + index] = metadata.ordering_key
 
 
 _ALONE = (1, -1, 0)
@@ -231,10 +229,17 @@ def _id_tail(partition: int) -> bytes:
     return MessageId(0, 0, partition).serialize()[_NO_ID_SIZE:]
 
 
-@lru_cache(64)
-def _id_tails(count: int) -> list[bytes]:
+def _id_tails(count: int, rows: range) -> list[bytes]:
     """Return what the ids of a batch's messages end with: index and size of the batch."""
-    return [MessageId(0, 0, -1, row, count).serialize()[_NO_ID_SIZE:] for row in range(count)]
+    if count > _CACHED_COUNT:
+        return id_tails(rows, count)
+    tails = _cached_id_tails(count)
+    return tails if len(rows) == count else tails[rows.start : rows.stop]
+
+
+@lru_cache(64)
+def _cached_id_tails(count: int) -> list[bytes]:
+    return id_tails(range(count), count)
 
 
 def sequence_id(told: Told) -> int:
@@ -242,11 +247,11 @@ def sequence_id(told: Told) -> int:
     return NUMBERS[told[3][1:]] << 7 | told[3][0] & 127
 
 
-def _sequence_ids(batch: UnpackedBatch, first: int) -> list[int]:
+def _sequence_ids(batch: UnpackedBatch, first: int, rows: range) -> list[int]:
     """Return those of the messages, or count on from the batch's where they have none."""
     numbers = (
         metadata.sequence_id if metadata.HasField("sequence_id") else first + row
-        for row, metadata in enumerate(batch.metadata())
+        for row, metadata in zip(rows, batch.metadata(rows), strict=True)
     )
     # Java keeps the wire's unsigned numbers as signed ones.
     return [number - 2**64 if number > _MAX_LONG else number for number in numbers]

@@ -7,6 +7,7 @@ half-open ranges of positions, and the order of positions is the order on the to
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from pulsar_spark.errors import InvalidMessageId
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.single_metadata import encode_number
 
 _MAX_LONG = 2**63 - 1
 _MAX_INT = 2**31 - 1
@@ -133,6 +135,14 @@ class MessageId:
 
     def __str__(self) -> str:
         return f"{self.ledger_id}:{self.entry_id}:{self.partition}:{self.batch_index}"
+
+
+def id_tails(indexes: Iterable[int], batch_size: int = 0) -> list[bytes]:
+    """Return what the serialized ids of messages in a batch have behind ledger, entry and
+    partition: batch index, and batch size unless it is 0.
+    """
+    size = b"\x30" + encode_number(batch_size) if batch_size else b""
+    return [b"\x20" + encode_number(index) + size for index in indexes]
 
 
 def _not_an_id(text: str, expected: str) -> InvalidMessageId:

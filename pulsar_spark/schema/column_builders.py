@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_spark.protocol.batches import UnpackedBatch, as_text
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageId, id_tails
 from pulsar_spark.schema import column_names as names
 from pulsar_spark.schema.arrow_arrays import binaries, integers, make, repeated, strings
 from pulsar_spark.schema.runs import Runs
@@ -128,7 +128,7 @@ def message_ids(runs: Runs) -> pa.Array:
 
 def _id_tails(batch_size: int, rows: Sequence[int]) -> pa.Array:
     if batch_size > _CACHED_INDEXES:
-        return _make_tails(batch_size, rows)
+        return binaries(id_tails(rows, batch_size))
     tails = _cached_tails(batch_size)
     if isinstance(rows, range):
         return tails.slice(rows.start, len(rows))
@@ -146,11 +146,7 @@ def _cached_tails(batch_size: int) -> pa.Array:
 @cache
 def _index_parts(count: int) -> pa.Array:
     # An id without a size: it ends with the index.
-    return _make_tails(0, range(count))
-
-
-def _make_tails(batch_size: int, rows: Sequence[int]) -> pa.Array:
-    return binaries([MessageId(0, 0, -1, row, batch_size).serialize()[_ID_PREFIX:] for row in rows])
+    return binaries(id_tails(range(count)))
 
 
 def batch_indexes(runs: Runs) -> pa.Array:
@@ -181,20 +177,16 @@ def indexes(runs: Runs) -> pa.Array:
 
 def keys(runs: Runs) -> pa.Array:
     """Return the keys as bytes, null where a message has none."""
-    if all(run.batch is not None and run.batch.keys is None for run in runs.runs):
-        return pa.nulls(runs.count, _BYTES)
     pieces = _Pieces(_BYTES)
     for run in runs.runs:
         if run.batch is None:
             pieces.values([run.single_key()])
             continue
-        found = run.batch.keys
+        found = run.batch.keys(run.rows)
         if found is None:
-            pieces.values([None] * len(run.rows))
-        elif len(run.rows) == len(found):
-            pieces.values(found)
+            pieces.array(pa.nulls(len(run.rows), _BYTES))
         else:
-            pieces.values([found[row] for row in run.rows])
+            pieces.values(found)
     return pieces.finish()
 
 
@@ -219,13 +211,13 @@ def ordering_keys(runs: Runs) -> pa.Array:
 
 def _from_metadata(runs: Runs, kind: pa.DataType, read: Callable[[Any], Any]) -> pa.Array:
     """Build a column of something that few messages have."""
-    if not any(run.batch is None or run.batch.extras for run in runs.runs):
+    if not any(run.batch is None or run.batch.has_extras for run in runs.runs):
         return pa.nulls(runs.count, kind)
     pieces = _Pieces(kind)
     for run in runs.runs:
         if run.batch is None:
             pieces.values([read(run.entry.metadata)])
-        elif extras := run.batch.extras:
+        elif extras := run.extras:
             pieces.values([read(extras[row]) if row in extras else None for row in run.rows])
         else:
             pieces.values([None] * len(run.rows))
@@ -234,13 +226,13 @@ def _from_metadata(runs: Runs, kind: pa.DataType, read: Callable[[Any], Any]) ->
 
 def properties(runs: Runs) -> pa.Array:
     """Return the properties as maps; of a repeated key the last value counts."""
-    if not any(run.batch is None or run.batch.extras for run in runs.runs):
+    if not any(run.batch is None or run.batch.has_extras for run in runs.runs):
         return _empty_maps(runs.count)
     offsets = [0]
     all_keys: list[str] = []
     all_values: list[str] = []
     for run in runs.runs:
-        extras = None if run.batch is None else run.batch.extras
+        extras = None if run.batch is None else run.extras
         if extras is not None and not extras:
             offsets.extend([len(all_keys)] * len(run.rows))
             continue
@@ -272,15 +264,11 @@ def sequence_ids(runs: Runs) -> pa.Array:
         if run.batch is None:
             pieces.values([_signed(first)])
             continue
-        metadata = run.batch.metadata()
+        metadata = run.batch.metadata(run.rows)
         pieces.values(
             [
-                _signed(
-                    metadata[row].sequence_id
-                    if metadata[row].HasField("sequence_id")
-                    else first + row
-                )
-                for row in run.rows
+                _signed(own.sequence_id if own.HasField("sequence_id") else first + row)
+                for row, own in zip(run.rows, metadata, strict=True)
             ]
         )
     return pieces.finish()

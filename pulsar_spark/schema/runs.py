@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_spark.errors import InvalidMessageId, PulsarError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch, message_key, unpack_batch
 from pulsar_spark.protocol.message_id import MessageId
 
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """Messages `rows` of `entry`; `batch` is None where the entry is a single message."""
+    """Messages `rows` of `entry`, ascending; `batch` is None where that is a single message."""
 
-    __slots__ = ("batch", "entry", "rows")
+    __slots__ = ("_extras", "batch", "entry", "rows")
 
     def __init__(
         self, entry: ReceivedEntry, batch: UnpackedBatch | None, rows: Sequence[int]
@@ -38,6 +39,7 @@ class Run:
         self.entry = entry
         self.batch = batch
         self.rows = rows
+        self._extras: dict[int, pb.SingleMessageMetadata] | None = None
 
     def message_id(self, row: int, partition: int) -> MessageId:
         """Return the id of a message of the run."""
@@ -47,6 +49,13 @@ class Run:
                 entry.ledger_id, entry.entry_id, partition, first_chunk=entry.first_chunk
             )
         return MessageId(entry.ledger_id, entry.entry_id, partition, row, self.batch.count)
+
+    @property
+    def extras(self) -> dict[int, pb.SingleMessageMetadata]:
+        """Metadata of those messages of a batch that may have something unusual, by row."""
+        if self._extras is None:
+            self._extras = {} if self.batch is None else self.batch.extras(self.rows)
+        return self._extras
 
     def single_key(self) -> bytes | None:
         """Return the key of a message that is not in a batch.
@@ -146,8 +155,8 @@ class RowFilter:
             if run.batch is None:
                 found: list[bytes | None] = [run.single_key()]
             else:
-                found = run.batch.keys or [None] * run.batch.count
-            rows = [row for row in rows if self._takes_key(found[row])]
+                found = run.batch.keys(rows) or [None] * len(rows)
+            rows = [row for row, key in zip(rows, found, strict=True) if self._takes_key(key)]
         if self.message_ids is not None:
             rows = [
                 row
@@ -167,11 +176,12 @@ def split_entry(
 ) -> Iterator[tuple[Run, int]]:
     """Yield the wanted messages of an entry in runs, each with its size in bytes.
 
+    Keys and properties count: what has no payload can be large by them.
     A run has at most `max_rows` messages and, unless it is a single one, `max_bytes`. Raises
     CorruptBatch with the entry's topic and id.
     """
     if not entry.is_batch:
-        yield Run(entry, None, (0,)), len(entry.payload)
+        yield Run(entry, None, (0,)), len(entry.payload) + entry.metadata.ByteSize()
         return
     try:
         batch = unpack_batch(

@@ -84,7 +84,7 @@ def check_against(batch: UnpackedBatch, expected: list[golden.Manifest]) -> None
         assert (index in batch.nulls) == fields.get("null_value", False)
         assert (index in batch.compacted) == fields.get("compacted_out", False)
         usual = {"payload_size", "sequence_id", "partition_key"}
-        assert index in batch.extras or set(fields) <= usual
+        assert index in batch.extras() or set(fields) <= usual
 
 
 @pytest.mark.parametrize("name", CHUNKED)

@@ -17,12 +17,14 @@ from pulsar_spark.protocol.message_id import (
     LATEST_POSITION,
     MessageId,
     Position,
+    id_tails,
 )
 
 MAX = 2**63 - 1
 
 longs = st.integers(-1, MAX)
 ints = st.integers(-1, 2**31 - 1)
+counts = st.integers(0, 2**31 - 1)
 plain_ids = st.builds(MessageId, longs, longs, ints)
 message_ids = st.builds(
     MessageId, longs, longs, ints, ints, st.integers(0, 2**31 - 1), st.none() | plain_ids
@@ -209,3 +211,14 @@ def test_other_text_is_no_position(text: str) -> None:
 def test_numbers_out_of_range_are_not_written(message_id: MessageId) -> None:
     with pytest.raises(InvalidMessageId, match="number that no message id can have"):
         message_id.serialize()
+
+
+@given(
+    longs, longs, ints, st.lists(st.integers(0, 2**31 - 1), max_size=5), st.integers(0, 2**31 - 1)
+)
+def test_ids_of_a_batch_differ_in_their_tails(
+    ledger: int, entry: int, partition: int, indexes: list[int], size: int
+) -> None:
+    head = MessageId(ledger, entry, partition).serialize()
+    ids = [MessageId(ledger, entry, partition, index, size).serialize() for index in indexes]
+    assert [head + tail for tail in id_tails(indexes, size)] == ids
