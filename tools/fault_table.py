@@ -121,6 +121,11 @@ SECTIONS: dict[str, dict[int, str]] = {
         88: "fenced or busy producers, exceeded quotas",
         89: "the very last message fails",
         90: "bookies out of disk",
+        103: "a sender that waits for its turn on a connection, or behind another sender",
+        104: "many full partitions, batches that are due, and a client that is closed meanwhile",
+        105: "a broker that comes back shortly before the send timeout",
+        106: "more small messages, or batches in the making, than memory for them",
+        107: "messages after one that was not acknowledged in time",
     },
     "Memory, time, data, secrets": {
         91: "huge messages and a long queue",

@@ -171,7 +171,7 @@ class PulsarClient:
             properties=tuple((properties or {}).items()),
         )
         writer = PartitionedProducer(
-            self._context, topic, options, partitions=partitions, timed=True
+            self._context, topic, options, partitions=partitions, timed=True, goes_on=True
         )
         rules = SendingRules(
             send_timeout=options.send_timeout or 86_400.0,

@@ -47,8 +47,9 @@ class SendingRules:
 class PulsarProducer:
     """Publishes messages to a topic. Made by `PulsarClient.create_producer`.
 
-    Thread-safe. Undelivered messages are errors that stay: after one, `send`, `flush` and
-    `close` raise it, and `send_async` gives it to every callback.
+    Thread-safe. A message without a receipt in time fails alone: its own caller is told, and
+    the next `flush` or `close`. Other errors stay: after one, `send`, `flush` and `close` raise
+    it, and `send_async` gives it to every callback.
     """
 
     def __init__(

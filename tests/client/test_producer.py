@@ -247,3 +247,21 @@ def test_an_error_in_the_callers_code_leaves_without_waiting(
         write()
     client.close()
     assert told.results == [Result.AlreadyClosed]
+
+
+@pytest.mark.fault(90, 107)
+def test_a_producer_goes_on_after_a_message_whose_time_was_up(
+    script: TopicScript, client: PulsarClient
+) -> None:
+    script.on_send = lambda session, sent: sent.sequence_id == 0
+    producer = client.create_producer("t", send_timeout_millis=500)
+    told = Told()
+    producer.send_async(b"lost", told)
+    with pytest.raises(OperationTimeout):
+        producer.flush()
+    assert told.results == [Result.Timeout]
+    assert str(producer.send(b"next")) == "(7,0,-1,-1)"
+    producer.send_async(b"last", told)
+    producer.flush()
+    producer.close()
+    assert told.results == [Result.Timeout, Result.Ok]
