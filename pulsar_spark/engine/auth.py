@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, quote_plus
 
-from pulsar_spark.engine.options import AuthOptions
+from pulsar_spark.engine.options import AuthOptions, is_unicode
 from pulsar_spark.errors import AuthenticationError, OptionError, UnsupportedFeature
 
 _MAX_TOKEN = 1024 * 1024
@@ -93,14 +93,8 @@ class BasicAuth:
 
 
 def _check_text(text: str, what: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # Raised anew: the codec's own error holds the text.
-        raised = OptionError(f"{what} holds characters that are not Unicode")
-    else:
-        return
-    raise raised
+    if not is_unicode(text):
+        raise OptionError(f"{what} holds characters that are not Unicode")
 
 
 def forms_of(data: bytes, method: str) -> frozenset[str | bytes]:

@@ -505,7 +505,8 @@ class ClientConnection:
             else:
                 self._core.receive_eof()
             events = self._core.events_received()
-            self._writer.put_answers(self._core.data_to_send())
+            if answers := self._core.data_to_send():
+                self._writer.put_answers(answers)
         # PONG goes out before handlers run.
         self._writer.flush_now(wake=False)
         for event in events:

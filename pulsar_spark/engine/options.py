@@ -26,6 +26,15 @@ def _check_range(owner: object, lowest: float, *names: str) -> None:
             raise OptionError(f"{name} is {value}, it must be at least {lowest}")
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be sent; one with a lone surrogate cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _shown(secret: str | None) -> str:
     return "None" if secret is None else "'***'"
 
@@ -93,6 +102,8 @@ class ClientOptions:
         _check_range(self, 0.001, "operation_timeout", "connection_timeout", "keep_alive_interval")
         _check_range(self, 0, "max_lookup_redirects")
         _check_range(self, 1, "memory_limit")
+        if self.listener_name is not None and not is_unicode(self.listener_name):
+            raise OptionError("listener_name holds characters that are not Unicode")
 
 
 @dataclass(frozen=True, slots=True)

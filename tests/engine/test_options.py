@@ -48,6 +48,7 @@ def test_options_cannot_be_changed(options: object) -> None:
 @pytest.mark.parametrize(
     "make, name",
     [
+        (lambda: ClientOptions("pulsar://h", listener_name="\ud800"), "listener_name"),
         (lambda: ClientOptions("pulsar://h", operation_timeout=0), "operation_timeout"),
         (lambda: ClientOptions("pulsar://h", connection_timeout=-1), "connection_timeout"),
         (lambda: ClientOptions("pulsar://h", keep_alive_interval=0), "keep_alive_interval"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
 import time
 from collections.abc import Callable, Iterator
@@ -244,3 +245,21 @@ def test_a_query_that_cannot_be_ends_with_nothing_but_the_reason(
     assert "endingOffsets" in told
     # What Spark runs into when it stops a reader that was never made.
     assert "UnboundLocalError" not in told
+
+
+@pytest.mark.fault(10)
+def test_each_process_has_one_connection_whatever_the_number_of_tasks(
+    broker: EmbeddedBroker, start: Start, sink: Sink
+) -> None:
+    partitions, batches = 20, 11
+    broker.create_topic("t", partitions)
+    expected: list[bytes] = []
+    query = None
+    for _ in range(batches):
+        for number in range(partitions):
+            expected += store_many(broker, f"t-partition-{number}", 2)
+        query = query or start()
+        query.processAllAvailable()
+    assert sorted(sink.values) == sorted(expected)
+    # The query's own process, and Spark's workers, of which there is one for each core.
+    assert broker.faults.seen("CONNECT") <= 1 + 2 * (os.cpu_count() or 1)
