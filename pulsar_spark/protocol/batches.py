@@ -35,6 +35,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.single_metadata import (
     CONTINUING_DIGITS,
     HEADS,
+    KEY_IS_BASE64,
     KEYED_HEADS,
     PARTITION_KEY,
     PAYLOAD_SIZE,
@@ -293,7 +294,9 @@ def _unpack_fast(  # noqa: PLR0912 - a call per message would cost more than the
                 elif digit2 < 128:
                     size = digit & 127 | digit2 << 7
                     at += 1
-                # Here `at` is behind the payload size.
+                # Here `at` is behind the payload size. Java says of each key that it is text.
+                if at < start and body[at] == KEY_IS_BASE64 and not body[at + 1]:
+                    at += 2
                 if at != start and (
                     body[at] != SEQUENCE_ID or body[at + 1] < 128 or body[at + 2 : start] != known
                 ):

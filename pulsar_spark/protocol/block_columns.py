@@ -58,7 +58,7 @@ class Metadata(NamedTuple):
     null_value: int = 0
     schema_version: bytes = b""
     replicated_from: bytes | None = None
-    properties: tuple[tuple[bytes, bytes], ...] = ()
+    properties: Sequence[tuple[bytes, bytes]] = ()
 
 
 PLAIN = Metadata()
@@ -92,7 +92,10 @@ class Rows:
         # By row.
         self.events: dict[int, int] = {}
         self.ordering_keys: dict[int, bytes] = {}
-        self.properties: dict[int, Mapping[bytes, bytes]] = {}
+        self.property_counts: dict[int, int] = {}
+        # Of all rows.
+        self.property_keys: list[bytes] = []
+        self.property_values: list[bytes] = []
         # For each row, if they are asked for.
         self.sequences: list[int] = []
         self.sizes: list[int] = []
@@ -110,12 +113,10 @@ class Rows:
         """Add a message outside of a batch; its id begins with `head`."""
         metadata = told[5]
         row = self.rows
-        if metadata is not PLAIN:
-            if key is not None and metadata.key_is_base64:
-                key = _from_base64(key)
-            self._add_rare(row, metadata)
         if self._wants_names:
             check_text(told[4])
+        if metadata.is_rare:
+            key = self.add_rare(row, metadata, key)
         self.values.append(None if metadata.null_value else value)
         self.keys.append(key)
         self.ids.append(head + self.id_tail)
@@ -128,7 +129,7 @@ class Rows:
         self.rows = row + 1
         self.nbytes += size
 
-    def add_plain_messages(
+    def add_messages_alone(
         self,
         values: list[bytes | memoryview | None],
         keys: list[bytes | None],
@@ -136,7 +137,7 @@ class Rows:
         told: list[Told],
         size: int,
     ) -> None:
-        """Add messages outside of batches that have nothing but what is given here."""
+        """Add messages outside of batches, after `add_rare` for those that have more."""
         self.values += values
         self.keys += keys
         self.ids += ids
@@ -145,16 +146,24 @@ class Rows:
         self.rows += len(values)
         self.nbytes += size
 
-    def _add_rare(self, row: int, metadata: Metadata) -> None:
+    def add_rare(self, row: int, metadata: Metadata, key: bytes | None) -> bytes | None:
+        """Add what few messages have, of a message outside of a batch; return its key."""
         if self._wants_origins and metadata.replicated_from is not None:
             check_text(metadata.replicated_from)
-        if metadata.properties:
-            found = as_map(metadata.properties) if self._wants_properties else {}
-            self.properties[row] = found
+        if key is not None and metadata.key_is_base64:
+            key = _from_base64(key)
+        if metadata.properties and self._wants_properties:
+            self._add_properties(row, as_map(metadata.properties))
         if 0 < metadata.event_time <= _LAST_MILLIS:
             self.events[row] = metadata.event_time * 1000
         if metadata.ordering_key is not None:
             self.ordering_keys[row] = metadata.ordering_key
+        return key
+
+    def _add_properties(self, row: int, found: Mapping[bytes, bytes]) -> None:
+        self.property_counts[row] = len(found)
+        self.property_keys += found
+        self.property_values += found.values()
 
     def add_messages(
         self,
@@ -214,7 +223,8 @@ class Rows:
                     found[offset + index] = as_map(
                         (_utf8(pair.key), _utf8(pair.value)) for pair in metadata.properties
                     )
-        self.properties.update(found)
+        for row, pairs in found.items():
+            self._add_properties(row, pairs)
         for index, metadata in extras.items():
             if 0 < metadata.event_time <= _LAST_MILLIS:
                 self.events[offset + index] = metadata.event_time * 1000
@@ -273,12 +283,11 @@ def _utf8(text: str | bytes) -> bytes:
 
 def as_map(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Return properties as a map: of a repeated key the last value counts, at the first place."""
-    found: dict[bytes, bytes] = {}
-    for key, value in pairs:
-        check_text(key)
-        check_text(value)
-        found[key] = value
-    return found
+    pairs = list(pairs)
+    if not b"".join(chain.from_iterable(pairs)).isascii():
+        for text in chain.from_iterable(pairs):
+            check_text(text)
+    return dict(pairs)
 
 
 def check_text(text: bytes) -> None:
@@ -441,14 +450,16 @@ _AS_DIGITS = b"01" + bytes(254)
 
 
 def _maps(rows: Rows) -> MapColumn:
-    found = rows.properties
+    found = rows.property_counts
     if not found:
         return bytes(4 * (rows.rows + 1)), _binary([]), _binary([])
-    counts = map(len, map(found.get, range(rows.rows), repeat({})))
-    # Rows were added in order.
-    keys = list(chain.from_iterable(found.values()))
-    values = list(chain.from_iterable(pairs.values() for pairs in found.values()))
-    return array("i", accumulate(counts, initial=0)), _binary(keys), _binary(values)
+    counts = found.values() if len(found) == rows.rows else _counts(rows.rows, found)
+    offsets = array("i", accumulate(counts, initial=0))
+    return offsets, _binary(rows.property_keys), _binary(rows.property_values)
+
+
+def _counts(rows: int, found: Mapping[int, int]) -> Iterable[int]:
+    return map(found.get, range(rows), repeat(0))
 
 
 def _batch_indexes(rows: Rows) -> Iterable[int]:

@@ -71,7 +71,7 @@ _BROKER = b"\x0e\x02"
 _MAX_INT = 2**31 - 1
 _MAX_LONG = 2**63 - 1
 # Of other columns more must be kept of each message.
-_OF_PLAIN_MESSAGES = COLUMNS - {"producer_name", "sequence_id", "size", "replicated_from"}
+_OF_MESSAGES = COLUMNS - {"producer_name", "sequence_id", "size", "replicated_from"}
 _NAME = 0x0A  # tag of the producer's name
 # Pieces of metadata that are remembered, and how long they may be: longer ones hardly come again.
 _MAX_KNOWN = 1024
@@ -88,7 +88,6 @@ _NOT_TAKEN = (UnusualFrame, StructError, IndexError, PulsarError)
 
 # By tag. Those of an encrypted, chunked or compacted entry, or a marker, are in neither table.
 _FIELDS = {
-    0x22: "properties",
     0x2A: "replicated_from",
     0x32: "key",
     0x40: "codec",
@@ -103,7 +102,9 @@ _FIELDS = {
 # replicate_to, deliver_at_time, both halves of the transaction, highest_sequence_id,
 # null_partition_key, schema_id, entry_hash_min, entry_hash_max.
 _IGNORED = frozenset({0x3A, 0x98, 0xB0, 0xB8, 0xC0, 0xF0, 0x102, 0x108, 0x110})
-_REPEATED = frozenset({0x22, 0x3A})
+_REPLICATE_TO = 0x3A
+# Each with a key and a value.
+_PROPERTIES, _KEY, _VALUE = 0x22, 0x0A, 0x12
 _INTEGERS = frozenset({0x40, 0x48, 0x58})
 _NOT_RARE = frozenset({"uncompressed_size", "schema_version"})
 _LAST_BEFORE = 0x18
@@ -113,15 +114,23 @@ _KEY_FIELD = 6
 def _read_metadata(data: bytes) -> Metadata:
     """Read the fields behind the publish time; raises UnusualFrame."""
     found: dict[str, Any] = {}
-    properties: list[tuple[bytes, bytes]] = []
     at, last, end = 0, _LAST_BEFORE, len(data)
     before_key = data[0] >> 3 <= _KEY_FIELD
+    if data[0] == _PROPERTIES:
+        found["properties"], at = _read_properties(data)
+        last = _PROPERTIES
     while at < end:
-        tag, at = _read_number(data, at, _SIZE)
-        if tag <= last and not (tag == last and tag in _REPEATED):
+        tag = data[at]
+        at += 1
+        if tag > 127:
+            tag, at = _read_number(data, at - 1, _SIZE)
+        if tag <= last and not (tag == last == _REPLICATE_TO):
             raise UnusualFrame
         last = tag
-        number, at = _read_number(data, at, _SIZE if tag & 7 else _NUMBER)
+        number = data[at]
+        at += 1
+        if number > 127:
+            number, at = _read_number(data, at - 1, _SIZE if tag & 7 else _NUMBER)
         name = _FIELDS.get(tag)
         if name is None and tag not in _IGNORED:
             raise UnusualFrame
@@ -131,9 +140,6 @@ def _read_metadata(data: bytes) -> Metadata:
             at += number
             if at > end:
                 raise UnusualFrame
-            if tag == 0x22:
-                properties.append(_read_pair(value))
-                continue
         elif tag in _INTEGERS and number > _MAX_INT:
             raise UnusualFrame
         if name is not None:
@@ -141,7 +147,28 @@ def _read_metadata(data: bytes) -> Metadata:
     if found.get("messages") == 0:
         raise UnusualFrame
     rare = before_key or not _NOT_RARE.issuperset(found)
-    return Metadata(rare, before_key, properties=tuple(properties), **found)
+    return Metadata(rare, before_key, **found)
+
+
+def _read_properties(data: bytes) -> tuple[list[tuple[bytes, bytes]], int]:
+    """Return the properties that metadata begins with, and where the next field begins."""
+    found: list[tuple[bytes, bytes]] = []
+    at, end = 0, len(data)
+    while at < end and data[at] == _PROPERTIES:
+        size, start = _read_number(data, at + 1, _SIZE)
+        at = start + size
+        if at > end or data[start] != _KEY:
+            raise UnusualFrame
+        size, start = _read_number(data, start + 1, _SIZE)
+        key_end = start + size
+        key = data[start:key_end]
+        if data[key_end] != _VALUE:
+            raise UnusualFrame
+        size, start = _read_number(data, key_end + 1, _SIZE)
+        if start + size != at:
+            raise UnusualFrame
+        found.append((key, data[start:at]))
+    return found, at
 
 
 def _read_number(data: bytes, at: int, match: _Match) -> tuple[int, int]:
@@ -153,20 +180,6 @@ def _read_number(data: bytes, at: int, match: _Match) -> tuple[int, int]:
         raise UnusualFrame
     digits = found[0]
     return NUMBERS[digits[1:]] << 7 | digit & 127, found.end()
-
-
-def _read_pair(data: bytes) -> tuple[bytes, bytes]:
-    if data[0] != 0x0A:
-        raise UnusualFrame
-    size, at = _read_number(data, 1, _SIZE)
-    key_end = at + size
-    key = data[at:key_end]
-    if data[key_end] != 0x12:
-        raise UnusualFrame
-    size, at = _read_number(data, key_end + 1, _SIZE)
-    if at + size != len(data):
-        raise UnusualFrame
-    return key, data[at:]
 
 
 # --- the command --------------------------------------------------------------------------
@@ -267,7 +280,7 @@ class BlockDecoder:
         self._filters = options.published_from is not None or options.published_before is not None
         # Whether the last frame was one message, and so perhaps is the next.
         self._alone = False
-        self._may_be_alone = options.columns <= _OF_PLAIN_MESSAGES and not self._filters
+        self._may_be_alone = options.columns <= _OF_MESSAGES and not self._filters
         self.slow_frames = 0
 
     @property
@@ -294,7 +307,7 @@ class BlockDecoder:
         try:
             while at < stop:
                 if self._alone:
-                    at, count, position = self._take_plain_messages(data, view, at, stop, position)
+                    at, count, position = self._take_messages(data, view, at, stop, position)
                     messages += count
                     self._alone = False
                     continue
@@ -388,7 +401,7 @@ class BlockDecoder:
         if not metadata.messages:
             message_key = metadata.key if key_size is None else data[key_at:rest_at]
             pending.add_message(payload, message_key, head, told, size)
-            self._alone = self._may_be_alone and not metadata.is_rare
+            self._alone = self._may_be_alone and not metadata.codec
             return end, 1, DONE, next_position
         if self._begun is not None and self._begun[0] is data and self._begun[1] == at:
             batch = self._begun[2]
@@ -401,10 +414,10 @@ class BlockDecoder:
         self._begun = None
         return end, count, DONE, next_position
 
-    def _take_plain_messages(  # noqa: PLR0912, PLR0915 - calls would cost more than the rest
+    def _take_messages(  # noqa: PLR0912, PLR0915 - calls would cost more than the rest
         self, data: bytes, view: memoryview, at: int, stop: int, position: Place
     ) -> tuple[int, int, Place]:
-        """Take messages outside of batches as long as there is nothing special about any.
+        """Take messages outside of batches that are not compressed.
 
         The same as `_take_frame` in less time, which does all that is not done here. Returns
         where it stopped, the number of messages, and the new position.
@@ -431,6 +444,7 @@ class BlockDecoder:
         told: list[Told] = []
         starts_with, u32, head_of = data.startswith, _U32.unpack_from, _HEAD.unpack_from
         index: int | None = None
+        first_row = pending.rows
         millis, last_time = 0, b""
         used = 0
         try:
@@ -467,10 +481,19 @@ class BlockDecoder:
                         break
                     metadata = self._read_rest(data[rest_at:body_at], key_size is not None)
                     if metadata.is_rare:
-                        break
+                        if metadata.codec or metadata.messages:
+                            break
+                        if metadata.before_key:
+                            key = metadata.key
                 if extend_crc32c(view[head_at + 4 : end]) != checksum:
                     break
-                values.append(data[body_at:end])
+                if metadata.is_rare:
+                    key = pending.add_rare(first_row + len(values), metadata, key)
+                    values.append(None if metadata.null_value else data[body_at:end])
+                    if not metadata.schema_version:
+                        metadata = PLAIN
+                else:
+                    values.append(data[body_at:end])
                 keys.append(key)
                 ids.append(head + digits + tail)
                 if time != last_time:
@@ -483,14 +506,15 @@ class BlockDecoder:
                 at = end
         except _NOT_TAKEN:
             pass
-        pending.add_plain_messages(values, keys, ids, told, used)
+        pending.add_messages_alone(values, keys, ids, told, used)
         return at, len(values), (ledger_id, expected, 0)
 
     def _read_rest(self, data: bytes, has_key: bool) -> Metadata:
         metadata = self._known.get(data)
         if metadata is None:
             metadata = _read_metadata(data)
-            if len(data) <= _KNOWN_SIZE:
+            # What differs from message to message does not come again.
+            if len(data) <= _KNOWN_SIZE and not (metadata.properties or metadata.event_time):
                 if len(self._known) >= _MAX_KNOWN:
                     self._known.clear()
                 self._known[data] = metadata

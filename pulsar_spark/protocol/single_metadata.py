@@ -3,7 +3,7 @@
 Nearly all metadata, as official clients write it, has one of two shapes (in hex, with numbers
 as protobuf writes them, in brackets what may be missing):
 
-    [12 size key] 18 payload_size [40 sequence_id]
+    [12 size key] 18 payload_size [30 00] [40 sequence_id]
 
 Here is what knows their bytes: recognising them at the head of a batch, and writing them.
 Whatever looks different in any bit is no such shape, and reading it is left to protobuf.
@@ -23,6 +23,7 @@ from pulsar_spark.errors import InvalidRow
 PROPERTIES = 0x0A
 PARTITION_KEY = 0x12
 PAYLOAD_SIZE = 0x18
+KEY_IS_BASE64 = 0x30
 SEQUENCE_ID = 0x40
 
 _U32 = Struct(">I")
@@ -71,6 +72,8 @@ def layout_of(body: bytes) -> Layout | None:
                 return None
             size = size & 127 | body[at] << 7
             at += 1
+        if at < start and body[at] == KEY_IS_BASE64 and not body[at + 1]:
+            at += 2
     except (StructError, IndexError):
         return None
     if at == start:

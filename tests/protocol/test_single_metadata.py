@@ -63,13 +63,17 @@ def test_a_sequence_id_is_one_tag_and_one_number(field: str, expected: bool) -> 
     st.none() | st.text(max_size=30),
     st.integers(0, 20_000),
     st.none() | st.integers(0, 2**62),
+    st.none() | st.just(False),
     st.binary(max_size=5),
 )
 def test_the_usual_shapes_are_recognised(
-    key: str | None, size: int, sequence_id: int | None, behind: bytes
+    key: str | None, size: int, sequence_id: int | None, is_base64: bool | None, behind: bytes
 ) -> None:
     metadata = pb.SingleMessageMetadata(
-        payload_size=size, partition_key=key, sequence_id=sequence_id
+        payload_size=size,
+        partition_key=key,
+        partition_key_b64_encoded=is_base64,
+        sequence_id=sequence_id,
     ).SerializeToString()
     layout = layout_of(len(metadata).to_bytes(4, "big") + metadata + behind)
     encoded_key = (key or "").encode()
