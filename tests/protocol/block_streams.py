@@ -274,10 +274,6 @@ class _Careful:
     def _add(self, found: ReceivedEntry) -> None:
         if not self._filter.takes_entry(found.metadata.publish_time):
             return
-        limits = (found.ledger_id, found.entry_id, found.redelivery_count << 32)
-        if max(limits) > 2**63 - 1:
-            # No column has such numbers.
-            return
         parts = split_entry(
             found, with_metadata=self._with_metadata, max_rows=10**9, max_bytes=1 << 31
         )
