@@ -11,7 +11,7 @@ also when that is 1.
 
 Both directions work on columns. Reading, one pass over the body finds where every payload
 lies; no object is made per message, and protobuf parses only metadata of an unusual shape.
-Writing, `encode_uniform_batch` takes whole columns, and `BatchBuilder` takes messages with
+Writing, `encode_uniform_batch` takes whole columns, and `encode_batch` takes messages with
 everything that a message can have.
 """
 
@@ -91,16 +91,6 @@ class UnpackedBatch:
         # Messages that have more than a sequence id and a string key, ascending.
         self._unusual = array("i")
         self._keys: dict[int, bytes] = {}
-
-    @property
-    def starts(self) -> list[int]:
-        """Where each payload begins; a new list on each access."""
-        return self.edges[0::2].tolist()
-
-    @property
-    def stops(self) -> list[int]:
-        """Where each payload ends; a new list on each access."""
-        return self.edges[1::2].tolist()
 
     @property
     def has_extras(self) -> bool:
@@ -393,21 +383,6 @@ class MessageFields:
     sequence_id: int | None = None
     null_key: bool = False
 
-    def size_bound(self) -> int:
-        """Return a number of bytes that the message cannot exceed in a batch."""
-        # A character has up to three bytes in UTF-8, or four for what UTF-16 takes two for.
-        text = len(self.key or "")
-        for name, value in self.properties:
-            text += len(name) + len(value) + _PROPERTY_OVERHEAD
-        return (
-            _MESSAGE_OVERHEAD + 4 * text + len(self.payload or b"") + len(self.ordering_key or b"")
-        )
-
-
-# Lengths and tags: of a message with all fields but the properties, and (by four) of a property.
-_MESSAGE_OVERHEAD = 64
-_PROPERTY_OVERHEAD = 5
-
 
 @dataclass(frozen=True, slots=True)
 class BatchBody:
@@ -454,94 +429,37 @@ def encode_batch(messages: Iterable[MessageFields], first_sequence_id: int) -> B
     """Return a batch of any messages, of any number from 1.
 
     A message without a sequence id of its own gets the one after its predecessor's, the first
-    one `first_sequence_id`. Raises as `BatchBuilder.add` does.
+    one `first_sequence_id`. Raises LocalProtocolError for no messages or sequence ids that do not
+    rise, InvalidRow for a value out of range.
     """
-    builder = BatchBuilder(_MAX_MESSAGES, _MAX_BODY)
-    sequence_id = first_sequence_id
+    parts: list[bytes] = []
+    first = last = -1
+    count = 0
+    following = first_sequence_id
     for message in messages:
-        if message.sequence_id is not None:
-            sequence_id = message.sequence_id
-        builder.add(message, sequence_id)
-        sequence_id += 1
-    return builder.build()
-
-
-class BatchBuilder:
-    """Collects messages for one batch within bounds; `build` gives it out and starts anew.
-
-    At most `max_messages` messages and `max_bytes` bytes of body, but always one message, of
-    whatever size: what is too large for the broker is the caller's matter. Not thread-safe.
-    """
-
-    __slots__ = ("_first", "_last", "_parts", "count", "max_bytes", "max_messages", "size")
-
-    def __init__(self, max_messages: int, max_bytes: int) -> None:
-        if max_messages < 1 or max_bytes < 1:
-            raise LocalProtocolError("the bounds of a batch are positive numbers")
-        self.max_messages = max_messages
-        self.max_bytes = max_bytes
-        self._clear()
-
-    def _clear(self) -> None:
-        self._parts: list[bytes] = []
-        self._first = self._last = -1
-        self.count = 0
-        self.size = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no further message fits, however small."""
-        return self.count >= self.max_messages or self.size >= self.max_bytes
-
-    def fits(self, size: int) -> bool:
-        """Whether a message of up to `size` bytes (`MessageFields.size_bound`) can be added."""
-        if self.count == 0:
-            return True
-        return self.count < self.max_messages and self.size + size <= self.max_bytes
-
-    def add(self, fields: MessageFields, sequence_id: int) -> None:
-        """Append a message. Raises LocalProtocolError, with nothing changed, if it does not fit
-        or its sequence id is not above the last one's; InvalidRow for a value out of range.
-        """
+        sequence_id = following if message.sequence_id is None else message.sequence_id
         _check_sequence_id(sequence_id)
-        if sequence_id <= self._last:
-            raise LocalProtocolError(
-                f"sequence id {sequence_id} comes after {self._last} in one batch"
-            )
+        if sequence_id <= last:
+            raise LocalProtocolError(f"sequence id {sequence_id} comes after {last} in one batch")
         metadata = encode_metadata(
-            fields.payload,
+            message.payload,
             sequence_id,
-            fields.properties,
-            fields.key,
-            fields.event_time,
-            fields.key_is_base64,
-            fields.ordering_key,
-            fields.null_key,
+            message.properties,
+            message.key,
+            message.event_time,
+            message.key_is_base64,
+            message.ordering_key,
+            message.null_key,
         )
-        payload = fields.payload or b""
-        size = 4 + len(metadata) + len(payload)
-        if not self.fits(size):
-            raise LocalProtocolError(
-                f"a message of {size} bytes does not fit a batch that holds {self.count} of "
-                f"{self.max_messages} messages and {self.size} of {self.max_bytes} bytes"
-            )
-        self._parts += (_U32.pack(len(metadata)), metadata, payload)
-        if self.count == 0:
-            self._first = sequence_id
-        self._last = sequence_id
-        self.count += 1
-        self.size += size
-
-    def build(self) -> BatchBody:
-        """Return the batch and forget its messages. Raises LocalProtocolError if there are none."""
-        if self.count == 0:
-            raise LocalProtocolError("a batch has at least one message")
-        body = BatchBody(b"".join(self._parts), self.count, self._first, self._last)
-        self._clear()
-        return body
+        parts += (_U32.pack(len(metadata)), metadata, message.payload or b"")
+        first = sequence_id if count == 0 else first
+        last, following = sequence_id, sequence_id + 1
+        count += 1
+    if count == 0:
+        raise LocalProtocolError("a batch has at least one message")
+    return BatchBody(b"".join(parts), count, first, last)
 
 
-_MAX_MESSAGES = 2**31 - 1
 _MAX_LONG = 2**63 - 1
 
 

@@ -15,7 +15,6 @@ from pulsar_spark.errors import CorruptBatch, CorruptMessage, InvalidRow, LocalP
 from pulsar_spark.protocol import batches
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import (
-    BatchBuilder,
     MessageFields,
     UnpackedBatch,
     encode_batch,
@@ -125,12 +124,6 @@ def test_even_batches_unpack_as_with_protobuf(
     )
     batch = unpack_batch(body, count, with_metadata=True)
     assert_same(batch, carefully(body, count))
-    assert batch.starts == [start for start, _ in edges_of(batch)]
-    assert batch.stops == [stop for _, stop in edges_of(batch)]
-
-
-def edges_of(batch: UnpackedBatch) -> list[tuple[int, int]]:
-    return [(batch.edges[2 * i], batch.edges[2 * i + 1]) for i in range(batch.count)]
 
 
 def outcome(body: bytes, count: int, careful: bool) -> tuple[Any, ...] | type[Exception]:
@@ -177,7 +170,6 @@ def test_payloads_are_found_by_their_edges() -> None:
     batch = unpack_batch(body, 3, with_metadata=False)
     assert batch.payloads() == [b"one", b"", b"three"]
     assert [batch.payload(i) for i in range(3)] == [b"one", b"", b"three"]
-    assert batch.starts == [batch.edges[0], batch.edges[2], batch.edges[4]]
 
 
 @pytest.mark.fault(95)
@@ -437,7 +429,7 @@ fields_ = st.builds(
 
 
 @given(st.lists(fields_, min_size=1, max_size=20), st.integers(0, 2**40))
-def test_what_a_builder_writes_is_read_back(messages: list[MessageFields], first: int) -> None:
+def test_what_is_written_is_read_back(messages: list[MessageFields], first: int) -> None:
     body = encode_batch(messages, first)
     last = first + len(messages) - 1
     assert (body.num_messages, body.first_sequence_id, body.highest_sequence_id) == (
@@ -463,11 +455,6 @@ def check_keys(keys: Sequence[bytes | None] | None, messages: list[MessageFields
     assert (keys or [None] * len(messages)) == expected
 
 
-@given(fields_)
-def test_the_size_bound_holds(fields: MessageFields) -> None:
-    assert len(encode_batch([fields], 2**63 - 1).payload) <= fields.size_bound()
-
-
 def test_bytes_keys_are_written_with_their_mark() -> None:
     body = encode_batch([MessageFields(b"x", key="AAH+", key_is_base64=True)], 0)
     batch = unpack_batch(body.payload, 1, with_metadata=True)
@@ -482,59 +469,18 @@ def test_a_messages_own_sequence_id_wins_and_the_next_ones_follow_it() -> None:
     assert [m.sequence_id for m in batch.metadata()] == [5, 10, 11]
 
 
-def test_a_builder_keeps_its_bounds() -> None:
-    builder = BatchBuilder(max_messages=3, max_bytes=100)
-    fields = MessageFields(bytes(20))
-    assert builder.fits(10**9)
-    builder.add(fields, 1)
-    assert builder.size == len(message(bytes(20), sequence_id=1))
-    assert (builder.count, builder.is_full) == (1, False)
-    assert builder.fits(100 - builder.size)
-    assert not builder.fits(101 - builder.size)
-    builder.add(fields, 2)
-    with pytest.raises(LocalProtocolError, match="does not fit"):
-        builder.add(MessageFields(bytes(60)), 3)
-    builder.add(fields, 3)
-    assert builder.is_full
-    assert not builder.fits(0)
-    with pytest.raises(LocalProtocolError, match="does not fit"):
-        builder.add(MessageFields(b""), 4)
-    assert builder.build().num_messages == 3
-    assert (builder.count, builder.size, builder.is_full) == (0, 0, False)
-
-
-def test_one_message_of_any_size_fits_an_empty_builder() -> None:
-    builder = BatchBuilder(max_messages=1000, max_bytes=100)
-    builder.add(MessageFields(bytes(1000)), 0)
-    assert builder.is_full
-    assert builder.build().payload == message(bytes(1000), sequence_id=0)
-
-
 @pytest.mark.parametrize("sequence_id", [-1, 4, 5, 2**63])
 def test_sequence_ids_must_rise(sequence_id: int) -> None:
-    builder = BatchBuilder(10, 1000)
-    builder.add(MessageFields(b""), 5)
+    messages = [MessageFields(b""), MessageFields(b"", sequence_id=sequence_id)]
     with pytest.raises(LocalProtocolError, match="sequence id"):
-        builder.add(MessageFields(b""), sequence_id)
-    assert builder.count == 1
+        encode_batch(messages, 5)
 
 
 def test_nothing_is_no_batch() -> None:
     with pytest.raises(LocalProtocolError):
-        BatchBuilder(1, 1).build()
-    with pytest.raises(LocalProtocolError):
         encode_batch([], 0)
 
 
-@pytest.mark.parametrize("bounds", [(0, 1), (1, 0), (-1, 1)])
-def test_bounds_are_positive(bounds: tuple[int, int]) -> None:
-    with pytest.raises(LocalProtocolError):
-        BatchBuilder(*bounds)
-
-
-def test_a_refused_message_leaves_the_builder_as_it_was() -> None:
-    builder = BatchBuilder(10, 1000)
+def test_text_that_utf_8_cannot_express_is_refused() -> None:
     with pytest.raises(InvalidRow):
-        builder.add(MessageFields(b"", key="\ud83d"), 0)
-    builder.add(MessageFields(b"", key="k"), 0)
-    assert builder.build().num_messages == 1
+        encode_batch([MessageFields(b"", key="\ud83d")], 0)
