@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -36,6 +37,7 @@ from pulsar_spark.spark.write_columns import plan_columns
 from pulsar_spark.spark.write_options import parse_write_options
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import full, read, set_schema, values
+from tests.support.waiting import finish, wait_until
 
 KINDS: dict[str, Any] = {
     "value": (BinaryType(), pa.binary()),
@@ -338,3 +340,39 @@ def test_no_two_tasks_have_producers_of_one_name(
 def test_a_commit_message_is_plain_data(pickler: Any) -> None:
     message = PulsarCommitMessage(1, 2, 3, (("t", "1:2:3:4"),))
     assert pickler.loads(pickler.dumps(message)) == message
+
+
+@pytest.mark.fault(10)
+def test_tasks_of_a_process_write_over_one_connection_and_leave_no_producer(
+    broker: EmbeddedBroker,
+) -> None:
+    broker.create_topic("t", 3)
+    written = [b"%d" % number for number in range(400)]
+
+    def task() -> None:
+        write(broker, {"value": written})
+
+    for _ in range(3):
+        tasks = [threading.Thread(target=task) for _ in range(4)]
+        for thread in tasks:
+            thread.start()
+        finish(*tasks)
+        assert broker.clients == 0
+    assert sorted(values(broker, {"topic": "t"})) == sorted(written * 12)
+    # A plan reads it back over the same connection.
+    assert broker.faults.seen("CONNECT") == 1
+
+
+@pytest.mark.fault(78)
+def test_a_task_that_fails_leaves_no_producer_on_the_connection_of_others(
+    broker: EmbeddedBroker,
+) -> None:
+    broker.create_topic("t")
+    options = {"pulsar.producer.producerName": "mine", "pulsar.producer.sendTimeoutMs": "500"}
+    for _ in range(3):
+        with broker.faults.drop("SEND_RECEIPT"), pytest.raises(PulsarError):
+            write(broker, {"value": [b"x"]}, options)
+        wait_until(lambda: broker.clients == 0)
+    # The name is free again.
+    write(broker, {"value": [b"y"]}, options)
+    assert broker.faults.seen("CONNECT") == 1
