@@ -187,6 +187,7 @@ class WriteQueue:
         self._transport: Transport | None = None
         self._unsent: list[Buffer] = []
         self._written = 0
+        self._left = False
         self._no_progress_since: float | None = None
 
     def open(self, transport: Transport) -> None:
@@ -197,7 +198,7 @@ class WriteQueue:
     @property
     def stuck(self) -> bool:
         """Whether there is something to be written, and only the receive thread to do it."""
-        return bool(self._unsent) and not self._turn.locked()
+        return self._left
 
     def put(self, buffers: Iterable[Buffer]) -> None:
         """Queue payloads, of which their owners have no more than they are allowed."""
@@ -251,7 +252,7 @@ class WriteQueue:
                     transport = self._open_transport()
                     transport.wait_writable(min(deadline.remaining(), self._until_given_up()))
                 if self._unsent:
-                    self._open_transport().wake()
+                    self._leave(wake=True)
                     return
             finally:
                 self._turn.release()
@@ -265,11 +266,16 @@ class WriteQueue:
         while (self._queue or self._unsent) and self._turn.acquire(blocking=False):
             try:
                 if self._write():
-                    if wake:
-                        self._open_transport().wake()
+                    self._leave(wake)
                     return
             finally:
                 self._turn.release()
+
+    def _leave(self, wake: bool) -> None:
+        # Said before the turn ends: the thread that wakes must not find that another is at it.
+        self._left = True
+        if wake:
+            self._open_transport().wake()
 
     def close(self) -> None:
         """Close the transport, which was shut down, when nobody writes to it any more."""
@@ -284,6 +290,7 @@ class WriteQueue:
     def _write(self) -> bool:
         """Write what the socket takes; return whether something is left. It is our turn."""
         transport = self._open_transport()
+        self._left = False
         while True:
             with self._queue_lock:
                 data, self._queue = self._unsent + self._queue, []

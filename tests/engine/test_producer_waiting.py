@@ -298,7 +298,10 @@ def test_the_budget_counts_what_small_messages_really_hold() -> None:
             tracemalloc.stop()
         assert sent < limit / 365
         # The decoder in frames.py is that of the test's own broker, in this process.
-        own = [tracemalloc.Filter(True, f"*/{path}") for path in ("engine/*", "protocol/sends.py")]
+        own = [
+            tracemalloc.Filter(True, f"*/pulsar_spark/{path}")
+            for path in ("engine/*", "protocol/sends.py")
+        ]
         lines, first = inspect.getsourcelines(encode_payload_command)
         own += [
             tracemalloc.Filter(True, "*/protocol/frames.py", lineno)

@@ -26,6 +26,7 @@ class FakeTransport:
         self.waiting = threading.Event()
         self.woken = 0
         self.closed = False
+        self.on_wake: Callable[[], object] = bool
 
     def wait_writable(self, timeout: float) -> bool:
         self.waiting.set()
@@ -33,6 +34,7 @@ class FakeTransport:
 
     def wake(self) -> None:
         self.woken += 1
+        self.on_wake()
 
     def send_some(self, buffers: Sequence[Buffer]) -> list[Buffer]:
         if not self.room:
@@ -268,3 +270,26 @@ def test_who_waits_for_a_turn_learns_of_the_end() -> None:
     fake.go.set()
     finish(sender, closer)
     wait_until(lambda: fake.closed)
+
+
+def test_the_receive_thread_that_is_woken_finds_something_to_do_at_once() -> None:
+    """It may run before the one that woke it has ended its turn."""
+    fake = FakeTransport(room=1)
+    writer = opened(fake)
+    stuck: list[bool] = []
+
+    def receive() -> None:
+        thread = threading.Thread(target=go_on)
+        thread.start()
+        finish(thread)
+
+    def go_on() -> None:
+        writer.flush_now(wake=False)
+        stuck.append(writer.stuck)
+
+    fake.on_wake = receive
+    writer.put([b"abc"])
+    writer.flush(Deadline(0.01))
+    writer.put_commands([b"d"])
+    writer.flush_now()
+    assert stuck == [True, True]
