@@ -1,0 +1,113 @@
+"""What is deleted while a range is read, on brokers that delete as they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.options import ClientOptions
+from pulsar_spark.engine.probe import LedgerEnd, Probe
+from pulsar_spark.errors import DataLossError
+from pulsar_spark.protocol.message_id import Position
+from tests.integration.brokers import Broker
+from tests.spark.readings import Reading
+
+pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
+
+ENTRIES = 20
+
+pytestmark = pytest.mark.fault(101)
+
+
+@pytest.fixture
+def client(broker: Broker, official_client: Callable[..., Any]) -> Any:
+    return official_client(broker.service_url)
+
+
+@pytest.fixture(params=[False, True], ids=["entries", "columns"])
+def read(broker: Broker, request: pytest.FixtureRequest) -> Iterator[Callable[..., Reading]]:
+    opened: list[Reading] = []
+
+    def reading(topic: str, end: Position) -> Reading:
+        opened.append(Reading(broker.service_url, topic, end, columns=request.param))
+        return opened[-1]
+
+    yield reading
+    for one in opened:
+        one.close()
+
+
+def write(client: Any, topic: str, entries: int = ENTRIES) -> list[tuple[int, int]]:
+    producer = client.create_producer(topic, batching_enabled=False)
+    ids = [producer.send(b"%d" % number) for number in range(entries)]
+    producer.close()
+    return [(found.ledger_id(), found.entry_id()) for found in ids]
+
+
+def behind(places: list[tuple[int, int]]) -> Position:
+    return Position(places[-1][0], places[-1][1] + 1)
+
+
+@pytest.mark.fault(55)
+@pytest.mark.parametrize("again", [0, ENTRIES])
+def test_a_topic_that_is_made_again_while_it_is_read_is_a_loss(
+    broker: Broker, client: Any, read: Callable[..., Reading], again: int
+) -> None:
+    topic = broker.create_topic()
+    places = write(client, topic)
+    reading = read(topic, behind(places))
+    assert reading.take(3) == places[:3]
+    broker.delete_topic(topic)
+    broker.create_topic(topic)
+    if again:
+        write(client, topic, again)
+    with pytest.raises(DataLossError, match="while they were read"):
+        reading.rest()
+
+
+@pytest.mark.fault(58)
+@pytest.mark.parametrize("taken", [3, ENTRIES])
+def test_a_topic_that_is_truncated_while_it_is_read_is_a_loss(
+    broker: Broker, client: Any, read: Callable[..., Reading], taken: int
+) -> None:
+    topic = broker.create_topic()
+    places = write(client, topic)
+    broker.roll_ledger(topic)
+    places += write(client, topic)
+    reading = read(topic, behind(places))
+    assert reading.take(taken) == places[:taken]
+    broker.trim(topic)
+    with pytest.raises(DataLossError, match="while they were read"):
+        reading.rest()
+
+
+@pytest.mark.fault(58)
+def test_ledgers_that_were_read_may_be_deleted(
+    broker: Broker, client: Any, read: Callable[..., Reading]
+) -> None:
+    topic = broker.create_topic()
+    places = write(client, topic)
+    reading = read(topic, Position(places[-1][0] + 1000, 0))
+    assert reading.take(ENTRIES) == places
+    broker.trim(topic)
+    places += write(client, topic)
+    reading.rest()
+
+
+@pytest.mark.fault(63)
+def test_ledgers_tell_where_they_end(broker: Broker, client: Any) -> None:
+    topic = broker.create_topic()
+    first = write(client, topic, 7)
+    broker.roll_ledger(topic)
+    second = write(client, topic, 3)
+    with ConnectionPool(ClientOptions(broker.service_url)) as pool:
+        probe = Probe(pool)
+        assert probe.ledger_end(topic, first[0][0]) == LedgerEnd(6, Position(*second[0]))
+        assert probe.ledger_end(topic, second[0][0]) == LedgerEnd(2, None)
+        broker.trim(topic)
+        third = write(client, topic, 2)
+        assert probe.ledger_end(topic, first[0][0]) is None
+        assert probe.ledger_end(topic, third[0][0]) == LedgerEnd(third[-1][1], None)
