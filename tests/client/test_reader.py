@@ -204,7 +204,7 @@ def test_the_partitions_of_all_readers_share_the_memory_of_the_client(
         for source in sources:
             assert isinstance(source, _Merged)
             total += source.held
-            queues = [one._reader._queue for one in source._sources]
+            queues = [one._reader._consumer.queue for one in source._sources]
             total += sum(queue.queued_bytes for queue in queues if queue is not None)
         return total
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from pulsar_spark.engine import reader as module
+from pulsar_spark.engine import chunk_search
 from pulsar_spark.engine.codecs import compress
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.entries import EntryDecoder
@@ -157,7 +157,7 @@ def test_messages_that_are_not_whole_can_be_left_out_with_a_count(
 def test_the_searches_for_chunks_that_are_gone_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_MAX_VAIN_SEARCHES", 2)
+    monkeypatch.setattr(chunk_search, "_MAX_VAIN_SEARCHES", 2)
     with EmbeddedBroker() as broker:
         broker.create_topic(TOPIC)
         for number in range(5):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine import reader as module
+from pulsar_spark.engine import returning_consumer
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookup import Lookup
 from pulsar_spark.engine.options import MIB, ReaderOptions
@@ -351,7 +351,7 @@ def test_large_messages_stay_within_the_memory() -> None:
         with reading(broker, TOPIC, end=end, memory_budget=8 * MIB) as reader:
             for _ in reader:
                 count += 1
-                queue = reader._queue
+                queue = reader._consumer.queue
                 assert queue is None or queue.queued_bytes <= 8 * MIB
                 time.sleep(0.005)
         assert count == 40
@@ -370,8 +370,8 @@ def test_a_sudden_jump_in_size_is_bounded_and_nothing_is_lost() -> None:
         with reading(broker, TOPIC, end=end, memory_budget=4 * MIB) as reader:
             for number, entry in enumerate(reader):
                 found_sizes.append(len(entry.payload))
-                if reader._queue is not None:
-                    assert reader._queue.queued_bytes <= 4 * MIB
+                if reader._consumer.queue is not None:
+                    assert reader._consumer.queue.queued_bytes <= 4 * MIB
                 if number % 50 == 0:
                     time.sleep(0.1)
         assert found_sizes == sizes
@@ -461,7 +461,7 @@ def test_answers_twice_late_or_to_nobody_do_no_harm() -> None:
 def test_a_subscribe_that_is_never_answered_is_given_up_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_ATTEMPT_TIMEOUT", 0.5)
+    monkeypatch.setattr(returning_consumer, "_ATTEMPT_TIMEOUT", 0.5)
     with EmbeddedBroker() as broker:
         fill(broker, TOPIC, 3)
         broker.faults.drop("SUBSCRIBE", times=None)
@@ -536,7 +536,7 @@ def test_that_a_topic_is_empty_is_believed_of_no_consumer_that_the_broker_lost(t
 def test_outages_that_are_over_are_not_held_against_a_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_MAX_RECONNECT_DELAY", 0.1)
+    monkeypatch.setattr(returning_consumer, "_MAX_RECONNECT_DELAY", 0.1)
     with EmbeddedBroker() as broker:
         broker.create_topic(TOPIC)
         with reading(broker, TOPIC, poll_timeout=1.0) as reader:
@@ -562,7 +562,7 @@ def test_outages_that_are_over_are_not_held_against_a_reader(
 def test_a_consumer_that_is_closed_after_every_flow_is_no_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_MAX_RECONNECT_DELAY", 0.1)
+    monkeypatch.setattr(returning_consumer, "_MAX_RECONNECT_DELAY", 0.1)
 
     def script(session: Session, event: Event) -> bool:
         if is_flow(event):

@@ -1,0 +1,85 @@
+"""Chunks of a message that lie behind a reader: before its range, or read when there was no room.
+
+The last chunk has the message's place, so whoever meets it gives the message. Its others are found
+where the reader knows that they begin, else a little before it, else from the time on at which the
+message was published.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import TypeAlias
+
+from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.entries import LoneChunk, ReceivedEntry
+from pulsar_spark.engine.probe import Probe
+from pulsar_spark.errors import IncompleteMessage
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+
+logger = logging.getLogger(__name__)
+
+# Searches by time that may be in vain, where the loss of messages is no error.
+_MAX_VAIN_SEARCHES = 100
+_ENTRIES_BEFORE = 100
+# Clocks of producers and brokers may differ by this.
+_MILLISECONDS_BEFORE = 60_000
+
+Read: TypeAlias = "Callable[[LoneChunk, Position], AbstractContextManager[Iterable[ReceivedEntry]]]"
+"""Reads the message of a chunk, passing by all others, from a position up to that chunk."""
+
+
+class ChunkSearch:
+    """Finds whole messages by their last chunks; `incomplete` counts those that are not whole.
+
+    With `skip` they are logged and left out, else they are IncompleteMessage.
+    """
+
+    def __init__(self, pool: ConnectionPool, topic: str, read: Read, *, skip: bool) -> None:
+        self.incomplete = 0
+        self._pool = pool
+        self._topic = topic
+        self._read = read
+        self._skip = skip
+
+    def find(self, chunk: LoneChunk) -> ReceivedEntry | None:
+        """Return the message that a last chunk belongs to, read from its first chunk on.
+
+        None if that chunk was sent again after the message was whole, or for a message that is
+        not whole and may be left out. Raises IncompleteMessage.
+        """
+        for start in self._starts(chunk):
+            entry = None
+            with self._read(chunk, start) as entries:
+                for entry in entries:
+                    if (entry.ledger_id, entry.entry_id) == chunk[:2]:
+                        return entry
+            if entry is not None:
+                # It ended before.
+                return None
+        error = IncompleteMessage(
+            f"a message in {chunk.chunks} chunks ends here, and the topic does not hold all of "
+            "them",
+            "Chunks were deleted (by retention, time to live or compaction) or never stored. Set "
+            "failOnDataLoss=false to leave such messages out.",
+            topic=self._topic,
+            message_id=f"{chunk.ledger_id}:{chunk.entry_id}",
+        )
+        if not self._skip:
+            raise error
+        self.incomplete += 1
+        logger.warning("data was lost: %s", error)
+        return None
+
+    def _starts(self, chunk: LoneChunk) -> Iterator[Position]:
+        if chunk.first is not None:
+            yield chunk.first
+            return
+        # Chunks mostly lie close together; if not, the time of the first one tells.
+        before = max(chunk.entry_id - 2 * chunk.chunks - _ENTRIES_BEFORE, 0)
+        yield Position(chunk.ledger_id, before)
+        if self.incomplete < _MAX_VAIN_SEARCHES:
+            time_ms = max(chunk.time - _MILLISECONDS_BEFORE, 0)
+            found = Probe(self._pool).first_entry_from_time(self._topic, time_ms)
+            yield EARLIEST_POSITION if found is None else found.start

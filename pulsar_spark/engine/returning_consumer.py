@@ -1,0 +1,240 @@
+"""The consumer of a reader, which comes back: one session after the other, until it is closed.
+
+Each session has a subscription of its own that is not durable, begins where the reader stands, and
+fills a receiver queue under the permits that it is given. Whatever ends one, another one follows:
+on the broker that was named if one was, with growing pauses while that fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from concurrent.futures import TimeoutError as FutureTimeout
+
+from pulsar_spark.engine.addresses import BrokerAddress, assigned_broker
+from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.consumer_session import ConsumerSession, SubscribeRequest, unique_name
+from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.operations import Operation, run
+from pulsar_spark.engine.options import ReaderOptions
+from pulsar_spark.engine.receiver_queue import Ended, Permits, ReceiverBudget, ReceiverQueue
+from pulsar_spark.engine.retry import Backoff, Deadline, is_retryable
+from pulsar_spark.errors import ClosedError, ConsumerBusy, OperationTimeout, PulsarError
+from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
+
+logger = logging.getLogger(__name__)
+
+_MAX_RECONNECT_DELAY = 5.0
+_CLOSE_TIMEOUT = 1.0
+_ATTEMPT_TIMEOUT = 15.0
+
+
+class ReturningConsumer:
+    """Has what a topic partition holds delivered to `queue`, session by session.
+
+    `start` is where the last session began, `max_message_size` what its broker allows. Belongs to
+    the thread that reads; `close` may be called by any.
+    """
+
+    def __init__(
+        self, pool: ConnectionPool, topic: str, options: ReaderOptions, budget: ReceiverBudget
+    ) -> None:
+        self.topic = topic
+        self.start = LATEST_POSITION
+        self.max_message_size = 0
+        self._pool = pool
+        self._lookup = Lookup(pool)
+        self._options = options
+        self._name = unique_name(options.subscription_prefix)
+        self._sessions = 0
+        self._budget = budget
+        self._budget.join()
+        self._permits = Permits(options, 0, budget)
+        self._lock = threading.Lock()
+        # The following are guarded by _lock.
+        self._session: ConsumerSession | None = None
+        self._queue: ReceiverQueue | None = None
+        self._closed = False
+        # Where the broker said that the topic went, to be tried once without a lookup.
+        self._moved_to: BrokerAddress | None = None
+        self._backoff = Backoff(maximum=_MAX_RECONNECT_DELAY)
+        self._retry_at = 0.0
+        # Seconds without a session since there was one, if there ever was.
+        self._down = 0.0
+        self._was_there = False
+
+    @property
+    def queue(self) -> ReceiverQueue | None:
+        """What the broker delivers, None while there is no session."""
+        return self._queue
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    # --- coming -------------------------------------------------------------------------------
+
+    def subscribe(self, position: Position, deadline: Deadline) -> bool:
+        """Make one attempt to begin a session at a position; `queue` tells whether it did.
+
+        Returns false if the deadline leaves no time for one. Raises what cannot pass, or has not
+        passed for the poll timeout (for the operation timeout, if there never was a session).
+        """
+        started = time.monotonic()
+        delay, left = max(self._retry_at - started, 0.0), deadline.remaining()
+        time.sleep(min(delay, left))
+        if delay > left:
+            self._down += time.monotonic() - started
+            return False
+        try:
+            # With several service hosts, each may take the connection timeout.
+            timeout = max(_ATTEMPT_TIMEOUT, self._pool.options.operation_timeout)
+            run(lambda end: self._begin(position, end), timeout)
+        except PulsarError as error:
+            self._down += time.monotonic() - started
+            self._retry_at = time.monotonic() + self._backoff.next()
+            self._on_refused(error)
+        else:
+            self._down = 0.0
+            self._was_there = True
+        return True
+
+    def _on_refused(self, error: PulsarError) -> None:
+        options = self._pool.options
+        limit = self._options.poll_timeout if self._was_there else options.operation_timeout
+        if not _can_pass(error) or self._down >= limit:
+            raise error
+        logger.info("%s: cannot subscribe (%s), trying again", self.topic, error.what)
+
+    def _begin(self, position: Position, deadline: Deadline) -> Operation[None]:
+        moved_to, self._moved_to = self._moved_to, None
+        if moved_to is not None:
+            connection: ClientConnection = yield self._pool.get_async(moved_to)
+        else:
+            connection = yield from self._lookup.connection_operation(self.topic, deadline)
+        if position == LATEST_POSITION:
+            # From here on "latest" is a place like any other, so that a reconnect loses nothing.
+            last_id = yield from self._lookup.last_message_id_operation(self.topic, deadline)
+            position = Position.after(last_id)
+
+        def stop() -> None:
+            session.close()
+
+        queue = ReceiverQueue(self._budget, stop)
+        session = ConsumerSession(connection, self._request(position), queue)
+        self._adopt(session)
+        try:
+            yield from session.subscribe(deadline)
+            session.flow(self._permits.begin(connection.max_message_size))
+        except BaseException:
+            self.leave()
+            raise
+        self.start, self.max_message_size = position, connection.max_message_size
+        with self._lock:
+            self._queue = None if self._closed else queue
+
+    def _request(self, position: Position) -> SubscribeRequest:
+        # A name per attempt: the broker may still hold the consumer of a broken connection.
+        self._sessions += 1
+        return SubscribeRequest(
+            self.topic,
+            f"{self._name}-{self._sessions}",
+            Position(*position[:2]),
+            read_compacted=self._options.read_compacted,
+        )
+
+    def _adopt(self, session: ConsumerSession) -> None:
+        with self._lock:
+            if not self._closed:
+                self._session = session
+                return
+        session.close()
+        raise ClosedError("the reader is closed")
+
+    # --- being there --------------------------------------------------------------------------
+
+    def consumed(self, messages: int, size: int, *, more: bool) -> None:
+        """Take note that messages were taken from the queue; have others sent, if `more` may be."""
+        permits = self._permits.consumed(messages, size)
+        session = self._session
+        if permits and more and session is not None:
+            # If the connection is lost, the queue will say so behind what is in it.
+            with contextlib.suppress(PulsarError):
+                session.flow(permits)
+
+    def on_progress(self) -> None:
+        """What was delivered was asked for: the next pause may be a short one."""
+        self._backoff.reset()
+
+    def ask_last_id(self) -> bool:
+        """Have the topic's last message put into the queue; false without a session."""
+        session, queue = self._session, self._queue
+        if session is None or queue is None:
+            return False
+        deadline = Deadline(self._pool.options.operation_timeout)
+        session.last_message_id(deadline).add_done_callback(queue.put_last_id)
+        return True
+
+    def is_known(self) -> bool:
+        """Whether the broker confirms that it holds the consumer; raises what cannot pass."""
+        session = self._session
+        if session is None:
+            return False
+        try:
+            run(session.confirm, self._pool.options.operation_timeout)
+        except PulsarError as error:
+            if not _can_pass(error):
+                raise
+            return False
+        return True
+
+    # --- going --------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """End the session, if there is one; another may follow."""
+        with self._lock:
+            session, self._session = self._session, None
+            self._queue = None
+        if session is not None:
+            session.close()
+
+    def on_ended(self, ended: Ended) -> None:
+        """Prepare to come back after the end of a session; raises what cannot pass."""
+        session = self._session
+        self.leave()
+        if ended.error is not None and not is_retryable(ended.error):
+            raise ended.error
+        if session is None:
+            return
+        address = session.connection.address
+        if ended.overrun:
+            logger.info("%s: more came than there is memory for, subscribing anew", self.topic)
+            self._moved_to = address
+        elif ended.moved_to is not None:
+            self._moved_to = assigned_broker(ended.moved_to, address, self._pool.service_url.tls)
+        if self._moved_to is None:
+            # Many readers may have lost the same broker at this moment.
+            self._retry_at = time.monotonic() + self._backoff.next()
+
+    def close(self) -> None:
+        """End for good, waiting at most a second for the broker; whoever waits is told so."""
+        with self._lock:
+            is_first, self._closed = not self._closed, True
+            session, self._session = self._session, None
+            queue, self._queue = self._queue, None
+        if is_first:
+            self._budget.leave()
+        answer = None if session is None else session.close()
+        if queue is not None:
+            queue.on_disconnect(ClosedError("the reader is closed"))
+        if answer is not None:
+            with contextlib.suppress(FutureTimeout):
+                answer.exception(_CLOSE_TIMEOUT)
+
+
+def _can_pass(error: PulsarError) -> bool:
+    return is_retryable(error) or isinstance(error, ConsumerBusy | OperationTimeout)
