@@ -256,7 +256,7 @@ def test_a_broker_that_comes_back_late_still_finds_messages_whose_time_is_not_up
             return away
 
         script.on_send, script.on_producer = on_send, on_producer
-        producer = make(context, send_timeout=6.2)
+        producer = make(context, send_timeout=5.5)
         producer.send(single(b"x"))
         producer.close()
         assert producer.counts.acknowledged == 1
@@ -264,7 +264,7 @@ def test_a_broker_that_comes_back_late_still_finds_messages_whose_time_is_not_up
 
 @pytest.mark.fault(1, 105)
 def test_a_first_attempt_is_made_again_while_there_is_time() -> None:
-    with topic(operation_timeout=6.2) as (script, context, _):
+    with topic(operation_timeout=5.5) as (script, context, _):
         began = time.monotonic()
 
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
