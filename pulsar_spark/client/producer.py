@@ -15,13 +15,14 @@ from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.enums import Result, result_of
 from pulsar_spark.client.message import Message, MessageId
 from pulsar_spark.client.schemas import Schema
-from pulsar_spark.engine.batch_accumulator import DeferredCallback, Solo
+from pulsar_spark.engine.batch_accumulator import DeferredCallback
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer, pairs
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import OperationTimeout, OptionError, ProducerQueueFull, PulsarError
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.protocol.sends import Solo
 
 SendCallback = Callable[[Result, MessageId], object]
 """What `send_async` takes: it is told the result and the message's id."""

@@ -6,17 +6,16 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from operator import add, sub
 
 from pulsar_spark.engine.inflight_window import NO_TIMEOUT
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producer import Producer
-from pulsar_spark.errors import MessageTooLarge, OperationTimeout, PulsarError
+from pulsar_spark.errors import InvalidRow, MessageTooLarge, OperationTimeout, PulsarError
 from pulsar_spark.protocol.batches import MessageFields, encode_batch, encode_uniform_batch
 from pulsar_spark.protocol.message_id import MessageId
-from pulsar_spark.protocol.sends import OutgoingEntry
+from pulsar_spark.protocol.sends import OutgoingEntry, Solo, single_entry, uniform_entry
 
 MessageCallback = Callable[[PulsarError | None, MessageId | None], None]
 """Called once per message: with an error, or with its id."""
@@ -51,12 +50,13 @@ class DeferredCallback:
         self.run(lambda: self.callback(error, message_id))
 
 
-@dataclass(frozen=True, slots=True)
-class Solo:
-    """What only a message outside of a batch can have; one that has any of it is sent alone."""
+class FailedAt(Exception):
+    """Which of several messages could not be sent, and why: for callers that know its row."""
 
-    deliver_at: int = 0
-    replicate_to: tuple[str, ...] = ()
+    def __init__(self, index: int, error: MessageTooLarge | InvalidRow) -> None:
+        super().__init__(index, error)
+        self.index = index
+        self.error = error
 
 
 class BatchAccumulator:
@@ -112,7 +112,7 @@ class BatchAccumulator:
         with self._my_turn():
             if solo is not None or not self._batching:
                 self._flush()
-                self._send_entry(_single(message, callback, solo), 0)
+                self._send_entry(single_entry(message, callback, solo), 0)
                 return
             size = message_size(message)
             if self._count and not self._takes(message, size):
@@ -126,6 +126,30 @@ class BatchAccumulator:
             self._count += 1
             self._size += size
             self._flush_if_full()
+
+    def add_all(self, messages: Sequence[tuple[MessageFields, Solo | None]]) -> None:
+        """Add messages; raises FailedAt with the one that was being added."""
+        at = 0
+        try:
+            if self._batching:
+                for message, solo in messages:
+                    self.add(message, None, solo)
+                    at += 1
+                return
+            while at < len(messages):
+                if messages[at][1] is not None:
+                    self.add(messages[at][0], None, messages[at][1])
+                    at += 1
+                    continue
+                plain = [found for found, _ in takewhile(_goes_along, messages[at:])]
+                with self._my_turn():
+                    sent = 0
+                    while sent < len(plain):
+                        following = self.producer.send_messages(plain, sent)
+                        at += following - sent
+                        sent = following
+        except (MessageTooLarge, InvalidRow) as error:
+            raise FailedAt(at, error) from None
 
     def extend(
         self,
@@ -342,7 +366,7 @@ class BatchAccumulator:
         if self._mixed:
             return _mixed(self._mixed[:number], self._callbacks[:number])
         keys = None if self._keys is None else self._keys[:number]
-        return _uniform(self._payloads[:number], keys)
+        return uniform_entry(self._payloads[:number], keys)
 
     def _part_held(self, number: int) -> int:
         return self._held * number // self._count
@@ -399,21 +423,14 @@ class BatchAccumulator:
             entry.callback(error, None)
 
 
-def _uniform(payloads: list[bytes], keys: list[bytes] | None) -> OutgoingEntry:
-    key = None if keys is None else keys[0].decode()
-    if len(payloads) == 1:
-        return OutgoingEntry(payloads[0], partition_key=key)
-    return OutgoingEntry(
-        lambda first: encode_uniform_batch(payloads, first, keys),
-        num_messages=len(payloads),
-        partition_key=key,
-    )
+def _goes_along(message: tuple[MessageFields, Solo | None]) -> bool:
+    return message[1] is None
 
 
 def _mixed(messages: list[MessageFields], callbacks: list[MessageCallback | None]) -> OutgoingEntry:
     first, last = messages[0], messages[-1]
     if len(messages) == 1:
-        return _single(first, callbacks[0] if callbacks else None, None)
+        return single_entry(first, callbacks[0] if callbacks else None, None)
     entry = OutgoingEntry(
         lambda sequence_id: _encode(messages, sequence_id),
         num_messages=len(messages),
@@ -424,28 +441,6 @@ def _mixed(messages: list[MessageFields], callbacks: list[MessageCallback | None
     )
     if first.sequence_id is not None and last.sequence_id is not None:
         entry.sequence_ids = (first.sequence_id, last.sequence_id)
-    return entry
-
-
-def _single(
-    message: MessageFields, callback: MessageCallback | None, solo: Solo | None
-) -> OutgoingEntry:
-    entry = OutgoingEntry(
-        message.payload or b"",
-        partition_key=message.key,
-        key_is_base64=message.key_is_base64,
-        null_key=message.null_key,
-        ordering_key=message.ordering_key,
-        properties=message.properties,
-        event_time=message.event_time,
-        null_value=message.payload is None,
-        callback=callback,
-    )
-    if solo is not None:
-        entry.deliver_at = solo.deliver_at
-        entry.replicate_to = solo.replicate_to
-    if message.sequence_id is not None:
-        entry.sequence_ids = (message.sequence_id, message.sequence_id)
     return entry
 
 

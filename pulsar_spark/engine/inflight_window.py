@@ -14,6 +14,7 @@ import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol
 
@@ -36,6 +37,18 @@ _LAST_CALLBACKS = 2.0
 
 _HELD_PER_BLOCK = 400
 _HELD_PER_CALLBACK = 350
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerCounts:
+    """What a producer did so far. `duplicates` are messages that the broker had already."""
+
+    messages: int
+    bytes: int
+    entries: int
+    acknowledged: int
+    duplicates: int
+    reconnects: int
 
 
 class PendingSends:

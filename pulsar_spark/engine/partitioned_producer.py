@@ -10,16 +10,18 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
 
-from pulsar_spark.engine.batch_accumulator import BatchAccumulator, MessageCallback, Solo
+from pulsar_spark.engine.batch_accumulator import BatchAccumulator, FailedAt, MessageCallback
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.inflight_window import ProducerCounts
 from pulsar_spark.engine.operations import OperationFactory, run_many
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producer import Producer, ProducerCounts
+from pulsar_spark.engine.producer import Producer
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.routing import Key, PartitionRouter, key_text
 from pulsar_spark.errors import ClosedError, InvalidRow, MessageTooLarge, PulsarError
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.sends import Solo
 from pulsar_spark.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
@@ -29,6 +31,8 @@ _GRACE = 1.0
 _ABORT_SECONDS = 1.0
 # Batches that are being filled share half of the memory for messages, with a least size each.
 _MIN_BATCH_BYTES = 4096
+# Messages with fields that are made of rows before they are sent.
+_ROWS_TOGETHER = 1000
 # Rows that are written one by one where a column has a gap, before columns are tried again.
 _ROWS_AROUND_A_GAP = 1000
 # Messages that one partition is dealt before the next one's turn, where each has one in turn.
@@ -245,6 +249,9 @@ class PartitionedProducer:
         if not self._options.batching_enabled and self.partitions > 1:
             self._deal(columns, payloads)
             return
+        if not self._options.batching_enabled and None in payloads:
+            self._write_rows(columns, 0, len(columns))
+            return
         index = 0
         while index < len(payloads):
             batcher = self._batcher(self._router.current)
@@ -310,11 +317,20 @@ class PartitionedProducer:
                 raise _at_row(error, columns, rows[index]) from None
 
     def _write_rows(self, columns: MessageColumns, start: int, stop: int) -> None:
-        for row, (message, solo) in enumerate(columns.rows(start, stop), start):
-            try:
-                self._batcher(self.route(message)).add(message, None, solo)
-            except (MessageTooLarge, InvalidRow) as error:
-                raise _at_row(error, columns, row) from None
+        for first in range(start, stop, _ROWS_TOGETHER):
+            rows: dict[int, list[int]] = {}
+            messages: dict[int, list[tuple[MessageFields, Solo | None]]] = {}
+            last = min(first + _ROWS_TOGETHER, stop)
+            for row, message in enumerate(columns.rows(first, last), first):
+                partition = self.route(message[0])
+                rows.setdefault(partition, []).append(row)
+                messages.setdefault(partition, []).append(message)
+            for partition, own in messages.items():
+                try:
+                    self._batcher(partition).add_all(own)
+                except FailedAt as failed:
+                    row = rows[partition][failed.index]
+                    raise _at_row(failed.error, columns, row) from None
 
     # --- partitions ---------------------------------------------------------------------------
 

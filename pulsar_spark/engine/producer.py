@@ -21,19 +21,22 @@ import os
 import threading
 import time
 from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import accumulate
-from operator import add, sub
-from typing import Any, NamedTuple
+from dataclasses import replace
+from operator import sub
+from typing import Any
 
 from pulsar_spark.engine.codecs import compress
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.inflight_window import InflightWindow, PendingSends, Taken, Verdict
+from pulsar_spark.engine.inflight_window import (
+    InflightWindow,
+    PendingSends,
+    ProducerCounts,
+    Taken,
+    Verdict,
+)
 from pulsar_spark.engine.operations import Operation, Within, run, start
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producer_session import Identity, ProducerSession, Registrar
@@ -50,14 +53,21 @@ from pulsar_spark.errors import (
     TopicTerminated,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import encode_uniform_batch
+from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import MessageId
 from pulsar_spark.protocol.sends import (
+    BLOCK_BYTES,
+    BLOCK_MESSAGES,
+    LARGE_ENTRY,
     Encoder,
     OutgoingEntry,
     SendLimits,
+    block_of,
     encode_entry,
+    encode_messages,
     make_encoder,
+    single_entry,
+    uniform_entry,
 )
 from pulsar_spark.protocol.topic_name import TopicName
 
@@ -65,35 +75,8 @@ logger = logging.getLogger(__name__)
 
 _ABORT_SECONDS = 1.0
 
-# Messages of a column are encoded together up to about so many bytes, or so many of them; an entry
-# that is as large alone is not copied for that.
-_BLOCK_BYTES = 256 * 1024
-_BLOCK_MESSAGES = 2000
-_LARGE_ENTRY = 32 * 1024
-# What a message may take in a batch besides its payload and key.
-_PER_MESSAGE = 40
-
 # A refusal of a message that sending it again cannot change.
 _FATAL_SEND_ERRORS = (TopicTerminated, NotAllowed, ProducerFenced)
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerCounts:
-    """What a producer did so far. `duplicates` are messages that the broker had already."""
-
-    messages: int
-    bytes: int
-    entries: int
-    acknowledged: int
-    duplicates: int
-    reconnects: int
-
-
-class _Completion(NamedTuple):
-    """What receipts have completed: sends whose callback has to be told."""
-
-    sends: PendingSends
-    message_id: MessageId
 
 
 class Producer:
@@ -123,7 +106,7 @@ class Producer:
         self.partition = self._topic.partition_index
         self._on_failure = on_failure
         self._pid = os.getpid()
-        self._registrar = Registrar(context, self, _identity(self.topic, self._options))
+        self._registrar = Registrar(context, self, Identity.of(self.topic, self._options))
         self._limits: SendLimits | None = None
         self._encoder: Encoder | None = None
         self._opened: Future[None] = Future()
@@ -295,6 +278,39 @@ class Producer:
                 start = following
             return start
 
+    def send_messages(self, messages: Sequence[MessageFields], start: int = 0) -> int:
+        """Send messages with fields, each without a batch, as `send_column` does a column.
+
+        Returns the index of the next message; raises for the one at `start` alone.
+        """
+        with self._my_turn():
+            limits = self._limits
+            assert limits is not None
+            self._make_room(1)
+            most = min(self._window.room(), BLOCK_MESSAGES)
+            first, now = self._next_sequence_id, int(time.time() * 1000)
+            part = messages[start : start + max(most, 1)]
+            ends: Sequence[int]
+            data, ends = b"", ()
+            if not limits.chunking:
+                data, ends = encode_messages(part, first, now, limits, BLOCK_BYTES)
+            if not ends:
+                self._send(single_entry(messages[start]), 0)
+                return start + 1
+            count = len(ends)
+            sends = PendingSends(
+                [data],
+                first,
+                first + count - 1,
+                count,
+                ends=ends,
+                per_entry=1,
+                largest=min(max(map(sub, ends, [0, *ends])), limits.max_message_size),
+            )
+            self._reserve(sends.size)
+            self._submit([sends])
+            return start + count
+
     def try_send(self, entry: OutgoingEntry, held: int) -> bool:
         """Send an entry whose memory is reserved, if it can be done without waiting.
 
@@ -438,15 +454,15 @@ class Producer:
         assert encoder is not None
         entry_stop = min(start + per_entry, len(payloads))
         self._make_room(entry_stop - start)
-        most = max(min(self._window.room(), _BLOCK_MESSAGES), entry_stop - start)
-        stop, largest = _block(payloads, keys, per_entry, start, most)
+        most = max(min(self._window.room(), BLOCK_MESSAGES), entry_stop - start)
+        stop, largest = block_of(payloads, keys, per_entry, start, most)
         if largest > self.max_payload or limits.chunking:
             return self._send_carefully(payloads, keys, start, entry_stop)
         now = int(time.time() * 1000)
         first = self._next_sequence_id
         last = first + stop - start - 1
         own_keys = None if keys is None else keys[start:stop]
-        if largest >= _LARGE_ENTRY:
+        if largest >= LARGE_ENTRY:
             # The entry is the only one of its block, and its payload is not copied.
             body = payloads[start]
             if stop - start > 1:
@@ -473,15 +489,7 @@ class Producer:
         while True:
             part = payloads[start:stop]
             own_keys = None if keys is None else keys[start:stop]
-            key = None if own_keys is None else own_keys[0].decode()
-            if len(part) == 1:
-                entry = OutgoingEntry(part[0], partition_key=key)
-            else:
-                entry = OutgoingEntry(
-                    partial(_encode_batch, part, own_keys),
-                    num_messages=len(part),
-                    partition_key=key,
-                )
+            entry = uniform_entry(part, own_keys)
             try:
                 self._send(entry, 0)
                 return stop
@@ -521,7 +529,7 @@ class Producer:
                 following = send.highest_sequence_id + 1
                 self._next_sequence_id = max(self._next_sequence_id, following)
                 self._queue(send)
-        if self._unwritten >= _BLOCK_BYTES:
+        if self._unwritten >= BLOCK_BYTES:
             self._write_queued()
 
     def _queue(self, send: PendingSends) -> None:
@@ -639,7 +647,7 @@ class Producer:
     def on_receipts(self, session: ProducerSession, receipts: array[int]) -> None:
         """Entries are stored: they must be the oldest ones that are pending, in order."""
         ids = receipts[0::4]
-        done: list[_Completion] = []
+        done: list[tuple[PendingSends, MessageId]] = []
         ahead = None
         at = 0
         with self._window.changed:
@@ -651,14 +659,14 @@ class Producer:
                     stored = receipts[4 * at : 4 * (at + count)]
                     message_id = self._note_receipts(taken, stored)
                     if taken.ends:
-                        done.append(_Completion(taken.sends, message_id))
+                        done.append((taken.sends, message_id))
                 elif not count:
                     ahead = ids[at]
                     break
                 at += count
         self._registrar.trouble = None
-        for completion in done:
-            self._window.complete(completion.sends, None, completion.message_id)
+        for sends, message_id in done:
+            self._window.complete(sends, None, message_id)
         if ahead is not None:
             # Raised on the receive thread it ends the connection, and all that is pending is sent
             # again on a new one.
@@ -783,49 +791,3 @@ class Producer:
             broker = trouble.broker
         partition = None if self.partition < 0 else self.partition
         return {"topic": self.topic, "partition": partition, "broker": broker}
-
-
-def _encode_batch(payloads: Sequence[bytes], keys: Sequence[bytes] | None, first: int) -> bytes:
-    return encode_uniform_batch(payloads, first, keys)
-
-
-def _block(
-    payloads: Sequence[bytes],
-    keys: Sequence[bytes] | None,
-    per_entry: int,
-    start: int,
-    most: int,
-) -> tuple[int, int]:
-    """Return where a block of whole entries ends, and about the bytes of its largest entry.
-
-    It has at most `most` messages, which are at least those of one entry. A large entry has a
-    block of its own.
-    """
-    part = payloads[start : start + most]
-    sizes: Iterable[int] = map(len, part)
-    if keys is not None:
-        sizes = map(add, sizes, map(len, keys[start : start + most]))
-    sums = list(accumulate(sizes))
-    count = bisect_right(sums, _BLOCK_BYTES)
-    if start + count < len(payloads):
-        count = count // per_entry * per_entry
-    if count:
-        up_to = sums[per_entry - 1 : count : per_entry]
-        if count % per_entry:
-            up_to.append(sums[count - 1])
-        largest = max(map(sub, up_to, [0, *up_to])) + _PER_MESSAGE * min(per_entry, count)
-        if largest < _LARGE_ENTRY:
-            return start + count, largest
-    first = min(per_entry, len(part))
-    return start + first, sums[first - 1] + _PER_MESSAGE * first
-
-
-def _identity(topic: str, options: ProducerOptions) -> Identity:
-    return Identity(
-        topic,
-        options.producer_name,
-        options.producer_name is not None,
-        access_mode=options.access_mode,
-        schema=None if options.schema is None else options.schema.to_pb(),
-        properties=options.properties,
-    )

@@ -22,6 +22,7 @@ from pulsar_spark.engine.addresses import BrokerAddress
 from pulsar_spark.engine.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import Operation, Within, run, start
+from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.retry import Backoff, Deadline
 from pulsar_spark.errors import (
     ClosedError,
@@ -68,6 +69,18 @@ class Identity:
     epoch: int = -1
     topic_epoch: int | None = None
     txn_enabled: bool = False
+
+    @classmethod
+    def of(cls, topic: str, options: ProducerOptions) -> Identity:
+        """What the options say of a producer that was not registered before."""
+        return cls(
+            topic,
+            options.producer_name,
+            options.producer_name is not None,
+            access_mode=options.access_mode,
+            schema=None if options.schema is None else options.schema.to_pb(),
+            properties=options.properties,
+        )
 
 
 class SessionOwner(Protocol):

@@ -12,9 +12,12 @@ Pulsar binary protocol, sections "Payload commands", "Batch messages" and "Chunk
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
+from operator import add, sub
 from struct import Struct
 from typing import NamedTuple, Protocol
 
@@ -23,7 +26,7 @@ from google.protobuf.message import EncodeError
 from pulsar_spark.errors import InvalidRow, MessageTooLarge
 from pulsar_spark.protocol import commands, implementation
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import encode_uniform_batch, uniform_parts
+from pulsar_spark.protocol.batches import MessageFields, encode_uniform_batch, uniform_parts
 from pulsar_spark.protocol.checksum import extend_crc32c
 from pulsar_spark.protocol.chunks import split_message
 from pulsar_spark.protocol.commands import TxnId
@@ -51,6 +54,14 @@ _SEND = b"\x08\x06\x32"
 # CommandSend: num_messages of a message without a batch.
 _ONE_MESSAGE = b"\x18\x01"
 
+
+# Messages of a column are encoded together up to about so many bytes, or so many of them; an entry
+# that is as large alone is not copied for that.
+BLOCK_BYTES = 256 * 1024
+BLOCK_MESSAGES = 2000
+LARGE_ENTRY = 32 * 1024
+# What a message may take in a batch besides its payload and key.
+_PER_MESSAGE = 40
 
 # --- columns of messages ------------------------------------------------------------------
 
@@ -319,6 +330,127 @@ def frame_head(send: bytes, metadata: bytes, payload: Buffer) -> bytes:
     return b"".join((_SIZES.pack(total, len(command)), command, _MAGIC, _U32.pack(checksum), sized))
 
 
+def block_of(
+    payloads: Sequence[bytes],
+    keys: Sequence[bytes] | None,
+    per_entry: int,
+    start: int,
+    most: int,
+) -> tuple[int, int]:
+    """Return where a block of whole entries ends, and about the bytes of its largest entry.
+
+    It has at most `most` messages, which are at least those of one entry. A large entry has a
+    block of its own.
+    """
+    part = payloads[start : start + most]
+    sizes: Iterable[int] = map(len, part)
+    if keys is not None:
+        sizes = map(add, sizes, map(len, keys[start : start + most]))
+    sums = list(accumulate(sizes))
+    count = bisect_right(sums, BLOCK_BYTES)
+    if start + count < len(payloads):
+        count = count // per_entry * per_entry
+    if count:
+        up_to = sums[per_entry - 1 : count : per_entry]
+        if count % per_entry:
+            up_to.append(sums[count - 1])
+        largest = max(map(sub, up_to, [0, *up_to])) + _PER_MESSAGE * min(per_entry, count)
+        if largest < LARGE_ENTRY:
+            return start + count, largest
+    first = min(per_entry, len(part))
+    return start + first, sums[first - 1] + _PER_MESSAGE * first
+
+
+# --- messages with fields -----------------------------------------------------------------
+
+
+def encode_messages(
+    messages: Sequence[MessageFields],
+    first_sequence_id: int,
+    publish_time: int,
+    limits: SendLimits,
+    most_bytes: int,
+) -> Sends:
+    """Return the frames of the first messages, each without a batch.
+
+    Goes as far as sequence ids count up from the first one, up to about `most_bytes` bytes, and
+    no further than to a message that `encode_entry` has to look at: one that is too large, that
+    has a sequence id of its own, or values that cannot be sent.
+    """
+    name = limits.producer_name.encode()
+    before_id = b"\x0a" + encode_number(len(name)) + name + b"\x10"
+    behind_id = b"\x18" + encode_number(publish_time)
+    version = b""
+    if limits.schema_version:
+        version = b"\x82\x01" + _sized(limits.schema_version)
+    producer = b"\x08" + encode_number(limits.producer_id) + b"\x10"
+    frames: list[Buffer] = []
+    ends = array("q")
+    total = 0
+    for index, message in enumerate(messages):
+        payload: Buffer = message.payload or b""
+        if message.sequence_id is not None or len(payload) > most_bytes or total >= most_bytes:
+            break
+        try:
+            before, behind = _fields(message)
+        except (AttributeError, TypeError, ValueError):
+            break
+        compressed = b""
+        if limits.compression != pb.NONE and payload:
+            size = encode_number(len(payload))
+            payload = limits.compress(limits.compression, payload)
+            compressed = b"\x40" + encode_number(limits.compression) + b"\x48" + size
+        digits = encode_number(first_sequence_id + index)
+        event_time = b""
+        if message.event_time:
+            event_time = b"\x60" + encode_number(message.event_time)
+        metadata = b"".join(
+            (before_id, digits, behind_id, before, compressed, event_time, version, behind)
+        )
+        if len(metadata) + len(payload) > limits.max_message_size:
+            break
+        head = frame_head(producer + digits + _ONE_MESSAGE, metadata, payload)
+        frames += (head, payload)
+        total += len(head) + len(payload)
+        ends.append(total)
+    return Sends(b"".join(frames), ends)
+
+
+def _fields(message: MessageFields) -> tuple[bytes, bytes]:
+    """Return a message's fields of MessageMetadata, before and behind those of its entry.
+
+    Raises ValueError and others for values that cannot be sent.
+    """
+    before = behind = b""
+    if not 0 <= message.event_time < 2**64:
+        raise ValueError("the event time is out of range")
+    if message.properties:
+        before = b"".join(
+            b"\x22" + _sized(_property_name(name) + b"\x12" + _sized(value.encode()))
+            for name, value in message.properties
+        )
+    if message.key is not None:
+        before += b"\x32" + _sized(message.key.encode())
+        if message.key_is_base64:
+            behind = b"\x88\x01\x01"
+    if message.ordering_key is not None:
+        behind += b"\x92\x01" + _sized(message.ordering_key)
+    if message.payload is None:
+        behind += b"\xc8\x01\x01"
+    if message.null_key:
+        behind += b"\xf0\x01\x01"
+    return before, behind
+
+
+@lru_cache(1024)
+def _property_name(name: str) -> bytes:
+    return b"\x0a" + _sized(name.encode())
+
+
+def _sized(data: bytes) -> bytes:
+    return encode_number(len(data)) + data
+
+
 # --- one entry ----------------------------------------------------------------------------
 
 
@@ -354,6 +486,49 @@ class OutgoingEntry:
     def count(self) -> int:
         """Messages that the entry holds."""
         return 1 if self.num_messages is None else self.num_messages
+
+
+@dataclass(frozen=True, slots=True)
+class Solo:
+    """What only a message outside of a batch can have; one that has any of it is sent alone."""
+
+    deliver_at: int = 0
+    replicate_to: tuple[str, ...] = ()
+
+
+def single_entry(
+    message: MessageFields, callback: Callable[..., None] | None = None, solo: Solo | None = None
+) -> OutgoingEntry:
+    """Return a message as an entry without a batch."""
+    entry = OutgoingEntry(
+        message.payload or b"",
+        partition_key=message.key,
+        key_is_base64=message.key_is_base64,
+        null_key=message.null_key,
+        ordering_key=message.ordering_key,
+        properties=message.properties,
+        event_time=message.event_time,
+        null_value=message.payload is None,
+        callback=callback,
+    )
+    if solo is not None:
+        entry.deliver_at = solo.deliver_at
+        entry.replicate_to = solo.replicate_to
+    if message.sequence_id is not None:
+        entry.sequence_ids = (message.sequence_id, message.sequence_id)
+    return entry
+
+
+def uniform_entry(payloads: Sequence[bytes], keys: Sequence[bytes] | None) -> OutgoingEntry:
+    """Return a column of messages as one entry; a single one is no batch."""
+    key = None if keys is None else keys[0].decode()
+    if len(payloads) == 1:
+        return OutgoingEntry(payloads[0], partition_key=key)
+    return OutgoingEntry(
+        lambda first: encode_uniform_batch(payloads, first, keys),
+        num_messages=len(payloads),
+        partition_key=key,
+    )
 
 
 @dataclass(slots=True)

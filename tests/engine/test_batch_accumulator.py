@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.batch_accumulator import BatchAccumulator, DeferredCallback, Solo
+from pulsar_spark.engine.batch_accumulator import BatchAccumulator, DeferredCallback
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producer import Producer
 from pulsar_spark.errors import ClosedError, MessageTooLarge, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.sends import Solo
 from tests.engine.producing import Results, Sent, TopicScript, payloads_of, topic, unpack
 from tests.engine.scripted_broker import Session
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.batch_accumulator import Solo
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.partitioned_producer import MessageColumns, PartitionedProducer, pairs
 from pulsar_spark.engine.routing import PartitionRouter
@@ -24,6 +23,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.protocol.sends import Solo
 from tests.engine.producing import TOPIC, Results, Sent, TopicScript, payloads_of, topic, unpack
 from tests.engine.scripted_broker import Session
 
@@ -416,3 +416,64 @@ def test_properties_can_repeat_a_name_if_they_are_pairs() -> None:
     assert pairs([("a", "1"), ("a", "2")]) == [("a", "1"), ("a", "2")]
     assert pairs({"b": "2", "a": "1"}) == [("b", "2"), ("a", "1")]
     assert pairs(None) == pairs({}) == ()
+
+
+@pytest.mark.fault(95)
+@pytest.mark.parametrize("partitions", [0, 3])
+def test_a_gap_far_into_a_column_makes_no_message_come_twice(partitions: int) -> None:
+    payloads: list[bytes | None] = [b"%d" % number for number in range(6000)]
+    payloads[5000] = None
+    with topic(TopicScript(partitions=partitions)) as (script, context, _):
+        with PartitionedProducer(context, "t", options(batching_enabled=False)) as writer:
+            writer.write(MessageColumns(payloads))
+        assert sorted(payloads_of(script)) == sorted(payload or b"" for payload in payloads)
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_rows_with_fields_keep_them_and_their_order(batching: bool) -> None:
+    count = 2500
+    columns = MessageColumns(
+        [None if number % 9 == 1 else b"%d" % number for number in range(count)],
+        keys=[None if number % 5 == 1 else f"k{number}" for number in range(count)],
+        event_times=[number or None for number in range(count)],
+        properties=[{"n": str(number)} for number in range(count)],
+        # What is delivered later is sent alone, in its place.
+        deliver_at=[2**41 if number in (0, 1000, 1001) else None for number in range(count)],
+    )
+    with topic() as (script, context, _):
+        with PartitionedProducer(context, "t", options(batching_enabled=batching)) as writer:
+            writer.write(columns)
+        assert payloads_of(script) == [payload or b"" for payload in columns.payloads]
+        if batching:
+            return
+        for number, sent in enumerate(script.sends):
+            meta = sent.metadata
+            assert meta.sequence_id == number
+            assert meta.event_time == number
+            assert [(pair.key, pair.value) for pair in meta.properties] == [("n", str(number))]
+            assert meta.HasField("partition_key") == (number % 5 != 1)
+            assert meta.null_value == (number % 9 == 1)
+            assert bool(meta.deliver_at_time) == (number in (0, 1000, 1001))
+
+
+def test_a_row_with_fields_that_cannot_be_sent_is_named() -> None:
+    script = TopicScript(max_message_size=1000)
+    for batching in (False, True):
+        with topic(script) as (_, context, _):
+            writer = PartitionedProducer(context, "t", options(batching_enabled=batching))
+            times = [1] * 50
+            payloads = [bytes(5000) if number == 30 else b"x" for number in range(50)]
+            if not batching:
+                with pytest.raises(MessageTooLarge, match="row 130"):
+                    writer.write(MessageColumns(payloads, event_times=times, first_row=100))
+                assert len(payloads_of(script)) == 30
+            bad = [{"a": "\ud800"} if number == 7 else {"a": "b"} for number in range(50)]
+            columns = MessageColumns([b""] * 50, properties=bad, first_row=100)
+            if batching:
+                writer.write(columns)
+                with pytest.raises(InvalidRow):
+                    writer.flush()
+            else:
+                with pytest.raises(InvalidRow, match="row 107"):
+                    writer.write(columns)
+            writer.abort()
