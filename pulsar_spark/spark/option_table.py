@@ -191,7 +191,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "failOnDataLoss",
         boolean,
-        "Whether to fail when data that should be read is gone, or to go on and log what was lost.",
+        "Whether to fail when data that should be read is gone (messages, or chunks of one), or to "
+        "go on and log what was lost.",
         Scope.READS,
         default="true",
     ),
