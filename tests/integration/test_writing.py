@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.batch_accumulator import Solo
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.partitioned_producer import MessageColumns, PartitionedProducer
 from pulsar_spark.engine.producer import Producer
@@ -21,7 +20,7 @@ from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.hashing import java_string_hash, murmur3_32
 from pulsar_spark.protocol.message_id import MessageId
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.sends import OutgoingEntry
+from pulsar_spark.protocol.sends import OutgoingEntry, Solo
 from tests.integration.brokers import Broker, as_real
 from tests.integration.messages import (
     CODECS,
