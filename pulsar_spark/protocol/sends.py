@@ -342,23 +342,39 @@ def block_of(
     It has at most `most` messages, which are at least those of one entry. A large entry has a
     block of its own.
     """
-    part = payloads[start : start + most]
-    sizes: Iterable[int] = map(len, part)
-    if keys is not None:
-        sizes = map(add, sizes, map(len, keys[start : start + most]))
-    sums = list(accumulate(sizes))
+    stop = min(start + per_entry, len(payloads))
+    first = _sums(payloads, keys, start, stop)[-1]
+    largest = first + _PER_MESSAGE * (stop - start)
+    if largest >= LARGE_ENTRY:
+        return stop, largest
+    # No further than a block would be if all of it was like its first entry.
+    most = min(most, per_entry * (2 * BLOCK_BYTES // max(first, 1)))
+    sums = _sums(payloads, keys, start, start + most)
     count = bisect_right(sums, BLOCK_BYTES)
     if start + count < len(payloads):
         count = count // per_entry * per_entry
-    if count:
-        up_to = sums[per_entry - 1 : count : per_entry]
-        if count % per_entry:
-            up_to.append(sums[count - 1])
-        largest = max(map(sub, up_to, [0, *up_to])) + _PER_MESSAGE * min(per_entry, count)
-        if largest < LARGE_ENTRY:
-            return start + count, largest
-    first = min(per_entry, len(part))
-    return start + first, sums[first - 1] + _PER_MESSAGE * first
+    entries = sums[per_entry - 1 : count : per_entry]
+    if count % per_entry:
+        entries.append(sums[count - 1])
+    sizes = list(map(sub, entries, [0, *entries]))
+    room = LARGE_ENTRY - _PER_MESSAGE * per_entry
+    if max(sizes) >= room:
+        number = next(number for number, size in enumerate(sizes) if size >= room)
+        sizes = sizes[:number]
+        count = number * per_entry
+    if not count:
+        return stop, largest
+    return start + count, max(sizes) + _PER_MESSAGE * min(per_entry, count)
+
+
+def _sums(
+    payloads: Sequence[bytes], keys: Sequence[bytes] | None, start: int, stop: int
+) -> list[int]:
+    """Return the bytes of payloads and keys up to each message of a range, from its start."""
+    sizes: Iterable[int] = map(len, payloads[start:stop])
+    if keys is not None:
+        sizes = map(add, sizes, map(len, keys[start:stop]))
+    return list(accumulate(sizes))
 
 
 # --- messages with fields -----------------------------------------------------------------

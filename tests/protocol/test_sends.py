@@ -15,9 +15,12 @@ from pulsar_spark.protocol.batches import MessageFields, encode_uniform_batch
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.frames import FrameDecoder, parse_payload
 from pulsar_spark.protocol.sends import (
+    BLOCK_BYTES,
+    LARGE_ENTRY,
     EncodedSend,
     OutgoingEntry,
     SendLimits,
+    block_of,
     encode_entry,
     encode_messages,
     single_entry,
@@ -433,3 +436,38 @@ def test_messages_that_need_care_are_left_to_it(odd: MessageFields) -> None:
     messages = [MessageFields(b"1"), MessageFields(b"2"), odd, MessageFields(b"3")]
     assert len(encode_messages(messages, 0, NOW, limits(), 10**9).ends) == 2
     assert not encode_messages(messages[2:], 0, NOW, limits(), 10**9).ends
+
+
+# --- blocks ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("per_entry", [1, 3, 10])
+@pytest.mark.parametrize("keyed", [False, True])
+def test_blocks_make_up_a_column_in_whole_entries_within_bounds(
+    per_entry: int, keyed: bool
+) -> None:
+    rng = random.Random(per_entry)
+    sizes = [rng.choice([0, 10, 100, 5_000, LARGE_ENTRY, 3 * BLOCK_BYTES]) for _ in range(500)]
+    payloads = [bytes(size) for size in [*sizes, *[100] * 5000]]
+    keys = [bytes(20)] * len(payloads) if keyed else None
+    start, blocks = 0, 0
+    while start < len(payloads):
+        stop, largest = block_of(payloads, keys, per_entry, start, 2000)
+        entries = [
+            sum(map(len, payloads[at : min(at + per_entry, stop)]))
+            for at in range(start, stop, per_entry)
+        ]
+        assert stop == len(payloads) or (stop - start) % per_entry == 0
+        assert stop - start <= 2000
+        assert max(entries) <= largest
+        assert len(entries) == 1 or (largest < LARGE_ENTRY and sum(entries) <= BLOCK_BYTES)
+        start, blocks = stop, blocks + 1
+    # What is large stands alone, and small ones together.
+    assert blocks < 500
+
+
+def test_small_messages_before_a_large_one_make_a_block() -> None:
+    payloads = [b"x"] * 100 + [bytes(LARGE_ENTRY)] + [b"x"] * 100
+    assert block_of(payloads, None, 1, 0, 2000)[0] == 100
+    assert block_of(payloads, None, 1, 100, 2000)[0] == 101
+    assert block_of(payloads, None, 1, 101, 2000)[0] == 201
