@@ -6,7 +6,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from types import TracebackType
+from typing import Any
 
 from pulsar_spark.client.message import Message, MessageId
 from pulsar_spark.client.schemas import Schema
@@ -33,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 # How long one wait is: between two, it is seen whether the reader was closed.
 _SLICE = 0.5
-_JOIN_SECONDS = 2.0
+_CLOSE_SECONDS = 1.0
 # Bytes that a message costs besides its payload.
 _MESSAGE_OVERHEAD = 1024
 
@@ -79,6 +82,10 @@ class PartitionSource:
         """Leave the broker."""
         self._reader.close()
 
+    def begin_close(self) -> Future[Any] | None:
+        """As `close`, without waiting: return the future of the broker's answer, if any."""
+        return self._reader.begin_close()
+
     def _messages(self, entry: ReceivedEntry) -> Iterator[Message]:
         found = wire.MessageId(
             entry.ledger_id, entry.entry_id, self._partition, first_chunk=entry.first_chunk
@@ -120,8 +127,10 @@ class _Merged:
     def __init__(self, sources: list[PartitionSource], budget: ReceiverBudget) -> None:
         self._sources = sources
         self._budget = budget
-        self._changed = threading.Condition()
-        # The following are guarded by _changed.
+        self._lock = threading.Lock()
+        self._came = threading.Condition(self._lock)
+        self._went = threading.Condition(self._lock)
+        # The following are guarded by _lock.
         self._messages: deque[Message] = deque()
         self._bytes = 0
         self._error: Exception | None = None
@@ -143,8 +152,8 @@ class _Merged:
 
     def next(self, timeout: float) -> Message | None:
         """As `PartitionSource.next`; an error of one partition is raised at once, and stays."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._messages or self._error or self._stopped, timeout)
+        with self._lock:
+            self._came.wait_for(lambda: self._messages or self._error or self._stopped, timeout)
             if self._error is not None:
                 error = self._error
                 raise error.with_context() if isinstance(error, PulsarError) else error
@@ -152,18 +161,20 @@ class _Merged:
                 return None
             message = self._messages.popleft()
             self._bytes -= _size(message)
-            self._changed.notify_all()
+            self._went.notify_all()
             return message
 
     def close(self) -> None:
         """Stop all threads, which leave their brokers."""
-        with self._changed:
+        with self._lock:
             is_first, self._stopped = not self._stopped, True
-            self._changed.notify_all()
-        for source in self._sources:
-            source.close()
+            self._came.notify_all()
+            self._went.notify_all()
+        answers = [source.begin_close() for source in self._sources]
+        wait_for([answer for answer in answers if answer is not None], _CLOSE_SECONDS)
+        deadline = Deadline(_CLOSE_SECONDS)
         for thread in self._threads:
-            thread.join(_JOIN_SECONDS)
+            thread.join(deadline.remaining())
         if is_first:
             self._budget.leave()
 
@@ -175,23 +186,23 @@ class _Merged:
                     self._put(message)
         except Exception as error:
             # Of any kind: the end of a thread is told to whoever reads.
-            with self._changed:
+            with self._lock:
                 self._error = self._error or error
-                self._changed.notify_all()
+                self._came.notify_all()
         finally:
             source.close()
 
     def _put(self, message: Message) -> None:
         size = _size(message)
-        with self._changed:
-            self._changed.wait_for(
+        with self._lock:
+            self._went.wait_for(
                 lambda: (
                     self._stopped or not self._messages or self._bytes + size <= self._budget.share
                 )
             )
             self._messages.append(message)
             self._bytes += size
-            self._changed.notify_all()
+            self._came.notify()
 
 
 def _size(message: Message) -> int:

@@ -16,6 +16,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator
 from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol
@@ -47,6 +48,7 @@ _FIRST_IDLE = 0.5
 _MAX_IDLE = 5.0
 _FIRST_STALL = 5.0
 _MAX_STALL = 60.0
+_CLOSE_TIMEOUT = 1.0
 
 
 class RangeWatch(Protocol):
@@ -230,9 +232,14 @@ class EntryReader:
 
         Whoever waits in `next_entry` is told ClosedError.
         """
+        if (answer := self.begin_close()) is not None:
+            wait_for([answer], _CLOSE_TIMEOUT)
+
+    def begin_close(self) -> Future[Any] | None:
+        """As `close`, without waiting: return the future of the broker's answer, if any."""
         if not isinstance(self._error, ClosedError):
             self._error = ClosedError("the reader is closed", topic=self.topic)
-        self._consumer.close()
+        return self._consumer.close()
 
     def _fail(self, error: PulsarError) -> PulsarError:
         """End by an error, which every further call raises, and return it."""

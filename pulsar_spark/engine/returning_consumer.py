@@ -11,7 +11,8 @@ import contextlib
 import logging
 import threading
 import time
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import Future
+from typing import Any
 
 from pulsar_spark.engine.addresses import BrokerAddress, assigned_broker
 from pulsar_spark.engine.connection import ClientConnection
@@ -28,7 +29,6 @@ from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
 logger = logging.getLogger(__name__)
 
 _MAX_RECONNECT_DELAY = 5.0
-_CLOSE_TIMEOUT = 1.0
 _ATTEMPT_TIMEOUT = 15.0
 
 
@@ -220,8 +220,8 @@ class ReturningConsumer:
             # Many readers may have lost the same broker at this moment.
             self._retry_at = time.monotonic() + self._backoff.next()
 
-    def close(self) -> None:
-        """End for good, waiting at most a second for the broker; whoever waits is told so."""
+    def close(self) -> Future[Any] | None:
+        """End for good; whoever waits is told so. Returns the future of the broker's answer."""
         with self._lock:
             is_first, self._closed = not self._closed, True
             session, self._session = self._session, None
@@ -231,9 +231,7 @@ class ReturningConsumer:
         answer = None if session is None else session.close()
         if queue is not None:
             queue.on_disconnect(ClosedError("the reader is closed"))
-        if answer is not None:
-            with contextlib.suppress(FutureTimeout):
-                answer.exception(_CLOSE_TIMEOUT)
+        return answer
 
 
 def _can_pass(error: PulsarError) -> bool:

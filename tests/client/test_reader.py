@@ -265,3 +265,18 @@ def test_a_batch_that_does_not_add_up_is_an_error_that_stays(
                 reader.read_next(5000)
             assert caught.value.topic == topic
             assert caught.value.message_id == f"{bad.ledger_id}:{bad.entry_id}"
+
+
+@pytest.mark.fault(68)
+def test_closing_many_partitions_waits_once_for_a_silent_broker() -> None:
+    with EmbeddedBroker() as broker, PulsarClient(broker.service_url) as own:
+        topic = broker.create_topic("many", partitions=30)
+        reader = own.create_reader(topic, MessageId.earliest)
+        with pytest.raises(OperationTimeout):
+            reader.read_next(50)
+        with broker.faults.drop("CLOSE_CONSUMER", times=None) as silent:
+            started = time.monotonic()
+            reader.close()
+            # Not a second for each.
+            assert time.monotonic() - started < 15
+            wait_until(lambda: silent.hits == 30)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from pulsar_spark.engine import reader as module
-from pulsar_spark.engine import returning_consumer
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.reader import EntryReader
@@ -218,7 +217,7 @@ def test_a_closed_reader_says_so() -> None:
 
 
 def test_closing_does_not_wait_for_a_silent_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(returning_consumer, "_CLOSE_TIMEOUT", 0.2)
+    monkeypatch.setattr(module, "_CLOSE_TIMEOUT", 0.2)
     with EmbeddedBroker() as broker:
         fill(broker, TOPIC, 3)
         with reading(broker, TOPIC) as reader:
