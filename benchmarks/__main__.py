@@ -169,25 +169,40 @@ def started(arguments: argparse.Namespace) -> Iterator[Bench]:
         yield bench
 
 
+def measure_shapes(bench: Bench, arguments: argparse.Namespace, results: Results) -> None:
+    """Read and write every shape that is asked for; what is done is kept, should a later one fail."""
+    for workload in (w for w in WORKLOADS if w.name in arguments.only):
+        scaled = workload.scaled(arguments.scale)
+        if "read" in arguments.operations:
+            with temporary_topic(bench.broker, scaled) as topic:
+                fill(bench.broker, scaled, topic)
+                for name, value in contenders.decoding(bench, scaled, topic).items():
+                    results.decoding[workload.name, name] = value
+                named = contenders.readers(bench, scaled, topic)
+                results.put(alternate("read", scaled, named, arguments.runs))
+        if "write" in arguments.operations:
+            named = contenders.writers(bench, scaled)
+            results.put(alternate("write", scaled, named, arguments.runs))
+        save(arguments, results)
+
+
+def save(arguments: argparse.Namespace, results: Results) -> None:
+    """Write what was measured so far, if it is to be kept."""
+    if arguments.output:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        (arguments.output / RESULTS).write_text(results.as_json() + "\n", "utf-8")
+
+
 def main() -> None:
     """Run the benchmarks that the command line asks for."""
     arguments = parse()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     begun = time.monotonic()
     results = Results()
+    if arguments.keep:
+        results.load(arguments.output / RESULTS)
     with started(arguments) as bench:
-        for workload in (w for w in WORKLOADS if w.name in arguments.only):
-            scaled = workload.scaled(arguments.scale)
-            if "read" in arguments.operations:
-                with temporary_topic(bench.broker, scaled) as topic:
-                    fill(bench.broker, scaled, topic)
-                    for name, value in contenders.decoding(bench, scaled, topic).items():
-                        results.decoding[workload.name, name] = value
-                    named = contenders.readers(bench, scaled, topic)
-                    results.all += alternate("read", scaled, named, arguments.runs)
-            if "write" in arguments.operations:
-                named = contenders.writers(bench, scaled)
-                results.all += alternate("write", scaled, named, arguments.runs)
+        measure_shapes(bench, arguments, results)
         if "stream" in arguments.operations:
             results.others |= measure_streams(bench, arguments.runs, arguments.scale)
         about = settings(bench, arguments.runs, results)
@@ -196,17 +211,14 @@ def main() -> None:
         results.others["codecs"] = {
             "table": codecs.table(compared), "formats": list(map(asdict, compared)),
         }  # fmt: skip
-    if arguments.keep:
-        results.keep(arguments.output / RESULTS)
     tables = report.sections(results) if results.all else []
     if results.others:
         tables += ["## Streams and schemas", *(each["table"] for each in results.others.values())]
     text = "\n\n".join([about, *tables])
     print(text)
     log.info("took %.0f s", time.monotonic() - begun)
+    save(arguments, results)
     if arguments.output:
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        (arguments.output / RESULTS).write_text(results.as_json() + "\n", "utf-8")
         report.picture(results, arguments.output / "benchmarks.png")
     if arguments.docs:
         report.put_between_markers(PAGE, text)

@@ -105,16 +105,20 @@ class Results:
         """All results of one table."""
         return [r for r in self.all if (r.operation, r.workload.name) == (operation, shape)]
 
-    def keep(self, path: Path) -> None:
-        """Take from a file of results whatever was not measured now."""
+    def put(self, measured: list[Result]) -> None:
+        """Add results of one operation on one shape, in place of those that there were."""
+        new = {(result.operation, result.workload.name) for result in measured}
+        self.all = [r for r in self.all if (r.operation, r.workload.name) not in new] + measured
+
+    def load(self, path: Path) -> None:
+        """Take what an earlier run has written."""
         found = json.loads(path.read_text("utf-8"))
-        fresh = {(result.operation, result.workload.name) for result in self.all}
-        for row in found["runs"]:
-            if (row["operation"], row["workload"]) not in fresh:
-                self.all.append(_result(row))
-        for row in found["decoding"]:
-            self.decoding.setdefault((row["workload"], row["implementation"]), row["microseconds"])
-        self.others = {**found["others"], **self.others}
+        self.all = [_result(row) for row in found["runs"]]
+        self.others = found["others"]
+        self.decoding = {
+            (row["workload"], row["implementation"]): row["microseconds"]
+            for row in found["decoding"]
+        }
 
     def as_json(self) -> str:
         """Every run of every contender, and all else."""
