@@ -170,7 +170,7 @@ def started(arguments: argparse.Namespace) -> Iterator[Bench]:
 
 
 def measure_shapes(bench: Bench, arguments: argparse.Namespace, results: Results) -> None:
-    """Read and write every shape that is asked for; what is done is kept, should a later one fail."""
+    """Read and write every shape that is asked for; each is kept, should a later one fail."""
     for workload in (w for w in WORKLOADS if w.name in arguments.only):
         scaled = workload.scaled(arguments.scale)
         if "read" in arguments.operations:
