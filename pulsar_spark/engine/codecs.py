@@ -12,7 +12,8 @@ from typing import Any
 
 from pulsar_spark.errors import MissingDependency
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.compression import BUILT_IN, Buffer, Codec, Codecs
+from pulsar_spark.protocol.blocks import Buffer
+from pulsar_spark.protocol.compression import BUILT_IN, Codecs, CompressionCodec
 
 # That of Java's client.
 _ZSTD_LEVEL = 3
@@ -76,8 +77,8 @@ _LZ4 = BUILT_IN[pb.LZ4]
 _CODECS = Codecs(
     {
         pb.LZ4: _LZ4._replace(decompress=_decompress_lz4),
-        pb.ZSTD: Codec(_compress_zstd, _decompress_zstd),
-        pb.SNAPPY: Codec(_compress_snappy, _decompress_snappy),
+        pb.ZSTD: CompressionCodec(_compress_zstd, _decompress_zstd),
+        pb.SNAPPY: CompressionCodec(_compress_snappy, _decompress_snappy),
     }
 )
 

@@ -49,6 +49,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.connection import Connection
 from pulsar_spark.protocol.events import (
     CommandReceived,
@@ -56,7 +57,7 @@ from pulsar_spark.protocol.events import (
     EndOfStream,
     Event,
 )
-from pulsar_spark.protocol.frames import BODY_FIELDS, Buffer, MessageBlock, ReceiptBlock
+from pulsar_spark.protocol.frames import BODY_FIELDS, MessageBlock, ReceiptBlock
 from pulsar_spark.protocol.message_id import as_signed
 from pulsar_spark.protocol.states import Role
 from pulsar_spark.protocol.validation import ANSWERS, check_body

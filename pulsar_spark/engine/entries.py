@@ -19,9 +19,10 @@ from pulsar_spark.errors import (
     RemoteProtocolError,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.chunks import ChunkAssembler, DiscardedMessage, DiscardReason
 from pulsar_spark.protocol.compression import codec_of
-from pulsar_spark.protocol.frames import Buffer, MessageReceived, PayloadParts, parse_payload
+from pulsar_spark.protocol.frames import MessageReceived, PayloadParts, parse_payload
 from pulsar_spark.protocol.message_id import MessageId, Position
 from pulsar_spark.protocol.validation import check_id
 

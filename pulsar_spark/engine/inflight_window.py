@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
-from pulsar_spark.protocol.frames import Buffer
+from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.message_id import MessageId
 
 logger = logging.getLogger(__name__)

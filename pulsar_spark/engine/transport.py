@@ -21,7 +21,7 @@ from typing import TypeAlias
 from pulsar_spark.engine.addresses import split_host_port
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import ConnectError, ConnectionLost, OperationTimeout, UnsupportedFeature
-from pulsar_spark.protocol.frames import Buffer
+from pulsar_spark.protocol.blocks import Buffer
 
 READ_SIZE = 512 * 1024
 """Most bytes of one read: enough to take what a fast broker sends between two reads."""

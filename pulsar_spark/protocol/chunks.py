@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from pulsar_spark.errors import CorruptMessage, LocalProtocolError, MessageTooLarge
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.message_id import MessageId
-
-Buffer = bytes | bytearray | memoryview
 
 DEFAULT_MAX_BYTES = 128 * 1024 * 1024
 

@@ -25,8 +25,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from pulsar_spark.errors import DecompressionError, LocalProtocolError, UnsupportedCodec
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-
-Buffer = bytes | bytearray | memoryview
+from pulsar_spark.protocol.blocks import Buffer
 
 _COMPRESSION_FIELD = 8  # of MessageMetadata
 _VARINT = 0  # the wire type of numbers
@@ -45,7 +44,7 @@ _ZSTD_DICTIONARY_SIZES = (0, 1, 2, 4)
 _ZSTD_CONTENT_SIZES = (0, 2, 4, 8)
 
 
-class Codec(NamedTuple):
+class CompressionCodec(NamedTuple):
     """One codec's functions, each for a whole payload.
 
     `decompress` gets the size that the payload must have, which is checked before, and allocates
@@ -62,7 +61,7 @@ class Codecs:
     `others` are by the numbers of `pb.CompressionType`; they go before what is built in.
     """
 
-    def __init__(self, others: Mapping[int, Codec] = MappingProxyType({})) -> None:
+    def __init__(self, others: Mapping[int, CompressionCodec] = MappingProxyType({})) -> None:
         self._codecs = {**BUILT_IN, **others}
 
     def compress(self, codec: int, data: Buffer) -> Buffer:
@@ -201,9 +200,9 @@ def _decompress_zlib(data: Buffer, size: int) -> bytes:
     return output.getvalue()
 
 
-BUILT_IN: Mapping[int, Codec] = {
-    pb.LZ4: Codec(_compress_lz4, _decompress_lz4),
-    pb.ZLIB: Codec(zlib.compress, _decompress_zlib),
+BUILT_IN: Mapping[int, CompressionCodec] = {
+    pb.LZ4: CompressionCodec(_compress_lz4, _decompress_lz4),
+    pb.ZLIB: CompressionCodec(zlib.compress, _decompress_zlib),
 }
 """The codecs that need nothing handed in."""
 

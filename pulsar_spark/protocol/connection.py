@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from pulsar_spark.errors import PulsarError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.events import (
     CommandReceived,
     ConnectionFailed,
@@ -23,7 +24,6 @@ from pulsar_spark.protocol.events import (
 from pulsar_spark.protocol.frames import (
     BODY_FIELDS,
     DEFAULT_MAX_MESSAGE_SIZE,
-    Buffer,
     Frame,
     FrameDecoder,
     MessageBlock,

@@ -31,10 +31,9 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 
 from pulsar_spark.errors import ChecksumMismatch, LocalProtocolError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.checksum import crc32c
 from pulsar_spark.protocol.implementation import scan_messages, scan_receipts
-
-Buffer = bytes | bytearray | memoryview
 
 DEFAULT_MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 """Bytes of metadata and payload that a broker takes unless its CONNECTED says otherwise."""

@@ -27,11 +27,12 @@ from pulsar_spark.errors import InvalidRow, MessageTooLarge
 from pulsar_spark.protocol import commands, implementation
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields, encode_uniform_batch, uniform_parts
+from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.checksum import extend_crc32c
 from pulsar_spark.protocol.chunks import split_message
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.compression import Codecs
-from pulsar_spark.protocol.frames import MAGIC_CHECKSUM, Buffer, encode_payload_command
+from pulsar_spark.protocol.frames import MAGIC_CHECKSUM, encode_payload_command
 from pulsar_spark.protocol.single_metadata import encode_number, number_runs
 
 Compress = Callable[[int, Buffer], Buffer]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pulsar_spark.protocol.frames import Buffer
+from pulsar_spark.protocol.blocks import Buffer
 
 
 def integers(values: Sequence[int | None], kind: pa.DataType) -> pa.Array:

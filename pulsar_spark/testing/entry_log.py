@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
-from pulsar_spark.protocol.frames import Buffer
+from pulsar_spark.protocol.blocks import Buffer
 
 Place = tuple[int, int]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import Buffer
+from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.message_id import EARLIEST, LATEST
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.testing.consumers import Consumer

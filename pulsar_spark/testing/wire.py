@@ -9,7 +9,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
-from pulsar_spark.protocol.frames import Buffer
+from pulsar_spark.protocol.blocks import Buffer
 
 _NO_LINGER = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
 

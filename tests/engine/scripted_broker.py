@@ -12,9 +12,10 @@ from pulsar_spark.engine.addresses import BrokerAddress
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.connection import Connection
 from pulsar_spark.protocol.events import CommandReceived, ConnectionFailed, EndOfStream, Event
-from pulsar_spark.protocol.frames import Buffer, encode_command, encode_payload_command
+from pulsar_spark.protocol.frames import encode_command, encode_payload_command
 from pulsar_spark.protocol.states import Role
 
 T = pb.BaseCommand

@@ -15,8 +15,8 @@ from pulsar_spark.engine.producer_session import Identity, ProducerSession
 from pulsar_spark.errors import ClosedError, ConnectionLost, PulsarError
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.events import CommandReceived, Event, SendReceived
-from pulsar_spark.protocol.frames import Buffer
 from pulsar_spark.protocol.sends import SendEncoder
 from tests.engine.producing import NO_ID, TOPIC, topic
 from tests.engine.scripted_broker import ScriptedBroker, Session

@@ -11,7 +11,7 @@ import pytest
 from pulsar_spark.engine import transport as module
 from pulsar_spark.engine.transport import Transport
 from pulsar_spark.errors import ConnectError, ConnectionLost, UnsupportedFeature
-from pulsar_spark.protocol.frames import Buffer
+from pulsar_spark.protocol.blocks import Buffer
 from tests.support.waiting import finish
 
 

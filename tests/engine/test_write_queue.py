@@ -12,7 +12,7 @@ from pulsar_spark.engine import transport as module
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.transport import Transport, WriteQueue
 from pulsar_spark.errors import ConnectionLost, OperationTimeout
-from pulsar_spark.protocol.frames import Buffer
+from pulsar_spark.protocol.blocks import Buffer
 from tests.support.waiting import finish, wait_until
 
 

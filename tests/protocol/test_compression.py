@@ -6,7 +6,8 @@ import pytest
 
 from pulsar_spark.errors import DecompressionError, LocalProtocolError, UnsupportedCodec
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.compression import Buffer, Codec, Codecs, codec_of
+from pulsar_spark.protocol.blocks import Buffer
+from pulsar_spark.protocol.compression import Codecs, CompressionCodec, codec_of
 
 LIMIT = 1000
 # A ZSTD frame and a SNAPPY block of "abc", as their formats have them.
@@ -25,7 +26,7 @@ def handed_in(codec: int, output: bytes | None) -> Codecs:
             raise ValueError("damaged")
         return output
 
-    return Codecs({codec: Codec(bytes, decompress)})
+    return Codecs({codec: CompressionCodec(bytes, decompress)})
 
 
 @pytest.mark.parametrize("codec", [pb.NONE, pb.LZ4, pb.ZLIB])

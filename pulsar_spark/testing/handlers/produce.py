@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pulsar_spark.errors import ChecksumMismatch, RemoteProtocolError
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import Buffer, parse_payload
+from pulsar_spark.protocol.blocks import Buffer
+from pulsar_spark.protocol.frames import parse_payload
 from pulsar_spark.protocol.states import State
 from pulsar_spark.testing.actions import Incoming
 from pulsar_spark.testing.entry_log import NOWHERE
