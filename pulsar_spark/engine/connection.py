@@ -69,6 +69,17 @@ CLIENT_VERSION = f"pulsar-spark-{__version__}"
 _T = pb.BaseCommand
 
 _TICK = 1.0
+
+SUSPICION = 5.0
+"""A broker that has said nothing for so long since it was asked something gets a PING.
+
+Brokers answer in milliseconds. A connection that nobody has used for a while can have died without
+a word, and whoever uses it next is not to learn that from his own time being up.
+"""
+
+PATIENCE = 10.0
+"""A broker that is silent for so long after a PING, while it is asked something, is gone."""
+
 _MAX_LOGIN_STEPS = 10
 CLOSE_TIMEOUT = 2.0
 
@@ -236,7 +247,7 @@ class ClientConnection:
         self._login_steps = 0
         self._logged_unknown = False
         self._heard = True
-        self._ping_at = 0.0
+        self._heard_at = self._pinged_at = 0.0
         name = f"pulsar-{address.logical}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -482,9 +493,8 @@ class ClientConnection:
         return transport
 
     def _receive(self, transport: Transport) -> None:
-        interval = self.options.keep_alive_interval
-        self._ping_at = time.monotonic() + interval
-        tick = min(_TICK, interval)
+        self._pinged_at = time.monotonic()
+        tick = min(_TICK, self.options.keep_alive_interval)
         next_tick = 0.0
         while self._error is None:
             now = time.monotonic()
@@ -500,6 +510,7 @@ class ClientConnection:
         if data is None:
             return
         self._heard = True
+        self._heard_at = time.monotonic()
         with self._mutex:
             if data:
                 self._core.receive_data(data)
@@ -514,17 +525,21 @@ class ClientConnection:
             self._dispatch(event)
 
     def _keep_alive(self, now: float) -> None:
-        """Send PING every interval; raise ConnectionLost if nothing came since the last one."""
-        if now < self._ping_at:
-            return
+        """Send PING every interval, or on suspicion; raise ConnectionLost if nothing comes."""
         interval = self.options.keep_alive_interval
-        if not self._heard:
+        with self._mutex:
+            asked_at = self._requests.waiting_since
+        suspect = asked_at is not None and now - max(asked_at, self._heard_at) >= SUSPICION
+        silent = now - self._pinged_at
+        if not self._heard and silent >= (min(PATIENCE, interval) if suspect else interval):
             raise ConnectionLost(
-                f"the broker was silent for {interval:g} s after a PING",
+                f"the broker was silent for {silent:.3g} s after a PING",
                 broker=self.address.logical,
             )
+        if silent < interval and not (suspect and self._heard):
+            return
         self._heard = False
-        self._ping_at = now + interval
+        self._pinged_at = now
         with self._mutex:
             self._core.send(commands.ping())
             self._writer.put_commands(self._core.data_to_send())

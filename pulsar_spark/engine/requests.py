@@ -57,7 +57,8 @@ class Request(Future[Any]):
         self.what = pb.BaseCommand.Type.Name(kind)
         self.answers = answers_to(kind)
         self.timeout = timeout
-        self.deadline = time.monotonic() + timeout
+        self.asked_at = time.monotonic()
+        self.deadline = self.asked_at + timeout
         # An answer belongs to the receive thread: nobody else may cancel the wait for it.
         self.set_running_or_notify_cancel()
 
@@ -107,6 +108,11 @@ class RequestTable:
     def get(self, request_id: int) -> Request | None:
         """Return the request, None if it is not open (any more)."""
         return self._open.get(request_id)
+
+    @property
+    def waiting_since(self) -> float | None:
+        """When the oldest request that is open was made."""
+        return next((request.asked_at for request in self._open.values()), None)
 
     def take_expired(self, now: float) -> list[Request]:
         """Return and forget the requests whose time is up."""

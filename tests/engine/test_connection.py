@@ -11,6 +11,7 @@ from concurrent.futures import Future
 
 import pytest
 
+from pulsar_spark.engine import connection as module
 from pulsar_spark.engine.addresses import BrokerAddress
 from pulsar_spark.engine.auth import TokenAuth
 from pulsar_spark.engine.connection import ClientConnection
@@ -269,6 +270,45 @@ def test_a_silent_peer_is_noticed() -> None:
         assert time.monotonic() - started > 0.2
         wait_until(lambda: handler.names == ["disconnect"])
         assert "silent" in str(handler.calls[0][1])
+        connection.close()
+
+
+@pytest.mark.fault(5)
+def test_a_connection_that_died_without_a_word_is_noticed_by_who_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SUSPICION", 0.2)
+    monkeypatch.setattr(module, "PATIENCE", 0.2)
+    monkeypatch.setattr(module, "_TICK", 0.05)
+    with ScriptedBroker() as broker:
+        connection = connected(broker, keep_alive_interval=3600.0)
+        assert connection.request(look_up)
+        broker.sessions[0].reply = lambda data: []  # type: ignore[method-assign]
+        with pytest.raises(ConnectionLost, match=r"silent for .* s after a PING"):
+            connection.request(look_up, 60.0)
+        assert connection.closed
+        connection.close()
+
+
+@pytest.mark.fault(5)
+def test_a_broker_that_answers_pings_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SUSPICION", 0.1)
+    monkeypatch.setattr(module, "PATIENCE", 30.0)
+    monkeypatch.setattr(module, "_TICK", 0.05)
+    with ScriptedBroker(only(T.LOOKUP)) as broker:
+        connection = connected(broker, keep_alive_interval=3600.0)
+        session = broker.sessions[0]
+        reply, received = session.reply, bytearray()
+
+        def listen(data: bytes) -> list[Event]:
+            received.extend(data)
+            return reply(data)
+
+        session.reply = listen  # type: ignore[method-assign]
+        asked = connection.request_async(look_up, 60.0)
+        wait_until(lambda: received.count(encode_command(commands.ping())) >= 3)
+        assert not asked.done()
+        assert not connection.closed
         connection.close()
 
 
