@@ -35,6 +35,9 @@ NO_TIMEOUT = 86_400.0
 # What the end leaves undone is told to callbacks, which may take so many seconds.
 _LAST_CALLBACKS = 2.0
 
+# Seconds that a sender waits for memory before the batches of all producers are sent.
+_PATIENCE = 0.05
+
 _HELD_PER_BLOCK = 400
 _HELD_PER_CALLBACK = 350
 
@@ -298,26 +301,34 @@ class MemoryBudget:
         Returns False if there was none, or `given_up()` became true meanwhile; whoever makes
         it true calls `wake`.
         """
-        if self.try_reserve(size):
-            return True
-        with self._freed:
-            hoarders = list(self._hoarders)
-        for hoarder in hoarders:
-            hoarder.hurry()
-        with self._freed:
-            while self._used and self._used + size > self.limit:
-                remaining = deadline - time.monotonic()
-                if remaining <= 0 or given_up():
-                    return False
-                low = max(min(self.limit - size, self.limit * 3 // 4), 0)
-                self._wake_at = max(self._wake_at, low)
-                self._waiting += 1
-                self._freed.wait(min(remaining, threading.TIMEOUT_MAX))
-                self._waiting -= 1
-                if not self._waiting:
-                    self._wake_at = -1
-            self._used += size
-            return True
+        hurried = False
+        while True:
+            with self._freed:
+                while self._used and self._used + size > self.limit:
+                    remaining = deadline - time.monotonic()
+                    if remaining <= 0 or given_up():
+                        return False
+                    if not self._wait(size, min(remaining, threading.TIMEOUT_MAX), hurried):
+                        break
+                else:
+                    self._used += size
+                    return True
+                hoarders = list(self._hoarders)
+            # Receipts alone may not do it: what is in the making has to go out.
+            hurried = True
+            for hoarder in hoarders:
+                hoarder.hurry()
+
+    def _wait(self, size: int, seconds: float, hurried: bool) -> bool:
+        """Wait for room; return False if others should be hurried that were not yet."""
+        low = max(min(self.limit - size, self.limit * 3 // 4), 0)
+        self._wake_at = max(self._wake_at, low)
+        self._waiting += 1
+        woken = self._freed.wait(seconds if hurried else min(seconds, _PATIENCE))
+        self._waiting -= 1
+        if not self._waiting:
+            self._wake_at = -1
+        return woken or hurried
 
     def release(self, size: int) -> None:
         """Give back reserved bytes; of a negative size, take more, room or not."""

@@ -215,3 +215,33 @@ def test_a_broker_that_takes_only_smaller_messages_now_is_an_error() -> None:
         with pytest.raises(MessageTooLarge, match="new broker, which takes 100"):
             producer.flush()
         assert len(broker.sessions) == 2
+
+
+@pytest.mark.fault(11, 12)
+@pytest.mark.parametrize("per_entry", [1, 7])
+def test_of_a_block_only_what_is_not_acknowledged_is_sent_again(per_entry: int) -> None:
+    with topic() as (script, context, _):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            if session.number < 3 and sent.sequence_id >= 300 * (session.number + 1):
+                session.drop()
+                return True
+            return False
+
+        script.on_send = on_send
+        producer = make(context)
+        payloads = [b"%d" % number for number in range(1500)]
+        assert producer.send_column(payloads, None, per_entry) == 1500
+        producer.close()
+        assert producer.counts.acknowledged == 1500
+        assert producer.last_sequence_id == 1499
+        stored: dict[int, bytes] = {}
+        for number in range(4):
+            sends = [sent for sent in script.sends if sent.session == number]
+            ids = [sent.sequence_id for sent in sends]
+            # Each life begins with the oldest that has no receipt, and leaves out nothing.
+            assert ids == list(range(ids[0], ids[-1] + 1, per_entry))
+            assert number == 0 or ids[0] <= 300 * number + per_entry
+            stored.update({sent.sequence_id: sent.payload for sent in sends})
+        assert list(stored) == list(range(0, 1500, per_entry))
+        assert context.budget.used == 0
