@@ -82,11 +82,14 @@ fn receipt_frame(data: &[u8], at: usize, limit: usize) -> Result<(usize, i64, [i
         id.signed()?;
     }
     // 2^64-1 and 0 are said where there is none.
-    let highest = if reader.has(0x20) { reader.signed()? } else { -1 };
+    let highest = match if reader.has(0x20) { reader.signed()? } else { -1 } {
+        -1 => sequence_id,
+        highest => highest.max(sequence_id),
+    };
     if !id.is_empty() || !reader.is_empty() {
         return Err(Unusual);
     }
-    Ok((end, producer, [sequence_id, highest.max(sequence_id), ledger, entry]))
+    Ok((end, producer, [sequence_id, highest, ledger, entry]))
 }
 
 /// What the command of a MESSAGE frame says, and what follows it.

@@ -279,36 +279,28 @@ def scan_receipts(data: bytes, at: int, limit: int) -> tuple[int, int, array[int
     id), ledger, entry. The producer is -1 where there is none.
     """
     found = array("q")
-    match, identity = _RECEIPT.match, b""
+    match, add, identity = _RECEIPT.match, found.extend, b""
+    last_ledger, ledger_id = b"", 0
     while (receipt := match(data, at)) is not None:
-        (
-            size,
-            command_size,
-            body_size,
-            producer,
-            sequence,
-            id_size,
-            message_id,
-            ledger,
-            entry,
-            top,
-        ) = receipt.groups()
+        size, command_size, body_size, producer, sequence, *rest = receipt.groups()
+        id_size, message_id, ledger, entry, top = rest
         end = receipt.end()
+        total = end - at
         # That the parts have the sizes which they say makes it the only way to read them.
-        if (size[0], command_size[0], body_size[0], id_size[0]) != (
-            end - at - 4,
-            end - at - 8,
-            end - at - 12,
-            len(message_id),
-        ):
+        if size[0] != total - 4 or command_size[0] != total - 8 or body_size[0] != total - 12:
             break
-        if size[0] > limit or (producer != identity and found) or len(producer) > 1 + _LARGEST:
+        if id_size[0] != len(message_id) or size[0] > limit:
+            break
+        if producer != identity and (found or len(producer) > 1 + _LARGEST):
             break
         identity = producer
-        sequence_id = _signed(sequence)
+        highest = sequence_id = _signed(sequence)
         # 2^64-1 and 0 are said where there is none.
-        highest = sequence_id if top is None else max(_signed(top), sequence_id)
-        found.extend((sequence_id, highest, _signed(ledger), _signed(entry)))
+        if top is not None and top != _NONE:
+            highest = max(_signed(top), sequence_id)
+        if ledger != last_ledger:
+            last_ledger, ledger_id = ledger, _signed(ledger)
+        add((sequence_id, highest, ledger_id, _signed(entry)))
         at = end
     return at, NUMBERS[identity[1:]] if found else -1, found
 
@@ -322,5 +314,6 @@ def _signed(digits: bytes) -> int:
     return value
 
 
+_NONE = b"\xff" * 9 + b"\x01"
 _MAX_LONG = 2**63 - 1
 _UNSIGNED = 2**64 - 1

@@ -119,6 +119,36 @@ def test_what_is_no_usual_receipt_is_not_found(impl: Implementation) -> None:
     assert impl.scan_receipts(usual + entry(0, b""), 0, LIMIT)[:2] == (len(usual), 1)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_receipts_of_any_bytes_are_what_protobuf_reads(impl: Implementation, seed: int) -> None:
+    rng = random.Random(seed)
+    numbers = [0, 1, 127, 128, 2**40, 2**63, 2**64 - 1]
+    taken = 0
+    for _ in range(3000):
+        choice = [rng.choice(numbers) for _ in range(4)]
+        partition = rng.choice([-1, 0, 3])
+        data = bytearray(receipt(rng.choice([1, 300]), *choice, partition=partition))
+        for _ in range(rng.choice([0, 1, 2])):
+            data[rng.randrange(13, len(data))] = rng.choice(b"\0\1\x7f\x80\xff\x08\x10\x18\x1a\x20")
+        end, producer_id, found = impl.scan_receipts(bytes(data), 0, LIMIT)
+        if end:
+            taken += 1
+            command = pb.BaseCommand.FromString(bytes(data[8:]))
+            read = command.send_receipt
+            signed = [
+                number - 2**64 if number > 2**63 - 1 else number
+                for number in (
+                    read.sequence_id,
+                    read.highest_sequence_id,
+                    read.message_id.ledgerId,
+                    read.message_id.entryId,
+                )
+            ]
+            signed[1] = signed[0] if signed[1] == -1 else max(signed[:2])
+            assert (end, producer_id, list(found)) == (len(data), read.producer_id, signed)
+    assert taken > 1000
+
+
 @pytest.mark.parametrize("name", golden.names())
 def test_recorded_conversations_are_scanned(impl: Implementation, name: str) -> None:
     for connection in golden.manifest(name)["connections"]:
