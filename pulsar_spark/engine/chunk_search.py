@@ -61,8 +61,8 @@ class ChunkSearch:
         error = IncompleteMessage(
             f"a message in {chunk.chunks} chunks ends here, and the topic does not hold all of "
             "them",
-            "Chunks were deleted (by retention, time to live or compaction) or never stored. Set "
-            "failOnDataLoss=false to leave such messages out.",
+            "Chunks were deleted (by retention, time to live or compaction) or never stored. "
+            "Spark leaves such messages out with failOnDataLoss=false, a reader can seek past one.",
             topic=self._topic,
             message_id=f"{chunk.ledger_id}:{chunk.entry_id}",
         )

@@ -135,15 +135,15 @@ class Probe:
         ]
 
     def _at(self, topic: str, position: Position) -> OperationFactory[FoundEntry | None]:
-        patience = _Patience()
+        patience = _EntryWait()
         return _retried(lambda deadline: self._at_operation(topic, position, deadline, patience))
 
     def _from_time(self, topic: str, time: int) -> OperationFactory[FoundEntry | None]:
-        patience = _Patience()
+        patience = _EntryWait()
         return _retried(lambda deadline: self._from_time_operation(topic, time, deadline, patience))
 
     def _ledger_end(self, topic: str, ledger_id: int) -> OperationFactory[LedgerEnd | None]:
-        patience = _Patience()
+        patience = _EntryWait()
         return _retried(
             lambda deadline: self._ledger_end_operation(topic, ledger_id, deadline, patience)
         )
@@ -161,7 +161,7 @@ class Probe:
             return int(answer.msgBacklog)
 
     def _at_operation(
-        self, topic: str, position: Position, deadline: Deadline, patience: _Patience
+        self, topic: str, position: Position, deadline: Deadline, patience: _EntryWait
     ) -> Operation[FoundEntry | None]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
         entries = _Entries()
@@ -170,7 +170,7 @@ class Probe:
             return (yield from _first_entry(session, entries, position, deadline, patience))
 
     def _ledger_end_operation(
-        self, topic: str, ledger_id: int, deadline: Deadline, patience: _Patience
+        self, topic: str, ledger_id: int, deadline: Deadline, patience: _EntryWait
     ) -> Operation[LedgerEnd | None]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
         behind = Position(ledger_id, _MAX_ENTRY_ID)
@@ -186,7 +186,7 @@ class Probe:
         return LedgerEnd(done.entry_id, None if found is None else found.start)
 
     def _from_time_operation(
-        self, topic: str, time: int, deadline: Deadline, patience: _Patience
+        self, topic: str, time: int, deadline: Deadline, patience: _EntryWait
     ) -> Operation[FoundEntry | None]:
         connection = yield from self._lookup.connection_operation(topic, deadline)
         subscription = _asking(topic, EARLIEST_POSITION)
@@ -219,7 +219,7 @@ def _retried(attempt: OperationFactory[T]) -> OperationFactory[T]:
     return lambda deadline: retrying(attempt, deadline)
 
 
-class _Patience:
+class _EntryWait:
     """Seconds to wait for an entry, over all attempts at one question: some storage is slow."""
 
     __slots__ = ("seconds",)
@@ -333,7 +333,7 @@ def _first_entry(
     entries: _Entries,
     position: Position,
     deadline: Deadline,
-    patience: _Patience,
+    patience: _EntryWait,
 ) -> Operation[FoundEntry | None]:
     """Return an operation for the first entry of a subscription that reaches beyond `position`.
 

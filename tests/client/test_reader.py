@@ -10,7 +10,13 @@ import pytest
 
 from pulsar_spark.client import Message, MessageId, PulsarClient, PulsarReader
 from pulsar_spark.client.reader import PartitionSource, _Merged
-from pulsar_spark.errors import ClosedError, CorruptMessage, OperationTimeout, OptionError
+from pulsar_spark.errors import (
+    ClosedError,
+    CorruptMessage,
+    IncompleteMessage,
+    OperationTimeout,
+    OptionError,
+)
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch
 from pulsar_spark.testing import EmbeddedBroker
@@ -280,3 +286,21 @@ def test_closing_many_partitions_waits_once_for_a_silent_broker() -> None:
             # Not a second for each.
             assert time.monotonic() - started < 15
             wait_until(lambda: silent.hits == 30)
+
+
+@pytest.mark.fault(39, 100)
+def test_a_message_that_is_not_whole_is_an_error_that_seek_leads_past(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    chunk = stored_entry(
+        b"end", uuid="u", chunk_id=1, num_chunks_from_msg=2, total_chunk_msg_size=9
+    )
+    bad = broker.append(topic, chunk)
+    add_batch(broker, topic, [b"behind"])
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        for _ in range(2):
+            with pytest.raises(IncompleteMessage) as caught:
+                reader.read_next(5000)
+            assert caught.value.message_id == f"{bad.ledger_id}:{bad.entry_id}"
+        reader.seek(MessageId(-1, bad.ledger_id, bad.entry_id, -1))
+        assert reader.read_next(5000).data() == b"behind"
