@@ -434,7 +434,6 @@ def test_planning_leaves_nothing_behind(broker: EmbeddedBroker) -> None:
     assert durable == []
 
 
-@pytest.mark.slow
 @pytest.mark.fault(65)
 def test_a_thousand_partitions_are_planned_within_seconds(broker: EmbeddedBroker) -> None:
     broker.create_topic("t", 1000)

@@ -186,7 +186,6 @@ def test_calls_work_on_the_brokers_own_thread(broker: EmbeddedBroker, client: Wi
     assert broker.topics() == ["persistent://public/default/made"]
 
 
-@pytest.mark.slow
 def test_a_thousand_partitions_are_planned_within_seconds(
     broker: EmbeddedBroker, client: WireClient
 ) -> None:
