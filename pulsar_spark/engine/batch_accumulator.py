@@ -110,31 +110,17 @@ class BatchAccumulator:
     ) -> None:
         """Add one message; the batch is sent if it is full then."""
         with self._my_turn():
-            if solo is not None or not self._batching:
-                self._flush()
-                self._send_entry(single_entry(message, callback, solo), 0)
-                return
-            size = message_size(message)
-            if self._count and not self._takes(message, size):
-                self._flush()
-            self._reserve(_held_by(message, size, callback))
-            self._become_mixed()
-            self._mixed.append(message)
-            if callback is not None:
-                self._callbacks += [None] * (self._count - len(self._callbacks))
-                self._callbacks.append(callback)
-            self._count += 1
-            self._size += size
-            self._flush_if_full()
+            self._add(message, callback, solo)
 
     def add_all(self, messages: Sequence[tuple[MessageFields, Solo | None]]) -> None:
         """Add messages; raises FailedAt with the one that was being added."""
         at = 0
         try:
             if self._batching:
-                for message, solo in messages:
-                    self.add(message, None, solo)
-                    at += 1
+                with self._my_turn():
+                    for message, solo in messages:
+                        self._add(message, None, solo)
+                        at += 1
                 return
             while at < len(messages):
                 if messages[at][1] is not None:
@@ -247,6 +233,26 @@ class BatchAccumulator:
             self._turn.release()
 
     # --- filling ------------------------------------------------------------------------------
+
+    def _add(
+        self, message: MessageFields, callback: MessageCallback | None, solo: Solo | None
+    ) -> None:
+        if solo is not None or not self._batching:
+            self._flush()
+            self._send_entry(single_entry(message, callback, solo), 0)
+            return
+        size = message_size(message)
+        if self._count and not self._takes(message, size):
+            self._flush()
+        self._reserve(_held_by(message, size, callback))
+        self._become_mixed()
+        self._mixed.append(message)
+        if callback is not None:
+            self._callbacks += [None] * (self._count - len(self._callbacks))
+            self._callbacks.append(callback)
+        self._count += 1
+        self._size += size
+        self._flush_if_full()
 
     def _reserve(self, size: int) -> None:
         if not self._budget.try_reserve(size):

@@ -15,7 +15,6 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate
 from operator import add, sub
 from struct import Struct
@@ -33,7 +32,7 @@ from pulsar_spark.protocol.chunks import split_message
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.compression import Codecs
 from pulsar_spark.protocol.frames import MAGIC_CHECKSUM, encode_payload_command
-from pulsar_spark.protocol.single_metadata import encode_number, number_runs
+from pulsar_spark.protocol.single_metadata import encode_number, number_runs, property_name, sized
 
 Compress = Callable[[int, Buffer], Buffer]
 """Compresses a whole payload by the codec of a number."""
@@ -399,7 +398,7 @@ def encode_messages(
     behind_id = b"\x18" + encode_number(publish_time)
     version = b""
     if limits.schema_version:
-        version = b"\x82\x01" + _sized(limits.schema_version)
+        version = b"\x82\x01" + sized(limits.schema_version)
     producer = b"\x08" + encode_number(limits.producer_id) + b"\x10"
     frames: list[Buffer] = []
     ends = array("q")
@@ -443,29 +442,20 @@ def _fields(message: MessageFields) -> tuple[bytes, bytes]:
         raise ValueError("the event time is out of range")
     if message.properties:
         before = b"".join(
-            b"\x22" + _sized(_property_name(name) + b"\x12" + _sized(value.encode()))
+            b"\x22" + sized(property_name(name) + b"\x12" + sized(value.encode()))
             for name, value in message.properties
         )
     if message.key is not None:
-        before += b"\x32" + _sized(message.key.encode())
+        before += b"\x32" + sized(message.key.encode())
         if message.key_is_base64:
             behind = b"\x88\x01\x01"
     if message.ordering_key is not None:
-        behind += b"\x92\x01" + _sized(message.ordering_key)
+        behind += b"\x92\x01" + sized(message.ordering_key)
     if message.payload is None:
         behind += b"\xc8\x01\x01"
     if message.null_key:
         behind += b"\xf0\x01\x01"
     return before, behind
-
-
-@lru_cache(1024)
-def _property_name(name: str) -> bytes:
-    return b"\x0a" + _sized(name.encode())
-
-
-def _sized(data: bytes) -> bytes:
-    return encode_number(len(data)) + data
 
 
 # --- one entry ----------------------------------------------------------------------------

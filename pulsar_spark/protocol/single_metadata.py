@@ -178,9 +178,9 @@ def encode_metadata(
     data = b""
     try:
         if properties:
-            data = b"".join(b"\x0a" + _sized(_pair(*pair)) for pair in properties)
+            data = b"".join(b"\x0a" + sized(_pair(*pair)) for pair in properties)
         if key is not None:
-            data += b"\x12" + _sized(key.encode())
+            data += b"\x12" + sized(key.encode())
     except UnicodeEncodeError:
         raise InvalidRow("a key or property holds half of a surrogate pair") from None
     data += b"\x18" + encode_number(0 if payload is None else len(payload))
@@ -189,7 +189,7 @@ def encode_metadata(
     if key_is_base64 and key is not None:
         data += b"\x30\x01"
     if ordering_key is not None:
-        data += b"\x3a" + _sized(ordering_key)
+        data += b"\x3a" + sized(ordering_key)
     data += b"\x40" + encode_number(sequence_id)
     if payload is None:
         data += b"\x48\x01"
@@ -199,8 +199,16 @@ def encode_metadata(
 
 
 def _pair(name: str, value: str) -> bytes:
-    return b"\x0a" + _sized(name.encode()) + b"\x12" + _sized(value.encode())
+    return property_name(name) + b"\x12" + sized(value.encode())
 
 
-def _sized(data: bytes) -> bytes:
-    return encode_number(len(data)) + data
+@lru_cache(1024)
+def property_name(name: str) -> bytes:
+    """Return the first field of a KeyValue; raises UnicodeEncodeError."""
+    return b"\x0a" + sized(name.encode())
+
+
+def sized(data: bytes) -> bytes:
+    """Return bytes behind their number, as protobuf writes them."""
+    size = len(data)
+    return (_FINAL[size] if size < 128 else encode_number(size)) + data

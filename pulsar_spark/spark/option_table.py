@@ -419,7 +419,10 @@ OPTIONS: tuple[Option, ...] = (
         shown_default="the broker names them",
     ),
     _producer(
-        "sendTimeoutMs", _MILLIS, "How long a message may wait for its receipt.", default="30000"
+        "sendTimeoutMs",
+        _MILLIS,
+        "How long messages may wait for receipts while none comes; the task fails then.",
+        default="30000",
     ),
     _producer(
         "maxPendingMessages",
