@@ -198,6 +198,16 @@ def test_the_protocol_loads_neither_spark_nor_arrow_nor_sockets_of_ours() -> Non
     assert not {"pyarrow", "pyspark", "asyncio", "ssl", "pulsar_spark.engine"} & set(loaded)
 
 
+def test_the_broker_in_memory_loads_neither_spark_nor_arrow() -> None:
+    script = """
+import sys
+from pulsar_spark.testing import EmbeddedBroker
+with EmbeddedBroker():
+    print(*sys.modules)
+"""
+    assert not {"pyarrow", "pyspark", "pulsar_spark.engine"} & set(run_python(script).split())
+
+
 def test_the_module_that_spark_discovers_is_cheap() -> None:
     """Spark imports it in every session and every Python worker, Pulsar or not."""
     if not (ROOT / "pyspark_pulsar.py").exists():

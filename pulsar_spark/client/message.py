@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pulsar_spark.client.schemas import Schema
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import as_text
+from pulsar_spark.protocol.validation import as_text
 
 AnyMetadata = pb.MessageMetadata | pb.SingleMessageMetadata
 

@@ -231,11 +231,6 @@ def _corrupt_metadata(batch: UnpackedBatch, index: int, why: str) -> CorruptBatc
     return CorruptBatch(f"the metadata of message {index} of {batch.count} {why}")
 
 
-def as_text(text: str | bytes) -> str:
-    """Return a text field of a message; protobuf hands out bytes where it is not UTF-8."""
-    return text if isinstance(text, str) else text.decode("utf-8", "replace")
-
-
 def message_key(metadata: pb.SingleMessageMetadata | pb.MessageMetadata) -> bytes | None:
     """Return the key of a message as bytes: UTF-8 of a string key, or what the base64 holds.
 

@@ -20,15 +20,13 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import lz4.block
-from google.protobuf.message import Message
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from pulsar_spark.errors import DecompressionError, LocalProtocolError, UnsupportedCodec
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
+from pulsar_spark.protocol.validation import hidden_number
 
 _COMPRESSION_FIELD = 8  # of MessageMetadata
-_VARINT = 0  # the wire type of numbers
 
 # ZLIB is decompressed in pieces of this many bytes, so that little is held beside the output.
 _PIECE = 256 * 1024
@@ -118,20 +116,6 @@ def codec_of(metadata: pb.MessageMetadata) -> int:
     """
     hidden = hidden_number(metadata, _COMPRESSION_FIELD)
     return metadata.compression if hidden is None else hidden
-
-
-def hidden_number(message: Message, field: int) -> int | None:
-    """Return the last value of an enum's field that protobuf hides, as it does not know it.
-
-    None if there is none. A field of another wire type is another field, and means nothing.
-    """
-    found: int | None = None
-    unknown = UnknownFieldSet(message)
-    for index in range(len(unknown)):
-        entry = unknown[index]
-        if entry.field_number == field and entry.wire_type == _VARINT:
-            found = int(entry.data)
-    return found
 
 
 def _wrong_size(codec: int, declared: int, actual: int | None = None) -> DecompressionError:

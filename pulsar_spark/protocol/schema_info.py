@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from pulsar_spark.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.compression import hidden_number
+from pulsar_spark.protocol.validation import hidden_number
 
 _TYPE_FIELD = 4  # of Schema
 _SIZE = Struct(">I")

@@ -1,9 +1,10 @@
-"""What a received command must say beyond being well-formed protobuf.
+"""What a command or message must say beyond being well-formed protobuf.
 
 Numbers on the wire have more room than Pulsar's own: ids are unsigned there and Java's signed
 `long` in truth, of which only -1 has a meaning below zero. And protobuf hands out bytes where a
-string is not UTF-8. Both are refused here, once, before any field is used. Texts of errors and
-lists of topics are left to those who read them: a part that makes no sense spoils no other.
+string is not UTF-8. Of commands both are refused here, once, before any field is used. Texts of
+errors, lists of topics, and what producers wrote into messages are left to those who read them: a
+part that makes no sense spoils no other.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from pulsar_spark.errors import RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import BODY_FIELDS
 
 _T = pb.BaseCommand
+_VARINT = 0  # the wire type of numbers
 _MAX_LONG = 2**63 - 1
 _NONE = 2**64 - 1  # -1, which says that there is no such message
 
@@ -61,6 +64,25 @@ def check_id(message_id: pb.MessageIdData, *, is_stored: bool = False) -> None:
             raise RemoteProtocolError(
                 f"{message_id.ledgerId}:{message_id.entryId} cannot be where a message is stored"
             )
+
+
+def as_text(text: str | bytes) -> str:
+    """Return a text field of a message; protobuf hands out bytes where it is not UTF-8."""
+    return text if isinstance(text, str) else text.decode("utf-8", "replace")
+
+
+def hidden_number(message: Message, field: int) -> int | None:
+    """Return the last value of an enum's field that protobuf hides, as it does not know it.
+
+    None if there is none. A field of another wire type is another field, and means nothing.
+    """
+    found: int | None = None
+    unknown = UnknownFieldSet(message)
+    for index in range(len(unknown)):
+        entry = unknown[index]
+        if entry.field_number == field and entry.wire_type == _VARINT:
+            found = int(entry.data)
+    return found
 
 
 def _check_text(message: Message, kind: int) -> None:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.protocol.batches import UnpackedBatch, as_text
+from pulsar_spark.protocol.batches import UnpackedBatch
 from pulsar_spark.protocol.message_id import MessageId, id_tails
+from pulsar_spark.protocol.validation import as_text
 from pulsar_spark.schema import column_names as names
 from pulsar_spark.schema.arrow_arrays import binaries, integers, make, repeated, strings
 from pulsar_spark.schema.runs import Runs
