@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain, repeat
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 from pulsar_spark.protocol.batches import UnpackedBatch
@@ -214,25 +215,37 @@ class Rows:
     def _add_extras(self, batch: UnpackedBatch, indexes: range) -> None:
         if not batch.has_extras:
             return
-        found: dict[int, Mapping[bytes, bytes]] = {}
         offset = self.rows - indexes.start
         extras = batch.extras(indexes)
         if self._wants_properties:
-            for index, metadata in extras.items():
-                if metadata.properties:
-                    found[offset + index] = as_map(
-                        (_utf8(pair.key), _utf8(pair.value)) for pair in metadata.properties
-                    )
-        for row, pairs in found.items():
-            self._add_properties(row, pairs)
+            self._add_texts(
+                {
+                    offset + index: {pair.key: pair.value for pair in metadata.properties}
+                    for index, metadata in extras.items()
+                }
+            )
         for index, metadata in extras.items():
             if 0 < metadata.event_time <= _LAST_MILLIS:
                 self.events[offset + index] = metadata.event_time * 1000
             if metadata.HasField("ordering_key"):
                 self.ordering_keys[offset + index] = metadata.ordering_key
 
+    def _add_texts(self, properties: Mapping[int, Mapping[str, str]]) -> None:
+        try:
+            keys = list(map(str.encode, chain.from_iterable(properties.values())))
+            values = list(
+                map(str.encode, chain.from_iterable(map(_values_of, properties.values())))
+            )
+        except TypeError:
+            # Protobuf hands out bytes where a string is not UTF-8.
+            raise UnusualFrame from None
+        self.property_counts.update(zip(properties, map(len, properties.values()), strict=True))
+        self.property_keys += keys
+        self.property_values += values
+
 
 _ALONE = (1, -1, 0)
+_values_of = methodcaller("values")
 
 
 def _id_tail(partition: int) -> bytes:
@@ -272,13 +285,6 @@ def _from_base64(key: bytes) -> bytes:
         return base64.b64decode(key, validate=True)
     except binascii.Error:
         raise UnusualFrame from None
-
-
-def _utf8(text: str | bytes) -> bytes:
-    # Protobuf hands out bytes where a string is not UTF-8.
-    if isinstance(text, bytes):
-        raise UnusualFrame
-    return text.encode()
 
 
 def as_map(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
