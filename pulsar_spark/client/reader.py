@@ -237,6 +237,8 @@ class PulsarReader:
         self._budget = budget
         self._inclusive = inclusive
         self._on_close = on_close
+        self._lock = threading.Lock()
+        # Guarded by _lock, and with it which source is the last one.
         self._closed = False
         self._listener: threading.Thread | None = None
         # What was the last message of each partition when it was last asked for.
@@ -273,8 +275,7 @@ class PulsarReader:
         seconds = None if timeout_millis is None else timeout_millis / 1000
         deadline = Deadline(seconds)
         while True:
-            if self._closed:
-                raise ClosedError("the reader is closed", topic=self._topic)
+            self._check_open()
             message = self._source.next(min(deadline.remaining(), _SLICE))
             if message is not None:
                 found = message.message_id().unwrap()
@@ -287,8 +288,7 @@ class PulsarReader:
 
     def has_message_available(self) -> bool:
         """Whether the topic has a message now that `read_next` has not given out yet."""
-        if self._closed:
-            raise ClosedError("the reader is closed", topic=self._topic)
+        self._check_open()
         if not self._is_behind():
             # What was last before has been read: only the broker knows of more.
             self._ends = self._last_ids()
@@ -300,8 +300,7 @@ class PulsarReader:
         The message itself comes too if the reader was made with `start_message_id_inclusive`.
         The broker finds a time as if times were ordered.
         """
-        if self._closed:
-            raise ClosedError("the reader is closed", topic=self._topic)
+        self._check_open()
         if isinstance(messageid, MessageId):
             positions = self._resolve(messageid)
         elif isinstance(messageid, int):
@@ -311,15 +310,23 @@ class PulsarReader:
         self._source.close()
         self._positions = positions
         self._ends = {}
-        self._source = self._open()
+        source = self._open()
+        with self._lock:
+            self._source, closed = source, self._closed
+        if closed:
+            # By another thread, which knew of the old one only.
+            source.close()
+            self._check_open()
 
     def close(self) -> None:
         """Stop reading. May be called twice."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            source = self._source
         self._on_close(self)
-        self._source.close()
+        source.close()
         if self._listener not in (None, threading.current_thread()):
             assert self._listener is not None
             self._listener.join(2 * _SLICE + 1.0)
@@ -346,6 +353,10 @@ class PulsarReader:
                 listener(self, message)
             except Exception:
                 logger.exception("the listener of %s failed", self._topic)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the reader is closed", topic=self._topic)
 
     # --- positions ----------------------------------------------------------------------------
 

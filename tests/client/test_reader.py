@@ -304,3 +304,31 @@ def test_a_message_that_is_not_whole_is_an_error_that_seek_leads_past(
             assert caught.value.message_id == f"{bad.ledger_id}:{bad.entry_id}"
         reader.seek(MessageId(-1, bad.ledger_id, bad.entry_id, -1))
         assert reader.read_next(5000).data() == b"behind"
+
+
+@pytest.mark.fault(68)
+@pytest.mark.parametrize("partitions", [0, 3])
+def test_closing_while_it_seeks_leaves_nothing_behind(
+    broker: EmbeddedBroker,
+    client: PulsarClient,
+    monkeypatch: pytest.MonkeyPatch,
+    partitions: int,
+) -> None:
+    topic = broker.create_topic(f"seeking-{partitions}", partitions)
+    reader = client.create_reader(topic, MessageId.earliest)
+    again = PulsarReader._open
+
+    def closing(one: PulsarReader) -> PartitionSource | _Merged:
+        closer = threading.Thread(target=one.close)
+        closer.start()
+        closer.join()
+        return again(one)
+
+    monkeypatch.setattr(PulsarReader, "_open", closing)
+    share = client._receiver_budget.share
+    with pytest.raises(ClosedError):
+        reader.seek(MessageId.earliest)
+    names = client.get_topic_partitions(topic)
+    wait_until(lambda: not any(broker.subscriptions(name) for name in names))
+    assert client._receiver_budget.share >= share
+    wait_until(lambda: not any("seeking" in thread.name for thread in threading.enumerate()))
