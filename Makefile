@@ -57,7 +57,8 @@ lint: $(READY) ## check style, types and generated code
 	$(RUN) -m ruff format --check $(CHECKED)
 	$(RUN) -m mypy $(CHECKED)
 	$(RUN) -m tools.generate_proto --check
-	@if command -v cargo > /dev/null; then cd native && cargo fmt --check && \
+	@if cargo clippy --version > /dev/null 2>&1 && cargo fmt --version > /dev/null 2>&1; then \
+		cd native && cargo fmt --check && \
 		cargo clippy --quiet --locked --all-targets --features python -- -D warnings; fi
 
 format: $(READY) ## put the code into shape

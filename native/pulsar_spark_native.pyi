@@ -2,10 +2,21 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
+__all__ = [
+    "CONTRACT",
+    "BlockDecoder",
+    "Columns",
+    "Progress",
+    "SendEncoder",
+    "__version__",
+    "scan_messages",
+    "scan_receipts",
+]
+
 CONTRACT: int
 __version__: str
 
-Buffer = bytes | bytearray | memoryview
+_Buffer = bytes | bytearray | memoryview
 _Binary = tuple[bytes | None, bytes, bytes, int]
 _Fixed = tuple[bytes | None, bytes, int]
 _Maps = tuple[bytes, _Binary, _Binary]
@@ -18,10 +29,11 @@ class Progress(NamedTuple):
 
 def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int]: ...
 def scan_receipts(data: bytes, at: int, limit: int) -> tuple[int, int, array[int]]: ...
+
 @final
 class BlockDecoder:
     def __new__(
-        cls, options: Any, decompress: Callable[[int, Buffer, int, int], Buffer]
+        cls, options: Any, decompress: Callable[[int, _Buffer, int, int], _Buffer]
     ) -> BlockDecoder: ...
     @property
     def rows(self) -> int: ...
@@ -42,7 +54,7 @@ class SendEncoder:
         producer_name: str,
         schema_version: bytes,
         compression: int,
-        compress: Callable[[int, Buffer], Buffer],
+        compress: Callable[[int, _Buffer], _Buffer],
     ) -> SendEncoder: ...
     @property
     def compression(self) -> int: ...

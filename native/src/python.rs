@@ -5,7 +5,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use pyo3::exceptions::{PyException, PyIndexError, PyOverflowError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{IntoPyDict, PyBytes, PyList, PyTuple};
 
 use crate::columns::{Binary, Fixed, Maps, Rows, Span};
 use crate::decode::{self, Options, Place};
@@ -49,7 +49,8 @@ fn progress_type(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     let found = PROGRESS.get_or_try_init(py, || {
         let make = py.import("collections")?.getattr("namedtuple")?;
         let fields = ["at", "status", "messages", "position"];
-        PyResult::Ok(make.call1(("Progress", fields))?.unbind())
+        let options = [("module", "pulsar_spark_native")].into_py_dict(py)?;
+        PyResult::Ok(make.call(("Progress", fields), Some(&options))?.unbind())
     })?;
     Ok(found.bind(py))
 }
@@ -537,6 +538,7 @@ fn integers<'py, T: Bytes>(py: Python<'py>, numbers: &[T]) -> PyResult<Bound<'py
 #[pymodule]
 fn pulsar_spark_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CONTRACT", CONTRACT)?;
+    module.add("Progress", progress_type(module.py())?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<BlockDecoder>()?;
     module.add_class::<Columns>()?;
