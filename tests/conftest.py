@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 
-_BROKER_FIXTURES = {"real_broker", "start_real_broker"}
+_BROKER_FIXTURES = {"_distribution", "real_broker", "start_real_broker"}
 _SHARED_PROCESS = "spark and the real broker"
 
 # Examples share the machine with brokers and JVMs: a slow one is no sign of a fault.

@@ -9,6 +9,7 @@ import argparse
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -161,6 +162,7 @@ def _rows(decorator: ast.expr) -> Iterator[int]:
                 yield argument.value
 
 
+@cache
 def marked_tests() -> dict[int, list[str]]:
     """Return, for each row, the tests that carry its number."""
     found: dict[int, list[str]] = {}

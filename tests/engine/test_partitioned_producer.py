@@ -466,6 +466,8 @@ def test_a_row_with_fields_that_cannot_be_sent_is_named() -> None:
             if not batching:
                 with pytest.raises(MessageTooLarge, match="row 130"):
                     writer.write(MessageColumns(payloads, event_times=times, first_row=100))
+                # Written, and received a little later.
+                script.wait_for(lambda: len(payloads_of(script)) >= 30)
                 assert len(payloads_of(script)) == 30
             bad = [{"a": "\ud800"} if number == 7 else {"a": "b"} for number in range(50)]
             columns = MessageColumns([b""] * 50, properties=bad, first_row=100)

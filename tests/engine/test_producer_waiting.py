@@ -169,6 +169,7 @@ def test_a_batch_that_is_due_is_sent_by_the_receipt_that_makes_room() -> None:
         writer.send(MessageFields(b"2"), results)
         writer.send(MessageFields(b"3"), results)
         wait_until(lambda: not writer._timers)
+        wait_until(lambda: held)
         assert payloads_of(script) == [b"1"]
         script.acknowledge(*held[0])
         wait_until(lambda: len(results.ids) == 3)
