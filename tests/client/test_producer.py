@@ -21,6 +21,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from tests.engine.producing import NO_ID, TopicScript, refuse
 from tests.engine.scripted_broker import ScriptedBroker
+from tests.support.waiting import finish, wait_until
 
 
 class Told:
@@ -265,3 +266,23 @@ def test_a_producer_goes_on_after_a_message_whose_time_was_up(
     producer.flush()
     producer.close()
     assert told.results == [Result.Timeout, Result.Ok]
+
+
+@pytest.mark.fault(104)
+def test_shutdown_does_not_wait_behind_a_sender_that_waits_for_room(
+    script: TopicScript, client: PulsarClient
+) -> None:
+    script.on_send = lambda session, sent: True
+    producer = client.create_producer(
+        "t", send_timeout_millis=60_000, max_pending_messages=1, block_if_queue_full=True
+    )
+    told = Told()
+    producer.send_async(b"1", told)
+    sender = threading.Thread(target=producer.send_async, args=(b"2", told), daemon=True)
+    sender.start()
+    (own,) = producer._writer.producers
+    wait_until(own._order.locked)
+    leaving = threading.Thread(target=client.shutdown, daemon=True)
+    leaving.start()
+    finish(leaving, sender, seconds=20)
+    wait_until(lambda: told.results == [Result.AlreadyClosed] * 2)

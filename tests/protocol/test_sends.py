@@ -471,3 +471,10 @@ def test_small_messages_before_a_large_one_make_a_block() -> None:
     assert block_of(payloads, None, 1, 0, 2000)[0] == 100
     assert block_of(payloads, None, 1, 100, 2000)[0] == 101
     assert block_of(payloads, None, 1, 101, 2000)[0] == 201
+
+
+@pytest.mark.fault(106)
+def test_a_chunk_is_no_view_that_keeps_the_whole_message() -> None:
+    for send in encode_entry(message(bytes(5000)), 7, limits(chunking=True), NOW):
+        assert all(isinstance(buffer, bytes) for buffer in send.buffers)
+        assert sum(map(len, send.buffers)) < 1100
