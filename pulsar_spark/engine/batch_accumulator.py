@@ -153,13 +153,15 @@ class BatchAccumulator:
         with self._my_turn():
             if not self._batching:
                 return self.producer.send_column(payloads, keys, 1, start)
+            if not self.producer.max_payload:
+                self.producer.open()
             if self._mixed or (self._count and (keys is None) != (self._keys is None)):
                 self._flush()
             most = self._max_messages
             stop = start + (len(payloads) - start) // most * most
             if self._count or one_batch or stop - start <= most:
                 return self._extend_batch(payloads, keys, start)
-            if self._largest(payloads, keys, start, stop) > self._max_bytes:
+            if self._largest(payloads, keys, start, stop) > self._bound:
                 return self._extend_batch(payloads, keys, start)
             return self.producer.send_column(payloads[:stop], keys, most, start)
 
@@ -261,6 +263,14 @@ class BatchAccumulator:
             self.producer.reserve(size)
         self._held += size
 
+    @property
+    def _bound(self) -> int:
+        """Bytes of a batch of a column: no more than the broker takes in any case.
+
+        So what is too large is a message that fills a batch alone, and known by its place.
+        """
+        return min(self._max_bytes, self.producer.max_payload or self._max_bytes)
+
     def _takes(self, message: MessageFields, size: int) -> bool:
         if self._size + size > self._max_bytes:
             return False
@@ -279,7 +289,7 @@ class BatchAccumulator:
             self._payloads, self._keys = [], None
 
     def _is_full(self, messages: int, size: int) -> bool:
-        return self._count + messages >= self._max_messages or self._size + size >= self._max_bytes
+        return self._count + messages >= self._max_messages or self._size + size >= self._bound
 
     def _flush_if_full(self) -> None:
         if self._is_full(0, 0):
@@ -293,7 +303,7 @@ class BatchAccumulator:
         size = sum(map(len, payloads[start:stop])) + _OVERHEAD * (stop - start)
         if keys is not None:
             size += sum(map(len, keys[start:stop]))
-        room = self._max_bytes - self._size
+        room = self._bound - self._size
         if size <= room:
             return stop, size
         taken = 0

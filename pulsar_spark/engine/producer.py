@@ -270,13 +270,16 @@ class Producer:
         large; if it is the one at `start`, raises MessageTooLarge. `keys` are string keys in
         UTF-8.
         """
+        at = start
         with self._my_turn():
-            while start < len(payloads):
-                following = self._send_block(payloads, keys, per_entry, start)
-                if following == start:
-                    return start
-                start = following
-            return start
+            while at < len(payloads):
+                try:
+                    at = self._send_block(payloads, keys, per_entry, at)
+                except MessageTooLarge:
+                    if at == start:
+                        raise
+                    break
+        return at
 
     def send_messages(self, messages: Sequence[MessageFields], start: int = 0) -> int:
         """Send messages with fields, each without a batch, as `send_column` does a column.

@@ -479,3 +479,23 @@ def test_a_row_with_fields_that_cannot_be_sent_is_named() -> None:
                 with pytest.raises(InvalidRow, match="row 107"):
                     writer.write(columns)
             writer.abort()
+
+
+@pytest.mark.fault(86)
+@pytest.mark.parametrize("partitions", [0, 2])
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("batching", [False, True])
+def test_the_row_of_a_column_that_is_too_large_is_named_wherever_it_is(
+    partitions: int, keyed: bool, batching: bool
+) -> None:
+    payloads = [b"%d" % number for number in range(100)]
+    payloads[70] = bytes(5000)
+    keys = [f"key-{number}" for number in range(100)] if keyed else None
+    script = TopicScript(partitions=partitions, max_message_size=1000)
+    with topic(script) as (_, context, _):
+        # The options would allow for larger batches than the broker does.
+        writer = PartitionedProducer(context, "t", options(batching_enabled=batching))
+        writer.write(MessageColumns([b"before"] * 3, keys=["a", "b", "c"] if keyed else None))
+        with pytest.raises(MessageTooLarge, match="row 170:"):
+            writer.write(MessageColumns(payloads, keys=keys, first_row=100))
+        writer.abort()
