@@ -35,8 +35,9 @@ _ATTEMPT_TIMEOUT = 15.0
 class ReturningConsumer:
     """Has what a topic partition holds delivered to `queue`, session by session.
 
-    `start` is where the last session began, `max_message_size` what its broker allows. Belongs to
-    the thread that reads; `close` may be called by any.
+    `start` is where the last session began, `max_message_size` what its broker allows; `down` are
+    the seconds without a session since there was one. Belongs to the thread that reads; `close`
+    may be called by any.
     """
 
     def __init__(
@@ -62,8 +63,8 @@ class ReturningConsumer:
         self._moved_to: BrokerAddress | None = None
         self._backoff = Backoff(maximum=_MAX_RECONNECT_DELAY)
         self._retry_at = 0.0
-        # Seconds without a session since there was one, if there ever was.
-        self._down = 0.0
+        self.down = 0.0
+        # Whether there ever was a session.
         self._was_there = False
 
     @property
@@ -88,25 +89,25 @@ class ReturningConsumer:
         delay, left = max(self._retry_at - started, 0.0), deadline.remaining()
         time.sleep(min(delay, left))
         if delay > left:
-            self._down += time.monotonic() - started
+            self.down += time.monotonic() - started
             return False
         try:
             # With several service hosts, each may take the connection timeout.
             timeout = max(_ATTEMPT_TIMEOUT, self._pool.options.operation_timeout)
             run(lambda end: self._begin(position, end), timeout)
         except PulsarError as error:
-            self._down += time.monotonic() - started
+            self.down += time.monotonic() - started
             self._retry_at = time.monotonic() + self._backoff.next()
             self._on_refused(error)
         else:
-            self._down = 0.0
+            self.down = 0.0
             self._was_there = True
         return True
 
     def _on_refused(self, error: PulsarError) -> None:
         options = self._pool.options
         limit = self._options.poll_timeout if self._was_there else options.operation_timeout
-        if not _can_pass(error) or self._down >= limit:
+        if not _can_pass(error) or self.down >= limit:
             raise error
         logger.info("%s: cannot subscribe (%s), trying again", self.topic, error.what)
 
