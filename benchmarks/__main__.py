@@ -100,15 +100,17 @@ def planning(bench: Bench, runs: int) -> float:
     return statistics.median(took[1:])
 
 
-def settings(bench: Bench, runs: int, results: Results) -> str:
+def settings(results: Results) -> str:
     """What the numbers were measured with."""
     import pulsar
+    import pyspark
 
-    versions = bench.any.versions
+    runs = sorted({len(result.runs) for result in results.all})
+    counts = f"{runs[0]} to {runs[-1]}" if len(runs) > 1 else "".join(map(str, runs))
     sentences = [
-        f"Medians of {runs} alternating runs after warm-ups, ratios run by run, on "
+        f"Medians of {counts} alternating runs after warm-ups, ratios run by run, on "
         f"{os.cpu_count()} cores shared with the broker; Python {platform.python_version()}, "
-        f"PySpark {versions['pyspark']}, pulsar-client {pulsar.__version__}, Pulsar "
+        f"PySpark {pyspark.__version__}, pulsar-client {pulsar.__version__}, Pulsar "
         f"{PULSAR_VERSION} standalone with 1 GB of heap.",
         "CPU is that of everything but the broker: driver, JVM and Python workers together.",
         "What is read goes to Spark's noop sink, with every column of every row converted.",
@@ -121,7 +123,6 @@ def settings(bench: Bench, runs: int, results: Results) -> str:
         "the raw drain.",
         "Entries have exactly the named number of messages. Sums of counts, values, keys, event "
         "times and properties were checked once for each contender, counts in every run.",
-        *results.peers_note(),
     ]
     return " ".join(sentences)
 
@@ -133,7 +134,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the messages")
     names = [workload.name for workload in WORKLOADS]
     parser.add_argument("--only", nargs="*", choices=names, default=names, help="some shapes")
-    parser.add_argument("--operations", nargs="*", choices=OPERATIONS, default=OPERATIONS)
+    parser.add_argument(
+        "--operations", nargs="*", choices=OPERATIONS, default=OPERATIONS,
+        help="what is measured; nothing with --keep --docs to write the page anew",
+    )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help=f"read and write {QUICK} alone")
     parser.add_argument("--alone", action="store_true", help="leave out others than ours")
     parser.add_argument("--scala", help="Python of an environment with the Scala connector")
@@ -201,11 +205,11 @@ def main() -> None:
     results = Results()
     if arguments.keep:
         results.load(arguments.output / RESULTS)
-    with started(arguments) as bench:
-        measure_shapes(bench, arguments, results)
-        if "stream" in arguments.operations:
-            results.others |= measure_streams(bench, arguments.runs, arguments.scale)
-        about = settings(bench, arguments.runs, results)
+    if {"read", "write", "stream"} & set(arguments.operations):
+        with started(arguments) as bench:
+            measure_shapes(bench, arguments, results)
+            if "stream" in arguments.operations:
+                results.others |= measure_streams(bench, arguments.runs, arguments.scale)
     if "codec" in arguments.operations:
         compared = codecs.measure(int(codecs.RECORDS * arguments.scale))
         results.others["codecs"] = {
@@ -214,7 +218,7 @@ def main() -> None:
     tables = report.sections(results) if results.all else []
     if results.others:
         tables += ["## Streams and schemas", *(each["table"] for each in results.others.values())]
-    text = "\n\n".join([about, *tables])
+    text = "\n\n".join([settings(results), *tables])
     print(text)
     log.info("took %.0f s", time.monotonic() - begun)
     save(arguments, results)

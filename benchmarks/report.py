@@ -40,6 +40,7 @@ def sections(results: Results) -> list[str]:
     return [
         "## Reading, beside others\n\nAll seven columns.",
         reading_table(results, shapes),
+        peers_table(results, shapes),
         "## What is to be reached",
         targets_table(results, shapes),
         "## Decoding alone",
@@ -71,16 +72,35 @@ def reading_table(results: Results, shapes: Iterable[Workload]) -> str:
             results.find("read", shape.name, TRIVIAL, "all"),
         ]
         if any(isinstance(each, Result) for each in found):
-            cells = [
-                "–" if each is None else f"{each.rows_per_second:,.0f} · {_digits(each.cpu)}"
-                for each in found
-            ]
-            lines.append(f"| {shape.title} | " + " | ".join(cells) + " |")
+            lines.append(f"| {shape.title} | {' | '.join(map(_cell, found))} |")
     return "\n".join(lines)
+
+
+def _cell(figure: Result | Figure | None) -> str:
+    if figure is None:
+        return "–"
+    return f"{figure.rows_per_second:,.0f} · {_digits(figure.cpu)}"
 
 
 def _digits(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def peers_table(results: Results, shapes: Iterable[Workload]) -> str:
+    """What others needed at another time, which stands for them where they were not measured."""
+    noted = {kind: results.noted(kind) for kind in (SCALA, KAFKA)}
+    how = "; ".join(f"{kind}: {measured}" for kind, (measured, _) in noted.items())
+    lines = [
+        "The same, measured at another time on this kind of machine, for what was not measured "
+        f"now ({how}):\n",
+        f"| rows/s · CPU µs per row | {' | '.join(noted)} |",
+        "|---|" + "---:|" * len(noted),
+    ]
+    for shape in shapes:
+        found = [figures.get(shape.name) for _, figures in noted.values()]
+        if any(found):
+            lines.append(f"| {shape.title} | {' | '.join(map(_cell, found))} |")
+    return "\n".join(lines)
 
 
 def decoding_table(results: Results, shapes: Iterable[Workload]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import KAFKA, OURS, SCALA, Contender
+from benchmarks.contenders import OURS, Contender
 from benchmarks.measure import Measurement
 from benchmarks.workloads import ALL, Workload
 
@@ -83,12 +83,12 @@ class Results:
         measured = self.find("read", shape, kind, "all")
         if measured is not None:
             return Figure(measured.rows_per_second, measured.cpu)
-        noted = self._peers[kind]["shapes"].get(shape)
-        return None if noted is None else Figure(**noted)
+        return self.noted(kind)[1].get(shape)
 
-    def peers_note(self) -> list[str]:
-        """When and how the figures of the peers were measured, a sentence for each."""
-        return [f"{kind}: {self._peers[kind]['measured']}." for kind in (SCALA, KAFKA)]
+    def noted(self, kind: str) -> tuple[str, dict[str, Figure]]:
+        """How the figures of a peer were measured at another time, and they by shape."""
+        peer = self._peers[kind]
+        return peer["measured"], {shape: Figure(**each) for shape, each in peer["shapes"].items()}
 
     @property
     def implementations(self) -> list[str]:
