@@ -109,8 +109,11 @@ class BatchAccumulator:
         solo: Solo | None = None,
     ) -> None:
         """Add one message; the batch is sent if it is full then."""
-        with self._my_turn():
+        self._take_turn()
+        try:
             self._add(message, callback, solo)
+        finally:
+            self._leave_turn()
 
     def add_all(self, messages: Sequence[tuple[MessageFields, Solo | None]]) -> None:
         """Add messages; raises FailedAt with the one that was being added."""
@@ -208,17 +211,24 @@ class BatchAccumulator:
 
     @contextlib.contextmanager
     def _my_turn(self) -> Iterator[None]:
-        """Let one thread at a time in. One that waits too long for that fails alone."""
+        """Let one thread at a time in."""
+        self._take_turn()
+        try:
+            yield
+        finally:
+            self._leave_turn()
+
+    def _take_turn(self) -> None:
+        """Wait until no other thread is in. One that waits too long for that fails alone."""
         if not self._turn.acquire(timeout=self._turn_timeout):
             raise OperationTimeout(
                 f"no turn to send came within {self._turn_timeout:g} s", topic=self.producer.topic
             )
-        try:
-            yield
-        finally:
-            self._turn.release()
-            if self._due:
-                self._send_if_due()
+
+    def _leave_turn(self) -> None:
+        self._turn.release()
+        if self._due:
+            self._send_if_due()
 
     def _send_if_due(self) -> None:
         # Who has the turn meanwhile looks whether the batch is due when it leaves.
@@ -292,7 +302,7 @@ class BatchAccumulator:
         return self._count + messages >= self._max_messages or self._size + size >= self._bound
 
     def _flush_if_full(self) -> None:
-        if self._is_full(0, 0):
+        if self._count >= self._max_messages or self._size >= self._max_bytes:
             self._flush()
 
     def _fitting(
