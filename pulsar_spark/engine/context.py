@@ -286,7 +286,8 @@ def _identity(options: ClientOptions) -> tuple[ClientOptions, bytes]:
     """Return what connections have to have in common to be shared."""
     provider = provider_for(options.auth)
     credentials = provider.auth_data() or b""
-    # The options hold secrets, but show none; neither does this.
+    # The options hold secrets, but show none; neither does this. What a client may hold unsent is
+    # no matter of its connections.
     digest = hashlib.sha256(provider.method_name.encode() + b"\0" + credentials).digest()
     return replace(options, memory_limit=1), digest
 
