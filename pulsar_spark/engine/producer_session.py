@@ -144,14 +144,21 @@ class ProducerSession:
                 topic=identity.topic,
                 broker=self.broker,
             ) from None
-        except PulsarError:
-            self.connection.forget(request)
-            self.connection.remove_producer(self.producer_id)
+        except BaseException:
+            if self.connection.forget(request):
+                # The broker may let it in all the same, on a connection that others go on using.
+                self.close_quietly()
+            else:
+                self.connection.remove_producer(self.producer_id)
             raise
         identity.name = success.producer_name
         if success.HasField("topic_epoch"):
             identity.topic_epoch = success.topic_epoch
         return success
+
+    def cancel(self, error: PulsarError) -> None:
+        """Let `open_operation` raise an error instead of waiting any longer for its answer."""
+        self._settle(error=error)
 
     def close(self, timeout: float) -> None:
         """Do `close_operation` on the caller's thread."""
@@ -283,18 +290,22 @@ class Registrar:
         # The following are guarded by _lock.
         self._stopped = False
         self._pausing: Future[None] | None = None
+        self._opening: ProducerSession | None = None
         # The rest belongs to the attempt that is under way.
         self._backoff = Backoff()
         self._busy_until: float | None = None
         self._assigned: BrokerAddress | None = None
 
     def stop(self) -> None:
-        """Make no further attempt; an operation that pauses ends."""
+        """Make no further attempt; an operation that pauses or waits to be let in ends."""
         with self._lock:
             self._stopped = True
             pausing, self._pausing = self._pausing, None
+            opening, self._opening = self._opening, None
         if pausing is not None:
             pausing.set_result(None)
+        if opening is not None:
+            opening.cancel(self._closed())
 
     def open_operation(self, deadline: Deadline) -> Operation[None]:
         """Register for the first time, retrying what can pass until the deadline.
@@ -318,7 +329,10 @@ class Registrar:
                     broker=trouble.broker,
                 ) from trouble
             yield from self._wait(delay)
-        raise ClosedError("the producer was closed", topic=self.identity.topic)
+        raise self._closed()
+
+    def _closed(self) -> ClosedError:
+        return ClosedError("the producer was closed", topic=self.identity.topic)
 
     def come_back(
         self, lost: ProducerSession, error: PulsarError, *, close_first: bool = False
@@ -393,6 +407,10 @@ class Registrar:
             lookup = self._context.lookup
             connection = yield from lookup.connection_operation(self.identity.topic, deadline)
         session = ProducerSession(self._owner, connection)
+        with self._lock:
+            if self._stopped:
+                raise self._closed()
+            self._opening = session
         timeout = max(deadline.remaining(), 0.001)
         success = yield from session.open_operation(self.identity, timeout)
         self._backoff.reset()

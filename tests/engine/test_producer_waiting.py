@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.partitioned_producer import MessageColumns, PartitionedProducer
 from pulsar_spark.engine.producer import Producer
@@ -21,7 +22,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.frames import encode_payload_command
 from tests.engine.producing import Results, Sent, TopicScript, make, payloads_of, single, topic
-from tests.engine.scripted_broker import Session
+from tests.engine.scripted_broker import ScriptedBroker, Session
 from tests.support.waiting import finish, wait_until
 
 MIB = 1024 * 1024
@@ -215,6 +216,22 @@ def test_opening_many_partitions_ends_when_the_client_is_closed() -> None:
         context.close()
         finish(opening, seconds=20)
         assert isinstance(opening.error, ClosedError)
+
+
+@pytest.mark.fault(104)
+def test_a_client_that_is_closed_while_it_opens_leaves_nothing_on_a_shared_connection() -> None:
+    script = TopicScript(partitions=3)
+    with ScriptedBroker(script) as broker:
+        script.on_producer = lambda session, command: True
+        context = ClientContext.shared(broker.options(operation_timeout=60.0))
+        writer = PartitionedProducer(context, "t", options())
+        opening = Raised(writer.open)
+        script.wait_for(lambda: len(script.producers) == 3)
+        context.close()
+        finish(opening, seconds=20)
+        assert isinstance(opening.error, ClosedError)
+        ids = {command.producer_id for _, command in script.producers}
+        script.wait_for(lambda: set(script.closed) == ids)
 
 
 @pytest.mark.fault(104)
