@@ -13,7 +13,7 @@ import statistics
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ QUICK = "batch10"
 PLANNED = 1_000
 RESULTS = "results.json"
 # Besides those that are checked: JVMs still compile in their first rounds.
-WARM_UPS = {"read": 1, "write": 1}
+WARM_UPS = {"read": 2, "write": 1}
 
 log = logging.getLogger("benchmarks")
 
@@ -152,42 +152,64 @@ def parse() -> argparse.Namespace:
     return arguments
 
 
+@dataclass
+class Setup:
+    """The brokers, and how Spark is started beside them."""
+
+    broker: OwnBroker
+    arguments: argparse.Namespace
+    kafka: KafkaBroker | None = None
+
+    @contextlib.contextmanager
+    def bench(self, *, others: bool = False) -> Iterator[Bench]:
+        """Fresh Spark processes: what a JVM compiled for one shape may hinder it at the next."""
+        with contextlib.ExitStack() as stack:
+            ours = {
+                name: stack.enter_context(SparkProcess(implementation=name))
+                for name in implementations()
+            }
+            bench = Bench(self.broker, ours, alone=self.arguments.alone)
+            stack.callback(shutil.rmtree, bench.folder, ignore_errors=True)
+            if others and self.arguments.scala:
+                bench.scala = stack.enter_context(SparkProcess(self.arguments.scala))
+            if others and self.kafka is not None:
+                conf = connector_settings(self.arguments.kafka_jars)
+                spark = stack.enter_context(SparkProcess(self.arguments.kafka, conf=conf))
+                bench.kafka = Kafka(self.kafka, spark)
+            yield bench
+
+
 @contextlib.contextmanager
-def started(arguments: argparse.Namespace) -> Iterator[Bench]:
-    """A broker, and the Spark processes beside it."""
+def started(arguments: argparse.Namespace) -> Iterator[Setup]:
+    """The brokers that are needed."""
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(contextlib.closing(OwnBroker(prepare(), for_speed=True)))
         broker.start()
-        ours = {
-            name: stack.enter_context(SparkProcess(implementation=name))
-            for name in implementations()
-        }
-        scala = stack.enter_context(SparkProcess(arguments.scala)) if arguments.scala else None
-        bench = Bench(broker, ours, scala, alone=arguments.alone)
+        setup = Setup(broker, arguments)
         if arguments.kafka:
-            jars = arguments.kafka_jars
-            other = stack.enter_context(contextlib.closing(KafkaBroker(jars)))
-            spark = SparkProcess(arguments.kafka, conf=connector_settings(jars))
-            bench.kafka = Kafka(other, stack.enter_context(spark))
-        stack.callback(shutil.rmtree, bench.folder, ignore_errors=True)
-        yield bench
+            kafka = KafkaBroker(arguments.kafka_jars)
+            setup.kafka = stack.enter_context(contextlib.closing(kafka))
+        yield setup
 
 
-def measure_shapes(bench: Bench, arguments: argparse.Namespace, results: Results) -> None:
+def measure_shapes(setup: Setup, results: Results) -> None:
     """Read and write every shape that is asked for; each is kept, should a later one fail."""
+    arguments = setup.arguments
     for workload in (w for w in WORKLOADS if w.name in arguments.only):
         scaled = workload.scaled(arguments.scale)
         if "read" in arguments.operations:
-            with temporary_topic(bench.broker, scaled) as topic:
+            with setup.bench(others=True) as bench, temporary_topic(bench.broker, scaled) as topic:
                 fill(bench.broker, scaled, topic)
                 for name, value in contenders.decoding(bench, scaled, topic).items():
                     results.decoding[workload.name, name] = value
                 named = contenders.readers(bench, scaled, topic)
                 results.put(alternate("read", scaled, named, arguments.runs))
+                save(arguments, results)
         if "write" in arguments.operations:
-            named = contenders.writers(bench, scaled)
-            results.put(alternate("write", scaled, named, arguments.runs))
-        save(arguments, results)
+            with setup.bench() as bench:
+                named = contenders.writers(bench, scaled)
+                results.put(alternate("write", scaled, named, arguments.runs))
+                save(arguments, results)
 
 
 def save(arguments: argparse.Namespace, results: Results) -> None:
@@ -206,10 +228,11 @@ def main() -> None:
     if arguments.keep:
         results.load(arguments.output / RESULTS)
     if {"read", "write", "stream"} & set(arguments.operations):
-        with started(arguments) as bench:
-            measure_shapes(bench, arguments, results)
+        with started(arguments) as setup:
+            measure_shapes(setup, results)
             if "stream" in arguments.operations:
-                results.others |= measure_streams(bench, arguments.runs, arguments.scale)
+                with setup.bench() as bench:
+                    results.others |= measure_streams(bench, arguments.runs, arguments.scale)
     if "codec" in arguments.operations:
         compared = codecs.measure(int(codecs.RECORDS * arguments.scale))
         results.others["codecs"] = {
