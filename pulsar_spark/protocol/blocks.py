@@ -21,7 +21,7 @@ from struct import error as StructError
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 CONTRACT: Final = 1
-"""Version of what this module says; a compiled implementation of another one is refused."""
+"""Version of what is said here and in `sends.Encoder`; compiled code of another one is refused."""
 
 DONE: Final = 0
 """All frames were taken."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from pulsar_spark.errors import DecompressionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.blocks import COLUMNS, DONE, FULL
+from pulsar_spark.protocol.blocks import COLUMNS, DONE, FULL, SLOW
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
 from tests.protocol import block_mutations, golden
 from tests.protocol.block_streams import (
@@ -18,6 +20,7 @@ from tests.protocol.block_streams import (
     PARTITION,
     TIME,
     USUAL,
+    blockwise,
     entry,
     frames,
     metadata,
@@ -384,6 +387,34 @@ def test_a_wrong_checksum_is_left_to_the_careful_path(impl: Implementation) -> N
         found = impl.read(entry(0, b"v"), bytes(damaged), entry(2, b"v"))
         assert [error[1] for error in found.errors] == ["ChecksumMismatch"]
         assert len(found.rows()) == 2
+
+
+def test_a_codec_that_cannot_is_for_the_careful_path_but_an_interrupt_is_not(
+    impl: Implementation,
+) -> None:
+    data = entry(0, b"before") + entry(1, batch(20), codec=pb.ZLIB)
+
+    def refuse(*_: Any) -> bytes:
+        raise DecompressionError("no")
+
+    def interrupt(*_: Any) -> bytes:
+        raise KeyboardInterrupt
+
+    decoder = impl.make(options({"value"}), refuse)
+    done = decoder.decode(data, 0, len(data), EARLIEST_POSITION)
+    assert (done.status, decoder.rows, decoder.slow_frames) == (SLOW, 1, 1)
+    assert done.position == (LEDGER, 1, 0)
+    with pytest.raises(KeyboardInterrupt):
+        impl.make(options({"value"}), interrupt).decode(data, 0, len(data), EARLIEST_POSITION)
+
+
+def test_decoders_in_several_threads_do_not_disturb_each_other(impl: Implementation) -> None:
+    data = b"".join(SHAPES["producers taking turns"] * 20)
+    wanted = options(USUAL)
+    expected = blockwise(impl.make, data, wanted)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: blockwise(impl.make, data, wanted), range(8)):
+            found.same_as(expected)
 
 
 # --- ranges -------------------------------------------------------------------------------
