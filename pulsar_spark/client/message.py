@@ -28,18 +28,18 @@ class MessageId:
     def __init__(
         self, partition: int = -1, ledger_id: int = -1, entry_id: int = -1, batch_index: int = -1
     ) -> None:
-        self._id = wire.MessageId(ledger_id, entry_id, partition, batch_index)
+        self._id = wire.MessageIdAdv(ledger_id, entry_id, partition, batch_index)
         self._topic: str | None = None
 
     @classmethod
-    def wrap(cls, message_id: wire.MessageId) -> MessageId:
+    def wrap(cls, message_id: wire.MessageIdAdv) -> MessageId:
         """Return the id for one of the protocol's."""
         made = cls.__new__(cls)
         made._id = message_id
         made._topic = None
         return made
 
-    def unwrap(self) -> wire.MessageId:
+    def unwrap(self) -> wire.MessageIdAdv:
         """Return the protocol's id."""
         return self._id
 
@@ -66,7 +66,7 @@ class MessageId:
     @staticmethod
     def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
         """Return the id that `serialize` gave; raises InvalidMessageId for other bytes."""
-        made = MessageId.wrap(wire.MessageId.deserialize(message_id_bytes))
+        made = MessageId.wrap(wire.MessageIdAdv.deserialize(message_id_bytes))
         made._topic = topic
         return made
 
@@ -105,7 +105,7 @@ class Message:
     def __init__(
         self,
         topic: str,
-        message_id: wire.MessageId,
+        message_id: wire.MessageIdAdv,
         payload: bytes,
         entry: pb.MessageMetadata,
         own: pb.SingleMessageMetadata | None,

@@ -128,7 +128,7 @@ class PulsarProducer:
             raise full
         stored: Future[MessageId] = Future()
 
-        def complete(error: PulsarError | None, message_id: wire.MessageId | None) -> None:
+        def complete(error: PulsarError | None, message_id: wire.MessageIdAdv | None) -> None:
             if error is not None:
                 stored.set_exception(error.with_context())
             else:
@@ -171,7 +171,7 @@ class PulsarProducer:
         )
         solo = _solo(replication_clusters, disable_replication, deliver_at, deliver_after)
 
-        def tell(error: PulsarError | None, message_id: wire.MessageId | None) -> None:
+        def tell(error: PulsarError | None, message_id: wire.MessageIdAdv | None) -> None:
             if callback is not None:
                 callback(result_of(error), _wrap(message_id))
 
@@ -266,7 +266,7 @@ class PulsarProducer:
         for name, value in message.properties:
             own.properties.add(key=name, value=value)
         entry = pb.MessageMetadata(producer_name=self.producer_name())
-        nowhere = wire.MessageId(-1, -1)
+        nowhere = wire.MessageIdAdv(-1, -1)
         topic = self._writer.topic
         return Message(topic, nowhere, message.payload or b"", entry, own, self._schema)
 
@@ -299,7 +299,7 @@ def _solo(
     return Solo(deliver_at=deliver_at or 0, replicate_to=replicate_to)
 
 
-def _wrap(message_id: wire.MessageId | None) -> MessageId:
+def _wrap(message_id: wire.MessageIdAdv | None) -> MessageId:
     return MessageId() if message_id is None else MessageId.wrap(message_id)
 
 

@@ -87,7 +87,7 @@ class PartitionSource:
         return self._reader.begin_close()
 
     def _messages(self, entry: ReceivedEntry) -> Iterator[Message]:
-        found = wire.MessageId(
+        found = wire.MessageIdAdv(
             entry.ledger_id, entry.entry_id, self._partition, first_chunk=entry.first_chunk
         )
         if not entry.is_batch:
@@ -104,7 +104,9 @@ class PartitionSource:
             if index not in gone:
                 yield Message(
                     self.topic,
-                    wire.MessageId(found.ledger_id, found.entry_id, self._partition, index, count),
+                    wire.MessageIdAdv(
+                        found.ledger_id, found.entry_id, self._partition, index, count
+                    ),
                     bytes(batch.payload(index)),
                     entry.metadata,
                     batch.metadata_of(index),
@@ -112,7 +114,7 @@ class PartitionSource:
                     entry.redelivery_count,
                 )
 
-    def _message(self, entry: ReceivedEntry, found: wire.MessageId, payload: bytes) -> Message:
+    def _message(self, entry: ReceivedEntry, found: wire.MessageIdAdv, payload: bytes) -> Message:
         return Message(
             self.topic, found, payload, entry.metadata, None, self._schema, entry.redelivery_count
         )
@@ -242,7 +244,7 @@ class PulsarReader:
         self._closed = False
         self._listener: threading.Thread | None = None
         # What was the last message of each partition when it was last asked for.
-        self._ends: dict[str, wire.MessageId] = {}
+        self._ends: dict[str, wire.MessageIdAdv] = {}
         # Where each partition's next message is; behind the last one that was given out.
         self._positions = self._resolve(start)
         self._source = self._open()
@@ -402,8 +404,8 @@ class PulsarReader:
             positions[topic] = Position.after(ends[topic]) if answer is None else answer.start
         return positions
 
-    def _last_ids(self) -> dict[str, wire.MessageId]:
-        found: dict[str, wire.MessageId] = {}
+    def _last_ids(self) -> dict[str, wire.MessageIdAdv]:
+        found: dict[str, wire.MessageIdAdv] = {}
         for topic, answer in self._context.lookup.last_message_ids(self._partitions).items():
             if isinstance(answer, PulsarError):
                 raise answer

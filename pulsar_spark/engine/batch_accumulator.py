@@ -14,10 +14,10 @@ from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producer import Producer
 from pulsar_spark.errors import InvalidRow, MessageTooLarge, OperationTimeout, PulsarError
 from pulsar_spark.protocol.batches import MessageFields, encode_batch, encode_uniform_batch
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.sends import OutgoingEntry, Solo, single_entry, uniform_entry
 
-MessageCallback = Callable[[PulsarError | None, MessageId | None], None]
+MessageCallback = Callable[[PulsarError | None, MessageIdAdv | None], None]
 """Called once per message: with an error, or with its id."""
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class DeferredCallback:
         self.callback = callback
         self.run = run
 
-    def __call__(self, error: PulsarError | None, message_id: MessageId | None) -> None:
+    def __call__(self, error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
         self.run(lambda: self.callback(error, message_id))
 
 
@@ -514,18 +514,18 @@ def _for_each(callbacks: list[MessageCallback | None], count: int) -> MessageCal
     def tell(
         chosen: list[tuple[int, MessageCallback]],
         error: PulsarError | None,
-        entry: MessageId | None,
+        entry: MessageIdAdv | None,
     ) -> None:
         for index, callback in chosen:
             own = entry
             if entry is not None and entry.ledger_id >= 0:
-                own = MessageId(entry.ledger_id, entry.entry_id, entry.partition, index, count)
+                own = MessageIdAdv(entry.ledger_id, entry.entry_id, entry.partition, index, count)
             try:
                 callback(error, own)
             except Exception:
                 logger.exception("the callback of a message failed")
 
-    def complete(error: PulsarError | None, entry: MessageId | None) -> None:
+    def complete(error: PulsarError | None, entry: MessageIdAdv | None) -> None:
         now: list[tuple[int, MessageCallback]] = []
         later: list[tuple[int, MessageCallback]] = []
         run = None

@@ -38,7 +38,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock
-from pulsar_spark.protocol.message_id import MessageId, Position
+from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 
 _CLOSE_TIMEOUT = 5.0
 
@@ -75,7 +75,7 @@ class SubscribeRequest:
             durable=start is None,
             start_message_id=None
             if start is None
-            else MessageId(start.ledger_id, start.entry_id).to_pb(),
+            else MessageIdAdv(start.ledger_id, start.entry_id).to_pb(),
             initial_position=self.initial,
             read_compacted=self.read_compacted,
             force_topic_creation=self.create,

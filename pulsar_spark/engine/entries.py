@@ -23,7 +23,7 @@ from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.chunks import ChunkAssembler, DiscardedMessage, DiscardReason
 from pulsar_spark.protocol.compression import codec_of
 from pulsar_spark.protocol.frames import MessageReceived, PayloadParts, parse_payload
-from pulsar_spark.protocol.message_id import MessageId, Position
+from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.validation import check_id
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class ReceivedEntry:
         self.stop_index = indexes.stop
         self.is_batch = is_batch
         self.size = size
-        self.first_chunk: MessageId | None = None
+        self.first_chunk: MessageIdAdv | None = None
 
 
 class EntryDecoder:
@@ -222,7 +222,7 @@ class EntryDecoder:
         self, message: MessageReceived, parts: PayloadParts, wanted: range
     ) -> ReceivedEntry | None:
         metadata = parts.metadata
-        message_id = MessageId.from_pb(message.command.message_id)
+        message_id = MessageIdAdv.from_pb(message.command.message_id)
         result = self._chunks.add(metadata, message_id, parts.payload)
         for discarded in result.discarded:
             self._on_discarded(discarded)
@@ -251,7 +251,7 @@ class EntryDecoder:
             if len(self._crowded_out) > _MAX_CROWDED_OUT:
                 self._crowded_out.popitem(last=False)
 
-    def _lone_chunk(self, message_id: MessageId, parts: PayloadParts) -> LoneChunk:
+    def _lone_chunk(self, message_id: MessageIdAdv, parts: PayloadParts) -> LoneChunk:
         # All chunks carry the time at which the message was published.
         metadata = parts.metadata
         times = [metadata.publish_time]

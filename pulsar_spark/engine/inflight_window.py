@@ -22,11 +22,11 @@ from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
 from pulsar_spark.protocol.blocks import Buffer
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 
 logger = logging.getLogger(__name__)
 
-SendCallback = Callable[[PulsarError | None, MessageId | None], None]
+SendCallback = Callable[[PulsarError | None, MessageIdAdv | None], None]
 """Called once per entry: with an error, or with the id under which the broker stored it."""
 
 NO_TIMEOUT = 86_400.0
@@ -581,7 +581,7 @@ class InflightWindow:
         self,
         sends: PendingSends,
         error: PulsarError | None,
-        message_id: MessageId | None = None,
+        message_id: MessageIdAdv | None = None,
     ) -> None:
         """Tell the callback of sends that were taken out how they ended, and settle them."""
         try:

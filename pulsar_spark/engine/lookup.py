@@ -24,7 +24,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.message_id import LATEST_POSITION, MessageId
+from pulsar_spark.protocol.message_id import LATEST_POSITION, MessageIdAdv
 from pulsar_spark.protocol.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -172,22 +172,22 @@ class Lookup:
 
     # --- ends ---------------------------------------------------------------------------------
 
-    def last_message_id(self, topic: str) -> MessageId:
+    def last_message_id(self, topic: str) -> MessageIdAdv:
         """Return the last message of a topic partition that can be read; -1:-1 if none."""
         return self.ask(topic, self.last_message_id_operation)
 
-    def last_message_ids(self, topics: Iterable[str]) -> dict[str, MessageId | PulsarError]:
+    def last_message_ids(self, topics: Iterable[str]) -> dict[str, MessageIdAdv | PulsarError]:
         """As `last_message_id`, for many topic partitions at once."""
         return self.ask_many(topics, self.last_message_id_operation)
 
-    def last_message_id_operation(self, topic: str, deadline: Deadline) -> Operation[MessageId]:
+    def last_message_id_operation(self, topic: str, deadline: Deadline) -> Operation[MessageIdAdv]:
         """Return an operation for one attempt to learn the last message of a topic partition."""
         connection = yield from self.connection_operation(topic, deadline)
         visit = SubscribeRequest(topic, unique_name("pulsar-spark-probe"), LATEST_POSITION)
         with ConsumerSession(connection, visit) as session:
             yield from session.subscribe(deadline)
             answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
-            last = MessageId.from_pb(answer.last_message_id)
+            last = MessageIdAdv.from_pb(answer.last_message_id)
             if last.entry_id < 0:
                 yield from session.confirm(deadline)
         return last

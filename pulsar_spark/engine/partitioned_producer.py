@@ -20,7 +20,7 @@ from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.routing import Key, PartitionRouter, key_text
 from pulsar_spark.errors import ClosedError, InvalidRow, MessageTooLarge, PulsarError
 from pulsar_spark.protocol.batches import MessageFields
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.sends import Solo
 from pulsar_spark.protocol.topic_name import TopicName
 
@@ -105,7 +105,7 @@ class PartitionedProducer:
             return [batcher.producer for batcher in self._batchers.values()]
 
     @property
-    def last_message_ids(self) -> dict[str, MessageId]:
+    def last_message_ids(self) -> dict[str, MessageIdAdv]:
         """Where the last acknowledged entry of each partition written to is stored."""
         found = ((producer.topic, producer.last_message_id) for producer in self.producers)
         return {topic: message_id for topic, message_id in found if message_id is not None}

@@ -33,7 +33,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock, MessageReceived, parse_payload
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.validation import check_id
 
 T = TypeVar("T")
@@ -179,7 +179,7 @@ class Probe:
             yield from session.subscribe(deadline)
             answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
             # A subscription that begins behind a ledger is done with the last entry before.
-            done = MessageId.from_pb(answer.consumer_mark_delete_position)
+            done = MessageIdAdv.from_pb(answer.consumer_mark_delete_position)
             if done.ledger_id != ledger_id or done.entry_id < 0:
                 return None
             found = yield from _first_entry(session, entries, behind, deadline, patience)
@@ -343,7 +343,7 @@ def _first_entry(
     passed = position
     while True:
         answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
-        last = MessageId.from_pb(answer.last_message_id)
+        last = MessageIdAdv.from_pb(answer.last_message_id)
         if last.entry_id < 0:
             yield from session.confirm(deadline)
         end = Position.after(last)
@@ -370,12 +370,12 @@ def _first_entry(
 
 def _behind(marked: pb.MessageIdData) -> Position:
     """Return the position behind the last entry that a subscription is done with."""
-    done = MessageId.from_pb(marked)
-    return Position.after(MessageId(done.ledger_id, done.entry_id))
+    done = MessageIdAdv.from_pb(marked)
+    return Position.after(MessageIdAdv(done.ledger_id, done.entry_id))
 
 
 def _describe(message: MessageReceived, position: Position) -> FoundEntry:
-    message_id = MessageId.from_pb(message.command.message_id)
+    message_id = MessageIdAdv.from_pb(message.command.message_id)
     try:
         check_id(message.command.message_id, is_stored=True)
         parts = parse_payload(message.payload, verify=False)

@@ -54,7 +54,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.sends import (
     BLOCK_BYTES,
     BLOCK_MESSAGES,
@@ -133,8 +133,8 @@ class Producer:
         self._sessions = 0
         self._next_sequence_id = 0
         self._last_sequence_id = -1
-        self._last_message_id: MessageId | None = None
-        self._first_chunk: MessageId | None = None
+        self._last_message_id: MessageIdAdv | None = None
+        self._first_chunk: MessageIdAdv | None = None
         self._duplicates = 0
         context.add(self)
 
@@ -156,7 +156,7 @@ class Producer:
         return self._last_sequence_id
 
     @property
-    def last_message_id(self) -> MessageId | None:
+    def last_message_id(self) -> MessageIdAdv | None:
         """Where the last acknowledged entry is stored."""
         return self._last_message_id
 
@@ -650,7 +650,7 @@ class Producer:
     def on_receipts(self, session: ProducerSession, receipts: array[int]) -> None:
         """Entries are stored: they must be the oldest ones that are pending, in order."""
         ids = receipts[0::4]
-        done: list[tuple[PendingSends, MessageId]] = []
+        done: list[tuple[PendingSends, MessageIdAdv]] = []
         ahead = None
         at = 0
         with self._window.changed:
@@ -678,10 +678,10 @@ class Producer:
             )
         self._call_on_room()
 
-    def _note_receipts(self, taken: Taken, receipts: array[int]) -> MessageId:
+    def _note_receipts(self, taken: Taken, receipts: array[int]) -> MessageIdAdv:
         """Take account of entries that are stored, and return the id of the last one."""
         sends = taken.sends
-        message_id = MessageId(receipts[-2], receipts[-1], self.partition)
+        message_id = MessageIdAdv(receipts[-2], receipts[-1], self.partition)
         if sends.chunk == 0:
             self._first_chunk = message_id
         elif sends.chunk is not None:
@@ -698,7 +698,7 @@ class Producer:
             if ledger < 0:
                 self._duplicates += min(each, left)
             else:
-                self._last_message_id = MessageId(ledger, entry, self.partition)
+                self._last_message_id = MessageIdAdv(ledger, entry, self.partition)
             left -= each
         return message_id
 

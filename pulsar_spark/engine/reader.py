@@ -39,7 +39,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import blocks
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.implementation import make_decoder
-from pulsar_spark.protocol.message_id import LATEST_POSITION, MessageId, Position
+from pulsar_spark.protocol.message_id import LATEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class EntryReader:
         # Whether the watch knows of the first entry.
         self._began = False
         self._patience = _Patience()
-        self._last_id: MessageId | None = None
+        self._last_id: MessageIdAdv | None = None
         self._error: PulsarError | None = None
         # A reader that fetches chunks for another has that one's bounds in the decoder that it
         # was given, and looks no further back itself.
@@ -429,7 +429,7 @@ class EntryReader:
         # An error is no reason to stop: either the consumer ends too, or it is asked again.
         if answer.exception() is not None:
             return
-        self._last_id = MessageId.from_pb(answer.result().last_message_id)
+        self._last_id = MessageIdAdv.from_pb(answer.result().last_message_id)
         if Position.after(self._last_id) > self.position:
             return
         # That there is nothing at all is not believed of a consumer without a topic behind it.

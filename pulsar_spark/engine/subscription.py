@@ -54,7 +54,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class TopicEnd:
     counts how often the consumer was attached.
     """
 
-    last: MessageId
+    last: MessageIdAdv
     done: Position | None
     attachment: int
 
@@ -243,7 +243,7 @@ class DurableConsumer:
         done = None
         if answer.HasField("consumer_mark_delete_position"):
             done = acknowledged_up_to(answer.consumer_mark_delete_position)
-        last = MessageId.from_pb(answer.last_message_id)
+        last = MessageIdAdv.from_pb(answer.last_message_id)
         if not place.sure and place.is_doubtful(last, known):
             yield from self._make_sure(place, deadline)
         return TopicEnd(last, done, attachment)
@@ -274,7 +274,7 @@ class DurableConsumer:
         acknowledged before is forgotten.
         """
         place = yield from self.attach_operation(deadline)
-        target = MessageId(position.ledger_id, position.entry_id).to_pb()
+        target = MessageIdAdv(position.ledger_id, position.entry_id).to_pb()
         yield from self._ask(place, partial(commands.seek, message_id=target), deadline)
         with self._lock:
             self._wanted = None
@@ -396,7 +396,7 @@ class _Place:
         self._doubt_at = time.monotonic() + _DOUBT_SECONDS + random.uniform(0, _DOUBT_SPREAD)
         self.session = ConsumerSession(connection, wanted, self)
 
-    def is_doubtful(self, last: MessageId, known: Position) -> bool:
+    def is_doubtful(self, last: MessageIdAdv, known: Position) -> bool:
         """Whether a last message may be told of no topic: one that is behind what is known.
 
         Where nothing is known and nothing is there it is so after a while.
@@ -669,13 +669,13 @@ def cumulative_ack(position: Position, batch_size: int = 0) -> pb.MessageIdData 
     if ledger_id < 0:
         return None
     if done and done < batch_size <= _MAX_BATCH:
-        data = MessageId(ledger_id, entry_id, -1, done - 1, batch_size).to_pb()
+        data = MessageIdAdv(ledger_id, entry_id, -1, done - 1, batch_size).to_pb()
         data.ack_set.extend(ack_set(done, batch_size))
         return data
     if done and done >= batch_size > 0:
-        return MessageId(ledger_id, entry_id).to_pb()
+        return MessageIdAdv(ledger_id, entry_id).to_pb()
     # What lies in earlier ledgers only has no entry here that could be named.
-    return MessageId(ledger_id, entry_id - 1).to_pb() if entry_id > 0 else None
+    return MessageIdAdv(ledger_id, entry_id - 1).to_pb() if entry_id > 0 else None
 
 
 def acknowledged_up_to(marked: pb.MessageIdData) -> Position:
@@ -684,5 +684,5 @@ def acknowledged_up_to(marked: pb.MessageIdData) -> Position:
     `marked` is the mark-delete position that a broker tells; its entry is -1 at the beginning of
     a ledger.
     """
-    done = MessageId.from_pb(marked)
+    done = MessageIdAdv.from_pb(marked)
     return Position(done.ledger_id, done.entry_id + 1)

@@ -24,14 +24,14 @@ from pulsar_spark.protocol.blocks import (
     FixedColumn,
     MapColumn,
 )
-from pulsar_spark.protocol.message_id import MessageId, id_tails
+from pulsar_spark.protocol.message_id import MessageIdAdv, id_tails
 
 _MAX_LONG = 2**63 - 1
 # The last millisecond of the year 9999: neither Spark's SQL nor Python has later times.
 _LAST_MILLIS = 253_402_300_799_999
 _NEEDS_METADATA = frozenset({"key", "event_time", "properties", "ordering_key"})
 # Ids begin with ledger, entry and partition; what else they have comes behind.
-_NO_ID = MessageId(0, 0)
+_NO_ID = MessageIdAdv(0, 0)
 _NO_ID_SIZE = len(_NO_ID.serialize())
 _CACHED_COUNT = 10_000
 
@@ -249,7 +249,7 @@ _values_of = methodcaller("values")
 
 
 def _id_tail(partition: int) -> bytes:
-    return MessageId(0, 0, partition).serialize()[_NO_ID_SIZE:]
+    return MessageIdAdv(0, 0, partition).serialize()[_NO_ID_SIZE:]
 
 
 def _id_tails(count: int, rows: range) -> list[bytes]:

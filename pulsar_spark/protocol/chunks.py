@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pulsar_spark.errors import CorruptMessage, LocalProtocolError, MessageTooLarge
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 
 DEFAULT_MAX_BYTES = 128 * 1024 * 1024
 
@@ -55,8 +55,8 @@ class AssembledMessage(NamedTuple):
 
     payload: bytes
     metadata: pb.MessageMetadata
-    message_id: MessageId
-    chunk_ids: tuple[MessageId, ...]
+    message_id: MessageIdAdv
+    chunk_ids: tuple[MessageIdAdv, ...]
 
 
 class DiscardedMessage(NamedTuple):
@@ -64,7 +64,7 @@ class DiscardedMessage(NamedTuple):
 
     uuid: str
     reason: DiscardReason
-    chunk_ids: tuple[MessageId, ...]
+    chunk_ids: tuple[MessageIdAdv, ...]
 
 
 class ChunkResult(NamedTuple):
@@ -80,7 +80,7 @@ class _Pending:
     total: int
     # What all messages together had taken when its last chunk so far came.
     touched: int = 0
-    ids: list[MessageId] = field(default_factory=list)
+    ids: list[MessageIdAdv] = field(default_factory=list)
     parts: list[bytes] = field(default_factory=list)
     size: int = 0
     cost: int = 0
@@ -118,7 +118,7 @@ class ChunkAssembler:
         return self._buffered
 
     def add(
-        self, metadata: pb.MessageMetadata, message_id: MessageId, payload: Buffer
+        self, metadata: pb.MessageMetadata, message_id: MessageIdAdv, payload: Buffer
     ) -> ChunkResult:
         """Take one chunk, a copy of it, and return what came of it.
 
@@ -157,7 +157,9 @@ class ChunkAssembler:
         self._pending[uuid] = pending
         return pending
 
-    def _append(self, uuid: str, pending: _Pending, message_id: MessageId, payload: Buffer) -> None:
+    def _append(
+        self, uuid: str, pending: _Pending, message_id: MessageIdAdv, payload: Buffer
+    ) -> None:
         if pending.size + len(payload) > pending.total:
             self._forget(uuid)
             raise CorruptMessage(
@@ -192,13 +194,13 @@ class ChunkAssembler:
                 "that they say"
             )
         first, last = pending.ids[0], pending.ids[-1]
-        message_id = MessageId(last.ledger_id, last.entry_id, last.partition, first_chunk=first)
+        message_id = MessageIdAdv(last.ledger_id, last.entry_id, last.partition, first_chunk=first)
         return AssembledMessage(b"".join(pending.parts), metadata, message_id, tuple(pending.ids))
 
     def _discard(self, uuid: str, reason: DiscardReason) -> None:
         self._report(uuid, reason, self._forget(uuid).ids)
 
-    def _report(self, uuid: str, reason: DiscardReason, ids: list[MessageId]) -> None:
+    def _report(self, uuid: str, reason: DiscardReason, ids: list[MessageIdAdv]) -> None:
         self._reports.append(DiscardedMessage(uuid, reason, tuple(ids)))
 
     def _take_reports(self) -> list[DiscardedMessage]:

@@ -34,9 +34,11 @@ def as_signed(value: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageId:
+class MessageIdAdv:
     """Where a message is stored: ledger, entry, and its index inside a batch.
 
+    The name is Java's for an id whose fields are in the open; `PulsarClient` gives its users
+    the official client's MessageIdAdv.
     `partition` is -1 on a topic without partitions, `batch_index` -1 outside a batch.
     `batch_size` is 0 where it is not known. `first_chunk` is set for a message that was sent
     in chunks; the id itself is then that of the last chunk. Numbers are signed: the wire's
@@ -48,10 +50,10 @@ class MessageId:
     partition: int = -1
     batch_index: int = -1
     batch_size: int = 0
-    first_chunk: MessageId | None = None
+    first_chunk: MessageIdAdv | None = None
 
     @classmethod
-    def from_pb(cls, data: pb.MessageIdData) -> MessageId:
+    def from_pb(cls, data: pb.MessageIdData) -> MessageIdAdv:
         """Return the id that a MessageIdData holds; acknowledgement bits are left out."""
         first = data.first_chunk_message_id if data.HasField("first_chunk_message_id") else None
         return cls(
@@ -95,7 +97,7 @@ class MessageId:
         return self.to_pb().SerializeToString()
 
     @classmethod
-    def deserialize(cls, data: bytes) -> MessageId:
+    def deserialize(cls, data: bytes) -> MessageIdAdv:
         """Return the id that `serialize` of this or an official client wrote.
 
         Raises InvalidMessageId for anything else.
@@ -118,7 +120,7 @@ class MessageId:
         return message_id
 
     @classmethod
-    def parse(cls, text: str) -> MessageId:
+    def parse(cls, text: str) -> MessageIdAdv:
         """Return the id for "ledger:entry", "…:partition" or "…:partition:batchIndex".
 
         Raises InvalidMessageId for any other text or a number out of range.
@@ -150,8 +152,8 @@ def _not_an_id(text: str, expected: str) -> InvalidMessageId:
     return InvalidMessageId(f"{shown!r} is not a message id", f"Expected {expected}.")
 
 
-EARLIEST = MessageId(-1, -1)
-LATEST = MessageId(_MAX_LONG, _MAX_LONG)
+EARLIEST = MessageIdAdv(-1, -1)
+LATEST = MessageIdAdv(_MAX_LONG, _MAX_LONG)
 
 
 class Position(NamedTuple):
@@ -166,7 +168,7 @@ class Position(NamedTuple):
     batch_index: int = 0
 
     @classmethod
-    def before(cls, message_id: MessageId) -> Position:
+    def before(cls, message_id: MessageIdAdv) -> Position:
         """Return the position whose next message is `message_id`.
 
         For a message in chunks that is the position before its first chunk.
@@ -175,7 +177,7 @@ class Position(NamedTuple):
         return cls(first.ledger_id, first.entry_id, max(message_id.batch_index, 0))
 
     @classmethod
-    def after(cls, message_id: MessageId) -> Position:
+    def after(cls, message_id: MessageIdAdv) -> Position:
         """Return the position right behind `message_id`, in the same entry if it is batched.
 
         Behind EARLIEST (also the last id of an empty topic) and LATEST, which name no

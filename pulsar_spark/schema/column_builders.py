@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_spark.protocol.batches import UnpackedBatch
-from pulsar_spark.protocol.message_id import MessageId, id_tails
+from pulsar_spark.protocol.message_id import MessageIdAdv, id_tails
 from pulsar_spark.protocol.validation import as_text
 from pulsar_spark.schema import column_names as names
 from pulsar_spark.schema.arrow_arrays import binaries, integers, make, repeated, strings
@@ -35,7 +35,7 @@ _BYTES = pa.binary()
 
 # The fields of an id are serialized in the order of their numbers, and batch_index and batch_size
 # have the highest ones but for chunks, which are never in a batch.
-_ID_PREFIX = len(MessageId(0, 0).serialize())
+_ID_PREFIX = len(MessageIdAdv(0, 0).serialize())
 
 
 class _Pieces:
@@ -121,7 +121,7 @@ def message_ids(runs: Runs) -> pa.Array:
             tails.values((b"",))
             continue
         entry = run.entry
-        prefixes.append(MessageId(entry.ledger_id, entry.entry_id, runs.partition).serialize())
+        prefixes.append(MessageIdAdv(entry.ledger_id, entry.entry_id, runs.partition).serialize())
         tails.array(_id_tails(batch.count, run.rows))
     spread = runs.spread(binaries(prefixes))
     return pc.binary_join_element_wise(spread, tails.finish(), binaries([b""])[0])
@@ -140,7 +140,7 @@ def _id_tails(batch_size: int, rows: Sequence[int]) -> pa.Array:
 def _cached_tails(batch_size: int) -> pa.Array:
     # Batches are of any size: only what comes before the size is made row by row, and once.
     indexes = _index_parts(1 << batch_size.bit_length()).slice(0, batch_size)
-    size = MessageId(0, 0, batch_size=batch_size).serialize()[_ID_PREFIX:]
+    size = MessageIdAdv(0, 0, batch_size=batch_size).serialize()[_ID_PREFIX:]
     return pc.binary_join_element_wise(indexes, binaries([size])[0], binaries([b""])[0])
 
 

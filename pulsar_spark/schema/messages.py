@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from pulsar_spark.protocol.blocks import BinaryColumn, Columns, FixedColumn
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.schema import column_names as names
 from pulsar_spark.schema.arrow_arrays import repeated
 from pulsar_spark.schema.column_builders import BUILDERS, keys, values
@@ -39,7 +39,7 @@ class Messages(Protocol):
     def column(self, name: str) -> pa.Array:
         """Return the column of a name of `column_names` other than the value."""
 
-    def locate(self, row: int) -> MessageId:
+    def locate(self, row: int) -> MessageIdAdv:
         """Return the id of a message."""
 
 
@@ -71,7 +71,7 @@ class EntryMessages:
         """As in Messages."""
         return BUILDERS[name](self._runs)
 
-    def locate(self, row: int) -> MessageId:
+    def locate(self, row: int) -> MessageIdAdv:
         """As in Messages."""
         return self._runs.locate(row)
 
@@ -106,10 +106,10 @@ class BlockMessages:
             return repeated(self._partition, pa.int32(), self.count)
         return self._array(*BLOCK_COLUMNS[name])
 
-    def locate(self, row: int) -> MessageId:
+    def locate(self, row: int) -> MessageIdAdv:
         """As in Messages."""
         ledger_id, entry_id, index, size = self._columns.locate(row)
-        return MessageId(ledger_id, entry_id, self._partition, index, size)
+        return MessageIdAdv(ledger_id, entry_id, self._partition, index, size)
 
     def _array(self, column: str, kind: pa.DataType) -> pa.Array:
         found: Any = getattr(self._columns, column)

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pulsar_spark.errors import InvalidMessageId, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch, message_key, unpack_batch
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 
 if TYPE_CHECKING:
     from pulsar_spark.engine.entries import ReceivedEntry
@@ -41,14 +41,14 @@ class Run:
         self.rows = rows
         self._extras: dict[int, pb.SingleMessageMetadata] | None = None
 
-    def message_id(self, row: int, partition: int) -> MessageId:
+    def message_id(self, row: int, partition: int) -> MessageIdAdv:
         """Return the id of a message of the run."""
         entry = self.entry
         if self.batch is None:
-            return MessageId(
+            return MessageIdAdv(
                 entry.ledger_id, entry.entry_id, partition, first_chunk=entry.first_chunk
             )
-        return MessageId(entry.ledger_id, entry.entry_id, partition, row, self.batch.count)
+        return MessageIdAdv(entry.ledger_id, entry.entry_id, partition, row, self.batch.count)
 
     @property
     def extras(self) -> dict[int, pb.SingleMessageMetadata]:
@@ -101,7 +101,7 @@ class Runs:
         )
         return pc.run_end_decode(encoded)
 
-    def locate(self, row: int) -> MessageId:
+    def locate(self, row: int) -> MessageIdAdv:
         """Return the id of the message in a row of the record batch."""
         for run in self.runs:
             if row < len(run.rows):
@@ -138,7 +138,7 @@ class RowFilter:
         for data in self.message_ids:
             # Bytes that are no id are equal to none.
             with contextlib.suppress(InvalidMessageId):
-                message_id = MessageId.deserialize(data)
+                message_id = MessageIdAdv.deserialize(data)
                 found.add((message_id.ledger_id, message_id.entry_id))
         return frozenset(found)
 
@@ -190,7 +190,7 @@ def split_entry(
     except PulsarError as error:
         raise error.with_context(
             topic=entry.topic,
-            message_id=MessageId(entry.ledger_id, entry.entry_id, entry.partition),
+            message_id=MessageIdAdv(entry.ledger_id, entry.entry_id, entry.partition),
         ) from None
     edges = batch.edges
     low, end = max(entry.first_index, 0), min(entry.stop_index, batch.count)

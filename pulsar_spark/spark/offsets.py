@@ -19,7 +19,7 @@ from pulsar_spark.protocol.message_id import (
     EARLIEST,
     EARLIEST_POSITION,
     LATEST,
-    MessageId,
+    MessageIdAdv,
     Position,
 )
 from pulsar_spark.protocol.topic_name import TopicName
@@ -52,7 +52,7 @@ class Bound:
     """
 
     kind: BoundKind
-    message_id: MessageId | None = None
+    message_id: MessageIdAdv | None = None
     millis: int = 0
 
     def at(self, now_millis: int) -> Bound:
@@ -123,12 +123,12 @@ class OffsetSpec:
         return bounds
 
 
-def start_position(message_id: MessageId) -> Position:
+def start_position(message_id: MessageIdAdv) -> Position:
     """Return where reading starts for a given starting id: the message itself is read."""
     return Position.before(message_id)
 
 
-def end_position(message_id: MessageId) -> Position:
+def end_position(message_id: MessageIdAdv) -> Position:
     """Return where reading ends for a given ending or last id: the message itself is read.
 
     An id without a batch index stands for its whole entry.
@@ -136,7 +136,7 @@ def end_position(message_id: MessageId) -> Position:
     return Position.after(message_id)
 
 
-def entry_end(message_id: MessageId) -> Position:
+def entry_end(message_id: MessageIdAdv) -> Position:
     """Return the position behind the entry of a topic's last message: the next entry's.
 
     It is EARLIEST_POSITION for a topic that is empty. A broker names the last message of the
@@ -235,7 +235,7 @@ def _offset_bound(option: str, value: Any) -> Bound:
         return EARLIEST_BOUND if word.lower() == "earliest" else LATEST_BOUND
     if _ID.fullmatch(word):
         try:
-            return _id_bound(MessageId.parse(word))
+            return _id_bound(MessageIdAdv.parse(word))
         except InvalidMessageId as error:
             raise InvalidOffset(f"{option}: {error.what}", error.remedy) from error
     bound = _moment(word)
@@ -281,16 +281,16 @@ def _moment(word: str) -> Bound | None:
     return Bound(BoundKind.TIME, millis=millis) if millis >= 0 else None
 
 
-def _java_id(option: str, value: list[Any]) -> MessageId:
+def _java_id(option: str, value: list[Any]) -> MessageIdAdv:
     if not all(isinstance(byte, int) and -128 <= byte <= 255 for byte in value):
         raise _wrong(option, value, "bytes from -128 to 127 in the array")
     try:
-        return MessageId.deserialize(bytes(byte & 0xFF for byte in value))
+        return MessageIdAdv.deserialize(bytes(byte & 0xFF for byte in value))
     except InvalidMessageId as error:
         raise InvalidOffset(f"{option}: {error.what}", error.remedy) from error
 
 
-def _id_bound(message_id: MessageId) -> Bound:
+def _id_bound(message_id: MessageIdAdv) -> Bound:
     plain = replace(message_id, partition=-1, batch_index=-1, batch_size=0)
     if plain == EARLIEST:
         return EARLIEST_BOUND

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.probe import FoundEntry, Probe
 from pulsar_spark.errors import DataLossError, InvalidOffset, PulsarError, TopicNotFound
-from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageId, Position
+from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas, older_schemas
@@ -259,7 +259,7 @@ class Planner:
                 ranges.append(found)
         return ranges
 
-    def last_ids(self, partitions: Sequence[str]) -> dict[str, MessageId]:
+    def last_ids(self, partitions: Sequence[str]) -> dict[str, MessageIdAdv]:
         """Return the last message of each topic partition, EARLIEST for those without any."""
         results = self._lookup.last_message_ids(partitions)
         for topic, result in results.items():
@@ -341,7 +341,7 @@ class Planner:
                 last_end,
             )
 
-    def _lost(self, topic: str, message_id: MessageId, what: str) -> None:
+    def _lost(self, topic: str, message_id: MessageIdAdv, what: str) -> None:
         error = DataLossError(
             f"the message that was asked for is not on the topic: {what}",
             "It was deleted by retention, time to live or with the topic. Give another offset, "

@@ -9,7 +9,7 @@ from typing import TypeVar
 from pulsar_spark.errors import TopicNotFound, from_server_error
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import parse_payload
-from pulsar_spark.protocol.message_id import MessageId, Position
+from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.server import Server
@@ -95,13 +95,13 @@ class TopicControl(ABC):
         """Use up entry ids without messages, as transaction markers do."""
         self._for_each(name, lambda topic: topic.log.skip(count))
 
-    def trim(self, name: str, before: MessageId | Position | None = None) -> None:
+    def trim(self, name: str, before: MessageIdAdv | Position | None = None) -> None:
         """Drop a topic's entries before a position (all for None), as retention does."""
 
         def trim(topic: Topic) -> None:
             topic.trim(topic.log.end_place() if start is None else (start[0], start[1]))
 
-        start = Position.before(before) if isinstance(before, MessageId) else before
+        start = Position.before(before) if isinstance(before, MessageIdAdv) else before
         self._for_each(name, trim)
 
     def collect_inactive(self) -> list[str]:
@@ -115,7 +115,7 @@ class TopicControl(ABC):
 
         return self._call(collect)
 
-    def append(self, name: str, entry: bytes, *, messages: int | None = None) -> MessageId:
+    def append(self, name: str, entry: bytes, *, messages: int | None = None) -> MessageIdAdv:
         """Store an entry without a producer: what follows the command of a SEND, as it is.
 
         The topic, or partition, has to exist. Raises CorruptMessage or RemoteProtocolError for
@@ -126,9 +126,9 @@ class TopicControl(ABC):
         else:
             metadata = pb.MessageMetadata(num_messages_in_batch=messages)
 
-        def append(topic: Topic) -> MessageId:
+        def append(topic: Topic) -> MessageIdAdv:
             ledger_id, entry_id = topic.append(entry, metadata)
-            return MessageId(ledger_id, entry_id, topic.partition)
+            return MessageIdAdv(ledger_id, entry_id, topic.partition)
 
         return self._call(lambda server: append(self._one(server, name)))
 

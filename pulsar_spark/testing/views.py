@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.testing.entry_log import Place
 from pulsar_spark.testing.subscription import Subscription
 from pulsar_spark.testing.topic import Topic
@@ -32,8 +32,8 @@ class SubscriptionView:
     name: str
     kind: str
     durable: bool
-    mark_delete: MessageId
-    read_position: MessageId
+    mark_delete: MessageIdAdv
+    read_position: MessageIdAdv
     backlog: int
     acked_beyond: int
     consumers: tuple[ConsumerView, ...]
@@ -48,16 +48,16 @@ class TopicView:
     messages_in: int
     stored_bytes: int
     ledgers: tuple[int, ...]
-    first: MessageId
-    last: MessageId | None
+    first: MessageIdAdv
+    last: MessageIdAdv | None
     producers: tuple[str, ...]
     subscriptions: tuple[str, ...]
     terminated: bool
     schema_versions: int
 
 
-def _id(place: Place, partition: int, batch_index: int = -1) -> MessageId:
-    return MessageId(place[0], place[1], partition, batch_index)
+def _id(place: Place, partition: int, batch_index: int = -1) -> MessageIdAdv:
+    return MessageIdAdv(place[0], place[1], partition, batch_index)
 
 
 def subscription_view(subscription: Subscription) -> SubscriptionView:

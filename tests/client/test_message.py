@@ -13,7 +13,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 ENTRY = pb.MessageMetadata(
     producer_name="p", sequence_id=1, publish_time=123, partition_key="entry", event_time=9
 )
-WHERE = wire.MessageId(1, 2, 3)
+WHERE = wire.MessageIdAdv(1, 2, 3)
 
 
 def message(own: pb.SingleMessageMetadata | None = None, payload: bytes = b"x") -> Message:

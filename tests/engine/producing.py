@@ -19,7 +19,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.events import CommandReceived, Event, SendReceived
 from pulsar_spark.protocol.frames import parse_payload
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.engine.scripted_broker import ScriptedBroker, Session
 
@@ -145,10 +145,10 @@ class Results:
     """What the callbacks of sends were told, in order."""
 
     def __init__(self) -> None:
-        self.ids: list[MessageId | None] = []
+        self.ids: list[MessageIdAdv | None] = []
         self.errors: list[PulsarError] = []
 
-    def __call__(self, error: PulsarError | None, message_id: MessageId | None) -> None:
+    def __call__(self, error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
         if error is None:
             self.ids.append(message_id)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pulsar_spark.engine.subscription import ack_set, acknowledged_up_to, cumulative_ack
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.testing.cursor import ack_bits
 
 
@@ -30,24 +30,24 @@ def test_bits_of_what_is_not_done_are_set(first: int, size: int, expected: list[
 def test_everything_before_an_entry_is_acknowledged_by_the_entry_before_it() -> None:
     found = cumulative_ack(Position(5, 7))
     assert found is not None
-    assert MessageId.from_pb(found) == MessageId(5, 6)
+    assert MessageIdAdv.from_pb(found) == MessageIdAdv(5, 6)
     assert not found.ack_set
 
 
 def test_a_batch_of_which_a_part_is_done_is_acknowledged_by_its_bits_or_not_at_all() -> None:
     found = cumulative_ack(Position(5, 7, 2), 3)
     assert found is not None
-    assert MessageId.from_pb(found) == MessageId(5, 7, -1, 1, 3)
+    assert MessageIdAdv.from_pb(found) == MessageIdAdv(5, 7, -1, 1, 3)
     assert list(found.ack_set) == [4]
     unknown = cumulative_ack(Position(5, 7, 2))
     assert unknown is not None
-    assert MessageId.from_pb(unknown) == MessageId(5, 6)
+    assert MessageIdAdv.from_pb(unknown) == MessageIdAdv(5, 6)
 
 
 def test_a_batch_that_is_done_is_acknowledged_whole() -> None:
     found = cumulative_ack(Position(5, 7, 3), 3)
     assert found is not None
-    assert MessageId.from_pb(found) == MessageId(5, 7)
+    assert MessageIdAdv.from_pb(found) == MessageIdAdv(5, 7)
     assert not found.ack_set
 
 
@@ -57,5 +57,5 @@ def test_where_no_entry_is_done_there_is_nothing_to_acknowledge(position: Positi
 
 
 def test_a_mark_is_read_as_the_position_behind_it() -> None:
-    assert acknowledged_up_to(MessageId(5, 6).to_pb()) == Position(5, 7)
-    assert acknowledged_up_to(MessageId(5, -1).to_pb()) == Position(5, 0)
+    assert acknowledged_up_to(MessageIdAdv(5, 6).to_pb()) == Position(5, 7)
+    assert acknowledged_up_to(MessageIdAdv(5, -1).to_pb()) == Position(5, 0)

@@ -14,7 +14,7 @@ from pulsar_spark.engine.producer import Producer
 from pulsar_spark.errors import ClosedError, MessageTooLarge, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.sends import Solo
 from tests.engine.producing import Results, Sent, TopicScript, payloads_of, topic, unpack
 from tests.engine.scripted_broker import Session
@@ -166,8 +166,8 @@ def test_each_message_of_a_batch_is_told_its_own_id() -> None:
             made.add(MessageFields(b""), None if number == 1 else results)
         made.add(MessageFields(b""), results, Solo(deliver_at=1))
         finish(made)
-        first, third = (MessageId(7, 0, batch_index=i, batch_size=3) for i in (0, 2))
-        assert results.ids == [first, third, MessageId(7, 1)]
+        first, third = (MessageIdAdv(7, 0, batch_index=i, batch_size=3) for i in (0, 2))
+        assert results.ids == [first, third, MessageIdAdv(7, 1)]
 
 
 def test_a_callback_behind_a_column_gets_its_own_index() -> None:
@@ -176,13 +176,13 @@ def test_a_callback_behind_a_column_gets_its_own_index() -> None:
         columns(made, [b"1", b"2"])
         made.add(MessageFields(b"3"), results)
         finish(made)
-        assert results.ids == [MessageId(7, 0, batch_index=2, batch_size=3)]
+        assert results.ids == [MessageIdAdv(7, 0, batch_index=2, batch_size=3)]
 
 
 def test_a_failing_callback_keeps_no_other_from_being_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail(error: PulsarError | None, message_id: MessageId | None) -> None:
+    def fail(error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
         raise RuntimeError("its own fault")
 
     with batcher() as (_, made):
@@ -236,7 +236,7 @@ def test_duplicates_have_no_id_of_their_own() -> None:
         for _ in range(2):
             made.add(MessageFields(b""), results)
         finish(made)
-        assert results.ids == [MessageId(-1, -1)] * 2
+        assert results.ids == [MessageIdAdv(-1, -1)] * 2
 
 
 # --- too large ------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import CommandReceived, Event
-from pulsar_spark.protocol.message_id import EARLIEST, MessageId
+from pulsar_spark.protocol.message_id import EARLIEST, MessageIdAdv
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.scripted_broker import ScriptedBroker, Session, T
@@ -308,8 +308,8 @@ def test_last_message_ids_of_batches_plain_messages_and_empty_topics() -> None:
         last = add_batch(broker, batched, [b"1", b"2", b"3"])[-1]
         single = add_plain(broker, plain, b"x")
         found = Lookup(pool).last_message_ids([batched, plain, empty, TOPIC + "-missing"])
-        assert found[batched] == MessageId(last.ledger_id, last.entry_id, -1, 2)
-        assert found[plain] == MessageId(single.ledger_id, single.entry_id)
+        assert found[batched] == MessageIdAdv(last.ledger_id, last.entry_id, -1, 2)
+        assert found[plain] == MessageIdAdv(single.ledger_id, single.entry_id)
         assert found[empty] == EARLIEST
 
 
@@ -338,9 +338,9 @@ def test_a_thousand_partitions_are_asked_in_seconds() -> None:
         found = Lookup(pool).last_message_ids(names)
         assert time.process_time() - started < 20
         assert list(found) == names
-        assert found.pop(names[7]) != MessageId(-1, -1, 7)
+        assert found.pop(names[7]) != MessageIdAdv(-1, -1, 7)
         for name, value in found.items():
-            assert value == MessageId(-1, -1, TopicName.parse(name).partition_index)
+            assert value == MessageIdAdv(-1, -1, TopicName.parse(name).partition_index)
         # Of those that say that they are empty it is made sure.
         assert broker.faults.seen("SUBSCRIBE") == 1999
         wait_until(lambda: broker.faults.seen("CLOSE_CONSUMER") == 1000)
@@ -378,7 +378,7 @@ def test_an_unload_or_a_lost_connection_on_the_way_is_survived() -> None:
         broker.create_topic(TOPIC)
         last = add_plain(broker, TOPIC, b"x")
         broker.faults.close("GET_LAST_MESSAGE_ID", times=2)
-        assert Lookup(pool).last_message_id(TOPIC) == MessageId(last.ledger_id, last.entry_id)
+        assert Lookup(pool).last_message_id(TOPIC) == MessageIdAdv(last.ledger_id, last.entry_id)
         wait_until(lambda: not broker.subscriptions(TOPIC))
 
 
@@ -389,7 +389,7 @@ def test_that_a_topic_is_empty_is_believed_of_no_consumer_that_the_broker_lost(t
         last = fill(broker, TOPIC, 3)[-1]
         pretend_empty(broker, times)
         found = Lookup(pool).last_message_id(TOPIC)
-        assert found == MessageId(last.ledger_id, last.entry_id, -1, last.batch_index)
+        assert found == MessageIdAdv(last.ledger_id, last.entry_id, -1, last.batch_index)
         wait_until(lambda: not broker.subscriptions(TOPIC))
 
 

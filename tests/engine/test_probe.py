@@ -20,7 +20,7 @@ from pulsar_spark.protocol.frames import encode_raw_payload_command
 from pulsar_spark.protocol.message_id import (
     EARLIEST_POSITION,
     LATEST_POSITION,
-    MessageId,
+    MessageIdAdv,
     Position,
 )
 from pulsar_spark.testing import EmbeddedBroker
@@ -254,12 +254,12 @@ def test_an_unload_between_search_and_answer_is_noticed() -> None:
 def test_an_entry_that_makes_no_sense_is_an_error_with_its_id() -> None:
     def script(session: Session, event: Event) -> bool:
         if kind_of(event) == T.GET_LAST_MESSAGE_ID:
-            last = MessageId(5, 7).to_pb()
+            last = MessageIdAdv(5, 7).to_pb()
             session.send(answers.get_last_message_id_response(request_of(event), last))
             return True
         if kind_of(event) == T.FLOW:
             consumer_id = broker.commands(T.SUBSCRIBE)[0].consumer_id
-            command = answers.message(consumer_id, MessageId(5, 7).to_pb())
+            command = answers.message(consumer_id, MessageIdAdv(5, 7).to_pb())
             for part in encode_raw_payload_command(command, b"\x00\x00\xff\xff"):
                 session.send_bytes(bytes(part))
             return True

@@ -14,7 +14,7 @@ from pulsar_spark.errors import (
     OperationTimeout,
     PulsarError,
 )
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.engine.producing import (
     Results,
@@ -33,11 +33,11 @@ def test_messages_are_acknowledged_in_order() -> None:
         for number in range(3):
             producer.send(single(b"message %d" % number, results))
         producer.flush()
-        assert results.ids == [MessageId(7, entry) for entry in range(3)]
+        assert results.ids == [MessageIdAdv(7, entry) for entry in range(3)]
         assert [sent.payload for sent in script.sends] == [b"message 0", b"message 1", b"message 2"]
         assert script.sequence_ids == [0, 1, 2]
         assert producer.last_sequence_id == 2
-        assert producer.last_message_id == MessageId(7, 2)
+        assert producer.last_message_id == MessageIdAdv(7, 2)
         assert producer.pending_messages == 0
         assert context.budget.used == 0
         producer.close()
@@ -88,7 +88,7 @@ def test_the_partition_is_part_of_a_message_id() -> None:
         producer = Producer(context, "t-partition-3")
         producer.send(single(b"", results))
         producer.close()
-        assert results.ids == [MessageId(7, 0, partition=3)]
+        assert results.ids == [MessageIdAdv(7, 0, partition=3)]
 
 
 def test_nothing_is_connected_before_it_is_needed() -> None:
@@ -154,7 +154,7 @@ def test_many_threads_can_send_and_ids_stay_in_order() -> None:
 
 
 def test_a_failing_callback_does_not_harm_the_rest(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(error: PulsarError | None, message_id: MessageId | None) -> None:
+    def fail(error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
         raise RuntimeError("a callback's own fault")
 
     with topic() as (_, context, _):

@@ -14,7 +14,7 @@ from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from tests.engine.producing import NO_ID, Sent, TopicScript, payloads_of, topic
 from tests.engine.scripted_broker import Session
 
@@ -77,7 +77,7 @@ class Outcome:
         self.told: dict[bytes, list[PulsarError | None]] = defaultdict(list)
 
     def callback(self, payload: bytes):  # type: ignore[no-untyped-def]
-        def tell(error: PulsarError | None, message_id: MessageId | None) -> None:
+        def tell(error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
             self.told[payload].append(error)
 
         return tell

@@ -15,7 +15,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from tests.engine.producing import (
     Results,
     Sent,
@@ -80,7 +80,7 @@ def test_a_receipt_can_name_a_batch_by_its_highest_id() -> None:
         producer = make(context)
         producer.send(batch(10))
         producer.flush(5)
-        assert producer.last_message_id == MessageId(1, 2)
+        assert producer.last_message_id == MessageIdAdv(1, 2)
 
 
 @pytest.mark.fault(13, 87)
@@ -98,10 +98,10 @@ def test_duplicates_are_acknowledged_and_counted_apart() -> None:
         producer.send(batch(10, results))
         producer.send(batch(3, results))
         producer.close()
-        assert results.ids == [MessageId(-1, -1), MessageId(7, 0)]
+        assert results.ids == [MessageIdAdv(-1, -1), MessageIdAdv(7, 0)]
         assert producer.counts.duplicates == 10
         assert producer.counts.acknowledged == 13
-        assert producer.last_message_id == MessageId(7, 0)
+        assert producer.last_message_id == MessageIdAdv(7, 0)
 
 
 @pytest.mark.fault(24, 42)

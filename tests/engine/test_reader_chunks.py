@@ -15,7 +15,7 @@ from pulsar_spark.engine.reader import EntryReader
 from pulsar_spark.errors import CorruptMessage, IncompleteMessage, MessageTooLarge
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.chunks import split_message
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.topics import add_plain, quick, reading, stored_entry
 from tests.support.waiting import wait_until
@@ -47,7 +47,7 @@ def payloads(reader: EntryReader) -> list[bytes]:
     return [bytes(entry.payload) for entry in reader]
 
 
-def after(message_id: MessageId) -> Position:
+def after(message_id: MessageIdAdv) -> Position:
     return Position(message_id.ledger_id, message_id.entry_id + 1)
 
 
@@ -102,7 +102,7 @@ def test_ranges_that_cut_between_chunks_give_each_message_once() -> None:
     with EmbeddedBroker() as broker:
         broker.create_topic(TOPIC)
         expected = []
-        ids: list[MessageId] = []
+        ids: list[MessageIdAdv] = []
         for number in range(8):
             payload = os.urandom(2500)
             expected.append(payload)

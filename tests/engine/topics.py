@@ -14,7 +14,7 @@ from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.checksum import crc32c
-from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageId, Position
+from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.actions import Action, Drop, Incoming, Target
 from pulsar_spark.testing.rules import Rule, Seen
@@ -164,7 +164,7 @@ def unpack(entry: ReceivedEntry) -> list[Message]:
 def after_last(messages: list[Message]) -> Position:
     """Return the position behind the last of messages that are batched."""
     last = messages[-1]
-    return Position.after(MessageId(last.ledger_id, last.entry_id, -1, last.batch_index))
+    return Position.after(MessageIdAdv(last.ledger_id, last.entry_id, -1, last.batch_index))
 
 
 def quick(broker: EmbeddedBroker, **changes: Any) -> ClientOptions:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from tests.integration.brokers import Broker
 from tests.support.pulsar_distribution import Distribution
 
@@ -33,7 +33,7 @@ class JavaMessage(NamedTuple):
     """A message as the Java client read it."""
 
     content: JavaContent
-    message_id: MessageId
+    message_id: MessageIdAdv
     sequence_id: int
     publish_time: int
     producer: str
@@ -64,7 +64,7 @@ class JavaPeer:
         codec: str = "NONE",
         hashing: str = "JavaStringHash",
         transaction: str | None = None,
-    ) -> list[MessageId]:
+    ) -> list[MessageIdAdv]:
         """Send messages and return where they are.
 
         `transaction` is ``commit``, ``abort`` or ``leave`` for what becomes of it.
@@ -80,7 +80,7 @@ class JavaPeer:
         if transaction is not None:
             command["transaction"] = transaction
         answer = self._ask(broker, topic, command)
-        return [MessageId.deserialize(base64.b64decode(found)) for found in answer["ids"]]
+        return [MessageIdAdv.deserialize(base64.b64decode(found)) for found in answer["ids"]]
 
     def read(self, broker: Broker, topic: str, count: int) -> list[JavaMessage]:
         """Return the first `count` messages of a topic, and see it end there."""
@@ -165,7 +165,7 @@ def _from_json(found: dict[str, Any]) -> JavaMessage:
     )
     return JavaMessage(
         content,
-        MessageId.deserialize(base64.b64decode(found["id"])),
+        MessageIdAdv.deserialize(base64.b64decode(found["id"])),
         found["sequenceId"],
         found["publishTime"],
         found["producer"],

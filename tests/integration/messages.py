@@ -16,7 +16,7 @@ from pulsar_spark.engine.options import ClientOptions, ReaderOptions
 from pulsar_spark.engine.reader import EntryReader
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields, unpack_batch
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from tests.integration.brokers import Broker
 
 RECEIVE_MS = 30_000
@@ -67,7 +67,7 @@ class Row(NamedTuple):
     content: Content
     key_is_base64: bool
     sequence_id: int
-    message_id: MessageId
+    message_id: MessageIdAdv
     entry: pb.MessageMetadata
     fields: pb.MessageMetadata | pb.SingleMessageMetadata
     received: ReceivedEntry
@@ -201,7 +201,7 @@ def _row(
         content,
         fields.partition_key_b64_encoded,
         fields.sequence_id,
-        MessageId(entry.ledger_id, entry.entry_id, entry.partition, index),
+        MessageIdAdv(entry.ledger_id, entry.entry_id, entry.partition, index),
         entry.metadata,
         fields,
         entry,
@@ -258,7 +258,7 @@ def place(message_id: Any) -> tuple[int, int, int, int]:
     )
 
 
-def parts(message_id: MessageId) -> tuple[int, int, int, int]:
+def parts(message_id: MessageIdAdv) -> tuple[int, int, int, int]:
     """Return the parts of one of our message ids, in the same order."""
     return (
         message_id.ledger_id,

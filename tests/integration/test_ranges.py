@@ -22,7 +22,7 @@ from pulsar_spark.protocol.message_id import (
     EARLIEST,
     EARLIEST_POSITION,
     LATEST_POSITION,
-    MessageId,
+    MessageIdAdv,
     Position,
 )
 from tests.integration.brokers import Broker, as_real
@@ -244,7 +244,7 @@ def test_the_ends_of_many_topics_at_once(broker: Broker, client: Any) -> None:
     producer.close()
     expected = dict.fromkeys(names, EARLIEST)
     for found in sorted(sent, key=lambda found: (found.ledger_id(), found.entry_id())):
-        expected[names[found.partition()]] = MessageId(
+        expected[names[found.partition()]] = MessageIdAdv(
             found.ledger_id(), found.entry_id(), found.partition(), found.batch_index()
         )
     missing = broker.unique_topic("missing")
@@ -256,7 +256,7 @@ def test_the_ends_of_many_topics_at_once(broker: Broker, client: Any) -> None:
         ends = {
             name: (found.ledger_id, found.entry_id)
             for name, found in answers.items()
-            if isinstance(found, MessageId)
+            if isinstance(found, MessageIdAdv)
         }
         assert ends == {name: (end.ledger_id, end.entry_id) for name, end in expected.items()}
         questions = [(name, EARLIEST_POSITION) for name in names]

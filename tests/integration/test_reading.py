@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.errors import EncryptedMessage
-from pulsar_spark.protocol.message_id import MessageId, Position
+from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from tests.integration.brokers import Broker
 from tests.integration.messages import (
     CODECS,
@@ -85,7 +85,7 @@ def test_ids_names_and_times_are_those_of_the_official_client(
     assert {row.entry.producer_name for row in rows} == {"they"}
     for row, message in zip(rows, seen, strict=True):
         assert pulsar.MessageId.deserialize(row.message_id.serialize()) == message.message_id()
-        theirs = MessageId.deserialize(message.message_id().serialize())
+        theirs = MessageIdAdv.deserialize(message.message_id().serialize())
         assert parts(theirs) == parts(row.message_id)
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from tests.soak.job import COLUMNS, Results
 from tests.soak.rows import KEYS, Checker, key_of, rows_of_key, value_of
 from tests.soak.soak import FAULTS, Report, Settings, schedule
 
 ROWS = 5 * KEYS + 3
 ALL = [(key_of(row % KEYS).encode(), value_of(row // KEYS)) for row in range(ROWS)]
-ID = MessageId(1, 2, 0, 3).serialize()
+ID = MessageIdAdv(1, 2, 0, 3).serialize()
 
 
 def judged(rows: list[tuple[bytes, bytes]]) -> Checker:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from pyspark.sql import functions as F
 
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.spark.datasource import PulsarDataSource
 from tests.integration.brokers import Broker
 from tests.integration.spark_io import SparkRow, load, official, rows, send, topics_of, values
@@ -471,7 +471,7 @@ def test_a_filter_on_one_scan_does_not_narrow_another(
 
 def test_ids_of_rows_are_their_positions(history: History) -> None:
     for row in history.rows:
-        found = MessageId.deserialize(row.message_id)
+        found = MessageIdAdv.deserialize(row.message_id)
         assert (found.ledger_id, found.entry_id) == (row.ledger_id, row.entry_id)
         assert found.batch_index == row.batch_index
     assert sorted(history.rows, key=lambda row: row[8:11]) == history.rows

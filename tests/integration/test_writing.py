@@ -18,7 +18,7 @@ from pulsar_spark.errors import IncompatibleSchema, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.hashing import java_string_hash, murmur3_32
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.sends import OutgoingEntry, Solo
 from tests.integration.brokers import Broker, as_real
@@ -51,10 +51,10 @@ class Ids:
     """A callback for sends: keeps where the messages were stored, in order."""
 
     def __init__(self) -> None:
-        self.found: list[MessageId | None] = []
+        self.found: list[MessageIdAdv | None] = []
         self.errors: list[PulsarError] = []
 
-    def __call__(self, error: PulsarError | None, message_id: MessageId | None) -> None:
+    def __call__(self, error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
         if error is not None:
             self.errors.append(error)
         self.found.append(message_id)

@@ -26,7 +26,7 @@ from pulsar_spark.protocol.blocks import (
     Decompress,
 )
 from pulsar_spark.protocol.frames import MessageBlock
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.schema import column_names as names
 from pulsar_spark.schema.column_builders import BUILDERS, NEED_METADATA, values
 from pulsar_spark.schema.runs import RowFilter, Run, Runs, split_entry
@@ -346,7 +346,7 @@ def _take(decoder: Decoder, outcome: Outcome) -> bool:
 def _check_ids(columns: Columns, ids: pa.Array) -> None:
     for row in {0, columns.rows // 2, columns.rows - 1}:
         ledger_id, entry_id, index, count = columns.locate(row)
-        expected = MessageId(ledger_id, entry_id, PARTITION, index, count).serialize()
+        expected = MessageIdAdv(ledger_id, entry_id, PARTITION, index, count).serialize()
         assert ids[row].as_py() == expected
 
 

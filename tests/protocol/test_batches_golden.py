@@ -13,7 +13,7 @@ from pulsar_spark.protocol.batches import UnpackedBatch, _unpack_carefully, unpa
 from pulsar_spark.protocol.chunks import AssembledMessage, ChunkAssembler
 from pulsar_spark.protocol.compression import codec_of
 from pulsar_spark.protocol.frames import FrameDecoder, PayloadParts, parse_payload
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from tests.protocol import golden
 
 LIMIT = 16 * 1024 * 1024
@@ -96,7 +96,7 @@ def test_recorded_chunks_come_together(name: str) -> None:
     complete = []
     for command, parts, _ in messages(name):
         if command.type == pb.BaseCommand.MESSAGE and parts.metadata.HasField("chunk_id"):
-            message_id = MessageId.from_pb(command.message.message_id)
+            message_id = MessageIdAdv.from_pb(command.message.message_id)
             result = assembler.add(parts.metadata, message_id, parts.payload)
             assert result.discarded == []
             if result.message is not None:

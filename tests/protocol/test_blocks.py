@@ -12,7 +12,7 @@ import pytest
 from pulsar_spark.errors import DecompressionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import COLUMNS, DONE, FULL, SLOW
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId, Position
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from tests.protocol import block_mutations, golden
 from tests.protocol.block_streams import (
     LEDGER,
@@ -305,8 +305,8 @@ def test_rows_hold_what_messages_say(impl: Implementation) -> None:
     assert found.column("key") == [b"/w==", b"\xff", None, None, b"k"]
     assert found.column("properties")[0] == [("a", "2"), ("ü", "\0"), ("", "")]
     assert found.column("message_id") == [
-        *(MessageId(LEDGER, 0, PARTITION, index, 4).serialize() for index in range(4)),
-        MessageId(LEDGER, 1, PARTITION).serialize(),
+        *(MessageIdAdv(LEDGER, 0, PARTITION, index, 4).serialize() for index in range(4)),
+        MessageIdAdv(LEDGER, 1, PARTITION).serialize(),
     ]
     assert found.column("sequence_id") == [0, 7, 2, 3, 1]
     assert found.column("batch_index") == [0, 1, 2, 3, -1]

@@ -19,7 +19,7 @@ from pulsar_spark.protocol.chunks import (
     DiscardReason,
     split_message,
 )
-from pulsar_spark.protocol.message_id import MessageId, Position
+from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 
 NOTHING = ChunkResult(None, [])
 
@@ -52,7 +52,7 @@ class Feeder:
         total: int | None = None,
         payload: bytes | None = None,
     ) -> ChunkResult:
-        message_id = MessageId(7, self.entry, 2)
+        message_id = MessageIdAdv(7, self.entry, 2)
         self.entry += 1
         if payload is None:
             payload = str(number).encode() * 10
@@ -60,8 +60,8 @@ class Feeder:
         return self.assembler.add(metadata(uuid, number, chunks, total), message_id, payload)
 
 
-def ids(*entries: int) -> tuple[MessageId, ...]:
-    return tuple(MessageId(7, entry, 2) for entry in entries)
+def ids(*entries: int) -> tuple[MessageIdAdv, ...]:
+    return tuple(MessageIdAdv(7, entry, 2) for entry in entries)
 
 
 def discarded(uuid: str, reason: DiscardReason, *entries: int) -> DiscardedMessage:
@@ -134,7 +134,7 @@ def test_a_message_has_the_id_of_its_last_chunk_and_names_its_first() -> None:
     assert feeder.add("u", 0) == NOTHING
     assert feeder.add("u", 1) == NOTHING
     message = complete(feeder.add("u", 2))
-    assert message.message_id == MessageId(7, 2, 2, first_chunk=MessageId(7, 0, 2))
+    assert message.message_id == MessageIdAdv(7, 2, 2, first_chunk=MessageIdAdv(7, 0, 2))
     assert Position.before(message.message_id) == Position(7, 0, 0)
     assert message.metadata.chunk_id == 2
     assert message.payload == b"0" * 10 + b"1" * 10 + b"2" * 10
@@ -143,9 +143,9 @@ def test_a_message_has_the_id_of_its_last_chunk_and_names_its_first() -> None:
 def test_the_assembler_keeps_no_view_of_the_callers_buffer() -> None:
     buffer = bytearray(b"0123456789")
     assembler = ChunkAssembler()
-    assembler.add(metadata("u", 0, 2, 20), MessageId(1, 1), memoryview(buffer))
+    assembler.add(metadata("u", 0, 2, 20), MessageIdAdv(1, 1), memoryview(buffer))
     buffer[:] = bytes(10)
-    result = assembler.add(metadata("u", 1, 2, 20), MessageId(1, 2), memoryview(buffer))
+    result = assembler.add(metadata("u", 1, 2, 20), MessageIdAdv(1, 2), memoryview(buffer))
     assert complete(result).payload == b"0123456789" + bytes(10)
 
 
@@ -307,7 +307,7 @@ def test_a_chunk_without_one_of_its_fields_is_refused(name: str) -> None:
     data = metadata("u", 0, 1, 3)
     data.ClearField(name)
     with pytest.raises(CorruptMessage, match=name):
-        ChunkAssembler().add(data, MessageId(1, 1), b"abc")
+        ChunkAssembler().add(data, MessageIdAdv(1, 1), b"abc")
 
 
 def test_the_bound_is_positive() -> None:
@@ -330,7 +330,7 @@ def test_any_order_of_chunks_is_reported_in_full(
     steps: list[tuple[str, int, int, int]],
 ) -> None:
     feeder = Feeder(max_bytes=2000)
-    seen: set[MessageId] = set()
+    seen: set[MessageIdAdv] = set()
     for uuid, number, chunks, total in steps:
         try:
             result = feeder.add(uuid, number, chunks, total=total)

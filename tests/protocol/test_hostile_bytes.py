@@ -28,7 +28,7 @@ from pulsar_spark.protocol.compression import codec_of
 from pulsar_spark.protocol.connection import Connection
 from pulsar_spark.protocol.events import ConnectionFailed
 from pulsar_spark.protocol.frames import MessageBlock, parse, parse_payload
-from pulsar_spark.protocol.message_id import MessageId, Position
+from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value, split_key_value
 from pulsar_spark.protocol.states import Role
 from pulsar_spark.protocol.topic_name import TopicName
@@ -87,7 +87,7 @@ def _chunks(data: bytes) -> None:
     assembler = ChunkAssembler(max_bytes=10_000)
     for at in range(0, len(data), 60):
         metadata = parse(pb.MessageMetadata, data[at : at + 50])
-        assembler.add(metadata, MessageId(1, at), data[at + 50 : at + 60])
+        assembler.add(metadata, MessageIdAdv(1, at), data[at + 50 : at + 60])
 
 
 def _chunked() -> list[bytes]:
@@ -150,7 +150,7 @@ def _text(data: bytes) -> None:
 
 def _id_text(data: bytes) -> None:
     text = data.decode("latin-1")
-    Position.after(MessageId.parse(text))
+    Position.after(MessageIdAdv.parse(text))
     Position.parse(text)
 
 
@@ -166,11 +166,11 @@ PARSERS = {
     "payloads": Parser(_payload, (RemoteProtocolError,), _entries()),
     "schemas": Parser(_schema, (ProtocolError,), _schemas()),
     "ids": Parser(
-        MessageId.deserialize,
+        MessageIdAdv.deserialize,
         (InvalidMessageId,),
         [
-            MessageId(5, 6, 1, 2, 3).serialize(),
-            MessageId(9, 8, first_chunk=MessageId(9, 6)).serialize(),
+            MessageIdAdv(5, 6, 1, 2, 3).serialize(),
+            MessageIdAdv(9, 8, first_chunk=MessageIdAdv(9, 6)).serialize(),
         ],
     ),
     "texts of ids": Parser(_id_text, (InvalidMessageId,), [b"5:6:1", b"9223372036854775807:1:2"]),

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from pulsar_spark.engine.entries import ReceivedEntry
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 
 TOPIC = "persistent://public/default/t-partition-3"
 PARTITION = 3
@@ -73,7 +73,7 @@ def _entry(
     )
     command = pb.CommandMessage(
         consumer_id=0,
-        message_id=MessageId(7, entry_id, PARTITION).to_pb(),
+        message_id=MessageIdAdv(7, entry_id, PARTITION).to_pb(),
         redelivery_count=redelivery_count,
     )
     entry = ReceivedEntry(TOPIC, command, cast(Any, parts), payload, wanted, is_batch, len(payload))

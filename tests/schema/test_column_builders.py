@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pulsar_spark.engine.entries import ReceivedEntry
 from pulsar_spark.errors import CorruptMessage
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.schema import column_names as names
 from pulsar_spark.schema.column_builders import BUILDERS, values
 from pulsar_spark.schema.runs import Run, Runs, split_entry
@@ -74,7 +74,7 @@ def test_part_of_a_large_batch_with_nulls_and_removed_messages() -> None:
     assert values(runs_of(entry)).to_pylist() == [value for _, value in expected]
     assert column(names.BATCH_INDEX, entry) == [index for index, _ in expected]
     assert column(names.MESSAGE_ID, entry) == [
-        MessageId(7, 0, 3, index, MANY).serialize() for index, _ in expected
+        MessageIdAdv(7, 0, 3, index, MANY).serialize() for index, _ in expected
     ]
 
 
@@ -103,18 +103,20 @@ def test_a_batch_of_more_messages_than_are_prepared_for() -> None:
     count = 20_001
     entry = batch([message(b"x")] * count)
     assert values(runs_of(entry)).to_pylist() == [b"x"] * count
-    assert column(names.MESSAGE_ID, entry)[-1] == MessageId(7, 0, 3, count - 1, count).serialize()
+    assert (
+        column(names.MESSAGE_ID, entry)[-1] == MessageIdAdv(7, 0, 3, count - 1, count).serialize()
+    )
 
 
 @pytest.mark.parametrize("count", [1, 3, MANY])
 def test_message_ids_are_those_of_the_official_clients(count: int) -> None:
-    chunked = single(b"x", entry_id=9, first_chunk=MessageId(7, 6, 3))
+    chunked = single(b"x", entry_id=9, first_chunk=MessageIdAdv(7, 6, 3))
     assert column(
         names.MESSAGE_ID, single(b"", entry_id=300), batch([message()] * count), chunked
     ) == [
-        MessageId(7, 300, 3).serialize(),
-        *(MessageId(7, 0, 3, i, count).serialize() for i in range(count)),
-        MessageId(7, 9, 3, first_chunk=MessageId(7, 6, 3)).serialize(),
+        MessageIdAdv(7, 300, 3).serialize(),
+        *(MessageIdAdv(7, 0, 3, i, count).serialize() for i in range(count)),
+        MessageIdAdv(7, 9, 3, first_chunk=MessageIdAdv(7, 6, 3)).serialize(),
     ]
 
 
@@ -250,7 +252,7 @@ def test_any_batches_give_their_payloads_and_ids(
     runs = runs_of(*entries)
     assert values(runs).to_pylist() == [payload for part in payloads for payload in part]
     assert BUILDERS[names.MESSAGE_ID](runs).to_pylist() == [
-        MessageId(7, number, 3, row, len(part)).serialize()
+        MessageIdAdv(7, number, 3, row, len(part)).serialize()
         for number, part in enumerate(payloads)
         for row in range(len(part))
     ]

@@ -15,7 +15,7 @@ from pulsar_spark.engine.entries import EntryDecoder, ReceivedEntry
 from pulsar_spark.errors import CorruptMessage, EncryptedMessage, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageReceived
-from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageId
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv
 from pulsar_spark.schema import column_names as names
 from pulsar_spark.schema.column_builders import BUILDERS
 from pulsar_spark.schema.record_batches import Projection, RecordBatchBuilder
@@ -68,7 +68,7 @@ def received(rng: random.Random, stored: bytes) -> MessageReceived:
 
 def look_at(entry: ReceivedEntry) -> None:
     """Use everything that a `Message` tells."""
-    found = MessageId(entry.ledger_id, entry.entry_id, 3)
+    found = MessageIdAdv(entry.ledger_id, entry.entry_id, 3)
     message = Message(
         TOPIC, found, b"", entry.metadata, None, BytesSchema(), entry.redelivery_count
     )

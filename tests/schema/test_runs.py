@@ -9,7 +9,7 @@ import pytest
 
 from pulsar_spark.engine.entries import ReceivedEntry
 from pulsar_spark.errors import CorruptBatch
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.schema.arrow_arrays import strings
 from pulsar_spark.schema.runs import RowFilter, Run, Runs, split_entry
 from tests.schema.entries import PARTITION, TOPIC, batch, message, single
@@ -73,17 +73,19 @@ def run_of(entry: ReceivedEntry) -> Run:
 
 
 def test_ids_of_messages_have_partition_and_batch_index() -> None:
-    assert run_of(single(b"x", entry_id=4)).message_id(0, 3) == MessageId(7, 4, 3)
-    assert run_of(batch([message()] * 5)).message_id(2, 3) == MessageId(7, 0, 3, 2, 5)
-    chunked = single(b"x", entry_id=4, first_chunk=MessageId(7, 2, 3))
-    assert run_of(chunked).message_id(0, 3) == MessageId(7, 4, 3, first_chunk=MessageId(7, 2, 3))
+    assert run_of(single(b"x", entry_id=4)).message_id(0, 3) == MessageIdAdv(7, 4, 3)
+    assert run_of(batch([message()] * 5)).message_id(2, 3) == MessageIdAdv(7, 0, 3, 2, 5)
+    chunked = single(b"x", entry_id=4, first_chunk=MessageIdAdv(7, 2, 3))
+    assert run_of(chunked).message_id(0, 3) == MessageIdAdv(
+        7, 4, 3, first_chunk=MessageIdAdv(7, 2, 3)
+    )
 
 
 def test_a_row_of_several_runs_is_located() -> None:
     runs = Runs(TOPIC, 3, [run_of(single(b"x")), run_of(batch([message()] * 3, entry_id=1))])
     assert runs.count == 4
-    assert runs.locate(0) == MessageId(7, 0, 3)
-    assert runs.locate(3) == MessageId(7, 1, 3, 2, 3)
+    assert runs.locate(0) == MessageIdAdv(7, 0, 3)
+    assert runs.locate(3) == MessageIdAdv(7, 1, 3, 2, 3)
     with pytest.raises(IndexError):
         runs.locate(4)
     assert runs.spread(strings(["a", "b"])).to_pylist() == ["a", "b", "b", "b"]
@@ -112,8 +114,8 @@ KEYED = [message(partition_key="a"), message(), message(partition_key="b", event
         (RowFilter(has_key=False), [1]),
         (RowFilter(has_key=True, keys=frozenset({b"b"})), [2]),
         (RowFilter(has_key=False, keys=frozenset({b"b"})), []),
-        (RowFilter(message_ids=frozenset({MessageId(7, 0, 3, 1, 3).serialize()})), [1]),
-        (RowFilter(message_ids=frozenset({MessageId(7, 0, 3, 1).serialize()})), []),
+        (RowFilter(message_ids=frozenset({MessageIdAdv(7, 0, 3, 1, 3).serialize()})), [1]),
+        (RowFilter(message_ids=frozenset({MessageIdAdv(7, 0, 3, 1).serialize()})), []),
     ],
 )
 def test_messages_are_selected_by_key_and_id(row_filter: RowFilter, rows: list[int]) -> None:
@@ -129,7 +131,7 @@ def test_single_messages_and_batches_without_keys_are_selected_too() -> None:
 
 def test_a_filter_by_ids_tells_which_entries_can_have_them() -> None:
     assert RowFilter().entries() is None
-    ids = frozenset({MessageId(7, 0, 3, 1, 3).serialize(), b"no id"})
+    ids = frozenset({MessageIdAdv(7, 0, 3, 1, 3).serialize(), b"no id"})
     assert RowFilter(message_ids=ids).entries() == frozenset({(7, 0)})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 
 KEYS = 64
 
@@ -48,7 +48,7 @@ class Checker:
             found, place = int(value), KEY_NUMBERS[key]
             if found != upcoming[place]:
                 kind = "again or too late" if found < upcoming[place] else "too early"
-                where = MessageId.deserialize(ids[row])
+                where = MessageIdAdv.deserialize(ids[row])
                 self.tell(
                     f"batch {batch}, {key.decode()}: {found} comes {kind}, "
                     f"{upcoming[place]} is next; its message id is {where}"

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 
 from pulsar_spark.errors import CorruptMessage, OptionError, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo, join_key_value
 from pulsar_spark.spark.batch_reader import (
     PulsarBatchReader,
@@ -70,7 +70,7 @@ def test_every_column_says_what_was_stored(broker: EmbeddedBroker) -> None:
         "value": b"a",
         "__key": None,
         "__topic": full("t-partition-1"),
-        "__messageId": MessageId(first.ledger_id, first.entry_id, 1, 0, 2).serialize(),
+        "__messageId": MessageIdAdv(first.ledger_id, first.entry_id, 1, 0, 2).serialize(),
         "__publishTime": published,
         "__eventTime": None,
         "__messageProperties": [],
@@ -90,7 +90,9 @@ def test_every_column_says_what_was_stored(broker: EmbeddedBroker) -> None:
     assert rows[1]["value"] is None
     assert rows[1]["__batchIndex"] == 1
     assert rows[2]["__key"] == b"k"
-    assert rows[2]["__messageId"] == MessageId(first.ledger_id, first.entry_id + 1, 1).serialize()
+    assert (
+        rows[2]["__messageId"] == MessageIdAdv(first.ledger_id, first.entry_id + 1, 1).serialize()
+    )
     assert rows[2]["__eventTime"] == datetime.fromtimestamp((NOW - 5) / 1000, timezone.utc)
     assert rows[2]["__messageProperties"] == [("p", "q")]
     assert rows[2]["__orderingKey"] == b"o"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.errors import InvalidOffset
-from pulsar_spark.protocol.message_id import EARLIEST, LATEST, MessageId, Position
+from pulsar_spark.protocol.message_id import EARLIEST, LATEST, MessageIdAdv, Position
 from pulsar_spark.spark.offsets import (
     EARLIEST_BOUND,
     LATEST_BOUND,
@@ -31,7 +31,7 @@ NOW = 1_000_000_000_000
 
 
 def at(ledger: int, entry: int, partition: int = -1, index: int = -1, size: int = 0) -> Bound:
-    return Bound(BoundKind.ID, MessageId(ledger, entry, partition, index, size))
+    return Bound(BoundKind.ID, MessageIdAdv(ledger, entry, partition, index, size))
 
 
 def time(millis: int) -> Bound:
@@ -65,9 +65,9 @@ def signed(data: bytes) -> list[int]:
         (f"{2**63 - 1}:{2**63 - 1}", LATEST_BOUND),
         ("2026-11-20T10:00:00Z", time(1_795_168_800_000)),
         ("-1h", age(3_600_000)),
-        (signed(MessageId(12, 345, 2, 7, 10).serialize()), at(12, 345, 2, 7, 10)),
-        (signed(MessageId(200, 0, -1).serialize()), at(200, 0)),
-        (list(MessageId(200, 0, -1).serialize()), at(200, 0)),
+        (signed(MessageIdAdv(12, 345, 2, 7, 10).serialize()), at(12, 345, 2, 7, 10)),
+        (signed(MessageIdAdv(200, 0, -1).serialize()), at(200, 0)),
+        (list(MessageIdAdv(200, 0, -1).serialize()), at(200, 0)),
         (signed(EARLIEST.serialize()), EARLIEST_BOUND),
         (signed(LATEST.serialize()), LATEST_BOUND),
     ],
@@ -224,14 +224,14 @@ def test_ages_count_from_the_planning() -> None:
 @pytest.mark.parametrize(
     "message_id,start,end",
     [
-        (MessageId(5, 6), Position(5, 6, 0), Position(5, 7, 0)),
-        (MessageId(5, 6, 0, 0, 3), Position(5, 6, 0), Position(5, 6, 1)),
-        (MessageId(5, 6, 0, 2, 3), Position(5, 6, 2), Position(5, 6, 3)),
-        (MessageId(5, 9, first_chunk=MessageId(5, 6)), Position(5, 6, 0), Position(5, 10, 0)),
+        (MessageIdAdv(5, 6), Position(5, 6, 0), Position(5, 7, 0)),
+        (MessageIdAdv(5, 6, 0, 0, 3), Position(5, 6, 0), Position(5, 6, 1)),
+        (MessageIdAdv(5, 6, 0, 2, 3), Position(5, 6, 2), Position(5, 6, 3)),
+        (MessageIdAdv(5, 9, first_chunk=MessageIdAdv(5, 6)), Position(5, 6, 0), Position(5, 10, 0)),
     ],
 )
 def test_a_given_id_is_read_at_the_start_and_at_the_end(
-    message_id: MessageId, start: Position, end: Position
+    message_id: MessageIdAdv, start: Position, end: Position
 ) -> None:
     assert start_position(message_id) == start
     assert end_position(message_id) == end

@@ -14,7 +14,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.errors import DataLossError, InvalidOffset, OptionError, TopicNotFound
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.message_id import MessageId, Position
+from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.runs import RowFilter
 from pulsar_spark.spark.columns import read_schema
@@ -168,7 +168,7 @@ def test_bytes_of_the_scala_connector_are_read_too(broker: EmbeddedBroker) -> No
     broker.create_topic("t")
     for number in range(4):
         last = store(broker, "t", [b"%d" % number])
-    data = MessageId(last.ledger_id, 2, -1, 0, 1).serialize()
+    data = MessageIdAdv(last.ledger_id, 2, -1, 0, 1).serialize()
     signed = [byte - 256 if byte > 127 else byte for byte in data]
     options = {"topic": "t", "startingOffsets": json.dumps({full("t"): signed})}
     assert values(broker, options) == [b"2", b"3"]

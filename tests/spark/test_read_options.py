@@ -10,7 +10,7 @@ from pyspark import cloudpickle
 
 from pulsar_spark.engine.options import AuthOptions
 from pulsar_spark.errors import InvalidOffset, InvalidTopicName, OptionError, UnsupportedFeature
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.spark.offsets import EARLIEST_BOUND, LATEST_BOUND, Bound, BoundKind
 from pulsar_spark.spark.option_table import Scope
 from pulsar_spark.spark.read_options import ReadOptions, parse_read_options
@@ -166,7 +166,7 @@ def test_odd_names_are_names(name: str) -> None:
 def test_starts_and_ends_are_offsets_or_times() -> None:
     options = parse(startingOffsets='{"t": "1:2"}', endingTime="5")
     assert options.starting.by_topic == (
-        ("persistent://public/default/t", Bound(BoundKind.ID, MessageId(1, 2))),
+        ("persistent://public/default/t", Bound(BoundKind.ID, MessageIdAdv(1, 2))),
     )
     assert options.ending.default == Bound(BoundKind.TIME, millis=5)
     assert parse(startingTime="-1h").starting.default == Bound(BoundKind.AGE, millis=3_600_000)

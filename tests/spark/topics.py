@@ -14,7 +14,7 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields, encode_batch
 from pulsar_spark.protocol.frames import encode_payload_command
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.batch_reader import PulsarBatchReader, infer_schema
 from pulsar_spark.spark.read_options import parse_read_options
@@ -37,7 +37,7 @@ def store(
     publish_time: int = NOW,
     batched: bool = True,
     **fields: Any,
-) -> MessageId:
+) -> MessageIdAdv:
     """Store one entry with these messages, without a producer; returns its id."""
     metadata = pb.MessageMetadata(
         producer_name="test", sequence_id=0, publish_time=publish_time, **fields

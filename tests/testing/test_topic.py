@@ -9,7 +9,7 @@ import pytest
 
 from pulsar_spark.errors import TopicNotFound
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.topic import message_id, place_of
 from tests.testing.wire_client import LATEST, WireClient, id_of
@@ -174,7 +174,7 @@ def test_trimming_moves_the_first_message(broker: EmbeddedBroker, client: WireCl
     client.produce("t")
     places = [client.publish(f"{n}".encode()).place for n in range(4)]
     client.subscribe("t", "behind", permits=0)
-    broker.trim("t", before=MessageId(*places[2]))
+    broker.trim("t", before=MessageIdAdv(*places[2]))
     assert broker.subscriptions("t")["behind"].backlog == 2
     client.read("t", id_of(places[0]), consumer_id=1)
     assert client.payloads(2, 1) == [b"2", b"3"]

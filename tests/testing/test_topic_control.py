@@ -9,7 +9,7 @@ import pytest
 from pulsar_spark.errors import CorruptMessage, InvalidTopicName, NotAllowed, TopicNotFound
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import encode_payload_command
-from pulsar_spark.protocol.message_id import MessageId, Position
+from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.testing import EmbeddedBroker
 from tests.testing.wire_client import WireClient
 
@@ -90,15 +90,15 @@ def test_ledger_ids_can_be_chosen(broker: EmbeddedBroker, client: WireClient) ->
     assert client.publish().place == (3, 0)
 
 
-@pytest.mark.parametrize("kind", [MessageId, Position])
+@pytest.mark.parametrize("kind", [MessageIdAdv, Position])
 def test_trimming_takes_ids_and_positions(
-    broker: EmbeddedBroker, client: WireClient, kind: type[MessageId] | type[Position]
+    broker: EmbeddedBroker, client: WireClient, kind: type[MessageIdAdv] | type[Position]
 ) -> None:
     client.produce("t")
     places = [client.publish().place for _ in range(3)]
     broker.trim("t", before=kind(*places[1]))
     assert broker.stats("t").entries == 2
-    assert broker.stats("t").first == MessageId(*places[1])
+    assert broker.stats("t").first == MessageIdAdv(*places[1])
 
 
 @pytest.mark.fault(15)

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from pulsar_spark.protocol.message_id import MessageId
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.testing import EmbeddedBroker
 from tests.testing.wire_client import WireClient
 
@@ -19,8 +19,8 @@ def test_a_topics_state(broker: EmbeddedBroker, client: WireClient) -> None:
     view = broker.stats(name)
     assert (view.entries, view.messages_in) == (2, 4)
     assert view.stored_bytes == broker.stored_bytes > 0
-    assert view.first == MessageId(ledger, 0, 1)
-    assert view.last == MessageId(ledger, 1, 1, 2)
+    assert view.first == MessageIdAdv(ledger, 0, 1)
+    assert view.last == MessageIdAdv(ledger, 1, 1, 2)
     assert view.producers == ("embedded-0-0",)
     assert not view.terminated
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -45,7 +45,7 @@ def test_a_subscriptions_state(broker: EmbeddedBroker, client: WireClient) -> No
     view = broker.subscriptions("t")["sub"]
     assert (view.name, view.kind, view.durable) == ("sub", "Exclusive", True)
     assert (view.backlog, view.acked_beyond) == (2, 1)
-    assert view.mark_delete == MessageId(ledger, 0)
-    assert view.read_position == MessageId(ledger, 4)
+    assert view.mark_delete == MessageIdAdv(ledger, 0)
+    assert view.read_position == MessageIdAdv(ledger, 4)
     (consumer,) = view.consumers
     assert (consumer.name, consumer.connection, consumer.delivered) == ("c", 1, 4)
