@@ -334,11 +334,12 @@ class Producer:
             sends = list(self._encoded(entry, self._limits))
             self._window.release(held - sum(send.size for send in sends))
             try:
-                self._submit(sends)
+                self._submit(sends, wait=False)
             except PulsarError:
                 # What was reserved is the caller's still.
                 self._window.release(-held)
                 raise
+            self._unwritten = 0
             if (session := self._session) is not None:
                 self._write(session, wait=False)
             return True
@@ -515,7 +516,7 @@ class Producer:
             self._write_queued()
             self._window.reserve(size)
 
-    def _submit(self, sends: Sequence[PendingSends]) -> None:
+    def _submit(self, sends: Sequence[PendingSends], *, wait: bool = True) -> None:
         """Take sends for which there is room, and queue them if there is a connection."""
         window = self._window
         with window.changed:
@@ -532,7 +533,7 @@ class Producer:
                 following = send.highest_sequence_id + 1
                 self._next_sequence_id = max(self._next_sequence_id, following)
                 self._queue(send)
-        if self._unwritten >= BLOCK_BYTES:
+        if wait and self._unwritten >= BLOCK_BYTES:
             self._write_queued()
 
     def _queue(self, send: PendingSends) -> None:

@@ -178,6 +178,36 @@ def test_a_batch_that_is_due_is_sent_by_the_receipt_that_makes_room() -> None:
         writer.close()
 
 
+@pytest.mark.fault(7, 104)
+def test_large_batches_that_are_due_never_hold_up_the_timers() -> None:
+    reads = threading.Event()
+    with topic(operation_timeout=60.0, memory_limit=256 * MIB) as (script, context, _):
+        chosen = options(
+            batching_max_delay=0.01, batching_max_bytes=4 * MIB, batching_max_messages=10**6
+        )
+        writer = PartitionedProducer(context, "t", chosen, timed=True).open()
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            reads.wait(60)
+            return False
+
+        script.on_send = on_send
+        (producer,) = writer.producers
+        results = Results()
+        for number in range(60):
+            while producer.pending_messages < number:
+                time.sleep(0.001)
+            # Each is a batch that its timer sends, far more than the socket takes.
+            writer.send(MessageFields(bytes(MIB)), results)
+        fired = threading.Event()
+        context.timers.after(0.0, fired.set)
+        assert fired.wait(20)
+        reads.set()
+        writer.flush()
+        assert len(results.ids) == 60
+        writer.close()
+
+
 @pytest.mark.fault(104)
 def test_a_partition_that_is_not_open_yet_is_opened_for_a_batch_that_is_due() -> None:
     with topic(TopicScript(partitions=2)) as (script, context, _):
