@@ -26,7 +26,7 @@ from pulsar_spark.protocol.message_id import MessageIdAdv
 
 logger = logging.getLogger(__name__)
 
-SendCallback = Callable[[PulsarError | None, MessageIdAdv | None], None]
+EntryCallback = Callable[[PulsarError | None, MessageIdAdv | None], None]
 """Called once per entry: with an error, or with the id under which the broker stored it."""
 
 NO_TIMEOUT = 86_400.0
@@ -91,7 +91,7 @@ class PendingSends:
         ends: Sequence[int] = (),
         per_entry: int = 0,
         largest: int = 0,
-        callback: SendCallback | None = None,
+        callback: EntryCallback | None = None,
         chunk: int | None = None,
     ) -> None:
         self.buffers = buffers
@@ -158,7 +158,7 @@ def _held(buffer: Buffer) -> int:
     return len(buffer) if isinstance(buffer, memoryview) else sys.getsizeof(buffer)
 
 
-class Verdict(Enum):
+class ReceiptVerdict(Enum):
     """What a receipt means for the queue it is held against."""
 
     OLDEST = auto()
@@ -209,7 +209,7 @@ class PendingQueue:
         self.entries += sends.entries
         self.blocks += 1
 
-    def judge(self, sequence_id: int) -> Verdict:
+    def judge(self, sequence_id: int) -> ReceiptVerdict:
         """Say which entry a receipt or an error for `sequence_id` is about.
 
         Brokers name a batch by its lowest or its highest id. An id behind the oldest entry is of
@@ -217,10 +217,10 @@ class PendingQueue:
         """
         oldest = self.oldest
         if oldest is None or sequence_id < oldest.sequence_id:
-            return Verdict.BEHIND
+            return ReceiptVerdict.BEHIND
         if sequence_id > oldest.highest_of_next:
-            return Verdict.AHEAD
-        return Verdict.OLDEST
+            return ReceiptVerdict.AHEAD
+        return ReceiptVerdict.OLDEST
 
     def take(self, ids: array[int]) -> tuple[int, Taken | None]:
         """Take off what receipts, which there are, acknowledge at the oldest block.
@@ -231,7 +231,7 @@ class PendingQueue:
         oldest = self.oldest
         count = 0 if oldest is None else oldest.matching(ids)
         if oldest is None or not count:
-            return (0 if self.judge(ids[0]) is Verdict.AHEAD else 1), None
+            return (0 if self.judge(ids[0]) is ReceiptVerdict.AHEAD else 1), None
         last = oldest.highest_of_next + (count - 1) * oldest.per_entry
         last = min(last, oldest.highest_sequence_id)
         messages = oldest.take(count)

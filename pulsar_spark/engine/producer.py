@@ -34,8 +34,8 @@ from pulsar_spark.engine.inflight_window import (
     InflightWindow,
     PendingSends,
     ProducerCounts,
+    ReceiptVerdict,
     Taken,
-    Verdict,
 )
 from pulsar_spark.engine.operations import Operation, Within, run, start
 from pulsar_spark.engine.options import ProducerOptions
@@ -59,8 +59,8 @@ from pulsar_spark.protocol.sends import (
     BLOCK_BYTES,
     BLOCK_MESSAGES,
     LARGE_ENTRY,
-    Encoder,
     OutgoingEntry,
+    SendEncoder,
     SendLimits,
     block_of,
     encode_entry,
@@ -108,7 +108,7 @@ class Producer:
         self._pid = os.getpid()
         self._registrar = Registrar(context, self, Identity.of(self.topic, self._options))
         self._limits: SendLimits | None = None
-        self._encoder: Encoder | None = None
+        self._encoder: SendEncoder | None = None
         self._opened: Future[None] = Future()
         self._order = threading.Lock()
         self._window = InflightWindow(
@@ -711,10 +711,10 @@ class Producer:
             verdict = self._window.pending.judge(command.sequence_id)
         error = session.connection.refusal(command.error, command.message, **self._where())
         if isinstance(error, _FATAL_SEND_ERRORS) or (
-            isinstance(error, BrokerChecksumError) and verdict is Verdict.OLDEST
+            isinstance(error, BrokerChecksumError) and verdict is ReceiptVerdict.OLDEST
         ):
             self._fail(error)
-        elif verdict is not Verdict.BEHIND:
+        elif verdict is not ReceiptVerdict.BEHIND:
             logger.warning("%s; the pending messages are sent again", error)
             self.on_lost(session, error, close_first=True)
 

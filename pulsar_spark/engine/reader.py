@@ -310,7 +310,7 @@ class EntryReader:
 
     # --- taking -------------------------------------------------------------------------------
 
-    def _take_columns(self, block: MessageBlock, decoder: blocks.Decoder) -> int:
+    def _take_columns(self, block: MessageBlock, decoder: blocks.BlockDecoder) -> int:
         """Let the decoder have what it takes of the block; return its status."""
         before, at = self.position, self._at
         done = decoder.decode(block.data, at, block.stop, before)

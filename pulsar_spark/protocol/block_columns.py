@@ -69,7 +69,7 @@ Told = tuple[int, int, int, bytes, bytes, Metadata, int, "int | None"]
 producer name, other metadata, redelivery count, broker's index."""
 
 
-class Rows:
+class PendingRows:
     """Rows of one BlockColumns. A method that raises UnusualFrame has added nothing."""
 
     def __init__(self, options: BlockOptions) -> None:
@@ -355,7 +355,7 @@ class BlockColumns:
     index: FixedColumn | None
     replicated_from: BinaryColumn | None
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: PendingRows) -> None:
         self.rows = rows.rows
         self.nbytes = rows.nbytes
         self._spans = rows.spans
@@ -378,7 +378,7 @@ class BlockColumns:
         return told[0], told[1], index, count
 
 
-def _versions(rows: Rows) -> list[tuple[int, bytes]]:
+def _versions(rows: PendingRows) -> list[tuple[int, bytes]]:
     found: list[tuple[int, bytes]] = []
     last: bytes | None = None
     row = 0
@@ -391,7 +391,7 @@ def _versions(rows: Rows) -> list[tuple[int, bytes]]:
     return found
 
 
-def _spread(rows: Rows, per_entry: Iterable[Any]) -> Iterable[Any]:
+def _spread(rows: PendingRows, per_entry: Iterable[Any]) -> Iterable[Any]:
     """Return what is the same for all rows of an entry, for each row."""
     if rows.rows == len(rows.spans):
         return per_entry
@@ -455,7 +455,7 @@ def _places(rows: int, found: Iterable[int]) -> bytes:
 _AS_DIGITS = b"01" + bytes(254)
 
 
-def _maps(rows: Rows) -> MapColumn:
+def _maps(rows: PendingRows) -> MapColumn:
     found = rows.property_counts
     if not found:
         return bytes(4 * (rows.rows + 1)), _binary([]), _binary([])
@@ -468,11 +468,11 @@ def _counts(rows: int, found: Mapping[int, int]) -> Iterable[int]:
     return map(found.get, range(rows), repeat(0))
 
 
-def _batch_indexes(rows: Rows) -> Iterable[int]:
+def _batch_indexes(rows: PendingRows) -> Iterable[int]:
     return chain.from_iterable(range(first, first + count) for count, first, _ in rows.spans)
 
 
-def _indexes(rows: Rows) -> list[int | None]:
+def _indexes(rows: PendingRows) -> list[int | None]:
     found: list[int | None] = []
     for (count, first, size), told in zip(rows.spans, rows.told, strict=True):
         last = told[7]
@@ -485,15 +485,15 @@ def _indexes(rows: Rows) -> list[int | None]:
     return found
 
 
-def _of_entries(kind: str, read: Callable[[Told], int]) -> Callable[[Rows], FixedColumn]:
+def _of_entries(kind: str, read: Callable[[Told], int]) -> Callable[[PendingRows], FixedColumn]:
     return lambda rows: _fixed(kind, _spread(rows, map(read, rows.told)))
 
 
-def _text_of_entries(read: Callable[[Told], bytes | None]) -> Callable[[Rows], BinaryColumn]:
+def _text_of_entries(read: Callable[[Told], bytes | None]) -> Callable[[PendingRows], BinaryColumn]:
     return lambda rows: _binary(list(_spread(rows, map(read, rows.told))))
 
 
-_BUILDERS: dict[str, Callable[[Rows], Any]] = {
+_BUILDERS: dict[str, Callable[[PendingRows], Any]] = {
     "value": lambda rows: _binary(rows.values),
     "key": lambda rows: _binary(rows.keys),
     "message_id": lambda rows: _binary(rows.ids),

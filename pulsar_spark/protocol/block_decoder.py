@@ -24,7 +24,7 @@ from pulsar_spark.protocol.block_columns import (
     PLAIN,
     BlockColumns,
     Metadata,
-    Rows,
+    PendingRows,
     Told,
     UnusualFrame,
 )
@@ -262,11 +262,11 @@ def _read_command(data: bytes, at: int) -> _Command:
 # --- the decoder --------------------------------------------------------------------------
 
 
-class BlockDecoder:
+class PythonBlockDecoder:
     """Takes the frames of one reader, in order, into rows. Not thread-safe.
 
-    The contract is that of `blocks.Decoder`. `decompress` undoes codecs; it raises a PulsarError
-    for what it cannot undo.
+    The contract is that of `blocks.BlockDecoder`. `decompress` undoes codecs; it raises a
+    PulsarError for what it cannot undo.
     """
 
     def __init__(self, options: BlockOptions, decompress: Decompress) -> None:
@@ -276,7 +276,7 @@ class BlockDecoder:
         self._known: dict[bytes, Metadata] = {}
         # The batch that was begun, with the data and place of its frame.
         self._begun: tuple[bytes, int, UnpackedBatch] | None = None
-        self._pending = Rows(options)
+        self._pending = PendingRows(options)
         self._filters = options.published_from is not None or options.published_before is not None
         # Whether the last frame was one message, and so perhaps is the next.
         self._alone = False
@@ -297,11 +297,11 @@ class BlockDecoder:
         """Hand over the pending rows, None if there are none."""
         if not self._pending.rows:
             return None
-        taken, self._pending = self._pending, Rows(self._options)
+        taken, self._pending = self._pending, PendingRows(self._options)
         return BlockColumns(taken)
 
     def decode(self, data: bytes, at: int, stop: int, position: Place) -> Progress:
-        """Take the frames of `data[at:stop]`, as `blocks.Decoder.decode` says."""
+        """Take the frames of `data[at:stop]`, as `blocks.BlockDecoder.decode` says."""
         messages, status = 0, DONE
         view = memoryview(data)
         try:

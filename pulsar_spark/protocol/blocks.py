@@ -21,7 +21,10 @@ from struct import error as StructError
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 CONTRACT: Final = 1
-"""Version of what is said here and in `sends.Encoder`; compiled code of another one is refused."""
+"""Version of what is said here and in `sends.SendEncoder`.
+
+Compiled code of another one is refused.
+"""
 
 DONE: Final = 0
 """All frames were taken."""
@@ -172,7 +175,7 @@ class Columns(Protocol):
         """Return ledger, entry, batch index (-1) and batch size (0) of the message in a row."""
 
 
-class Decoder(Protocol):
+class BlockDecoder(Protocol):
     """Takes the frames of one reader, in order, into rows. Not thread-safe."""
 
     @property

@@ -1,4 +1,4 @@
-"""Which implementation of `blocks` and of `sends.Encoder` is used.
+"""Which implementation of `blocks` and of `sends.SendEncoder` is used.
 
 The compiled one if it is installed, else pure Python. ``PULSAR_SPARK_IMPL=python`` or
 ``native`` decides otherwise. The choice is made once, when this module is imported.
@@ -15,7 +15,7 @@ from typing import Any
 
 from pulsar_spark.errors import MissingDependency, OptionError
 from pulsar_spark.protocol import block_decoder, blocks
-from pulsar_spark.protocol.blocks import BlockOptions, Decoder, Decompress
+from pulsar_spark.protocol.blocks import BlockDecoder, BlockOptions, Decompress
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +69,12 @@ def implementation() -> str:
     return PYTHON if native is None else f"{NATIVE} {native.__version__}"
 
 
-def make_decoder(options: BlockOptions, decompress: Decompress) -> Decoder:
+def make_decoder(options: BlockOptions, decompress: Decompress) -> BlockDecoder:
     """Return a new decoder; `decompress` serves codecs that the implementation has not itself."""
     tell()
     if native is None:
-        return block_decoder.BlockDecoder(options, decompress)
-    decoder: Decoder = native.BlockDecoder(options, decompress)
+        return block_decoder.PythonBlockDecoder(options, decompress)
+    decoder: BlockDecoder = native.BlockDecoder(options, decompress)
     return decoder
 
 

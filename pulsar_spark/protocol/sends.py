@@ -1,8 +1,8 @@
 """SENDs: from messages and batches to the bytes of their frames.
 
 What is usual goes by templates: of the command and the metadata only sequence ids, times, keys
-and sizes vary, and they are written by hand, byte for byte as protobuf would. `SendEncoder` turns
-columns of messages into many frames at a time; plain buffers go in, bytes come out.
+and sizes vary, and they are written by hand, byte for byte as protobuf would. A `SendEncoder`
+turns columns of messages into many frames at a time; plain buffers go in, bytes come out.
 
 What is rare (chunks, transactions) and what belongs to one message alone goes by `encode_entry`.
 
@@ -73,7 +73,7 @@ class Sends(NamedTuple):
     ends: Sequence[int]
 
 
-class Encoder(Protocol):
+class SendEncoder(Protocol):
     """Encodes the messages of a producer that is open: its id, name and schema do not change.
 
     Messages have a payload and maybe a string key in UTF-8; sequence ids count up from the first
@@ -118,8 +118,8 @@ class Encoder(Protocol):
         """
 
 
-class SendEncoder:
-    """The Encoder in pure Python: what the compiled one must agree with."""
+class PythonSendEncoder:
+    """The SendEncoder in pure Python: what the compiled one must agree with."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class SendEncoder:
         publish_time: int,
         per_entry: int,
     ) -> Sends:
-        """Return the frames of a column of messages, see `Encoder.encode`."""
+        """Return the frames of a column of messages, see `SendEncoder.encode`."""
         if self.compression == pb.NONE and per_entry == 1:
             return self._singles(payloads, keys, first_sequence_id, publish_time)
         frames: list[bytes] = []
@@ -183,7 +183,7 @@ class SendEncoder:
         key: bytes | None = None,
         num_messages: int = 1,
     ) -> tuple[bytes, Buffer]:
-        """Return the frame of one entry, see `Encoder.frame`."""
+        """Return the frame of one entry, see `SendEncoder.frame`."""
         digits = encode_number(first_sequence_id)
         metadata = [self._name, digits, b"\x18", encode_number(publish_time)]
         command = [self._producer, digits, b"\x18", encode_number(num_messages)]
@@ -310,12 +310,12 @@ def make_encoder(
     schema_version: bytes,
     compression: int,
     compress: Compress,
-) -> Encoder:
+) -> SendEncoder:
     """Return a new encoder of a producer's messages, compiled if it can be."""
     implementation.tell()
     if implementation.native is None:
-        return SendEncoder(producer_id, producer_name, schema_version, compression, compress)
-    encoder: Encoder = implementation.native.SendEncoder(
+        return PythonSendEncoder(producer_id, producer_name, schema_version, compression, compress)
+    encoder: SendEncoder = implementation.native.SendEncoder(
         producer_id, producer_name, schema_version, compression, compress
     )
     return encoder

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 
 
-class Verdict(Enum):
+class LossVerdict(Enum):
     """What became of the messages from a stream's position on."""
 
     KEPT = auto()
@@ -28,7 +28,7 @@ class Verdict(Enum):
 
 def judge(
     position: Position, end: Position, done: Position | None, seen: Position | None = None
-) -> Verdict:
+) -> LossVerdict:
     """Return what became of the messages from `position` on.
 
     `end` is the position behind the topic's last entry, EARLIEST_POSITION if it is empty, `done`
@@ -38,18 +38,18 @@ def judge(
     """
     if position == EARLIEST_POSITION:
         # Nothing was read yet, so there is nothing that the subscription could be compared with.
-        return Verdict.KEPT
+        return LossVerdict.KEPT
     entry = Position(*position[:2])
     if EARLIEST_POSITION != end < entry:
-        return Verdict.ROLLED_BACK
+        return LossVerdict.ROLLED_BACK
     if done is None or done <= entry:
-        return Verdict.KEPT
+        return LossVerdict.KEPT
     unread = end > position
     # The entry before that end was not read, and it does not hold it any more.
     known_unread = seen is not None and position < seen <= done
     if unread and done >= end:
-        return Verdict.UNHELD
+        return LossVerdict.UNHELD
     # At the beginning of a ledger it stands where all earlier ones were read and deleted.
     if done.entry_id > 0 and unread:
-        return Verdict.SKIPPED
-    return Verdict.SKIPPED if known_unread else Verdict.KEPT
+        return LossVerdict.SKIPPED
+    return LossVerdict.SKIPPED if known_unread else LossVerdict.KEPT

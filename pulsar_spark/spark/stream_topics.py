@@ -13,7 +13,7 @@ from pulsar_spark.engine.subscription import EARLIEST, LATEST, SubscriptionSet, 
 from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.spark.data_loss import Verdict, judge
+from pulsar_spark.spark.data_loss import LossVerdict, judge
 from pulsar_spark.spark.offsets import entry_end
 from pulsar_spark.spark.planner import FoundTopics, Planner
 from pulsar_spark.spark.read_options import ReadOptions
@@ -152,9 +152,9 @@ class StreamTopics:
             # What compaction removed is not lost.
             return position
         verdict = judge(position, end, found.done, unread)
-        if verdict is Verdict.KEPT:
+        if verdict is LossVerdict.KEPT:
             self._judged.pop(topic, None)
-        elif verdict is Verdict.ROLLED_BACK:
+        elif verdict is LossVerdict.ROLLED_BACK:
             self._lost(
                 topic,
                 f"the offset rolled back: the query has read up to {position}, but the topic ends "
@@ -171,12 +171,12 @@ class StreamTopics:
         return position
 
     def _look_closer(
-        self, topic: str, position: Position, verdict: Verdict, found: TopicEnd
+        self, topic: str, position: Position, verdict: LossVerdict, found: TopicEnd
     ) -> None:
         """See whether what the subscription does not hold any more is still stored."""
         name = self._subscriptions.name
         first = self._probe.first_entry_at(topic, EARLIEST_POSITION)
-        if verdict is Verdict.UNHELD:
+        if verdict is LossVerdict.UNHELD:
             # It did not exist, or somebody emptied it: from here on it holds what is left.
             logger.warning(
                 "%s: the subscription %s was removed or emptied by others; it is set to %s, where "
@@ -189,7 +189,7 @@ class StreamTopics:
         if first is None or first.start[:2] > position[:2]:
             upto = "the topic's end" if first is None else str(first.start)
             self._lost(topic, f"messages from {position} up to {upto} are gone")
-        elif verdict is Verdict.SKIPPED:
+        elif verdict is LossVerdict.SKIPPED:
             logger.warning(
                 "%s: the subscription %s was moved to %s by others or by expiry, while the query "
                 "stands at %s: it does not hold what lies between, which is still stored",

@@ -29,7 +29,7 @@ from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import CommandReceived, Event
 from pulsar_spark.protocol.frames import encode_command
-from pulsar_spark.protocol.sends import SendEncoder
+from pulsar_spark.protocol.sends import PythonSendEncoder
 from tests.engine.scripted_broker import Entry, ScriptedBroker, Session
 from tests.engine.test_connection_handlers import Recorder
 from tests.support.waiting import wait_until
@@ -232,7 +232,7 @@ def test_ping_is_read_while_a_sender_is_stuck_and_the_broker_given_up_in_time() 
         def send_for_ever() -> None:
             try:
                 for number in range(1000):
-                    send = SendEncoder(producer_id, "p").frame(bytes(1024 * 1024), number, 1)
+                    send = PythonSendEncoder(producer_id, "p").frame(bytes(1024 * 1024), number, 1)
                     connection.put_sends(producer_id, send)
                     connection.write(60)
             except PulsarError as error:

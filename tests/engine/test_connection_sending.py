@@ -17,7 +17,7 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.events import CommandReceived, Event, SendReceived
-from pulsar_spark.protocol.sends import SendEncoder
+from pulsar_spark.protocol.sends import PythonSendEncoder
 from tests.engine.producing import NO_ID, TOPIC, topic
 from tests.engine.scripted_broker import ScriptedBroker, Session
 from tests.engine.test_connection_handlers import Recorder
@@ -27,7 +27,7 @@ from tests.support.waiting import finish, wait_until
 
 def frames(producer_id: int, count: int) -> list[bytes]:
     payloads = [b"%d" % number for number in range(count)]
-    return [SendEncoder(producer_id, "p").encode(payloads, None, 0, 1, 1).data]
+    return [PythonSendEncoder(producer_id, "p").encode(payloads, None, 0, 1, 1).data]
 
 
 def test_entries_that_are_sent_together_arrive_in_order() -> None:
@@ -94,7 +94,7 @@ def slow_broker(**options: Any) -> Iterator[tuple[Slow, ClientConnection, int]]:
 
 
 def megabytes(producer_id: int, count: int) -> list[Buffer]:
-    encoder = SendEncoder(producer_id, "p")
+    encoder = PythonSendEncoder(producer_id, "p")
     frames = [encoder.frame(bytes(MIB), number, 1) for number in range(count)]
     return [buffer for frame in frames for buffer in frame]
 

@@ -16,7 +16,7 @@ from pulsar_spark.engine.inflight_window import (
     MemoryBudget,
     PendingQueue,
     PendingSends,
-    Verdict,
+    ReceiptVerdict,
 )
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.timers import Timers
@@ -99,7 +99,7 @@ def test_receipts_of_the_past_are_passed_over_and_one_ahead_stops_all() -> None:
     assert queue.take(receipts(9, 10)) == (1, None)
     assert queue.take(receipts(11, 12)) == (0, None)
     assert queue.take(receipts(10, 12))[0] == 1
-    assert queue.judge(12) is Verdict.AHEAD
+    assert queue.judge(12) is ReceiptVerdict.AHEAD
     queue.clear()
     assert queue.take(receipts(12)) == (1, None)
 
@@ -122,16 +122,16 @@ def test_what_is_held_counts_objects_too() -> None:
 @pytest.mark.parametrize(
     "sequence_id,verdict",
     [
-        (4, Verdict.BEHIND),
-        (5, Verdict.OLDEST),
-        (7, Verdict.OLDEST),
-        (9, Verdict.OLDEST),
-        (10, Verdict.AHEAD),
-        (11, Verdict.AHEAD),
+        (4, ReceiptVerdict.BEHIND),
+        (5, ReceiptVerdict.OLDEST),
+        (7, ReceiptVerdict.OLDEST),
+        (9, ReceiptVerdict.OLDEST),
+        (10, ReceiptVerdict.AHEAD),
+        (11, ReceiptVerdict.AHEAD),
     ],
 )
 def test_a_receipt_is_about_the_oldest_send_or_tells_of_a_loss(
-    sequence_id: int, verdict: Verdict
+    sequence_id: int, verdict: ReceiptVerdict
 ) -> None:
     queue = PendingQueue()
     queue.append(pending(5, 5))
@@ -141,7 +141,7 @@ def test_a_receipt_is_about_the_oldest_send_or_tells_of_a_loss(
 
 @pytest.mark.fault(87)
 def test_a_receipt_for_nothing_is_of_the_past() -> None:
-    assert PendingQueue().judge(3) is Verdict.BEHIND
+    assert PendingQueue().judge(3) is ReceiptVerdict.BEHIND
 
 
 def test_memory_is_reserved_up_to_the_limit() -> None:

@@ -20,9 +20,9 @@ from pulsar_spark.protocol.blocks import (
     END,
     FULL,
     SLOW,
+    BlockDecoder,
     BlockOptions,
     Columns,
-    Decoder,
     Decompress,
 )
 from pulsar_spark.protocol.frames import MessageBlock
@@ -58,7 +58,7 @@ COLUMN_NAMES = {
 }
 USUAL = frozenset({"value", "key", "message_id", "publish_time", "event_time", "properties"})
 
-MakeDecoder = Callable[[BlockOptions, Decompress], Decoder]
+MakeDecoder = Callable[[BlockOptions, Decompress], BlockDecoder]
 
 
 def options(columns: Iterable[str] = COLUMNS, **fields: Any) -> BlockOptions:
@@ -330,7 +330,7 @@ def blockwise(
     return outcome
 
 
-def _take(decoder: Decoder, outcome: Outcome) -> bool:
+def _take(decoder: BlockDecoder, outcome: Outcome) -> bool:
     columns = decoder.take()
     assert decoder.rows == 0
     if columns is None:

@@ -9,7 +9,7 @@ from typing import Any
 from pulsar_spark.engine.codecs import compress
 from pulsar_spark.protocol import block_decoder, blocks, sends
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.blocks import COLUMNS, BlockOptions, Decoder, Decompress
+from pulsar_spark.protocol.blocks import COLUMNS, BlockDecoder, BlockOptions, Decompress
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from tests.protocol.block_streams import Outcome, blockwise, careful, options
 
@@ -22,12 +22,12 @@ class Implementation:
         chosen: Any = native or blocks
         self.scan_messages = chosen.scan_messages
         self.scan_receipts = chosen.scan_receipts
-        self._encoder: Any = (native or sends).SendEncoder
-        self._decoder: Any = native.BlockDecoder if native else block_decoder.BlockDecoder
+        self._encoder: Any = native.SendEncoder if native else sends.PythonSendEncoder
+        self._decoder: Any = native.BlockDecoder if native else block_decoder.PythonBlockDecoder
 
-    def make(self, wanted: BlockOptions, decompress: Decompress) -> Decoder:
+    def make(self, wanted: BlockOptions, decompress: Decompress) -> BlockDecoder:
         """Return a new decoder."""
-        decoder: Decoder = self._decoder(wanted, decompress)
+        decoder: BlockDecoder = self._decoder(wanted, decompress)
         return decoder
 
     def read(
@@ -46,7 +46,7 @@ class Implementation:
 
     def encoder(
         self, producer_id: int, name: str, version: bytes = b"", codec: int = pb.NONE
-    ) -> sends.Encoder:
+    ) -> sends.SendEncoder:
         """Return a new encoder of SENDs."""
-        encoder: sends.Encoder = self._encoder(producer_id, name, version, codec, compress)
+        encoder: sends.SendEncoder = self._encoder(producer_id, name, version, codec, compress)
         return encoder

@@ -22,7 +22,7 @@ from pulsar_spark.protocol.frames import (
     encode_command,
     parse_payload,
 )
-from pulsar_spark.protocol.sends import SendEncoder
+from pulsar_spark.protocol.sends import PythonSendEncoder
 from pulsar_spark.protocol.states import Role, State
 
 METADATA = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2).SerializeToString()
@@ -187,7 +187,7 @@ def test_a_refused_connect_reaches_the_client() -> None:
 def test_frames_of_a_producer_go_out_and_receipts_come_back_as_blocks(pair: Pair) -> None:
     open_producer(pair)
     assert pair.client.send_frames(
-        1, [SendEncoder(1, "p").encode([b"a", b"b"], None, 0, 1, 1).data]
+        1, [PythonSendEncoder(1, "p").encode([b"a", b"b"], None, 0, 1, 1).data]
     )
     assert [type(event) for event in pair.to_broker()] == [SendReceived] * 2
     for number in range(2):

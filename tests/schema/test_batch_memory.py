@@ -20,7 +20,7 @@ _SCRIPT = """
     from pulsar_spark.engine.codecs import decompress
     from pulsar_spark.protocol import answers
     from pulsar_spark.protocol import pulsar_api_pb2 as pb
-    from pulsar_spark.protocol.block_decoder import BlockDecoder
+    from pulsar_spark.protocol.block_decoder import PythonBlockDecoder
     from pulsar_spark.protocol.blocks import FULL, BlockOptions
     from pulsar_spark.protocol.frames import encode_raw_payload_command
     from pulsar_spark.schema.record_batches import Projection, RecordBatchBuilder
@@ -54,7 +54,7 @@ _SCRIPT = """
         stored = stored_entry(one * count, num_messages_in_batch=count)
         delivery = answers.message(1, pb.MessageIdData(ledgerId=1, entryId=2))
         frame = b"".join(map(bytes, encode_raw_payload_command(delivery, stored)))
-        decoder = BlockDecoder(
+        decoder = PythonBlockDecoder(
             BlockOptions(TOPIC, 3, columns, None, 10_000, 4 * 2**20, 2**26), decompress
         )
         at, position, status = 0, (-1, -1, 0), FULL

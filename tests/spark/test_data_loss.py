@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-from pulsar_spark.spark.data_loss import Verdict, judge
+from pulsar_spark.spark.data_loss import LossVerdict, judge
 
 EMPTY = EARLIEST_POSITION
 
@@ -34,21 +34,21 @@ EMPTY = EARLIEST_POSITION
 def test_gaps_later_ledgers_and_late_acknowledgements_are_no_loss(
     position: Position, end: Position, done: Position | None
 ) -> None:
-    assert judge(position, end, done) is Verdict.KEPT
-    assert judge(position, end, done, seen=position) is Verdict.KEPT
+    assert judge(position, end, done) is LossVerdict.KEPT
+    assert judge(position, end, done, seen=position) is LossVerdict.KEPT
 
 
 def test_what_is_unread_in_a_later_ledger_only_is_no_loss_of_the_ledgers_before() -> None:
     # The ledger was deleted once it was read; what came since was seen, and is still held.
     position, seen = Position(5, 3), Position(7, 2)
-    assert judge(position, Position(7, 2), Position(7, 0), seen) is Verdict.KEPT
-    assert judge(position, Position(7, 9), Position(7, 0), seen) is Verdict.KEPT
+    assert judge(position, Position(7, 2), Position(7, 0), seen) is LossVerdict.KEPT
+    assert judge(position, Position(7, 9), Position(7, 0), seen) is LossVerdict.KEPT
 
 
 @pytest.mark.fault(55)
 def test_a_topic_that_ends_before_the_position_is_another_one() -> None:
-    assert judge(Position(5, 3), Position(2, 9), Position(2, 9)) is Verdict.ROLLED_BACK
-    assert judge(Position(5, 3), Position(5, 2), None) is Verdict.ROLLED_BACK
+    assert judge(Position(5, 3), Position(2, 9), Position(2, 9)) is LossVerdict.ROLLED_BACK
+    assert judge(Position(5, 3), Position(5, 2), None) is LossVerdict.ROLLED_BACK
 
 
 @pytest.mark.fault(58)
@@ -67,10 +67,10 @@ def test_a_topic_that_ends_before_the_position_is_another_one() -> None:
 def test_a_subscription_that_others_moved_does_not_hold_what_is_unread(
     end: Position, done: Position, seen: Position | None
 ) -> None:
-    assert judge(Position(5, 3), end, done, seen) is Verdict.SKIPPED
+    assert judge(Position(5, 3), end, done, seen) is LossVerdict.SKIPPED
 
 
 @pytest.mark.fault(73)
 def test_a_subscription_behind_everything_was_created_anew() -> None:
-    assert judge(Position(5, 3), Position(5, 9), Position(5, 9)) is Verdict.UNHELD
-    assert judge(Position(5, 3), Position(8, 1), Position(8, 1)) is Verdict.UNHELD
+    assert judge(Position(5, 3), Position(5, 9), Position(5, 9)) is LossVerdict.UNHELD
+    assert judge(Position(5, 3), Position(8, 1), Position(8, 1)) is LossVerdict.UNHELD
