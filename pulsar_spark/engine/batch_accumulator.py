@@ -83,6 +83,7 @@ class BatchAccumulator:
         self._turn_timeout = options.send_timeout or NO_TIMEOUT
         # Whether the batch is to be sent as soon as there is room; whoever ends its turn looks.
         self._due = False
+        self._look = False
         # The following are guarded by _turn, which is held while a batch is sent: the order of
         # the messages is the order of the batches.
         self._turn = threading.Lock()
@@ -231,18 +232,19 @@ class BatchAccumulator:
             self._send_if_due()
 
     def _send_if_due(self) -> None:
-        # Who has the turn meanwhile looks whether the batch is due when it leaves.
-        if not self._due or not self._turn.acquire(blocking=False):
-            return
-        try:
-            if not self._count or self._try_flush():
+        # Who has the turn meanwhile looks again when it leaves: there may be room by then.
+        self._look = True
+        while self._due and self._look and self._turn.acquire(blocking=False):
+            self._look = False
+            try:
+                if not self._count or self._try_flush():
+                    self._due = False
+            except PulsarError as error:
+                # Its messages have callbacks, or the next call raises the same.
+                logger.debug("a batch for %s was not sent: %s", self.producer.topic, error)
                 self._due = False
-        except PulsarError as error:
-            # Its messages have callbacks, or the next call raises the same.
-            logger.debug("a batch for %s was not sent: %s", self.producer.topic, error)
-            self._due = False
-        finally:
-            self._turn.release()
+            finally:
+                self._turn.release()
 
     # --- filling ------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine.batch_accumulator import BatchAccumulator
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.partitioned_producer import MessageColumns, PartitionedProducer
@@ -21,6 +22,7 @@ from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.frames import encode_payload_command
+from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.engine.producing import Results, Sent, TopicScript, make, payloads_of, single, topic
 from tests.engine.scripted_broker import ScriptedBroker, Session
 from tests.support.waiting import finish, wait_until
@@ -218,6 +220,32 @@ def test_a_partition_that_is_not_open_yet_is_opened_for_a_batch_that_is_due() ->
         wait_until(lambda: bool(results.ids))
         assert [command.topic[-1] for _, command in script.producers] == ["1"]
         writer.close()
+
+
+@pytest.mark.fault(104)
+def test_room_that_comes_while_a_batch_is_tried_in_vain_is_not_missed() -> None:
+    with topic() as (script, context, _):
+        producer = Producer(context, "t", options()).open()
+        made = BatchAccumulator(producer, options())
+        try_send, tries = producer.try_send, []
+
+        def in_vain_at_first(entry: OutgoingEntry, held: int) -> bool:
+            tries.append(entry)
+            if len(tries) > 1:
+                return try_send(entry, held)
+            # The receive thread makes room before the timer's thread has given up its turn.
+            receiver = threading.Thread(target=lambda: producer.on_room and producer.on_room())
+            receiver.start()
+            receiver.join()
+            return False
+
+        producer.try_send = in_vain_at_first  # type: ignore[method-assign]
+        made.add(MessageFields(b"1"))
+        made.hurry()
+        assert len(tries) == 2
+        producer.flush()
+        assert len(script.sends) == 1
+        producer.close()
 
 
 @pytest.mark.fault(104)
