@@ -254,8 +254,8 @@ def test_what_is_pickled_is_plain_and_partitions_have_no_credentials(broker: Bro
     }
     threads = threading.active_count()
     source = PulsarDataSource(options)
-    reader = copied(source.reader(source.schema()))
     assert threading.active_count() == threads
+    reader = copied(source.reader(source.schema()))
     partitions = reader.partitions()
     again = pickle.loads(pickle.dumps(partitions))
     assert again == partitions
