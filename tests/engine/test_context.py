@@ -23,7 +23,7 @@ OLD = BrokerAddress("old:6650", "old:6650")
 def test_nothing_is_connected_or_started_by_making_one() -> None:
     before = threading.active_count()
     with ClientContext(ClientOptions("pulsar://127.0.0.1:1")) as context:
-        assert threading.active_count() == before
+        assert threading.active_count() <= before
         assert not context.pool.connections
 
 

@@ -325,7 +325,8 @@ def test_ten_thousand_users_of_one_process_leave_it_as_it_was(
     objects = len(gc.get_objects())
     for _ in range(9_800):
         use()
-    assert counts() == before
+    # Threads of what ran before may end meanwhile.
+    assert all(now <= was for now, was in zip(counts(), before, strict=True))
     assert len(gc.get_objects()) - objects < 2000
     assert broker.faults.seen("CONNECT") == 1
     shared.close_unused()

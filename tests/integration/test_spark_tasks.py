@@ -254,7 +254,7 @@ def test_what_is_pickled_is_plain_and_partitions_have_no_credentials(broker: Bro
     }
     threads = threading.active_count()
     source = PulsarDataSource(options)
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     reader = copied(source.reader(source.schema()))
     partitions = reader.partitions()
     again = pickle.loads(pickle.dumps(partitions))
