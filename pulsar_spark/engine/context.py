@@ -383,16 +383,6 @@ class ClientContext:
                 raise ClosedError("the client is closed")
             self._members.add(member)
 
-    def connection_for(self, topic: str, timeout: float) -> ClientConnection:
-        """Return a connection to the broker that serves a topic partition, in one attempt.
-
-        Raises the broker's error, ConnectError or OperationTimeout, with the topic.
-        """
-        try:
-            return run(lambda deadline: self.lookup.connection_operation(topic, deadline), timeout)
-        except PulsarError as error:
-            raise error.with_context(topic=topic) from error.__cause__
-
     def partitions_for_writing(self, topic: str) -> int:
         """Return the number of partitions of a topic, 0 for one without.
 

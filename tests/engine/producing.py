@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pulsar_spark.engine.codecs import decompress
+from pulsar_spark.engine.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.operations import run
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producer import Producer
 from pulsar_spark.errors import PulsarError
@@ -129,6 +131,11 @@ class TopicScript:
     def sequence_ids(self) -> list[int]:
         """The sequence ids of all SENDs, in order of arrival."""
         return [sent.sequence_id for sent in self.sends]
+
+
+def connection_for(context: ClientContext, topic: str = "t") -> ClientConnection:
+    """Return a connection to the broker that serves a topic partition."""
+    return run(lambda deadline: context.lookup.connection_operation(topic, deadline), 5)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.events import CommandReceived, Event, SendReceived
 from pulsar_spark.protocol.sends import PythonSendEncoder
-from tests.engine.producing import NO_ID, TOPIC, topic
+from tests.engine.producing import NO_ID, TOPIC, connection_for, topic
 from tests.engine.scripted_broker import ScriptedBroker, Session
 from tests.engine.test_connection_handlers import Recorder
 from tests.engine.test_producer_session import Owner
@@ -32,7 +32,7 @@ def frames(producer_id: int, count: int) -> list[bytes]:
 
 def test_entries_that_are_sent_together_arrive_in_order() -> None:
     with topic() as (script, context, _):
-        connection = context.connection_for("t", 5)
+        connection = connection_for(context)
         session = ProducerSession(Owner(), connection)
         session.open(Identity(TOPIC, None, user_provided_name=False), 5)
         assert connection.put_sends(session.producer_id, frames(session.producer_id, 100))
@@ -46,7 +46,7 @@ def test_entries_that_are_sent_together_arrive_in_order() -> None:
 
 def test_entries_of_a_producer_that_is_gone_are_pointless() -> None:
     with topic() as (script, context, _):
-        connection = context.connection_for("t", 5)
+        connection = connection_for(context)
         owner = Owner()
         session = ProducerSession(owner, connection)
         session.open(Identity(TOPIC, None, user_provided_name=False), 5)

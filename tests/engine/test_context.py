@@ -14,7 +14,7 @@ from pulsar_spark.errors import AuthorizationError, ClosedError, TopicNotFound
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import CommandReceived, Event
-from tests.engine.producing import TOPIC, TopicScript, topic
+from tests.engine.producing import TOPIC, TopicScript, connection_for, topic
 from tests.engine.scripted_broker import ScriptedBroker, Session
 
 OLD = BrokerAddress("old:6650", "old:6650")
@@ -42,7 +42,7 @@ def test_options_are_plain_data() -> None:
 
 def test_a_connection_is_the_topics_brokers() -> None:
     with topic() as (_, context, broker):
-        connection = context.connection_for("t", 5)
+        connection = connection_for(context)
         assert connection.address == broker.broker
 
 

@@ -38,7 +38,16 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from tests.engine.producing import NO_ID, TOPIC, Sent, TopicScript, make, single, topic
+from tests.engine.producing import (
+    NO_ID,
+    TOPIC,
+    Sent,
+    TopicScript,
+    connection_for,
+    make,
+    single,
+    topic,
+)
 from tests.engine.scripted_broker import ScriptedBroker, Session
 
 
@@ -70,7 +79,7 @@ def test_what_the_broker_gives_is_kept_for_the_next_time() -> None:
     with topic() as (script, context, broker):
         script.success = {"topic_epoch": 9, "schema_version": b"v"}
         mine = identity()
-        made = ProducerSession(Owner(), context.connection_for("t", 5))
+        made = ProducerSession(Owner(), connection_for(context))
         success = made.open(mine, 5)
         assert success.schema_version == b"v"
         assert mine.name == success.producer_name
@@ -82,7 +91,7 @@ def test_the_schema_access_mode_and_transactions_are_asked_for() -> None:
     with topic() as (script, context, _):
         schema = pb.Schema(name="n", schema_data=b"", type=pb.Schema.String)
         mine = identity(schema=schema, access_mode=pb.Exclusive, txn_enabled=True)
-        ProducerSession(Owner(), context.connection_for("t", 5)).open(mine, 5)
+        ProducerSession(Owner(), connection_for(context)).open(mine, 5)
         command = script.producers[0][1]
         assert command.schema == schema
         assert command.producer_access_mode == pb.Exclusive
@@ -92,7 +101,7 @@ def test_the_schema_access_mode_and_transactions_are_asked_for() -> None:
 def test_receipts_and_refusals_reach_the_owner() -> None:
     with topic() as (script, context, _):
         owner = Owner()
-        mine = ProducerSession(owner, context.connection_for("t", 5))
+        mine = ProducerSession(owner, connection_for(context))
         mine.open(identity(), 5)
         session, command = script.producers[0]
         stored = pb.MessageIdData(ledgerId=1, entryId=1)
@@ -108,7 +117,7 @@ def test_receipts_and_refusals_reach_the_owner() -> None:
 def test_the_brokers_close_is_a_loss_that_tells_where_the_topic_goes() -> None:
     with topic() as (script, context, _):
         owner = Owner()
-        mine = ProducerSession(owner, context.connection_for("t", 5))
+        mine = ProducerSession(owner, connection_for(context))
         mine.open(identity(), 5)
         session, command = script.producers[0]
         url = "pulsar://elsewhere:6650"
@@ -123,7 +132,7 @@ def test_the_brokers_close_is_a_loss_that_tells_where_the_topic_goes() -> None:
 def test_the_end_of_the_connection_is_a_loss() -> None:
     with topic() as (script, context, _):
         owner = Owner()
-        ProducerSession(owner, context.connection_for("t", 5)).open(identity(), 5)
+        ProducerSession(owner, connection_for(context)).open(identity(), 5)
         script.producers[0][0].drop()
         assert owner.changed.wait(5)
         assert isinstance(owner.losses[0], ConnectionLost)
@@ -133,7 +142,7 @@ def test_the_end_of_the_connection_is_a_loss() -> None:
 def test_after_it_was_closed_nothing_is_told() -> None:
     with topic() as (script, context, _):
         owner = Owner()
-        mine = ProducerSession(owner, context.connection_for("t", 5))
+        mine = ProducerSession(owner, connection_for(context))
         mine.open(identity(), 5)
         mine.close(5)
         assert script.closed == [mine.producer_id]
@@ -152,7 +161,7 @@ def test_an_answer_that_comes_too_late_does_not_count() -> None:
 
         script.on_producer = on_producer
         mine = identity()
-        connection = context.connection_for("t", 5)
+        connection = connection_for(context)
         with pytest.raises(OperationTimeout) as raised:
             ProducerSession(Owner(), connection).open(mine, 0.1)
         assert raised.value.topic in (TOPIC, None)
@@ -166,7 +175,7 @@ def test_an_answer_that_comes_too_late_does_not_count() -> None:
 
 def test_saying_good_bye_on_a_dead_connection_is_no_error() -> None:
     with topic() as (_, context, _):
-        mine = ProducerSession(Owner(), context.connection_for("t", 5))
+        mine = ProducerSession(Owner(), connection_for(context))
         mine.open(identity(), 5)
         mine.connection.close()
         mine.close_quietly()
@@ -182,7 +191,7 @@ def test_a_lost_connection_ends_the_wait_for_an_answer() -> None:
 
         script.on_producer = on_producer
         with pytest.raises(ConnectionLost):
-            ProducerSession(Owner(), context.connection_for("t", 5)).open(identity(), 5)
+            ProducerSession(Owner(), connection_for(context)).open(identity(), 5)
 
 
 def refuse_producers(script: TopicScript, code: int, times: int = 10**6) -> list[float]:
