@@ -21,7 +21,7 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Type
 from benchmarks.codecs import ROWS_PER_BATCH, Way
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema import protobuf_codec
+from pulsar_spark.schema.protobuf import codec as protobuf_codec
 
 _STATUS = ("NEW", "PAID", "SENT", "RETURNED")
 _CITIES = ("Berlin", "Paris", "Rome", "Łódź", "São Paulo")

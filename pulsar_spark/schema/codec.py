@@ -1,6 +1,6 @@
 """What a codec is: values of one schema ↔ Arrow columns, a record batch at a time.
 
-Each format has a module of its own (`avro_codec.py`, `json_codec.py`, `protobuf_codec.py`,
+Each format has a module of its own (`avro/codec.py`, `json/codec.py`, `protobuf/codec.py`,
 `primitives.py`); which one a schema asks for is decided in `codecs.py`. Types are those that Spark
 has in Arrow: timestamps in microseconds, UTC or without a zone; date32; decimal128; string, binary,
 lists, maps and structs; integers with a sign.

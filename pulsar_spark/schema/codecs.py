@@ -116,15 +116,15 @@ def codec_of(info: SchemaInfo) -> Codec:
 
         return primitives
     if kind == pb.Schema.Avro:
-        from pulsar_spark.schema import avro_codec
+        from pulsar_spark.schema.avro import codec as avro_codec
 
         return avro_codec
     if kind == pb.Schema.Json:
-        from pulsar_spark.schema import json_codec
+        from pulsar_spark.schema.json import codec as json_codec
 
         return json_codec
     if kind in _PROTOBUF:
-        from pulsar_spark.schema import protobuf_codec
+        from pulsar_spark.schema.protobuf import codec as protobuf_codec
 
         return protobuf_codec
     raise SchemaMismatch(
@@ -159,9 +159,9 @@ def record_definition(
     Raises SchemaMismatch for what the format does not have.
     """
     if kind == pb.Schema.Json:
-        from pulsar_spark.schema import json_codec
+        from pulsar_spark.schema.json import codec as json_codec
 
         return json_codec.definition(columns, name, namespace or "")
-    from pulsar_spark.schema import avro_codec
+    from pulsar_spark.schema.avro import codec as avro_codec
 
     return avro_codec.definition(columns, name, namespace or "")

@@ -15,7 +15,7 @@ from struct import Struct
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.schema.arrow_arrays import binaries, integers
+from pulsar_spark.schema.arrow.arrays import binaries, integers
 from pulsar_spark.schema.codec import Undecodable
 
 _SIZE = Struct(">i")

@@ -10,11 +10,11 @@ import pyarrow as pa
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.arrow_arrays import booleans
+from pulsar_spark.schema.arrow.arrays import booleans
 from pulsar_spark.schema.codec import Decoded, Decoder, Undecodable
 from pulsar_spark.schema.codecs import codec_of, is_record, key_value_parts
-from pulsar_spark.schema.column_names import KEY
 from pulsar_spark.schema.key_value import split_pairs
+from pulsar_spark.schema.table.names import KEY
 
 
 class PairDecoder:

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo
-from pulsar_spark.schema.arrow_arrays import strings
+from pulsar_spark.schema.arrow.arrays import strings
 from pulsar_spark.schema.codec import Decoded, Decoder, Encoder, Undecodable
-from pulsar_spark.schema.column_names import VALUE
+from pulsar_spark.schema.table.names import VALUE
 
 _BINARY = pa.schema([(VALUE, pa.binary())])
 _TEXT = pa.schema([(VALUE, pa.string())])

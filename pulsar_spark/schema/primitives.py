@@ -33,10 +33,10 @@ import pyarrow.compute as pc
 from pulsar_spark.errors import InvalidRow, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, PRIMITIVE_NAMES, SchemaInfo
-from pulsar_spark.schema.arrow_arrays import integers
+from pulsar_spark.schema.arrow.arrays import integers
+from pulsar_spark.schema.arrow.null_rows import spread, without
 from pulsar_spark.schema.codec import Decoded, Undecodable
-from pulsar_spark.schema.column_names import VALUE
-from pulsar_spark.schema.null_rows import spread, without
+from pulsar_spark.schema.table.names import VALUE
 
 _MICROS = pa.timestamp("us", tz="UTC")
 _LOCAL_MICROS = pa.timestamp("us")

@@ -14,8 +14,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.schema.column_names import KEY
-from pulsar_spark.schema.record_batches import PERMISSIVE, Projection
+from pulsar_spark.schema.table.names import KEY
+from pulsar_spark.schema.table.record_batches import PERMISSIVE, Projection
 from pulsar_spark.spark.columns import check_columns, project, read_schema
 from pulsar_spark.spark.compat import arrow_schema
 from pulsar_spark.spark.filters import PushedFilters, take_filters

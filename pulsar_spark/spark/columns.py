@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from pulsar_spark.errors import OptionError, SchemaMismatch
-from pulsar_spark.schema.column_names import (
+from pulsar_spark.schema.table.names import (
     BATCH_INDEX,
     ENTRY_ID,
     EVENT_TIME,
@@ -41,7 +41,7 @@ from pulsar_spark.schema.column_names import (
     TOPIC,
     VALUE,
 )
-from pulsar_spark.schema.record_batches import CORRUPT, PERMISSIVE
+from pulsar_spark.schema.table.record_batches import CORRUPT, PERMISSIVE
 from pulsar_spark.spark.value_types import ValueType
 
 _REMEDY = "Read with valueFormat=raw and decode the bytes, as with from_avro or from_json."

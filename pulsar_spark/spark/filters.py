@@ -12,8 +12,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.schema import column_names as names
-from pulsar_spark.schema.runs import RowFilter
+from pulsar_spark.schema.table import names
+from pulsar_spark.schema.table.runs import RowFilter
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)

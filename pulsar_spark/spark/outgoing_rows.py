@@ -13,7 +13,7 @@ from pulsar_spark.engine.partitioned_producer import MessageColumns
 from pulsar_spark.engine.routing import Key
 from pulsar_spark.errors import InvalidRow, InvalidTopicName
 from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.schema import column_names as names
+from pulsar_spark.schema.table import names
 from pulsar_spark.spark.row_encoder import RowEncoder
 from pulsar_spark.spark.write_columns import WriteColumns
 

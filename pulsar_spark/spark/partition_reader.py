@@ -11,8 +11,8 @@ from pulsar_spark.engine.entries import ReceivedEntry
 from pulsar_spark.engine.reader import EntryReader
 from pulsar_spark.errors import TopicNotFound
 from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.schema.record_batches import Projection, RecordBatchBuilder
 from pulsar_spark.schema.registry import SchemaVersions
+from pulsar_spark.schema.table.record_batches import Projection, RecordBatchBuilder
 from pulsar_spark.spark.loss_watch import LossWatch
 from pulsar_spark.spark.partitions import PulsarInputPartition
 from pulsar_spark.spark.read_options import ReadOptions

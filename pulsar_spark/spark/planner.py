@@ -22,7 +22,7 @@ from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, Messag
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas, older_schemas
-from pulsar_spark.schema.runs import RowFilter
+from pulsar_spark.schema.table.runs import RowFilter
 from pulsar_spark.spark.columns import is_offered, looks_inferred
 from pulsar_spark.spark.filters import PushedFilters
 from pulsar_spark.spark.offsets import (

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructField, StructType
 from pulsar_spark.errors import InvalidRow, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.arrow_arrays import binaries
+from pulsar_spark.schema.arrow.arrays import binaries
 from pulsar_spark.schema.codec import Encoder
 from pulsar_spark.schema.codecs import (
     NO_SCHEMA,
@@ -24,8 +24,8 @@ from pulsar_spark.schema.codecs import (
     key_value_parts,
     shape,
 )
-from pulsar_spark.schema.column_names import KEY
 from pulsar_spark.schema.key_value import join_pairs
+from pulsar_spark.schema.table.names import KEY
 from pulsar_spark.spark.compat import arrow_schema
 from pulsar_spark.spark.write_columns import WriteColumns
 

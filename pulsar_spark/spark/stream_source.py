@@ -18,7 +18,7 @@ from pulsar_spark.engine.subscription import EARLIEST, LATEST, SubscriptionSet
 from pulsar_spark.errors import PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.schema.runs import RowFilter
+from pulsar_spark.schema.table.runs import RowFilter
 from pulsar_spark.spark.admission import Admission
 from pulsar_spark.spark.backlog_front import Sample
 from pulsar_spark.spark.offsets import BoundKind, entry_end

@@ -16,7 +16,7 @@ from pyspark.sql.types import (
 )
 
 from pulsar_spark.errors import InvalidRow, OptionError
-from pulsar_spark.schema import column_names as names
+from pulsar_spark.schema.table import names
 from pulsar_spark.spark.columns import POSITION_COLUMNS
 
 _HONOURED: dict[str, tuple[tuple[DataType, ...], str]] = {

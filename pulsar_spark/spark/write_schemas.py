@@ -27,7 +27,7 @@ from pulsar_spark.schema.codecs import (
     record_definition,
     shape,
 )
-from pulsar_spark.schema.column_names import KEY
+from pulsar_spark.schema.table.names import KEY
 from pulsar_spark.spark.compat import arrow_schema
 from pulsar_spark.spark.row_encoder import RowEncoder
 from pulsar_spark.spark.write_columns import WriteColumns, check_type

@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.partitioned_producer import MessageColumns, PartitionedProducer
-from pulsar_spark.schema.record_batches import MAX_BYTES
+from pulsar_spark.schema.table.record_batches import MAX_BYTES
 from tests.integration.brokers import Broker
 from tests.integration.messages import clustered
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from pyspark.sql import functions as F
 
-from pulsar_spark.schema import column_names as names
+from pulsar_spark.schema.table import names
 from tests.integration.brokers import Broker
 from tests.integration.messages import (
     CODECS,

@@ -20,8 +20,8 @@ from pulsar_spark.errors import CorruptMessage
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value
-from pulsar_spark.schema import column_names as names
 from pulsar_spark.schema.registry import latest_schemas
+from pulsar_spark.schema.table import names
 from tests.integration.brokers import Broker
 from tests.integration.messages import clustered
 from tests.integration.spark_io import load, official, save

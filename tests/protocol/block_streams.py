@@ -27,9 +27,9 @@ from pulsar_spark.protocol.blocks import (
 )
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
-from pulsar_spark.schema import column_names as names
-from pulsar_spark.schema.column_builders import BUILDERS, NEED_METADATA, values
-from pulsar_spark.schema.runs import RowFilter, Run, Runs, split_entry
+from pulsar_spark.schema.table import names
+from pulsar_spark.schema.table.columns import BUILDERS, NEED_METADATA, values
+from pulsar_spark.schema.table.runs import RowFilter, Run, Runs, split_entry
 
 TOPIC = "persistent://public/default/t-partition-3"
 PARTITION = 3

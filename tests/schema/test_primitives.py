@@ -277,7 +277,7 @@ import sys, struct
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import PRIMITIVE_NAMES, SchemaInfo
 from pulsar_spark.schema import primitives
-from pulsar_spark.schema.arrow_arrays import binaries
+from pulsar_spark.schema.arrow.arrays import binaries
 import pyarrow as pa
 before = set(sys.modules)
 for number in PRIMITIVE_NAMES.keys() - {pb.Schema.String}:

@@ -18,8 +18,8 @@ from pyspark.sql.types import (
 from pulsar_spark.errors import OptionError, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value
-from pulsar_spark.schema import record_batches
-from pulsar_spark.schema.record_batches import DROPMALFORMED, FAILFAST, PERMISSIVE
+from pulsar_spark.schema.table import record_batches
+from pulsar_spark.schema.table.record_batches import DROPMALFORMED, FAILFAST, PERMISSIVE
 from pulsar_spark.spark.columns import check_columns, project, read_schema
 from pulsar_spark.spark.value_types import ValueType
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import datasource as spark
 
-from pulsar_spark.schema import column_names as names
-from pulsar_spark.schema.runs import RowFilter
+from pulsar_spark.schema.table import names
+from pulsar_spark.schema.table.runs import RowFilter
 from pulsar_spark.spark.filters import PushedFilters, take_filters
 
 if not hasattr(spark, "Filter"):

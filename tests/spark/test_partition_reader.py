@@ -13,7 +13,7 @@ import pytest
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import ChecksumMismatch, DataLossError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-from pulsar_spark.schema.record_batches import Projection
+from pulsar_spark.schema.table.record_batches import Projection
 from pulsar_spark.spark.partition_reader import read_partition
 from pulsar_spark.spark.partitions import PulsarInputPartition
 from pulsar_spark.spark.read_options import ReadOptions, parse_read_options

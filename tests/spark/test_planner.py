@@ -16,7 +16,7 @@ from pulsar_spark.errors import DataLossError, InvalidOffset, OptionError, Topic
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.runs import RowFilter
+from pulsar_spark.schema.table.runs import RowFilter
 from pulsar_spark.spark.columns import read_schema
 from pulsar_spark.spark.filters import Condition, PushedFilters
 from pulsar_spark.spark.partitions import PulsarInputPartition

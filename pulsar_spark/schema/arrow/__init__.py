@@ -1,0 +1,1 @@
+"""Arrow arrays: put together from buffers, and calculated with in columns."""

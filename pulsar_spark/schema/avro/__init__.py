@@ -1,0 +1,1 @@
+"""AVRO topics: values ↔ columns."""

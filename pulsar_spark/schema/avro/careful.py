@@ -1,0 +1,360 @@
+"""Avro values one by one: a plan → a function that reads a value from bytes.
+
+Avro 1.12 specification, Binary Encoding. This way is careful and tells what is wrong and where;
+`avro/decoder` takes it for values that are not decoded in columns. Values are those of
+`avro/arrays`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from pulsar_spark.schema.avro.resolution import (
+    IntoMember,
+    Plan,
+    ReadArray,
+    ReadBytes,
+    ReadEnum,
+    ReadMap,
+    ReadNull,
+    ReadNumber,
+    ReadRecord,
+    ReadUnion,
+    Unresolvable,
+)
+
+MAX_EMPTY_ITEMS = 1000
+"""The most items of an array that take no bytes, as nulls do: no length bounds their number."""
+
+_FLOAT = Struct("<f")
+_DOUBLE = Struct("<d")
+_DURATION = Struct("<3I")
+_LONGEST = 63
+
+
+class Malformed(Exception):
+    """Bytes that are no value of the type: what is wrong, and the path to it, innermost first."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: list[str] = []
+
+    @property
+    def field(self) -> str:
+        """The path as people write it, such as ``address.lines[]``."""
+        return ".".join(reversed(self.path)).replace(".[", "[").replace(".{", "{").lstrip(".")
+
+
+class Cursor:
+    """Where reading stands in the bytes of one value."""
+
+    __slots__ = ("data", "empty_items", "pos")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.pos = 0
+        self.empty_items = 0
+
+
+Read: TypeAlias = Callable[[Cursor], Any]
+
+
+def read_value(read: Read, data: bytes) -> Any:
+    """Return the value that bytes hold; raises Malformed, also for what follows it."""
+    cursor = Cursor(data)
+    value = read(cursor)
+    if cursor.pos != len(data):
+        raise Malformed(f"{len(data) - cursor.pos} bytes follow the value")
+    return value
+
+
+def reader_of(plan: Plan) -> Read:
+    """Return the function that reads by a plan."""
+    match plan:
+        case ReadNull():
+            return _read_null
+        case ReadNumber():
+            return _number(plan)
+        case ReadBytes():
+            return _bytes(plan)
+        case ReadEnum():
+            return _enum(plan)
+        case ReadArray() | ReadMap():
+            return _blocks(plan)
+    return _composed(plan)
+
+
+def _composed(plan: Plan) -> Read:
+    match plan:
+        case ReadRecord():
+            return _record(plan)
+        case ReadUnion():
+            return _union(plan)
+        case IntoMember():
+            return _member(plan)
+        case Unresolvable():
+            return _unresolvable(plan.reason)
+    raise AssertionError(plan)
+
+
+def read_long(cursor: Cursor) -> int:
+    """Read a whole number: zigzag, at most 10 bytes and 64 bits."""
+    data, pos = cursor.data, cursor.pos
+    shift = number = 0
+    try:
+        byte = data[pos]
+        if byte < 128:
+            cursor.pos = pos + 1
+            return (byte >> 1) ^ -(byte & 1)
+        while (byte := data[pos]) > 127:
+            number |= (byte & 127) << shift
+            shift += 7
+            pos += 1
+            if shift > _LONGEST:
+                raise Malformed("a number has more than 10 bytes")
+    except IndexError:
+        raise Malformed("the value ends within a number") from None
+    number |= byte << shift
+    if number >> 64:
+        raise Malformed("a number has more than 64 bits")
+    cursor.pos = pos + 1
+    return (number >> 1) ^ -(number & 1)
+
+
+def _take(cursor: Cursor, size: int) -> bytes:
+    data, start = cursor.data, cursor.pos
+    end = start + size
+    if size < 0 or end > len(data):
+        raise Malformed(f"{size} bytes are announced, {len(data) - start} are left")
+    cursor.pos = end
+    return data[start:end]
+
+
+def _read_null(_cursor: Cursor) -> None:
+    return None
+
+
+def _read_int(cursor: Cursor) -> int:
+    number = read_long(cursor)
+    if not -(2**31) <= number < 2**31:
+        raise Malformed(f"{number} is no int: it has more than 32 bits")
+    return number
+
+
+def _read_boolean(cursor: Cursor) -> bool:
+    byte = _take(cursor, 1)[0]
+    if byte > 1:
+        raise Malformed(f"a boolean is the byte {byte}")
+    return byte == 1
+
+
+def _read_float(cursor: Cursor) -> float:
+    number: float = _FLOAT.unpack(_take(cursor, 4))[0]
+    return number
+
+
+def _read_double(cursor: Cursor) -> float:
+    number: float = _DOUBLE.unpack(_take(cursor, 8))[0]
+    return number
+
+
+_NUMBERS: dict[str, Read] = {
+    "boolean": _read_boolean,
+    "int": _read_int,
+    "long": read_long,
+    "float": _read_float,
+    "double": _read_double,
+}
+
+
+def _number(plan: ReadNumber) -> Read:
+    read = _NUMBERS[plan.kind]
+    factor, divisor = plan.factor, plan.divisor
+    if factor == divisor:
+        return read
+
+    def scaled(cursor: Cursor) -> int:
+        number: int = read(cursor) * factor // divisor
+        if not -(2**63) <= number < 2**63:
+            raise Malformed("a time lies beyond what 64 bits hold in Spark's unit")
+        return number
+
+    return scaled
+
+
+def _bytes(plan: ReadBytes) -> Read:
+    size = plan.size
+    raw = _read_sized if size is None else lambda cursor: _take(cursor, size)
+    convert = conversion(plan)
+    if convert is None:
+        return raw
+    return _read_text if convert is _text else lambda cursor: convert(raw(cursor))
+
+
+def _read_sized(cursor: Cursor) -> bytes:
+    return _take(cursor, read_long(cursor))
+
+
+def _read_text(cursor: Cursor) -> bytes:
+    return _text(_take(cursor, read_long(cursor)))
+
+
+def conversion(plan: ReadBytes) -> Callable[[bytes], Any] | None:
+    """Return what makes a value from its bytes, None if they are it; it can raise Malformed."""
+    if pa.types.is_decimal(plan.type):
+        return _decimal(plan)
+    if pa.types.is_struct(plan.type):
+        return lambda raw: list(_DURATION.unpack(raw))
+    if pa.types.is_string(plan.type):
+        return _uuid if plan.size is not None else _text
+    return None
+
+
+def _text(raw: bytes) -> bytes:
+    if not raw.isascii():
+        try:
+            raw.decode()
+        except UnicodeDecodeError:
+            raise Malformed("a text is not UTF-8") from None
+    return raw
+
+
+def _uuid(raw: bytes) -> bytes:
+    digits = raw.hex()
+    parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+    return "-".join(parts).encode()
+
+
+def _decimal(plan: ReadBytes) -> Callable[[bytes], int]:
+    precision, scale = plan.type.precision, plan.type.scale
+    bound: int = 10**precision
+    factor: int = 10 ** max(scale - plan.scale, 0)
+    divisor: int = 10 ** max(plan.scale - scale, 0)
+
+    def convert(raw: bytes) -> int:
+        scaled: int = int.from_bytes(raw, "big", signed=True) * factor
+        number, rest = scaled // divisor, scaled % divisor
+        if rest or not -bound < number < bound:
+            raise Malformed(f"a decimal does not fit decimal({precision},{scale})")
+        return number
+
+    return convert
+
+
+def _enum(plan: ReadEnum) -> Read:
+    words = [None if word is None else word.encode() for word in plan.symbols]
+
+    def read(cursor: Cursor) -> bytes:
+        number = read_long(cursor)
+        if not 0 <= number < len(words):
+            raise Malformed(f"an enum of {len(words)} symbols has the number {number}")
+        word = words[number]
+        if word is None:
+            raise Malformed("an enum has a symbol that the query's schema does not know")
+        return word
+
+    return read
+
+
+def _blocks(plan: ReadArray | ReadMap) -> Read:
+    """Avro 1.12, Arrays and Maps: blocks of a count and items, up to a count of 0."""
+    least = plan.least
+    step = "[]"
+    if isinstance(plan, ReadArray):
+        read_item = reader_of(plan.items)
+    else:
+        step, read_item = "{}", _pair(plan)
+
+    def read(cursor: Cursor) -> Any:
+        items: list[Any] = []
+        while count := read_long(cursor):
+            if count < 0:
+                # A count below 0 is followed by the block's size, which serves to skip it.
+                count = -count
+                read_long(cursor)
+            _check_count(cursor, count, least)
+            try:
+                for _ in range(count):
+                    items.append(read_item(cursor))
+            except Malformed as error:
+                error.path.append(step)
+                raise
+        return items if step == "[]" else list(dict(items).items())
+
+    return read
+
+
+def _check_count(cursor: Cursor, count: int, least: int) -> None:
+    left = len(cursor.data) - cursor.pos
+    if count * least > left:
+        raise Malformed(f"{count} items are announced, {left} bytes are left")
+    if not least:
+        cursor.empty_items += count
+        if cursor.empty_items > MAX_EMPTY_ITEMS:
+            raise Malformed(f"a value has more than {MAX_EMPTY_ITEMS} items that take no bytes")
+
+
+def _pair(plan: ReadMap) -> Read:
+    read_key = _bytes(ReadBytes(None, plan.type.key_type))
+    read = reader_of(plan.values)
+    return lambda cursor: (read_key(cursor), read(cursor))
+
+
+def _record(plan: ReadRecord) -> Read:
+    steps = [(step.name, reader_of(step.plan), step.target) for step in plan.steps]
+    template: list[Any] = [None] * plan.type.num_fields
+    for default in plan.defaults:
+        template[default.target] = read_value(reader_of(default.plan), default.data)
+
+    def read(cursor: Cursor) -> list[Any]:
+        out = template.copy()
+        current = ""
+        try:
+            for name, read_field, target in steps:
+                current = name
+                value = read_field(cursor)
+                if target is not None:
+                    out[target] = value
+        except Malformed as error:
+            error.path.append(current)
+            raise
+        return out
+
+    return read
+
+
+def _union(plan: ReadUnion) -> Read:
+    branches = [reader_of(branch) for branch in plan.branches]
+
+    def read(cursor: Cursor) -> Any:
+        number = read_long(cursor)
+        if not 0 <= number < len(branches):
+            raise Malformed(f"a union of {len(branches)} types has the number {number}")
+        return branches[number](cursor)
+
+    return read
+
+
+def _member(plan: IntoMember) -> Read:
+    read_member = reader_of(plan.plan)
+    missing = [None] * plan.type.num_fields
+    place = plan.member
+
+    def read(cursor: Cursor) -> list[Any]:
+        out: list[Any] = missing.copy()
+        out[place] = read_member(cursor)
+        return out
+
+    return read
+
+
+def _unresolvable(reason: str) -> Read:
+    def read(_cursor: Cursor) -> Any:
+        raise Malformed(reason)
+
+    return read

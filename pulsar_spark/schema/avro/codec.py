@@ -1,0 +1,50 @@
+"""The codec of AVRO topics: values ↔ columns, as `codec` asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema.avro.decoder import AvroDecoder
+from pulsar_spark.schema.avro.definition import parse_definition
+from pulsar_spark.schema.avro.derivation import record_definition
+from pulsar_spark.schema.avro.encoder import AvroEncoder
+from pulsar_spark.schema.avro.resolution import resolve_columns
+from pulsar_spark.schema.avro.types import arrow_columns
+from pulsar_spark.schema.codec import Decoder, Encoder
+
+
+def arrow_schema(info: SchemaInfo) -> pa.Schema:
+    """Return the columns of a schema: a record's fields, else one, `value`.
+
+    Raises SchemaMismatch that names the path of what Spark has no type for.
+    """
+    return arrow_columns(parse_definition(info.schema_data))
+
+
+def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Decoder:
+    """Return a decoder of values written with `writer` to the columns `fields` of `reader`.
+
+    Raises SchemaMismatch where values of the one cannot be read as the other.
+    """
+    written, wanted = parse_definition(writer.schema_data), parse_definition(reader.schema_data)
+    columns = arrow_columns(wanted)
+    chosen = pa.schema([columns.field(name) for name in fields])
+    return AvroDecoder(resolve_columns(written, wanted, chosen))
+
+
+def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
+    """Return an encoder of record batches with these columns for a topic that has this schema.
+
+    Raises SchemaMismatch that lists what does not fit. Columns that can be null are taken for
+    fields that cannot: `encode` raises InvalidRow for a null that is found there.
+    """
+    return AvroEncoder(parse_definition(info.schema_data), columns)
+
+
+def definition(columns: pa.Schema, name: str, namespace: str = "") -> SchemaInfo:
+    """Return the schema to register for such columns; raises SchemaMismatch."""
+    return SchemaInfo(pb.Schema.Avro, name, record_definition(columns, name, namespace))

@@ -1,0 +1,78 @@
+"""Decimals of at most 64 bits in columns: numbers ↔ bytes, the highest first.
+
+Avro 1.12 specification, Logical Types, Decimal: the number without its point, in two's complement,
+in as few bytes as it takes or in a fixed number of them. Wider ones are converted one by one.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_spark.schema.avro.vectors import ONE, even_numbers, number, zeros
+
+WIDTH = 8
+"""The most bytes of such a decimal."""
+DIGITS = 18
+"""The most digits of which all numbers are so small."""
+
+_INT64 = pa.int64()
+_64 = number(64)
+_EIGHT = number(8)
+# Neighbours that change places: single bytes, then pairs of them, then halves.
+_SWAPS = tuple(
+    (number(int.from_bytes(bytes.fromhex(digits), "big")), number(bits))
+    for digits, bits in (("00ff" * 4, 8), ("0000ffff" * 2, 16), ("00000000ffffffff", 32))
+)
+
+
+def swapped(words: pa.Array) -> pa.Array:
+    """Return words with their bytes in the opposite order."""
+    for mask, bits in _SWAPS:
+        low = pc.shift_left(pc.bit_wise_and(words, mask), bits)
+        words = pc.bit_wise_or(low, pc.bit_wise_and(pc.shift_right(words, bits), mask))
+    return words
+
+
+def from_words(words: pa.Array, sizes: pa.Array | pa.Scalar) -> pa.Array:
+    """Return the numbers that the lowest bytes of words are, so many as `sizes` says, 1 to 8."""
+    return pc.shift_right(swapped(words), pc.subtract(_64, pc.multiply(sizes, _EIGHT)))
+
+
+def to_words(numbers: pa.Array, sizes: pa.Array | pa.Scalar) -> pa.Array:
+    """Return words whose lowest bytes are those of numbers, so many as `sizes` says, 1 to 8."""
+    return swapped(pc.shift_left(numbers, pc.subtract(_64, pc.multiply(sizes, _EIGHT))))
+
+
+def sizes_of(numbers: pa.Array) -> pa.Array:
+    """Return the fewest bytes that each number takes."""
+    sizes = pc.add(zeros(len(numbers)), ONE)
+    # Numbers below 0 take as many as those that have the opposite bits.
+    positive = pc.if_else(pc.less(numbers, number(0)), pc.bit_wise_not(numbers), numbers)
+    for size in range(1, WIDTH):
+        larger = pc.greater_equal(positive, number(2 ** (8 * size - 1)))
+        if not pc.any(larger).as_py():
+            break
+        sizes = pc.add(sizes, larger.cast(_INT64))
+    return sizes
+
+
+def beyond(numbers: pa.Array, digits: int) -> pa.Array:
+    """Return where numbers have more digits."""
+    if digits > DIGITS:
+        return pc.less(numbers, numbers)
+    return pc.greater(pc.abs(numbers).view(pa.uint64()), number(10**digits - 1).cast(pa.uint64()))
+
+
+def decimals(numbers: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return decimals without nulls from what they are without their points."""
+    whole = numbers.cast(pa.decimal128(19, 0))
+    return pa.Array.from_buffers(kind, len(numbers), [None, whole.buffers()[1]])
+
+
+def without_points(values: pa.Array) -> pa.Array:
+    """Return what decimals are without their points: those of at most DIGITS, without nulls."""
+    halves = pa.Array.from_buffers(
+        _INT64, 2 * len(values), [None, values.buffers()[1]], offset=2 * values.offset
+    )
+    return halves.take(even_numbers(len(values)))

@@ -1,0 +1,347 @@
+"""Avro values in columns: a plan → Arrow arrays, for all values of a batch at once.
+
+Each value has a place where its reading stands. A step of the plan reads the same part of all
+values and moves their places on; unions and arrays go on with those values that have the branch,
+or the item. This way knows only what is well-formed and common: whatever is odd about a value,
+from a wrong byte to an array in several blocks, its row is given up, and what its columns then
+hold is of no meaning. Such rows are read again by `avro/careful`, which tells what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_spark.schema.avro import decimals
+from pulsar_spark.schema.avro.arrays import build_array, pair_type, struct_array
+from pulsar_spark.schema.avro.careful import Malformed, conversion, read_value, reader_of
+from pulsar_spark.schema.avro.lists import GrowingLists, Lists, Rows, spread
+from pulsar_spark.schema.avro.resolution import (
+    Default,
+    IntoMember,
+    Plan,
+    ReadArray,
+    ReadBytes,
+    ReadEnum,
+    ReadMap,
+    ReadNull,
+    ReadNumber,
+    ReadRecord,
+    ReadUnion,
+    Step,
+    Unresolvable,
+)
+from pulsar_spark.schema.avro.vectors import ONE, ZERO, Window, halves, number, numbers, zeros
+
+_INT64 = pa.int64()
+_EIGHT = number(8)
+_UINT64 = pa.uint64()
+_UINT8 = pa.uint8()
+
+
+def _byte(value: int) -> pa.Scalar:
+    return _BYTES.slice(value, 1)[0]
+
+
+_BYTES = pa.Array.from_buffers(_UINT8, 256, [None, pa.py_buffer(bytes(range(256)))])
+_BYTE_ONE = _byte(1)
+# Those whose number takes one byte; rows with others are given up.
+_BRANCHES = 64
+
+
+class ColumnReader:
+    """Reads the values that lie in one window. `given_up` are rows to be read another way."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._given_up: list[pa.Array] = []
+        self._readers: dict[type, Callable[..., pa.Array | None]] = {
+            ReadNull: self._null,
+            ReadNumber: self._number,
+            ReadBytes: self._bytes,
+            ReadEnum: self._enum,
+            ReadArray: self._array,
+            ReadMap: self._map,
+            ReadRecord: self._record,
+            ReadUnion: self._union,
+            IntoMember: self._member,
+            Unresolvable: self._unresolvable,
+        }
+
+    @property
+    def given_up(self) -> list[int]:
+        """The rows whose columns have no meaning, in order."""
+        return sorted({row for part in self._given_up for row in part.to_pylist()})
+
+    def read_values(self, plan: Plan, starts: pa.Array, ends: pa.Array) -> pa.Array:
+        """Return an array of the values between these places, in order, none of them null."""
+        rows = Rows(starts, pc.add(ends, ONE), numbers(len(starts)))
+        found = self.read(plan, rows)
+        self._give_up(rows, pc.not_equal(rows.places, ends))
+        return found
+
+    def read(self, plan: Plan, rows: Rows, *, build: bool = True) -> pa.Array | None:
+        """Return an array of one part of these values; without `build` only move on."""
+        return self._readers[type(plan)](plan, rows, build)
+
+    def _give_up(self, rows: Rows, where: pa.Array) -> bool:
+        if not pc.any(where).as_py():
+            return False
+        self._given_up.append(rows.rows.filter(where))
+        return True
+
+    # --- what has no parts ----------------------------------------------------------------
+
+    def _null(self, plan: ReadNull, rows: Rows, build: bool) -> pa.Array | None:
+        return pa.nulls(len(rows), plan.type) if build else None
+
+    def _unresolvable(self, plan: Unresolvable, rows: Rows, build: bool) -> pa.Array | None:
+        self._given_up.append(rows.rows)
+        return pa.nulls(len(rows), plan.type) if build else None
+
+    def _number(self, plan: ReadNumber, rows: Rows, build: bool) -> pa.Array | None:
+        if plan.kind in ("int", "long"):
+            return self._whole(plan, rows, build)
+        if plan.kind == "boolean":
+            found = self._window.bytes_at(rows.places)
+            self._give_up(rows, pc.greater(found, _BYTE_ONE))
+            rows.advance(ONE)
+            return pc.equal(found, _BYTE_ONE) if build else None
+        size = number(4) if plan.kind == "float" else _EIGHT
+        words = self._window.words(rows.places) if build else None
+        rows.advance(size)
+        if words is None:
+            return None
+        if plan.kind == "float":
+            words = halves(words)[0].cast(pa.int32(), safe=False)
+        return words.view(pa.float32() if plan.kind == "float" else pa.float64()).cast(plan.type)
+
+    def _whole(self, plan: ReadNumber, rows: Rows, build: bool) -> pa.Array | None:
+        if not build and plan.kind == "long":
+            sizes, invalid = self._window.varint_sizes(rows.places)
+            self._advance(rows, sizes, invalid)
+            return None
+        found = self._varints(rows)
+        if plan.kind == "int":
+            found = self._within(rows, found, 2**31)
+        if not build:
+            return None
+        if pa.types.is_floating(plan.type):
+            return found.cast(plan.type, safe=False)
+        if plan.factor != 1:
+            found = self._within(rows, found, 2**63 // plan.factor)
+            found = pc.multiply(found, number(plan.factor))
+        if plan.divisor != 1:
+            found = _floor_divide(found, number(plan.divisor))
+        if plan.type.bit_width == 32:
+            return found.cast(pa.int32()).view(plan.type)
+        return found.view(plan.type)
+
+    def _varints(self, rows: Rows) -> pa.Array:
+        """Read whole numbers."""
+        found, sizes, invalid = self._window.varints(rows.places)
+        self._advance(rows, sizes, invalid)
+        return found
+
+    def _advance(self, rows: Rows, sizes: pa.Array | pa.Scalar, invalid: pa.Array | None) -> None:
+        if invalid is not None:
+            self._give_up(rows, invalid)
+        rows.advance(sizes)
+
+    def _within(self, rows: Rows, found: pa.Array, bound: int) -> pa.Array:
+        """Give up the rows whose numbers are not in [-bound, bound), and make them 0."""
+        outside = pc.or_(pc.less(found, number(-bound)), pc.greater(found, number(bound - 1)))
+        return pc.if_else(outside, ZERO, found) if self._give_up(rows, outside) else found
+
+    def _sizes(self, rows: Rows) -> pa.Array:
+        """Read a length, and return it, 0 where it is more than what is left."""
+        found = self._varints(rows)
+        left = pc.subtract(rows.limits, rows.places)
+        # Without signs, numbers below 0 are larger than any size.
+        wrong = pc.greater_equal(found.view(_UINT64), left.view(_UINT64))
+        return pc.if_else(wrong, ZERO, found) if self._give_up(rows, wrong) else found
+
+    def _bytes(self, plan: ReadBytes, rows: Rows, build: bool) -> pa.Array | None:
+        sizes = self._sizes(rows) if plan.size is None else number(plan.size)
+        starts = rows.places
+        rows.advance(sizes)
+        if not build:
+            return None
+        if pa.types.is_decimal(plan.type) and plan.scale == plan.type.scale and _narrow(sizes):
+            found = decimals.from_words(self._window.words(starts), sizes)
+            if self._give_up(rows, wrong := decimals.beyond(found, plan.type.precision)):
+                found = pc.if_else(wrong, ZERO, found)
+            return decimals.decimals(found, plan.type)
+        raw = self._window.slices(starts, rows.places)
+        if pa.types.is_binary(plan.type):
+            return raw
+        if plan.size is None and pa.types.is_string(plan.type):
+            return self._text(rows, raw)
+        return self._converted(plan, rows, raw)
+
+    def _text(self, rows: Rows, raw: pa.Array) -> pa.Array:
+        try:
+            return raw.cast(pa.string())
+        except pa.ArrowInvalid:
+            return self._converted(ReadBytes(None, pa.string()), rows, raw)
+
+    def _converted(self, plan: ReadBytes, rows: Rows, raw: pa.Array) -> pa.Array:
+        """Convert bytes one by one."""
+        convert = conversion(plan) or bytes
+        values: list[Any] = []
+        wrong = []
+        filler: Any = 0 if pa.types.is_decimal(plan.type) else b""
+        if pa.types.is_struct(plan.type):
+            filler = [0] * plan.type.num_fields
+        for place, item in enumerate(raw.to_pylist()):
+            try:
+                if plan.size is not None and len(item) != plan.size:
+                    raise Malformed("the value ends within bytes of a fixed size")
+                values.append(convert(item))
+            except Malformed:
+                wrong.append(place)
+                # Not null: there may be none where this belongs, as among the keys of a map.
+                values.append(filler)
+        if wrong:
+            self._given_up.append(rows.rows.take(build_array(wrong, _INT64)))
+        return build_array(values, plan.type)
+
+    def _enum(self, plan: ReadEnum, rows: Rows, build: bool) -> pa.Array | None:
+        found = self._varints(rows)
+        last = number(len(plan.symbols) - 1)
+        wrong = pc.or_(pc.less(found, ZERO), pc.greater(found, last))
+        if self._give_up(rows, wrong):
+            found = pc.if_else(wrong, ZERO, found)
+        if not plan.symbols or not build:
+            return pa.nulls(len(rows), plan.type) if build else None
+        words = [None if word is None else word.encode() for word in plan.symbols]
+        chosen = build_array(words, plan.type).take(found)
+        if chosen.null_count:
+            self._give_up(rows, chosen.is_null())
+        return chosen
+
+    # --- what has parts -------------------------------------------------------------------
+
+    def _record(self, plan: ReadRecord, rows: Rows, build: bool) -> pa.Array | None:
+        columns: list[pa.Array | None] = [None] * plan.type.num_fields
+        for step in plan.steps:
+            wanted = build and step.target is not None
+            found = self.read(step.plan, rows, build=wanted)
+            if wanted and step.target is not None:
+                columns[step.target] = found
+        if not build:
+            return None
+        for default in plan.defaults:
+            columns[default.target] = _constant(default, len(rows))
+        children = [
+            pa.nulls(len(rows), field.type) if column is None else column
+            for column, field in zip(columns, plan.type, strict=True)
+        ]
+        return struct_array(len(rows), children, plan.type)
+
+    def _member(self, plan: IntoMember, rows: Rows, build: bool) -> pa.Array | None:
+        found = self.read(plan.plan, rows, build=build)
+        if not build:
+            return None
+        children = [pa.nulls(len(rows), field.type) for field in plan.type]
+        children[plan.member] = found
+        return struct_array(len(rows), children, plan.type)
+
+    def _union(self, plan: ReadUnion, rows: Rows, build: bool) -> pa.Array | None:
+        chosen = self._window.bytes_at(rows.places)
+        rows.advance(ONE)
+        parts = []
+        count = 0
+        branches = plan.branches[:_BRANCHES]
+        for branch_number, branch in enumerate(branches):
+            where = pc.equal(chosen, _byte(2 * branch_number))
+            matching = pc.sum(where).as_py() or 0
+            if not matching:
+                continue
+            if matching == len(rows):
+                return self.read(branch, rows, build=build)
+            count += matching
+            some = rows.select(where)
+            found = self.read(branch, some, build=build)
+            rows.places = pc.replace_with_mask(rows.places, where, some.places)
+            if build and not isinstance(branch, ReadNull):
+                parts.append((where, found))
+        if count < len(rows):
+            odd = pc.equal(pc.bit_wise_and(chosen, _BYTE_ONE), _BYTE_ONE)
+            beyond = pc.greater(chosen, _byte(2 * len(branches) - 1))
+            self._give_up(rows, pc.or_(odd, beyond))
+        return spread(parts, len(rows), plan.type) if build else None
+
+    def _array(self, plan: ReadArray, rows: Rows, build: bool) -> pa.Array | None:
+        lists = self._blocks(plan.items, plan.least, rows, build)
+        return lists.array(plan.type) if lists is not None else None
+
+    def _map(self, plan: ReadMap, rows: Rows, build: bool) -> pa.Array | None:
+        pair = ReadRecord(
+            (
+                Step("key", ReadBytes(None, plan.type.key_type), 0),
+                Step("value", plan.values, 1),
+            ),
+            (),
+            pair_type(plan.type),
+        )
+        lists = self._blocks(pair, plan.least, rows, build)
+        if lists is None:
+            return None
+        repeated = lists.repeated_keys()
+        if repeated is not None:
+            self._given_up.append(rows.rows.take(repeated))
+        return lists.array(plan.type)
+
+    def _blocks(self, item: Plan, least: int, rows: Rows, build: bool) -> Lists | None:
+        counts = self._counts(least, rows)
+        filled = pc.greater(counts, ZERO)
+        if not pc.any(filled).as_py():
+            return Lists(counts, pa.nulls(0, item.type)) if build else None
+        lists = GrowingLists(rows.select(filled), counts.filter(filled))
+        while lists.rows is not None:
+            lists.add(self.read(item, lists.rows, build=build))
+        if lists.abandoned is not None:
+            self._given_up.append(lists.abandoned.rows)
+        places, taken = lists.ended()
+        rows.places = pc.replace_with_mask(rows.places, filled, places)
+        # What follows one block is usually the end, a count of 0.
+        following = self._window.bytes_at(rows.places)
+        self._give_up(rows, pc.and_(filled, pc.not_equal(following, _byte(0))))
+        rows.advance(filled.cast(_INT64))
+        if not build:
+            return None
+        return Lists(pc.replace_with_mask(counts, filled, taken), lists.items())
+
+    def _counts(self, least: int, rows: Rows) -> pa.Array:
+        """Read a number of items, and return it, 0 where it is more than there can be."""
+        found = self._varints(rows)
+        # How many items without bytes there may be is not for this way to say.
+        most = pc.subtract(rows.limits, rows.places) if least else zeros(len(rows))
+        most = pc.divide(most, number(max(least, 1)))
+        wrong = pc.greater(found.view(_UINT64), most.view(_UINT64))
+        return pc.if_else(wrong, ZERO, found) if self._give_up(rows, wrong) else found
+
+
+def _narrow(sizes: pa.Array | pa.Scalar) -> bool:
+    """Whether these are sizes of decimals that are decoded in columns."""
+    if isinstance(sizes, pa.Scalar):
+        low = high = sizes.as_py()
+    else:
+        low, high = (value.as_py() for value in pc.min_max(sizes).values())
+    return bool(low) and low >= 1 and bool(high <= decimals.WIDTH)
+
+
+def _floor_divide(dividends: pa.Array, divisor: pa.Scalar) -> pa.Array:
+    # Arrow's own division rounds towards 0.
+    quotients = pc.divide(dividends, divisor)
+    below = pc.less(pc.subtract(dividends, pc.multiply(quotients, divisor)), ZERO)
+    return pc.subtract(quotients, below.cast(_INT64))
+
+
+def _constant(default: Default, count: int) -> pa.Array:
+    value = read_value(reader_of(default.plan), default.data)
+    return build_array([value], default.plan.type).take(zeros(count))

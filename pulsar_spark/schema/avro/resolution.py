@@ -1,0 +1,458 @@
+"""Resolving the type that values were written with to the one that they are read as.
+
+Avro 1.12 specification, Schema Resolution. The outcome is a plan: what to read, in the order of
+the bytes, and what becomes of it. Where the specification would give up, this goes further where
+the meaning is plain: names of records, enums and fixed types need not be equal outside of
+unions, fields that the writer does not have are null if they can be, and timestamps of another
+unit are converted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.schema.avro.defaults import encode_default
+from pulsar_spark.schema.avro.definition import (
+    NO_DEFAULT,
+    Array,
+    Enum,
+    Field,
+    Fixed,
+    Logical,
+    Map,
+    Node,
+    Primitive,
+    Record,
+    UnionOf,
+    is_null,
+)
+from pulsar_spark.schema.avro.types import arrow_type, is_nullable, sole_type
+
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReadNull:
+    """Takes no bytes, is null."""
+
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class ReadNumber:
+    """A boolean, int, long, float or double (`kind`) that becomes `type`.
+
+    Whole numbers are multiplied by `factor`, then divided by `divisor` and rounded down.
+    """
+
+    kind: str
+    type: pa.DataType
+    factor: int = 1
+    divisor: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBytes:
+    """Bytes that become `type`; `size` is None where their length is in front of them.
+
+    For decimals, `scale` is the one that they were written with.
+    """
+
+    size: int | None
+    type: pa.DataType
+    scale: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEnum:
+    """The number of a symbol; None for those that the reader has no word for."""
+
+    symbols: tuple[str | None, ...]
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class ReadArray:
+    """Blocks of items; `least` is the fewest bytes that one takes."""
+
+    items: Plan
+    least: int
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMap:
+    """Blocks of keys and values; `least` is the fewest bytes that such a pair takes."""
+
+    values: Plan
+    least: int
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A field of the writer: its name, and its place in the reader's record, None to skip it."""
+
+    name: str
+    plan: Plan
+    target: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """What stands at `target` in the reader's record: the bytes of its value."""
+
+    target: int
+    plan: Plan
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecord:
+    """Fields in the writer's order, to their places in `type`; what has no place is null."""
+
+    steps: tuple[Step, ...]
+    defaults: tuple[Default, ...]
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class ReadUnion:
+    """The number of a branch, and a value of it."""
+
+    branches: tuple[Plan, ...]
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class IntoMember:
+    """A value that becomes one member of the struct that stands for the reader's union."""
+
+    plan: Plan
+    member: int
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolvable:
+    """A value that the reader has no place for."""
+
+    reason: str
+    type: pa.DataType
+
+
+Plan: TypeAlias = (
+    ReadNull
+    | ReadNumber
+    | ReadBytes
+    | ReadEnum
+    | ReadArray
+    | ReadMap
+    | ReadRecord
+    | ReadUnion
+    | IntoMember
+    | Unresolvable
+)
+"""What to do with a value's bytes; `type` is that of the column or the part that it becomes."""
+
+_MAX_PAIRS = 40_000
+# Of all defaults of a schema together, in bytes: each value without the fields gets all of them.
+_MAX_DEFAULTS = 16 * 1024
+_WHOLE = ("int", "long")
+_PROMOTIONS = {
+    "int": ("int", "long", "float", "double"),
+    "long": ("long", "float", "double"),
+    "float": ("float", "double"),
+    "double": ("double",),
+    "bytes": ("bytes", "string"),
+    "string": ("string", "bytes"),
+    "boolean": ("boolean",),
+    "null": ("null",),
+}
+
+
+def resolve_columns(writer: Node, reader: Node, columns: pa.Schema) -> Plan:
+    """Return the plan of a record whose `type` is a struct of `columns`.
+
+    `columns` are some of those of `reader`, in any order; only they are resolved. What is no
+    record is resolved as one with a single field, without a name. Raises SchemaMismatch that
+    names the field where no value of `writer` can be one of `reader`.
+    """
+    kind = pa.struct(list(columns))
+    resolver = _Resolver()
+    if not isinstance(reader, Record):
+        if not len(columns):
+            return ReadRecord((Step("", skip(writer), None),), (), kind)
+        plan = _must(resolver.resolve(writer, reader, ""), "")
+        return ReadRecord((Step("", plan, 0),), (), kind)
+    if isinstance(writer, UnionOf) and len(writer.present) == 1:
+        branches = tuple(
+            ReadNull(kind) if is_null(member) else resolve_columns(member, reader, columns)
+            for member in writer.members
+        )
+        return ReadUnion(branches, kind)
+    if not isinstance(writer, Record):
+        raise SchemaMismatch(
+            f"values were written as {describe(writer)}, the query reads them as a record", _REMEDY
+        )
+    fields = {field.name: field for field in reader.fields}
+    return resolver.record(writer, tuple(fields[name] for name in columns.names), kind, "")
+
+
+_REMEDY = "Read the values with valueFormat=raw, or the query with the older schema."
+
+
+class _Resolver:
+    """Resolves types, a bounded number of pairs of them."""
+
+    def __init__(self) -> None:
+        self._pairs = 0
+        self._default_bytes = 0
+
+    def resolve(self, writer: Node, reader: Node, path: str) -> Plan:
+        """Return the plan of one type's values; Unresolvable where the types do not go together.
+
+        Raises SchemaMismatch where they do but for parts of them.
+        """
+        self._pairs += 1
+        if self._pairs > _MAX_PAIRS:
+            raise SchemaMismatch("the unions of two versions of a schema are too large", _REMEDY)
+        kind = arrow_type(reader, path)
+        plan: Plan | None = None
+        match writer, reader:
+            case UnionOf(), _:
+                plan = self._union(writer, reader, kind, path)
+            case _, UnionOf():
+                plan = self._into_union(writer, reader, kind, path)
+            case Primitive(), Primitive():
+                plan = _primitive(writer, reader, kind)
+            case Record(), Record():
+                plan = self.record(writer, reader.fields, kind, path)
+            case Array(), Array():
+                items = self._part(writer.items, reader.items, f"{path}[]")
+                plan = ReadArray(items, least_bytes(writer.items), kind)
+            case Map(), Map():
+                values = self._part(writer.values, reader.values, f"{path}{{}}")
+                plan = ReadMap(values, 1 + least_bytes(writer.values), kind)
+            case Enum(), Enum():
+                words = [s if s in reader.symbols else reader.default for s in writer.symbols]
+                plan = ReadEnum(tuple(words), kind)
+            case Fixed(), Fixed() if writer.size == reader.size:
+                plan = _bytes(writer.size, writer.logical, kind)
+        if plan is None:
+            what = f"was written as {describe(writer)}, the query reads it as {describe(reader)}"
+            return Unresolvable(what, kind)
+        return plan
+
+    def _try(self, writer: Node, reader: Node, path: str) -> Plan:
+        """Return the plan of one branch; another one may do where it is Unresolvable."""
+        try:
+            return self.resolve(writer, reader, path)
+        except SchemaMismatch as error:
+            if self._pairs > _MAX_PAIRS:
+                raise
+            return Unresolvable(error.what, arrow_type(reader, path))
+
+    def _part(self, writer: Node, reader: Node, path: str) -> Plan:
+        return _must(self.resolve(writer, reader, path), path)
+
+    def record(
+        self, writer: Record, wanted: tuple[Field, ...], kind: pa.DataType, path: str
+    ) -> ReadRecord:
+        """Return the plan of a record of which the fields `wanted` are asked for."""
+        prefix = f"{path}." if path else ""
+        sources = _sources(writer, wanted)
+        steps = []
+        for number, field in enumerate(writer.fields):
+            target = sources.get(number)
+            if target is None:
+                steps.append(Step(field.name, skip(field.type), None))
+                continue
+            own = wanted[target]
+            plan = self._part(field.type, own.type, prefix + own.name)
+            steps.append(Step(own.name, plan, target))
+        found = set(sources.values())
+        missing = [(i, field) for i, field in enumerate(wanted) if i not in found]
+        defaults = [self._default(i, field, prefix + field.name) for i, field in missing]
+        return ReadRecord(tuple(steps), tuple(item for item in defaults if item), kind)
+
+    def _default(self, target: int, field: Field, path: str) -> Default | None:
+        known = field.default is not NO_DEFAULT
+        data = encode_default(field.type, field.default) if known else None
+        if data is not None:
+            self._default_bytes += len(data)
+            if self._default_bytes > _MAX_DEFAULTS:
+                raise SchemaMismatch(
+                    f"the default of the field {path} is too large: together they may have "
+                    f"{_MAX_DEFAULTS} bytes",
+                    _REMEDY,
+                )
+            return Default(target, self.resolve(field.type, field.type, path), data)
+        if is_nullable(field.type):
+            return None
+        what = "a default of another type" if known else "no default"
+        raise SchemaMismatch(
+            f"the field {path} has {what}, and is not in the schema that values were written with",
+            _REMEDY,
+        )
+
+    def _union(self, writer: UnionOf, reader: Node, kind: pa.DataType, path: str) -> Plan | None:
+        branches = tuple(self._try(member, reader, path) for member in writer.members)
+        if all(isinstance(branch, Unresolvable) for branch in branches):
+            return None
+        return ReadUnion(branches, kind)
+
+    def _into_union(
+        self, writer: Node, reader: UnionOf, kind: pa.DataType, path: str
+    ) -> Plan | None:
+        if is_null(writer):
+            return ReadNull(kind) if reader.nullable else None
+        sole = sole_type(reader)
+        if sole is not None:
+            return self.resolve(writer, sole, path)
+        members = reader.present
+        for number in sorted(range(len(members)), key=lambda i: _distance(writer, members[i])):
+            found = self._try(writer, members[number], path)
+            if not isinstance(found, Unresolvable):
+                return IntoMember(found, number, kind)
+        return None
+
+
+def skip(writer: Node) -> Plan:
+    """Return a plan that goes past a value: without meaning, so that it fails only if it must."""
+    plan: Plan
+    match writer:
+        case Primitive(kind="string"):
+            plan = ReadBytes(None, pa.binary())
+        case Primitive(kind="int"):
+            plan = ReadNumber("long", pa.int64())
+        case Primitive():
+            bare = Primitive(writer.kind)
+            plan = _Resolver().resolve(bare, bare, "")
+        case Fixed():
+            plan = ReadBytes(writer.size, pa.binary())
+        case Enum():
+            plan = ReadNumber("long", pa.int64())
+        case Array():
+            items = skip(writer.items)
+            plan = ReadArray(items, least_bytes(writer.items), pa.list_(items.type))
+        case Map():
+            values = skip(writer.values)
+            kind = pa.map_(pa.binary(), values.type)
+            plan = ReadMap(values, 1 + least_bytes(writer.values), kind)
+        case UnionOf():
+            plan = ReadUnion(tuple(skip(member) for member in writer.members), pa.null())
+        case Record():
+            steps = tuple(Step(field.name, skip(field.type), None) for field in writer.fields)
+            plan = ReadRecord(steps, (), pa.struct([]))
+    return plan
+
+
+def least_bytes(node: Node) -> int:
+    """Return the fewest bytes that a value of a type takes."""
+    match node:
+        case Primitive():
+            return {"null": 0, "float": 4, "double": 8}.get(node.kind, 1)
+        case Fixed():
+            return node.size
+        case Record():
+            return sum(least_bytes(field.type) for field in node.fields)
+        case UnionOf():
+            return 1 + min(least_bytes(member) for member in node.members)
+        case Enum() | Array() | Map():
+            return 1
+
+
+def describe(node: Node) -> str:
+    """Return a few words on what a type is."""
+    match node:
+        case Primitive():
+            return node.logical.name if node.logical else node.kind
+        case Fixed():
+            return f"{node.logical.name if node.logical else 'fixed'} of {node.size} bytes"
+        case UnionOf():
+            shown = ", ".join(describe(member) for member in node.members[:8])
+            return f"one of {shown}{', …' if len(node.members) > 8 else ''}"
+        case _:
+            return type(node).__name__.lower()
+
+
+def _must(plan: Plan, path: str) -> Plan:
+    """Raise SchemaMismatch if no value can be resolved."""
+    if isinstance(plan, Unresolvable):
+        where = f"the field {path} " if path else "the value "
+        raise SchemaMismatch(where + plan.reason, _REMEDY)
+    return plan
+
+
+def _sources(writer: Record, wanted: tuple[Field, ...]) -> dict[int, int]:
+    """Return which of the wanted fields each field of the writer is, by number.
+
+    Those of the same name come first, so that an alias takes none of them away.
+    """
+    numbers = {field.name: number for number, field in enumerate(writer.fields)}
+    sources = {
+        numbers[field.name]: target for target, field in enumerate(wanted) if field.name in numbers
+    }
+    for target, field in enumerate(wanted):
+        if field.name in numbers:
+            continue
+        for alias in field.aliases:
+            if alias in numbers and numbers[alias] not in sources:
+                sources[numbers[alias]] = target
+                break
+    return sources
+
+
+def _distance(writer: Node, member: Node) -> int:
+    """How far a member of a union is from what was written; the nearest is taken."""
+    if writer == member:
+        return 0
+    if type(writer) is not type(member):
+        return 5
+    if isinstance(writer, Primitive) and isinstance(member, Primitive):
+        return 1 if writer.kind == member.kind else 4
+    names = [getattr(node, "name", "") for node in (writer, member)]
+    if names[0] == names[1]:
+        return 1
+    return 2 if names[0].rpartition(".")[2] == names[1].rpartition(".")[2] else 3
+
+
+def _primitive(writer: Primitive, reader: Primitive, kind: pa.DataType) -> Plan | None:
+    if reader.kind not in _PROMOTIONS[writer.kind]:
+        return None
+    if writer.kind == "null":
+        return ReadNull(kind)
+    if writer.kind in ("bytes", "string"):
+        return _bytes(None, writer.logical, kind)
+    if pa.types.is_floating(kind) or writer.kind not in _WHOLE:
+        return ReadNumber(writer.kind, kind)
+    factor, divisor = _ratio(writer.logical, reader.logical)
+    return ReadNumber(writer.kind, kind, factor, divisor)
+
+
+_UNITS = {"millis": 1000, "micros": MILLION, "nanos": 1000 * MILLION}
+
+
+def _ratio(writer: Logical | None, reader: Logical | None) -> tuple[int, int]:
+    """Return by what a number is to be multiplied and divided to be in Spark's unit."""
+    if reader is None or reader.name == "date":
+        return 1, 1
+    family, _, unit = reader.name.rpartition("-")
+    written, _, finer = writer.name.rpartition("-") if writer else ("", "", "")
+    if written == family or (written.endswith("timestamp") and family.endswith("timestamp")):
+        unit = finer
+    per_second = 1000 * MILLION if family == "time" else MILLION
+    given = _UNITS[unit]
+    return (per_second // given, 1) if per_second >= given else (1, given // per_second)
+
+
+def _bytes(size: int | None, writer: Logical | None, kind: pa.DataType) -> Plan:
+    if not pa.types.is_decimal(kind):
+        return ReadBytes(size, kind)
+    written = writer is not None and writer.name == "decimal"
+    return ReadBytes(size, kind, writer.scale if writer and written else kind.scale)

@@ -1,0 +1,183 @@
+"""Avro's numbers and bytes in columns: one step for many values at once, by Arrow's own kernels.
+
+A step takes, for each value, the eight bytes at its place as one word, and works on all words
+together: the bytes of a number are those up to the first whose high bit is not set, and its
+seven-bit groups are put together in three rounds of masks and shifts. Nothing is done for a value
+alone, so that a value costs some ten nanoseconds a kernel rather than a Python object.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_spark.schema.arrow.arrays import integers
+
+_INT64 = pa.int64()
+_BYTES = pa.binary()
+# Bytes that can be read beyond the end of the data, wherever reading stands.
+_PADDING = 32
+# So many numbers in a row are made once; Python takes its time over them.
+_KEPT = 32_768
+
+
+def number(value: int, kind: pa.DataType | None = None) -> pa.Scalar:
+    """Return a scalar; pyarrow's own function for it imports pandas."""
+    return integers([value], kind or _INT64)[0]
+
+
+def _word(digits: str) -> pa.Scalar:
+    return number(int.from_bytes(bytes.fromhex(digits), "big", signed=True))
+
+
+ZERO, ONE = number(0), number(1)
+_TWO, _THREE, _FOUR, _SEVEN, _EIGHT = (number(value) for value in (2, 3, 4, 7, 8))
+_NINE, _56, _62, _32, _127 = (number(value) for value in (9, 56, 62, 32, 127))
+_BYTE = number(255)
+_LOW_HALF = number(2**32 - 1)
+HIGH_BITS = _word("80" * 8)
+LOW_BITS = _word("01" * 8)
+SEVENS = _word("7f" * 8)
+_NO_SIGN = number(2**63 - 1)
+# Of each pair of groups the lower one, and the upper one, which moves down by the shift.
+ROUNDS = (
+    (_word("007f" * 4), _word("7f00" * 4), ONE),
+    (_word("00003fff" * 2), _word("3fff0000" * 2), _TWO),
+    (_word("000000000fffffff"), _word("0fffffff00000000"), _FOUR),
+)
+
+
+# What the bytes below 128 stand for.
+_SMALL = integers([(byte >> 1) ^ -(byte & 1) for byte in range(128)], _INT64)
+
+
+class Window:
+    """The bytes of many values, such that words can be taken at any place."""
+
+    def __init__(self, data: pa.Buffer) -> None:
+        self.size = data.size
+        self._count = self.size // 8 + _PADDING // 8
+        padded = data.to_pybytes() + bytes(8 * self._count + 8 - self.size)
+        buffer = pa.py_buffer(padded)
+        # Words that lie one after another, from each of the eight places they can begin at.
+        shifted = [
+            pa.Array.from_buffers(_INT64, self._count, [None, buffer.slice(place, 8 * self._count)])
+            for place in range(8)
+        ]
+        self._words = pa.concat_arrays(shifted)
+        self._stride = number(self._count)
+        self._bytes = pa.Array.from_buffers(pa.uint8(), len(padded), [None, buffer])
+        self._buffer = buffer
+
+    def words(self, places: pa.Array) -> pa.Array:
+        """Return the eight bytes at each place, the first lowest."""
+        row = pc.multiply(pc.bit_wise_and(places, _SEVEN), self._stride)
+        return self._words.take(pc.add(row, pc.shift_right(places, _THREE)))
+
+    def bytes_at(self, places: pa.Array) -> pa.Array:
+        """Return the byte at each place."""
+        return self._bytes.take(places)
+
+    def slices(self, starts: pa.Array, ends: pa.Array) -> pa.Array:
+        """Return the bytes between two places, for each pair of them."""
+        count = len(starts)
+        if not count:
+            return pa.nulls(0, _BYTES)
+        # As 32-bit numbers, these are start, end, start, end: offsets of the slices and of what
+        # lies between them.
+        edges = pc.bit_wise_or(pc.shift_left(ends, _32), starts).buffers()[1]
+        parts = pa.Array.from_buffers(_BYTES, 2 * count - 1, [None, edges, self._buffer])
+        return parts.take(even_numbers(count))
+
+    def varints(self, places: pa.Array) -> tuple[pa.Array, pa.Array | pa.Scalar, pa.Array | None]:
+        """Return the number at each place, its length, and where there is none that is valid.
+
+        The latter is None if all are valid: of at most 10 bytes, and 64 bits.
+        """
+        first = self.bytes_at(places)
+        if (pc.max(first).as_py() or 0) < 128:
+            return _SMALL.take(first), ONE, None
+        words = self.words(places)
+        mask, lengths, long = _ends(words)
+        raw = pc.bit_wise_and(pc.bit_wise_and(words, mask), SEVENS)
+        for low, high, shift in ROUNDS:
+            moved = pc.shift_right(pc.bit_wise_and(raw, high), shift)
+            raw = pc.bit_wise_or(pc.bit_wise_and(raw, low), moved)
+        if long is None:
+            return _unzigzag(raw), lengths, None
+        return self._long_varints(places, raw, lengths, long)
+
+    def varint_sizes(self, places: pa.Array) -> tuple[pa.Array | pa.Scalar, pa.Array | None]:
+        """Return the lengths of the numbers at these places, and where they are not valid."""
+        if (pc.max(self.bytes_at(places)).as_py() or 0) < 128:
+            return ONE, None
+        _, sizes, long = _ends(self.words(places))
+        return (sizes, None) if long is None else self.varints(places)[1:]
+
+    def _long_varints(
+        self, places: pa.Array, raw: pa.Array, lengths: pa.Array, long: pa.Array
+    ) -> tuple[pa.Array, pa.Array, pa.Array]:
+        rest = self.words(pc.add(places, _EIGHT))
+        ninth = pc.bit_wise_and(rest, _BYTE)
+        tenth = pc.bit_wise_and(pc.shift_right(rest, _EIGHT), _BYTE)
+        has_tenth = pc.greater(ninth, _127)
+        top = pc.shift_left(pc.bit_wise_and(ninth, _127), _56)
+        # Arrow leaves numbers as they are that are to be shifted by 63.
+        sign = pc.shift_left(pc.shift_left(tenth, _62), ONE)
+        last = pc.if_else(has_tenth, sign, ZERO)
+        raw = pc.if_else(long, pc.bit_wise_or(pc.bit_wise_or(raw, top), last), raw)
+        more = pc.if_else(has_tenth, number(10), _NINE)
+        invalid = pc.and_(long, pc.and_(has_tenth, pc.greater(tenth, ONE)))
+        return _unzigzag(raw), pc.if_else(long, more, lengths), invalid
+
+
+def _ends(words: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array | None]:
+    """Return words with all bits set up to the first byte whose high bit is not set.
+
+    With them come their numbers of bytes, and where there is no such byte, if anywhere.
+    """
+    ends = pc.bit_wise_and(pc.bit_wise_not(words), HIGH_BITS)
+    mask = pc.bit_wise_xor(ends, pc.subtract(ends, ONE))
+    ones = pc.multiply(pc.bit_wise_and(mask, LOW_BITS), LOW_BITS)
+    long = pc.equal(ends, ZERO)
+    return mask, pc.shift_right(ones, _56), long if pc.any(long).as_py() else None
+
+
+def _unzigzag(raw: pa.Array) -> pa.Array:
+    half = pc.bit_wise_and(pc.shift_right(raw, ONE), _NO_SIGN)
+    return pc.bit_wise_xor(half, pc.negate(pc.bit_wise_and(raw, ONE)))
+
+
+def halves(words: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the lower and the upper 32 bits of words, as numbers without a sign."""
+    low = pc.bit_wise_and(words, _LOW_HALF)
+    return low, pc.bit_wise_and(pc.shift_right(words, _32), _LOW_HALF)
+
+
+def zeros(count: int) -> pa.Array:
+    """Return an array of zeros."""
+    return pa.Array.from_buffers(_INT64, count, [None, pa.py_buffer(bytes(8 * count))])
+
+
+def numbers(count: int) -> pa.Array:
+    """Return the numbers from 0 to `count`, without it."""
+    return _numbers().slice(0, count) if count <= _KEPT else integers(range(count), _INT64)
+
+
+def even_numbers(count: int) -> pa.Array:
+    """Return the first even numbers from 0."""
+    if count <= _KEPT:
+        return _even_numbers().slice(0, count)
+    return integers(range(0, 2 * count, 2), _INT64)
+
+
+@cache
+def _numbers() -> pa.Array:
+    return integers(range(_KEPT), _INT64)
+
+
+@cache
+def _even_numbers() -> pa.Array:
+    return integers(range(0, 2 * _KEPT, 2), _INT64)

@@ -1,0 +1,145 @@
+"""Many JSON objects at once, with Arrow's JSON reader: all rows, or none if anything is amiss.
+
+Arrow reads a stream of objects and tells nothing of where one ends. So that a row can never get
+another's fields, only rows go in of which these hold, as text:
+
+- it is valid UTF-8 without NUL, which would end the stream;
+- it begins with ``{`` and ends with ``}``;
+- outside of strings, ``}`` is followed by ``}``, ``]``, ``,`` or the end of the row.
+
+Rows are joined by line ends. What a row begins with must then be read as a new object: were the
+row before it still open, ``{`` would follow a closed object, or a string would have a line end in
+it, and both are errors. A row cannot hold two objects, or anything beside one, by the third rule.
+So as many objects as rows means one for each. (Arrow would crash on a bare ``null`` among objects.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from pulsar_spark.schema.arrow.arrays import strings
+
+_AFTER_OBJECT = r"\}[ \t\r\n]*[^ \t\r\n,}\]]"
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_WHITE_SPACE = " \t\r\n"
+# What Arrow takes for numbers and Python's JSON module does not.
+_ODD_NUMBER = re.compile(rb"-NaN|Inf(?!inity)")
+
+
+# In Arrow's words; where they should change, rows are only decoded more slowly.
+_ROW = re.compile(r" in row (\d+)$")
+_UNEXPECTED = "unexpected field"
+
+
+class Refused(Exception):
+    """Rows cannot be read together; if it is known, `row` is one to be blamed.
+
+    With `strictly` it is for other fields than those asked for, or for what was to be refused.
+    """
+
+    def __init__(self, row: int | None = None, *, strictly: bool = False) -> None:
+        super().__init__()
+        self.row = row
+        self.strictly = strictly
+
+
+class ObjectReader:
+    """Reads fields of JSON objects as columns of the types `wires`, by name.
+
+    With `refused`, a regular expression, rows with ``null`` are refused that match it, and all
+    that have other fields, on any level.
+    """
+
+    def __init__(self, wires: Mapping[str, pa.DataType], refused: str = "") -> None:
+        self._parse = pj.ParseOptions(
+            explicit_schema=pa.schema(list(wires.items())),
+            unexpected_field_behavior="error" if refused else "ignore",
+        )
+        self._refused = refused
+        self._line_end, self._nothing = strings(["\n", ""])
+
+    def read(self, rows: pa.Array) -> list[pa.Array]:
+        """Return the columns of a binary array without nulls.
+
+        Raises Refused if a row is no JSON object, a field of another type, or there twice; there
+        may be nothing wrong with it for a reader that is less strict.
+        """
+        try:
+            return self._read(_checked(_as_text(rows)))
+        except pa.ArrowInvalid as error:
+            message = str(error)
+            found = _ROW.search(message)
+            row = int(found[1]) if found else None
+            known = row if row is not None and row < len(rows) else None
+            raise Refused(known, strictly=_UNEXPECTED in message) from None
+
+    def _read(self, texts: pa.Array) -> list[pa.Array]:
+        lines = pc.binary_join_element_wise(texts, self._line_end, self._nothing)
+        data = lines.buffers()[2].to_pybytes()
+        if b"\0" in data or ((b"NaN" in data or b"Inf" in data) and _ODD_NUMBER.search(data)):
+            raise Refused
+        if self._refused and b"null" in data:
+            candidates = texts.filter(pc.match_substring(texts, "null"))
+            if _any_matches(candidates, self._refused):
+                raise Refused(strictly=True)
+        # One block, as the rows in it are what the line ends in them are not taken for.
+        options = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
+        table = pj.read_json(pa.BufferReader(data), read_options=options, parse_options=self._parse)
+        if table.num_rows != len(texts):
+            raise Refused
+        return [_whole(column) for column in table.columns]
+
+
+def _as_text(rows: pa.Array) -> pa.Array:
+    try:
+        return rows.cast(pa.string())
+    except pa.ArrowInvalid:
+        raise Refused(next(i for i, row in enumerate(rows) if not _is_text(row))) from None
+
+
+def _is_text(row: pa.Scalar) -> bool:
+    try:
+        str(row.as_buffer(), "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def _checked(texts: pa.Array) -> pa.Array:
+    """Return the texts without white space around them; raises Refused for any not to be joined."""
+    braced = _are_braced(texts)
+    if pc.any(pc.invert(braced)).as_py():
+        texts = pc.utf8_trim(texts, _WHITE_SPACE)
+        braced = _are_braced(texts)
+        _refuse(pc.invert(braced))
+    suspicious = pc.match_substring_regex(texts, _AFTER_OBJECT)
+    if pc.any(suspicious).as_py():
+        # Most often the braces are in strings.
+        bare = pc.replace_substring_regex(texts.filter(suspicious), _STRING, '""')
+        if _any_matches(bare, _AFTER_OBJECT):
+            rows = pc.indices_nonzero(suspicious)
+            first = pc.indices_nonzero(pc.match_substring_regex(bare, _AFTER_OBJECT))[0]
+            raise Refused(rows[first.as_py()].as_py())
+    return texts
+
+
+def _refuse(where: pa.Array) -> None:
+    if pc.any(where).as_py():
+        raise Refused(pc.indices_nonzero(where)[0].as_py())
+
+
+def _any_matches(texts: pa.Array, pattern: str) -> bool:
+    return bool(pc.any(pc.match_substring_regex(texts, pattern)).as_py())
+
+
+def _are_braced(texts: pa.Array) -> pa.Array:
+    return pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))

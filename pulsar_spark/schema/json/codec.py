@@ -1,0 +1,141 @@
+"""Values of JSON topics ↔ columns. Contract: `codec.py`.
+
+The definition of a JSON topic is an Avro record; the first versions of Java's client registered a
+JSON Schema document instead, which says too little about numbers to make columns of.
+
+- Fields are found by name, case and all; of a name that is there twice the last one counts. A
+  field that is missing is null, as Java and Python take it: a JSON topic knows no defaults. What
+  the definition does not name is skipped. A value that is the word ``null`` is a null value.
+- Nothing is rounded: integers may be written as ``1.0`` or ``1e3``, but must be whole and in
+  range; decimals must fit their scale. Floats and doubles are the nearest there is.
+- The entries of a map are ordered by key, as an object's fields have no order.
+- What numbers and texts mean follows the client that defined the schema: see `json/types.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema.avro.definition import (
+    MAX_DEFINITION,
+    Array,
+    Logical,
+    Map,
+    Node,
+    Primitive,
+    Record,
+    UnionOf,
+    parse_definition,
+)
+from pulsar_spark.schema.avro.derivation import record_definition
+from pulsar_spark.schema.avro.types import arrow_columns
+from pulsar_spark.schema.codec import Decoder, Encoder
+from pulsar_spark.schema.json.encoder import JsonEncoder
+from pulsar_spark.schema.json.reading import JsonDecoder
+from pulsar_spark.schema.json.types import Dialect, Shape, field_shapes, shape_of
+from pulsar_spark.schema.table.names import VALUE
+
+_REMEDY = "Read the topic with valueFormat=raw."
+
+
+def arrow_schema(info: SchemaInfo) -> pa.Schema:
+    """Return the columns that a schema's values are: the record's fields, or `value`."""
+    return arrow_columns(parse_json_definition(info), all_nullable=True)
+
+
+def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Decoder:
+    """Return a decoder of `fields` of values that were written with `writer`."""
+    node = parse_json_definition(reader)
+    source = _source(writer, reader, node)
+    dialect = Dialect.of(writer)
+    written: dict[str, Shape] = {}
+    if not isinstance(node, Record):
+        shapes = {VALUE: shape_of(node, source, dialect)}
+    else:
+        shapes = field_shapes(node, source, dialect)
+        if isinstance(source, Record):
+            written = field_shapes(source, source, dialect)
+    unknown = [name for name in fields if name not in shapes]
+    if unknown:
+        raise SchemaMismatch(f"the topic's JSON schema has no field {unknown[0]!r}")
+    wanted = {name: shapes[name] for name in fields}
+    skipped = {n: shape for n, shape in {**shapes, **written}.items() if n not in wanted}
+    return JsonDecoder(wanted, skipped, whole=not isinstance(node, Record))
+
+
+def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
+    """Return an encoder of record batches with these columns for a topic that has this schema.
+
+    Raises SchemaMismatch that lists what does not fit. Columns that can be null are taken for
+    fields that cannot: `encode` raises InvalidRow for a null that is found there.
+    """
+    return JsonEncoder(parse_json_definition(info), columns, Dialect.of(info))
+
+
+def definition(columns: pa.Schema, name: str, namespace: str = "") -> SchemaInfo:
+    """Return the schema to register for such columns; raises SchemaMismatch."""
+    return SchemaInfo(pb.Schema.Json, name, record_definition(columns, name, namespace))
+
+
+def parse_json_definition(info: SchemaInfo) -> Node:
+    """Return the tree of a JSON topic's definition; raises SchemaMismatch if it is none."""
+    if info.type != pb.Schema.Json:
+        raise SchemaMismatch(
+            f"the values were written with a schema of the type {info.type_name}, not JSON",
+            _REMEDY,
+        )
+    if _is_json_schema(info.schema_data):
+        raise SchemaMismatch(
+            "the topic's schema is a JSON Schema document, as old clients of Pulsar registered "
+            "them, not an Avro record",
+            f"{_REMEDY} Newer clients register a version with a record.",
+        )
+    return _with_java_dates(parse_definition(info.schema_data))
+
+
+# What Java's reflection makes of them is a record without fields.
+_JAVA_DATES = frozenset(("java.util.Date", "java.sql.Timestamp"))
+_MILLIS = Primitive("long", Logical("timestamp-millis"))
+
+
+def _with_java_dates(node: Node) -> Node:
+    """Return a definition with Java's old classes for moments as what Jackson writes of them."""
+    match node:
+        case Record(name, ()) if name in _JAVA_DATES:
+            return _MILLIS
+        case Record():
+            fields = [replace(f, type=_with_java_dates(f.type)) for f in node.fields]
+            return replace(node, fields=tuple(fields))
+        case Array():
+            return Array(_with_java_dates(node.items))
+        case Map():
+            return Map(_with_java_dates(node.values))
+        case UnionOf():
+            return UnionOf(tuple(map(_with_java_dates, node.members)))
+    return node
+
+
+def _is_json_schema(definition: bytes) -> bool:
+    if len(definition) > MAX_DEFINITION:
+        return False
+    try:
+        tree = json.loads(definition)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(tree, dict) and (
+        tree.get("type") == "object" or "$schema" in tree or "properties" in tree
+    )
+
+
+def _source(writer: SchemaInfo, reader: SchemaInfo, node: Node) -> Node:
+    """Return what values were written as: for a version with a JSON Schema the reader's type."""
+    if writer == reader or (writer.type == pb.Schema.Json and _is_json_schema(writer.schema_data)):
+        return node
+    return parse_json_definition(writer)

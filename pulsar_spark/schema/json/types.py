@@ -1,0 +1,218 @@
+"""How the JSON of a field is to be read: its Arrow type, and what its numbers and texts mean.
+
+JSON says less than an Avro definition does. What is meant follows those who write such values:
+
+- Java's client writes with Jackson: bytes are base64, enums their symbols, NaN and the infinities
+  the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``. Decimals are plain numbers, also where
+  Avro's reflection defines text. Dates and times are those of its java.time classes: an Instant is
+  seconds with a point, the local ones are arrays such as ``[2024,2,29,13,14,15,123456789]``.
+- The Python client writes with `json`: bytes are text, enums the *values* of their members, which
+  may be numbers, NaN and the infinities bare words.
+- Others write dates and times as numbers in the unit of the logical type, or as ISO 8601 text,
+  which is read of all.
+
+Which client defined a schema can be seen: Java's sets properties, Python's indents the definition.
+So it is known of all values whether bytes are base64 or text, and what a time with a point means.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import pyarrow as pa
+
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema.avro import definition as avro
+from pulsar_spark.schema.avro.types import arrow_type, is_nullable, sole_type
+
+
+class Rule(Enum):
+    """What a value is in JSON."""
+
+    NULL = "null"
+    BOOLEAN = "a boolean"
+    INTEGER = "an integer"
+    FLOAT = "a number"
+    DECIMAL = "a decimal number"
+    TEXT = "a string"
+    ENUM = "a symbol"
+    LOOSE_TEXT = "a string or a number"
+    BASE64 = "a string in base64"
+    BYTES = "a string that stands for its UTF-8"
+    DATE = "a number of days or an ISO date"
+    MOMENT = "a whole number or an ISO time"
+    TIME = "a whole number or an ISO time of day"
+    RECORD = "an object"
+    ARRAY = "an array"
+    MAP = "an object with values of one type"
+    UNION = "one of several types"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A type of values: `kind` is that of the column.
+
+    `wire` is the type that Arrow's JSON reader takes them as, before they are turned into `kind`,
+    and None where it cannot. A number n of the rules MOMENT and TIME is n × `times` ÷ `divided`
+    in the column's unit. `parts` are a record's fields, a union's members, or the one type of
+    what is in an array or a map. Of an enum, `words` are the symbols, of a record the names of the
+    fields that must be there. With `java`, times are as Java's client writes them.
+    """
+
+    rule: Rule
+    kind: pa.DataType
+    wire: pa.DataType | None
+    times: int = 1
+    divided: int = 1
+    parts: tuple[Shape, ...] = ()
+    names: tuple[str, ...] = ()
+    words: frozenset[str] = frozenset()
+    java: bool = False
+
+
+_JAVA_PROPERTY = "__jsr310ConversionEnabled"
+# What Avro takes for text, and Jackson for numbers.
+_JAVA_NUMBER = re.compile(rb'"java-class"\s*:\s*"java\.math\.Big')
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Who defined the schema of the values, as far as it makes a difference."""
+
+    bytes_are_text: bool = False
+    has_java_times: bool = False
+    texts_may_be_numbers: bool = False
+
+    @classmethod
+    def of(cls, info: SchemaInfo) -> Dialect:
+        """Return the dialect of values with a schema whose definition is JSON."""
+        definition = info.schema_data
+        is_java = _JAVA_PROPERTY in info.properties
+        is_python = (
+            not is_java
+            and definition.startswith(b"{\n ")
+            and definition.decode() == json.dumps(json.loads(definition), indent=1)
+        )
+        return cls(is_python, is_java, _JAVA_NUMBER.search(definition) is not None)
+
+
+def field_shapes(reader: avro.Node, writer: avro.Node, dialect: Dialect) -> dict[str, Shape]:
+    """Return the shapes of a record's fields by name, as `writer` wrote them for `reader`."""
+    assert isinstance(reader, avro.Record)
+    return {
+        field.name: shape_of(field.type, _same_field(writer, field), dialect)
+        for field in reader.fields
+    }
+
+
+def shape_of(reader: avro.Node, writer: avro.Node, dialect: Dialect) -> Shape:
+    """Return how values that `writer` describes become a column of the type of `reader`."""
+    node, source = _only(reader), _only(writer)
+    kind = arrow_type(node, all_nullable=True)
+    match node:
+        case avro.Record():
+            fields = field_shapes(node, source, dialect)
+            required = frozenset(f.name for f in node.fields if not is_nullable(f.type))
+            return _struct(Rule.RECORD, kind, list(fields.values()), required)
+        case avro.UnionOf():
+            members = [shape_of(member, member, dialect) for member in node.present]
+            return Shape(Rule.UNION, kind, None, parts=tuple(members), names=_names(kind))
+        case avro.Array():
+            inner = source.items if isinstance(source, avro.Array) else node.items
+            item = shape_of(node.items, inner, dialect)
+            wire = None if item.wire is None else pa.list_(pa.field("element", item.wire))
+            return Shape(Rule.ARRAY, kind, wire, parts=(item,))
+        case avro.Map():
+            inner = source.values if isinstance(source, avro.Map) else node.values
+            return Shape(Rule.MAP, kind, None, parts=(shape_of(node.values, inner, dialect),))
+        case avro.Enum():
+            return Shape(Rule.ENUM, kind, pa.string(), words=frozenset(node.symbols))
+    return _leaf(node, source, dialect)
+
+
+def _only(node: avro.Node) -> avro.Node:
+    """Return what a union is if it is not null, and other types as they are."""
+    sole = sole_type(node) if isinstance(node, avro.UnionOf) else None
+    return node if sole is None else sole
+
+
+def _same_field(writer: avro.Node, field: avro.Field) -> avro.Node:
+    found = writer.fields if isinstance(writer, avro.Record) else ()
+    return next((other.type for other in found if other.name == field.name), field.type)
+
+
+def _names(kind: pa.DataType) -> tuple[str, ...]:
+    return tuple(kind.field(i).name for i in range(kind.num_fields))
+
+
+def _struct(
+    rule: Rule, kind: pa.DataType, parts: Sequence[Shape], required: frozenset[str]
+) -> Shape:
+    names = _names(kind)
+    wires = [part.wire for part in parts]
+    wire = None if None in wires else pa.struct(list(zip(names, wires, strict=True)))
+    return Shape(rule, kind, wire, parts=tuple(parts), names=names, words=required)
+
+
+_UNITS = {"millis": (1000, 1), "micros": (1, 1), "nanos": (1, 1000)}
+
+_LEAVES: dict[str, Rule] = {
+    "null": Rule.NULL,
+    "boolean": Rule.BOOLEAN,
+    "int": Rule.INTEGER,
+    "long": Rule.INTEGER,
+    "float": Rule.FLOAT,
+    "double": Rule.FLOAT,
+    "string": Rule.TEXT,
+    "decimal": Rule.DECIMAL,
+    "uuid": Rule.TEXT,
+}
+
+
+def _leaf(node: avro.Node, source: avro.Node, dialect: Dialect) -> Shape:
+    assert isinstance(node, avro.Primitive | avro.Fixed)
+    kind = arrow_type(node)
+    name = node.logical.name if node.logical else ""
+    family, _, unit = name.rpartition("-")
+    if family in ("timestamp", "local-timestamp", "time") or name == "date":
+        return _time(kind, family, _writers_unit(source, family) or unit, dialect)
+    if name == "duration":
+        numbers = [Shape(Rule.INTEGER, pa.int64(), pa.int64()) for _ in _names(kind)]
+        return _struct(Rule.RECORD, kind, numbers, frozenset(_names(kind)))
+    if pa.types.is_binary(kind):
+        if dialect.bytes_are_text:
+            return Shape(Rule.BYTES, kind, kind)
+        return Shape(Rule.BASE64, kind, pa.string())
+    if dialect.texts_may_be_numbers and kind == pa.string():
+        return Shape(Rule.LOOSE_TEXT, kind, kind)
+    # Floats go through doubles, as they do when values are taken one by one.
+    wire = pa.float64() if pa.types.is_float32(kind) else kind
+    return Shape(_LEAVES[name or _kind_name(node)], kind, wire)
+
+
+def _time(kind: pa.DataType, family: str, unit: str, dialect: Dialect) -> Shape:
+    java = dialect.has_java_times
+    # Arrow's reader takes whole numbers only.
+    if not family:
+        return Shape(Rule.DATE, kind, None if java else kind, java=java)
+    wire = None if java else pa.int64()
+    times, divided = _UNITS[unit]
+    if family == "time":
+        # Such columns are nanoseconds, not microseconds.
+        return Shape(Rule.TIME, kind, wire, times * 1000, divided, java=java)
+    return Shape(Rule.MOMENT, kind, wire, times, divided, java=java)
+
+
+def _kind_name(node: avro.Primitive | avro.Fixed) -> str:
+    return node.kind if isinstance(node, avro.Primitive) else "fixed"
+
+
+def _writers_unit(source: avro.Node, family: str) -> str:
+    """Return the unit that times were written in, "" if not as the same family of types."""
+    logical = source.logical if isinstance(source, avro.Primitive) else None
+    found, _, unit = (logical.name if logical else "").rpartition("-")
+    return unit if found == family else ""

@@ -1,0 +1,383 @@
+"""Columns → JSON texts, a column at a time: strings that are joined to the text of a row at last.
+
+What is written is what both of Pulsar's clients read, as far as they agree; where they do not,
+Java's Jackson is followed. NaN and the infinities are the texts ``"NaN"``, ``"Infinity"`` and
+``"-Infinity"``: bare words are no JSON, and Jackson refuses them. Decimals are plain numbers.
+Dates and times are numbers in the unit of the logical type, but for schemas of Java's client:
+its classes take such numbers for others, or not at all, so they get ISO 8601 text, which they read.
+Nulls are written. Strings are in UTF-8, with only those characters escaped that must be.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.schema.arrow.arrays import binaries, integers, strings
+from pulsar_spark.schema.arrow.null_rows import spread
+from pulsar_spark.schema.avro import definition as avro
+from pulsar_spark.schema.avro.encoder import AvroEncoder
+from pulsar_spark.schema.avro.types import UUID_TEXT, is_nullable, sole_type
+from pulsar_spark.schema.json.types import Dialect, Rule, Shape, shape_of
+
+Write = Callable[[pa.Array], pa.Array]
+"""Turns a column into its JSON texts, null where it is null; raises Unfit."""
+
+_NANOS_PER_DAY = 86_400_000_000_000
+_SPECIAL = r'["\\\x00-\x1f]'
+_CONTROL = r"[\x00-\x1f]"
+_SHORT_ESCAPES = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+class Unfit(Exception):
+    """A column has a value that the schema does not hold; `field` is its path."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        self.field = field
+        self.reason = reason
+        super().__init__(reason)
+
+
+def writer(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> Write:
+    """Return what writes columns of the type `kind` as values of a type.
+
+    They fit as columns of an AVRO topic do. Raises SchemaMismatch for what JSON has no form for.
+    """
+    if pa.types.is_null(kind):
+        write: Write = _nothing
+    else:
+        sole = sole_type(node) if isinstance(node, avro.UnionOf) else None
+        write = _writer(node if sole is None else sole, kind, dialect, path)
+    if is_nullable(node):
+        return write
+
+    def checked(column: pa.Array) -> pa.Array:
+        if column.null_count:
+            raise Unfit(path, "it is null, and the topic's schema has no null there")
+        return write(column)
+
+    return checked
+
+
+def _writer(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> Write:
+    match node:
+        case avro.Record():
+            return _record({f.name: f.type for f in node.fields}, kind, dialect, path)
+        case avro.UnionOf():
+            return _union(node, kind, dialect, path)
+        case avro.Array():
+            item = writer(node.items, kind.value_type, dialect, f"{path}[]")
+            return lambda column: _array(column, item)
+        case avro.Map():
+            value = writer(node.values, kind.item_type, dialect, f"{path}{{}}")
+            return lambda column: _map(column, value)
+    leaf = _leaf(node, kind, dialect, path)
+    check = _checker(node, path)
+    return leaf if check is None else lambda column: leaf(check(column))
+
+
+def _nothing(column: pa.Array) -> pa.Array:
+    return pa.nulls(len(column), pa.string())
+
+
+# --- what is made of parts ----------------------------------------------------------------
+
+
+def joined(pieces: Sequence[pa.Array | pa.Scalar], count: int) -> pa.Array:
+    """Return `count` texts, the pieces of each behind one another; null is the word null."""
+    found = pc.binary_join_element_wise(
+        *pieces, text(""), null_handling="replace", null_replacement="null"
+    )
+    return found if isinstance(found, pa.Array) else pa.repeat(found, count)
+
+
+def text(value: str) -> pa.Scalar:
+    """Return a text that is the same for all rows."""
+    return strings([value])[0]
+
+
+def record_pieces(names: Sequence[str]) -> list[pa.Scalar]:
+    """Return what stands before each field of an object, and behind the last."""
+    quoted = quote(strings(names)).to_pylist()
+    starts = [f"{',' if i else '{'}{name}:" for i, name in enumerate(quoted)]
+    return [text(start) for start in starts] + [text("}" if names else "{}")]
+
+
+def _record(
+    types: Mapping[str, avro.Node], kind: pa.DataType, dialect: Dialect, path: str
+) -> Write:
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    writers = [writer(types[f.name], f.type, dialect, f"{path}.{f.name}") for f in fields]
+    *starts, end = record_pieces([field.name for field in fields])
+
+    def write(column: pa.StructArray) -> pa.Array:
+        # What null records have in their fields is not to be looked at.
+        present = column.drop_null() if column.null_count else column
+        pieces = []
+        for i, (start, part) in enumerate(zip(starts, writers, strict=True)):
+            pieces += [start, part(present.field(i))]
+        return _where_valid(column, joined([*pieces, end], len(present)))
+
+    return write
+
+
+def _where_valid(column: pa.Array, texts: pa.Array) -> pa.Array:
+    """Return the texts of the rows that are not null, with nulls between them."""
+    if len(texts) == len(column):
+        return texts
+    return spread(texts, column.is_valid())
+
+
+def _union(node: avro.UnionOf, kind: pa.DataType, dialect: Dialect, path: str) -> Write:
+    names = [f"member{i}" for i in range(len(node.present))]
+    if not pa.types.is_struct(kind) or [field.name for field in kind] != names:
+        # The column is one of the types by itself.
+        return _writer(_fitting(node.present, kind), kind, dialect, path)
+    writers = [
+        _writer(member, field.type, dialect, f"{path}.{field.name}")
+        for member, field in zip(node.present, kind, strict=True)
+    ]
+
+    def write(column: pa.StructArray) -> pa.Array:
+        members = [part(field) for part, field in zip(writers, column.flatten(), strict=True)]
+        count = integers([0], pa.int32())[0]
+        for member in members:
+            count = pc.add(count, member.is_valid().cast(pa.int32()))
+        if pc.any(pc.greater(count, integers([1], pa.int32())[0])).as_py():
+            raise Unfit(path, "more than one member of the union is not null")
+        if not node.nullable and pc.any(pc.equal(count, integers([0], pa.int32())[0])).as_py():
+            raise Unfit(path, "no member of the union is set, and it has no null")
+        return pc.coalesce(*members)
+
+    return write
+
+
+def _fitting(members: Sequence[avro.Node], kind: pa.DataType) -> avro.Node:
+    """Return the first of a union's types that a column fits by itself, as for AVRO topics."""
+    for member in members[:-1]:
+        record = avro.Record("r", (avro.Field("f", member),))
+        try:
+            AvroEncoder(record, pa.schema([("f", kind)]))
+        except SchemaMismatch:
+            continue
+        return member
+    return members[-1]
+
+
+def _array(column: pa.ListArray, item: Write) -> pa.Array:
+    items = column.flatten()
+    return _lists(column, joined([item(items)], len(items)), "[", "]")
+
+
+def _map(column: pa.MapArray, value: Write) -> pa.Array:
+    entries = pa.StructArray.from_arrays([column.keys, column.items], names=["key", "value"])
+    lists = pa.Array.from_buffers(
+        pa.list_(entries.type),
+        len(column),
+        column.buffers()[:2],
+        column.null_count,
+        column.offset,
+        children=[entries],
+    )
+    present = lists.flatten()
+    pairs = [quote(present.field(0)), text(":"), value(present.field(1))]
+    return _lists(lists, joined(pairs, len(present)), "{", "}")
+
+
+def _lists(column: pa.ListArray, items: pa.Array, start: str, end: str) -> pa.Array:
+    """Return the items joined by commas, those of each row of a list."""
+    sizes = pc.fill_null(pc.list_value_length(column), integers([0], pa.int32())[0])
+    offsets = pa.concat_arrays([integers([0], pa.int32()), pc.cumulative_sum(sizes)])
+    texts = pc.binary_join(pa.ListArray.from_arrays(offsets, items), text(","))
+    wrapped = joined([text(start), texts, text(end)], len(column))
+    return pc.if_else(column.is_valid(), wrapped, _NULL) if column.null_count else wrapped
+
+
+# --- what is not --------------------------------------------------------------------------
+
+_NULL = pa.nulls(1, pa.string())[0]
+
+
+def quote(column: pa.Array) -> pa.Array:
+    """Return strings as JSON, null where they are."""
+    special = pc.match_substring_regex(column, _SPECIAL)
+    if pc.any(special).as_py():
+        column = pc.replace_substring(column, "\\", "\\\\")
+        column = pc.replace_substring(column, '"', '\\"')
+        if pc.any(pc.match_substring_regex(column, _CONTROL)).as_py():
+            for code in range(32):
+                escape = _SHORT_ESCAPES.get(chr(code), f"\\u{code:04x}")
+                column = pc.replace_substring(column, chr(code), escape)
+    return pc.binary_join_element_wise(text('"'), column, text('"'), text(""))
+
+
+def _checker(node: avro.Node, path: str) -> Write | None:
+    """Return what raises Unfit for values that a type does not allow, if there are such."""
+    if isinstance(node, avro.Enum):
+        symbols = strings(node.symbols)
+        return lambda column: _symbols(column, symbols, path)
+    if isinstance(node, avro.Fixed) and node.logical is None:
+        size = node.size
+        return lambda column: _sized(column, size, path)
+    logical = node.logical if isinstance(node, avro.Primitive | avro.Fixed) else None
+    if logical is not None and logical.name == "uuid":
+        return lambda column: _uuid_texts(column, path)
+    return None
+
+
+def _symbols(column: pa.Array, symbols: pa.Array, path: str) -> pa.Array:
+    unknown = pc.and_(column.is_valid(), pc.invert(pc.is_in(column, value_set=symbols)))
+    if pc.any(unknown).as_py():
+        found = column.filter(unknown)[0].as_py()
+        raise Unfit(path, f"it is {found[:100]!r}, which is no symbol of the enum")
+    return column
+
+
+def _sized(column: pa.Array, size: int, path: str) -> pa.Array:
+    sizes = pc.binary_length(column)
+    if pc.any(pc.not_equal(sizes, integers([size], pa.int32())[0])).as_py():
+        raise Unfit(path, f"it does not have the {size} bytes that the topic's schema asks for")
+    return column
+
+
+def _uuid_texts(column: pa.Array, path: str) -> pa.Array:
+    # Bytes are made into such text.
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    if is_text and pc.any(pc.invert(pc.match_substring_regex(column, UUID_TEXT))).as_py():
+        raise Unfit(path, "it is no UUID")
+    return column
+
+
+def _leaf(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> Write:
+    shape = shape_of(node, node, dialect)
+    if shape.rule is Rule.RECORD:
+        # A duration, the only type without parts in a definition that has some as a column.
+        if not pa.types.is_struct(kind):
+            raise SchemaMismatch(
+                f"{path} is {kind}, and a duration is an object in JSON",
+                "Give a struct of months, days and milliseconds.",
+            )
+        long = avro.UnionOf((avro.Primitive("null"), avro.Primitive("long")))
+        return _record(dict.fromkeys(shape.names, long), kind, dialect, path)
+    write = _LEAVES.get(shape.rule, _as_text)
+    if shape.java:
+        write = _iso_texts
+    if shape.rule is Rule.TEXT and pa.types.is_binary(kind):
+        write = _uuids
+
+    def convert(column: pa.Array) -> pa.Array:
+        try:
+            return write(column, shape)
+        except (pa.ArrowInvalid, ValueError) as error:
+            reason = str(error) if shape.java else _REASONS.get(shape.rule, str(error))
+            raise Unfit(path, reason) from None
+
+    return convert
+
+
+def _as_text(column: pa.Array, shape: Shape) -> pa.Array:
+    """Return texts of what is in JSON as in Arrow: booleans, integers and decimals."""
+    return column.cast(shape.kind).cast(pa.string())
+
+
+def _quoted(column: pa.Array, shape: Shape) -> pa.Array:
+    return quote(column)
+
+
+def _dates(column: pa.Array, shape: Shape) -> pa.Array:
+    return column.view(pa.int32()).cast(pa.string())
+
+
+def _base64(column: pa.Array, shape: Shape) -> pa.Array:
+    encoded = [value if value is None else b64encode(value) for value in column.to_pylist()]
+    return pc.binary_join_element_wise(
+        text('"'), binaries(encoded, pa.string()), text('"'), text("")
+    )
+
+
+def _uuids(column: pa.Array, shape: Shape) -> pa.Array:
+    values = column.to_pylist()
+    return quote(strings([v if v is None else str(UUID(bytes=v)) for v in values]))
+
+
+def _floats(column: pa.Array, shape: Shape) -> pa.Array:
+    column = column.cast(shape.kind)
+    texts = column.cast(pa.string())
+    finite = pc.is_finite(column)
+    if not pc.any(pc.invert(finite)).as_py():
+        return texts
+    infinity = pc.if_else(
+        pc.greater(column, pc.negate(column)), text('"Infinity"'), text('"-Infinity"')
+    )
+    words = pc.if_else(pc.is_nan(column), text('"NaN"'), infinity)
+    return pc.if_else(finite, texts, words)
+
+
+def _utf8(column: pa.Array, shape: Shape) -> pa.Array:
+    return quote(column.cast(pa.string()))
+
+
+def _times_of_day(column: pa.Array, shape: Shape) -> pa.Array:
+    _check_time_of_day(column)
+    return _moments(column, shape)
+
+
+def _check_time_of_day(column: pa.Array) -> None:
+    ends = pc.min_max(column.view(pa.int64())).as_py()
+    if ends["min"] is not None and not 0 <= ends["min"] <= ends["max"] < _NANOS_PER_DAY:
+        raise ValueError("it is no time of day in nanoseconds")
+
+
+def _iso_texts(column: pa.Array, shape: Shape) -> pa.Array:
+    """Return dates and times as what all of Jackson's classes for such read without doubt."""
+    zone = ""
+    if shape.rule is Rule.TIME:
+        _check_time_of_day(column)
+        column = column.view(pa.int64()).view(pa.time64("ns"))
+    elif shape.rule is Rule.MOMENT:
+        zone = "Z" if shape.kind.tz is not None else ""
+        column = column.view(pa.timestamp("us"))
+    texts = pc.replace_substring(column.cast(pa.string()), " ", "T")
+    if (
+        shape.rule is not Rule.TIME
+        and pc.any(pc.invert(pc.match_substring_regex(texts, r"^\d{4}-"))).as_py()
+    ):
+        raise ValueError("it is not in the years 0 to 9999, which ISO 8601 has")
+    return pc.binary_join_element_wise(text('"'), texts, text(f'{zone}"'), text(""))
+
+
+def _moments(column: pa.Array, shape: Shape) -> pa.Array:
+    numbers = column.view(pa.int64())
+    factor, divisor = integers([shape.divided, shape.times], pa.int64())
+    if shape.divided > 1:
+        numbers = pc.multiply_checked(numbers, factor)
+    if shape.times > 1:
+        # Towards the past, also before 1970; Arrow's division cuts off towards zero.
+        quotient = pc.divide(numbers, divisor)
+        back = pc.multiply(quotient, divisor)
+        numbers = pc.subtract(quotient, pc.greater(back, numbers).cast(pa.int64()))
+    return numbers.cast(pa.string())
+
+
+_LEAVES: dict[Rule, Callable[[pa.Array, Shape], pa.Array]] = {
+    Rule.TEXT: _quoted,
+    Rule.ENUM: _quoted,
+    Rule.LOOSE_TEXT: _quoted,
+    Rule.FLOAT: _floats,
+    Rule.BASE64: _base64,
+    Rule.BYTES: _utf8,
+    Rule.DATE: _dates,
+    Rule.MOMENT: _moments,
+    Rule.TIME: _times_of_day,
+}
+
+_REASONS = {
+    Rule.BYTES: "it is not UTF-8, and the Python client, which defined the schema, has bytes so",
+    Rule.DECIMAL: "it does not fit the precision and scale of the topic's schema",
+    Rule.MOMENT: "the time is beyond what 64 bits hold in the schema's unit",
+}

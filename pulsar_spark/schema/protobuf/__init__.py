@@ -1,0 +1,1 @@
+"""PROTOBUF_NATIVE and PROTOBUF topics: values ↔ columns."""

@@ -1,0 +1,113 @@
+"""How much a value would hold as columns, told before it is parsed.
+
+Two bytes are an empty message, and one of a hundred fields takes a kilobyte in protobuf's objects
+and in columns: a value of a few megabytes could take all memory. Values are counted that are so
+long that they could hold too much; others are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+from pulsar_spark.schema.protobuf.types import Field, Message, Shape, Type
+from pulsar_spark.schema.protobuf.wire import varint
+
+MAX_CELLS = 32 * 1024 * 1024
+"""Fields of all repeated messages in one value, absent ones too. As columns they take 256 MiB."""
+
+# An empty message takes a tag of a byte and a length of a byte.
+_SMALLEST = 2
+_TAG = b"\x0a"
+
+
+class Counter:
+    """Counts the fields that the repeated messages of a value have, at all levels."""
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self._level = _Level(fields)
+        widest = max(_widths(fields, set()), default=0)
+        self.harmless = _SMALLEST * MAX_CELLS // widest if widest else None
+        """Bytes of values that need not be counted; None if none need."""
+
+    def count(self, value: bytes) -> int:
+        """Return the number of fields. Raises protobuf's errors for what is no message."""
+        return self._level.count([value])
+
+
+def _widths(fields: Iterable[Field], seen: set[int]) -> Iterable[int]:
+    """Yield how many columns each repeated message within is."""
+    for field in fields:
+        message = field.message
+        if message is None:
+            continue
+        if field.repeated:
+            yield message.leaves
+        if id(message) not in seen:
+            seen.add(id(message))
+            yield from _widths(message.fields, seen)
+
+
+class _Level:
+    """Counts in messages with these fields. What is within is bytes, and a level of its own."""
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self._fields = [
+            field for field in fields if field.message and field.message.shape is not Shape.JSON
+        ]
+
+    @cached_property
+    def _within(self) -> list[tuple[Field, Message, _Level]]:
+        return [
+            (field, field.message, _Level(field.message.fields))
+            for field in self._fields
+            if field.message is not None
+        ]
+
+    def count(self, values: Sequence[bytes]) -> int:
+        if not self._fields or not values:
+            return 0
+        framed = b"".join(_TAG + varint(len(value)) + value for value in values)
+        found = self._class.FromString(framed).all
+        total = 0
+        for field, message, level in self._within:
+            messages = getattr(found, f"f{field.number}")[:]
+            if field.type == Type.TYPE_GROUP:
+                messages = [each.SerializeToString() for each in messages]
+            if field.repeated:
+                total += len(messages) * message.leaves
+            if total > MAX_CELLS:
+                break
+            total += level.count(messages)
+        return total
+
+    @cached_property
+    def _class(self) -> Any:
+        """Return a message whose field `all` is what all values hold, one after the other."""
+        file = FileDescriptorProto(name="count.proto", package="count", syntax="proto2")
+        file.message_type.add(name="Unread")
+        level = file.message_type.add(name="Level")
+        for field in self._fields:
+            added = level.field.add(
+                name=f"f{field.number}",
+                number=field.number,
+                label=Type.LABEL_REPEATED,
+                type=Type.TYPE_BYTES,
+            )
+            if field.type == Type.TYPE_GROUP:
+                added.type, added.type_name = Type.TYPE_GROUP, ".count.Unread"
+        # A message that is there more than once is merged, so that lists go on from row to row.
+        file.message_type.add(name="Framed").field.add(
+            name="all",
+            number=1,
+            label=Type.LABEL_OPTIONAL,
+            type=Type.TYPE_MESSAGE,
+            type_name=".count.Level",
+        )
+        pool = descriptor_pool.DescriptorPool()
+        pool.AddSerializedFile(file.SerializeToString())
+        return message_factory.GetMessageClass(pool.FindMessageTypeByName("count.Framed"))

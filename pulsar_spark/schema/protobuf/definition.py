@@ -1,0 +1,310 @@
+"""From a FileDescriptorSet to the tree of its root message, without protobuf's pools.
+
+Types are found by their full names over all files of the set. What a field's presence, an enum's
+closedness and a message's encoding are is read as descriptor.proto says: from labels in proto2,
+from `proto3_optional` in proto3, from features in editions (nearest one counts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    EnumDescriptorProto,
+    FeatureSet,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+)
+
+from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.schema.protobuf.types import (
+    MAX_DEPTH,
+    MAX_LEAVES,
+    MESSAGES,
+    RAW_REMEDY,
+    STRINGS,
+    EnumType,
+    Field,
+    Message,
+    Presence,
+    Shape,
+    check_number,
+    check_unique,
+    damaged,
+)
+
+_MAX_TYPES = 100_000
+# A byte is a value of an enum, and its name is what a column holds.
+_MAX_ENUM_NAME = 128
+_NO_KEYS = MESSAGES | {
+    FieldDescriptorProto.TYPE_DOUBLE,
+    FieldDescriptorProto.TYPE_FLOAT,
+    FieldDescriptorProto.TYPE_BYTES,
+    FieldDescriptorProto.TYPE_ENUM,
+}
+_WRAPPED = {
+    "Double": FieldDescriptorProto.TYPE_DOUBLE,
+    "Float": FieldDescriptorProto.TYPE_FLOAT,
+    "Int64": FieldDescriptorProto.TYPE_INT64,
+    "UInt64": FieldDescriptorProto.TYPE_UINT64,
+    "Int32": FieldDescriptorProto.TYPE_INT32,
+    "UInt32": FieldDescriptorProto.TYPE_UINT32,
+    "Bool": FieldDescriptorProto.TYPE_BOOL,
+    "String": FieldDescriptorProto.TYPE_STRING,
+    "Bytes": FieldDescriptorProto.TYPE_BYTES,
+}
+_SECONDS_AND_NANOS = (
+    (1, FieldDescriptorProto.TYPE_INT64, False),
+    (2, FieldDescriptorProto.TYPE_INT32, False),
+)
+# Those that have a shape of their own if they look as they should: number, type, repeated.
+_WELL_KNOWN = {
+    "google.protobuf.Timestamp": (Shape.TIMESTAMP, _SECONDS_AND_NANOS),
+    "google.protobuf.Duration": (Shape.DURATION, _SECONDS_AND_NANOS),
+    "google.protobuf.FieldMask": (
+        Shape.FIELD_MASK,
+        ((1, FieldDescriptorProto.TYPE_STRING, True),),
+    ),
+} | {
+    f"google.protobuf.{name}Value": (Shape.WRAPPER, ((1, kind, False),))
+    for name, kind in _WRAPPED.items()
+}
+# They hold each other, so that they cannot be columns; protobuf's own JSON of them can.
+_JSON = frozenset(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What a file or a message says of all that is in it."""
+
+    syntax: str
+    presence: int = FeatureSet.EXPLICIT
+    closed_enums: bool = False
+    packed: bool = True
+    delimited: bool = False
+
+    def within(self, features: FeatureSet) -> _Rules:
+        """Return the rules with what a nearer place says."""
+        if self.syntax != "editions":
+            return self
+        return _Rules(
+            self.syntax,
+            features.field_presence or self.presence,
+            features.enum_type == FeatureSet.CLOSED if features.enum_type else self.closed_enums,
+            features.repeated_field_encoding == FeatureSet.PACKED
+            if features.repeated_field_encoding
+            else self.packed,
+            features.message_encoding == FeatureSet.DELIMITED
+            if features.message_encoding
+            else self.delimited,
+        )
+
+
+def resolve(files: FileDescriptorSet, root: str) -> Message:
+    """Return the message of the full name `root` with all that it holds.
+
+    Raises SchemaMismatch for what is no schema, and for what cannot be columns: a message that
+    holds itself, and those that nest too deep or have too many fields.
+    """
+    index = _Index()
+    for file in files.file:
+        index.add_file(file)
+    found = _Resolver(index).message(f".{root.removeprefix('.')}", ())
+    if found.shape is not Shape.STRUCT:
+        # As the outermost message even a Timestamp is a record: of seconds and nanos.
+        return Message(found.name, found.fields, Shape.STRUCT, leaves=found.leaves)
+    return found
+
+
+class _Index:
+    """All messages and enums of a set by their full names, with the rules of where they are."""
+
+    def __init__(self) -> None:
+        self.messages: dict[str, tuple[DescriptorProto, _Rules]] = {}
+        self.enums: dict[str, tuple[EnumDescriptorProto, _Rules]] = {}
+
+    def add_file(self, file: FileDescriptorProto) -> None:
+        syntax = file.syntax or "proto2"
+        if syntax not in ("proto2", "proto3", "editions"):
+            raise damaged(f"is of the unknown syntax {syntax[:40]!r}")
+        old = syntax == "proto2"
+        rules = _Rules(syntax, closed_enums=old, packed=not old).within(file.options.features)
+        prefix = f".{file.package}" if file.package else ""
+        self._add_enums(prefix, file.enum_type, rules)
+        # With a stack: how deep definitions nest is for the writer of the schema to say.
+        pending = [(prefix, message, rules) for message in file.message_type]
+        while pending:
+            prefix, message, rules = pending.pop()
+            name = f"{prefix}.{message.name}"
+            rules = rules.within(message.options.features)
+            self._check_new(name)
+            self.messages[name] = message, rules
+            self._add_enums(name, message.enum_type, rules)
+            pending += [(name, nested, rules) for nested in message.nested_type]
+
+    def _add_enums(self, prefix: str, enums: Iterable[EnumDescriptorProto], rules: _Rules) -> None:
+        for enum in enums:
+            name = f"{prefix}.{enum.name}"
+            self._check_new(name)
+            self.enums[name] = enum, rules.within(enum.options.features)
+
+    def _check_new(self, name: str) -> None:
+        if name in self.messages or name in self.enums:
+            raise damaged(f"defines {name[1:]} twice")
+        if len(self.messages) + len(self.enums) >= _MAX_TYPES:
+            raise damaged(f"defines more than {_MAX_TYPES} types")
+
+
+class _Resolver:
+    """Builds messages; each once, however many fields are of its type."""
+
+    def __init__(self, index: _Index) -> None:
+        self._index = index
+        self._messages: dict[str, Message] = {}
+        self._enums: dict[str, EnumType] = {}
+        self._open: list[str] = []
+
+    def message(self, name: str, path: tuple[str, ...]) -> Message:
+        known = self._messages.get(name)
+        if known is None:
+            if name in self._open:
+                raise SchemaMismatch(
+                    f"the protobuf message {name[1:]} holds itself, by {'.'.join(path)}: "
+                    "columns cannot",
+                    RAW_REMEDY,
+                )
+            if len(self._open) >= MAX_DEPTH:
+                raise damaged(f"nests deeper than {MAX_DEPTH} messages, at {'.'.join(path)[:200]}")
+            self._open.append(name)
+            known = self._messages[name] = self._build(name, path)
+            self._open.pop()
+        return known
+
+    def _build(self, name: str, path: tuple[str, ...]) -> Message:
+        found = self._index.messages.get(name)
+        if found is None:
+            raise damaged(f"does not define the message {name[1:]}")
+        proto, rules = found
+        if name[1:] in _JSON and path:
+            return Message(name[1:], (), Shape.JSON, leaves=1)
+        real_oneofs = _oneof_names(proto)
+        fields = tuple(self._field(each, rules, real_oneofs, path) for each in proto.field)
+        check_unique(name[1:], fields)
+        if proto.options.map_entry:
+            fields = _entry_fields(name[1:], fields)
+        leaves = sum(each.message.leaves if each.message else 1 for each in fields) + 1
+        if leaves > MAX_LEAVES:
+            raise damaged(f"has more than {MAX_LEAVES} fields, at {'.'.join(path) or name[1:]}")
+        return Message(name[1:], fields, _shape(name[1:], fields), proto.options.map_entry, leaves)
+
+    def _field(
+        self,
+        proto: FieldDescriptorProto,
+        rules: _Rules,
+        oneofs: Mapping[int, str],
+        path: tuple[str, ...],
+    ) -> Field:
+        rules = rules.within(proto.options.features)
+        here = (*path, proto.name)
+        number = check_number(proto.number, proto.name)
+        repeated = proto.label == FieldDescriptorProto.LABEL_REPEATED
+        if not proto.HasField("type"):
+            raise damaged(f"gives the field {'.'.join(here)} no type")
+        kind, message, enum = proto.type, None, None
+        if kind in MESSAGES:
+            message = self.message(proto.type_name, here)
+            if message.is_entry and not repeated:
+                raise damaged(f"has a map {'.'.join(here)} that is not repeated")
+            if rules.delimited and not message.is_entry:
+                kind = FieldDescriptorProto.TYPE_GROUP
+        elif kind == FieldDescriptorProto.TYPE_ENUM:
+            enum = self.enum(proto.type_name)
+        return Field(
+            number=number,
+            name=proto.name,
+            type=kind,
+            presence=_presence(proto, rules, repeated),
+            repeated=repeated,
+            packed=repeated and _is_packed(proto, kind, rules),
+            oneof=oneofs.get(proto.oneof_index, "") if proto.HasField("oneof_index") else "",
+            message=message,
+            enum=enum,
+        )
+
+    def enum(self, name: str) -> EnumType:
+        known = self._enums.get(name)
+        if known is None:
+            found = self._index.enums.get(name)
+            if found is None:
+                raise damaged(f"does not define the enum {name[1:]}")
+            proto, rules = found
+            names: dict[int, str] = {}
+            for value in proto.value:
+                if len(value.name) > _MAX_ENUM_NAME:
+                    raise damaged(f"has a value of the enum {name[1:]} with a name too long")
+                names.setdefault(value.number, value.name)
+            numbers = {value.name: value.number for value in proto.value}
+            known = self._enums[name] = EnumType(names, numbers, rules.closed_enums)
+        return known
+
+
+def _oneof_names(message: DescriptorProto) -> dict[int, str]:
+    """Return the real oneofs by index: an `optional` field of proto3 has one that is none."""
+    synthetic = {each.oneof_index for each in message.field if each.proto3_optional}
+    return {
+        index: oneof.name
+        for index, oneof in enumerate(message.oneof_decl)
+        if index not in synthetic
+    }
+
+
+def _presence(proto: FieldDescriptorProto, rules: _Rules, repeated: bool) -> Presence:
+    if repeated:
+        return Presence.IMPLICIT
+    if rules.syntax == "proto2":
+        required = proto.label == FieldDescriptorProto.LABEL_REQUIRED
+        return Presence.REQUIRED if required else Presence.EXPLICIT
+    if proto.type in MESSAGES or proto.HasField("oneof_index"):
+        return Presence.EXPLICIT
+    if rules.syntax == "proto3":
+        return Presence.EXPLICIT if proto.proto3_optional else Presence.IMPLICIT
+    if rules.presence == FeatureSet.IMPLICIT:
+        return Presence.IMPLICIT
+    required = rules.presence == FeatureSet.LEGACY_REQUIRED
+    return Presence.REQUIRED if required else Presence.EXPLICIT
+
+
+def _entry_fields(name: str, fields: tuple[Field, ...]) -> tuple[Field, ...]:
+    """Return the key and the value of a map; in an entry neither is ever absent."""
+    if (
+        [each.number for each in fields] != [1, 2]
+        or any(each.repeated or each.oneof for each in fields)
+        or fields[0].type in _NO_KEYS
+    ):
+        raise damaged(f"has entries of a map, {name}, that are none")
+    return tuple(
+        replace(
+            each,
+            presence=Presence.IMPLICIT,
+            # In proto2 the first value of an enum is its default, whatever its number.
+            default=next(iter(each.enum.names), 0) or None if each.enum else None,
+        )
+        for each in fields
+    )
+
+
+def _is_packed(proto: FieldDescriptorProto, kind: int, rules: _Rules) -> bool:
+    if kind in MESSAGES or kind in STRINGS:
+        return False
+    return proto.options.packed if proto.options.HasField("packed") else rules.packed
+
+
+def _shape(name: str, fields: tuple[Field, ...]) -> Shape:
+    if not fields:
+        return Shape.EMPTY
+    shape, expected = _WELL_KNOWN.get(name, (Shape.STRUCT, ()))
+    found = tuple(sorted((each.number, each.type, each.repeated) for each in fields))
+    return shape if found == expected else Shape.STRUCT

@@ -1,0 +1,328 @@
+"""Columns of parsed messages: one reader per field reads it from all messages at once.
+
+A reader takes the messages of the level that it is in, so that a list of structs is read as one
+column per field of all structs in all rows. Arrays are put together from buffers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate, chain, compress, count, repeat
+from operator import attrgetter
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from pulsar_spark.schema.arrow.arrays import booleans, integers, strings
+from pulsar_spark.schema.protobuf.classes import attribute
+from pulsar_spark.schema.protobuf.columns import column_type, message_type, single_type
+from pulsar_spark.schema.protobuf.types import EnumType, Field, Message, Presence, Shape, Type
+from pulsar_spark.schema.protobuf.well_known import durations, json_texts, timestamps
+
+Convert = Callable[[Sequence[Any], "pa.Buffer | None", "Place"], pa.Array]
+"""Makes an array of scalars: their values, which of them are there, where they are."""
+
+_CODES: dict[int, str] = {
+    Type.TYPE_INT32: "i",
+    Type.TYPE_SINT32: "i",
+    Type.TYPE_SFIXED32: "i",
+    Type.TYPE_UINT32: "q",
+    Type.TYPE_FIXED32: "q",
+    Type.TYPE_INT64: "q",
+    Type.TYPE_SINT64: "q",
+    Type.TYPE_SFIXED64: "q",
+    Type.TYPE_FLOAT: "f",
+    Type.TYPE_DOUBLE: "d",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the messages at hand are: which row each is of, and where to note what is wrong."""
+
+    faults: dict[int, tuple[str, str]]
+    row: Callable[[int], int]
+
+    def report(self, index: int, path: str, reason: str) -> None:
+        """Note what is wrong with the row of a message; its first fault counts."""
+        self.faults.setdefault(self.row(index), (path, reason))
+
+    def within(self, parents: Callable[[], Sequence[int]]) -> Place:
+        """Return the place of messages within these, `parents` their indices, when asked for."""
+        known = cache(parents)
+        return Place(self.faults, lambda index: self.row(known()[index]))
+
+
+class Reader(Protocol):
+    """Reads one field from messages."""
+
+    def read(self, messages: Sequence[Any], place: Place) -> pa.Array:
+        """Return the field's column, as long as the messages are many."""
+
+
+def reader(field: Field, owner: type[Any], path: str = "") -> Reader:
+    """Return the reader of a field of messages of the class `owner`, which is at `path`."""
+    path = f"{path}.{field.name}" if path else field.name
+    if not field.repeated:
+        if field.message is None:
+            return _Scalar(field, owner, path)
+        return _Single(field, owner, path)
+    if field.message is not None and field.message.is_entry:
+        return _Map(field, owner, path)
+    return _List(field, owner, path)
+
+
+# --- scalars ------------------------------------------------------------------------------
+
+
+class _Scalar:
+    """A field of one value, null where it is absent if it can be told."""
+
+    def __init__(self, field: Field, owner: type[Any], path: str) -> None:
+        self._name = attribute(field)
+        self._get = attrgetter(self._name)
+        self._convert = scalar_converter(field, path)
+        self._nullable = field.presence is not Presence.IMPLICIT
+        self._always_ask = field.type == Type.TYPE_BOOL
+        self._absent = self._get(owner())
+
+    def read(self, messages: Sequence[Any], place: Place) -> pa.Array:
+        values: Sequence[Any] = list(map(self._get, messages))
+        if not self._nullable or not (self._always_ask or self._absent in values):
+            return self._convert(values, None, place)
+        there = [
+            (value != self._absent and not self._always_ask) or message.HasField(self._name)
+            for value, message in zip(values, messages, strict=True)
+        ]
+        filler = type(self._absent)()
+        values = [value if ok else filler for value, ok in zip(values, there, strict=True)]
+        return self._convert(values, bits(there), place)
+
+
+def bits(flags: Sequence[bool]) -> pa.Buffer:
+    """Return flags as Arrow keeps them, to say which values are there."""
+    return booleans(flags).buffers()[1]
+
+
+def scalar_converter(field: Field, path: str) -> Convert:
+    """Return what makes an array of a field's values."""
+    if field.type in _CODES:
+        return _numbers(_CODES[field.type], single_type(field))
+    if field.type == Type.TYPE_STRING:
+        return _texts(path)
+    if field.type == Type.TYPE_BYTES:
+        return _bytes
+    if field.type == Type.TYPE_BOOL:
+        return _truths
+    if field.enum is not None:
+        return _enums(field.enum)
+    return _unsigned
+
+
+def _numbers(code: str, kind: pa.DataType) -> Convert:
+    def convert(values: Sequence[Any], validity: pa.Buffer | None, place: Place) -> pa.Array:
+        return pa.Array.from_buffers(kind, len(values), [validity, packed(code, values)])
+
+    return convert
+
+
+def packed(code: str, values: Sequence[Any]) -> pa.Buffer:
+    """Return numbers one after the other; `code` is one of the module `struct`."""
+    return pa.py_buffer(struct.pack(f"={len(values)}{code}", *values))
+
+
+def _unsigned(values: Sequence[int], validity: pa.Buffer | None, place: Place) -> pa.Array:
+    numbers = pa.Array.from_buffers(pa.uint64(), len(values), [validity, packed("Q", values)])
+    return numbers.cast(pa.decimal128(20, 0))
+
+
+def _truths(values: Sequence[bool], validity: pa.Buffer | None, place: Place) -> pa.Array:
+    numbers = pa.Array.from_buffers(
+        pa.uint8(), len(values), [validity, pa.py_buffer(bytes(values))]
+    )
+    return numbers.cast(pa.bool_())
+
+
+def _bytes(
+    values: Sequence[bytes],
+    validity: pa.Buffer | None,
+    place: Place,
+    kind: pa.DataType = pa.binary(),  # noqa: B008
+) -> pa.Array:
+    offsets = packed("i", list(accumulate(map(len, values), initial=0)))
+    data = pa.py_buffer(b"".join(values))
+    return pa.Array.from_buffers(kind, len(values), [validity, offsets, data])
+
+
+def _texts(path: str) -> Convert:
+    def convert(values: Sequence[bytes], validity: pa.Buffer | None, place: Place) -> pa.Array:
+        array = _bytes(values, validity, place, pa.string())
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid:
+            values = [_checked(value, i, path, place) for i, value in enumerate(values)]
+            return _bytes(values, validity, place, pa.string())
+        return array
+
+    return convert
+
+
+def _checked(value: bytes, index: int, path: str, place: Place) -> bytes:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        place.report(index, path, "the text is not UTF-8")
+        return b""
+    return value
+
+
+def _enums(enum: EnumType) -> Convert:
+    to_numbers = _numbers("i", pa.int32())
+
+    def convert(values: Sequence[int], validity: pa.Buffer | None, place: Place) -> pa.Array:
+        found = to_numbers(values, validity, place).dictionary_encode()
+        names = [enum.names.get(number, str(number)) for number in found.dictionary.to_pylist()]
+        return strings(names).take(found.indices)
+
+    return convert
+
+
+# --- messages -----------------------------------------------------------------------------
+
+
+class _Single:
+    """A field of one message, null where it is absent."""
+
+    def __init__(self, field: Field, owner: type[Any], path: str) -> None:
+        assert field.message is not None
+        self._name = attribute(field)
+        self._get = attrgetter(self._name)
+        # The value of a map's entry is there even if it is not: it is an empty message then.
+        self._nullable = field.presence is not Presence.IMPLICIT
+        self._content = _content(field.message, type(self._get(owner())), path)
+
+    def read(self, messages: Sequence[Any], place: Place) -> pa.Array:
+        name = self._name
+        there = [message.HasField(name) for message in messages] if self._nullable else [True]
+        if all(there):
+            return self._content(list(map(self._get, messages)), place)
+        inner = place.within(lambda: list(compress(count(), there)))
+        array = self._content(list(map(self._get, compress(messages, there))), inner)
+        places = count()
+        return array.take(integers([next(places) if ok else None for ok in there], pa.int32()))
+
+
+Content = Callable[[Sequence[Any], Place], pa.Array]
+"""Makes an array of messages."""
+
+
+def _content(message: Message, own: type[Any], path: str) -> Content:
+    match message.shape:
+        case Shape.EMPTY:
+            return lambda messages, place: booleans([True] * len(messages))
+        case Shape.JSON:
+            return lambda messages, place: json_texts(
+                messages, lambda i, reason: place.report(i, path, reason)
+            )
+        case Shape.TIMESTAMP | Shape.DURATION:
+            make = timestamps if message.shape is Shape.TIMESTAMP else durations
+            return lambda messages, place: make(
+                list(map(attrgetter("f1"), messages)),
+                list(map(attrgetter("f2"), messages)),
+                lambda i, reason: place.report(i, path, reason),
+            )
+        case Shape.WRAPPER | Shape.FIELD_MASK:
+            return reader(message.fields[0], own, path).read
+    kind = message_type(message)
+    readers = [reader(field, own, path) for field in message.fields]
+
+    def read(messages: Sequence[Any], place: Place) -> pa.Array:
+        children = [each.read(messages, place) for each in readers]
+        return pa.Array.from_buffers(kind, len(messages), [None], children=children)
+
+    return read
+
+
+# --- repeated fields ----------------------------------------------------------------------
+
+
+class _List:
+    """A repeated field."""
+
+    def __init__(self, field: Field, owner: type[Any], path: str) -> None:
+        self._get = attrgetter(attribute(field))
+        self._kind = column_type(field)
+        self._content: Content
+        if field.message is not None:
+            element = type(self._get(owner()).add())
+            self._content = _content(field.message, element, path)
+        else:
+            convert = scalar_converter(field, path)
+            self._content = lambda values, place: convert(values, None, place)
+
+    def read(self, messages: Sequence[Any], place: Place) -> pa.Array:
+        lists = list(map(self._get, messages))
+        lengths = list(map(len, lists))
+        inner = place.within(lambda: parents(lengths))
+        return nested(self._kind, lengths, self._content(_flat(lists), inner))
+
+
+def _flat(lists: Sequence[Any]) -> list[Any]:
+    """Return the elements of protobuf's lists, which give slices faster than one by one."""
+    elements: list[Any] = []
+    for each in lists:
+        elements += each[:]
+    return elements
+
+
+def parents(lengths: Sequence[int]) -> list[int]:
+    """Return for each element of lists which list it is in."""
+    return list(chain.from_iterable(map(repeat, range(len(lengths)), lengths)))
+
+
+def nested(kind: pa.DataType, lengths: Sequence[int], elements: pa.Array) -> pa.Array:
+    """Return lists of these lengths, or maps with these entries."""
+    offsets = packed("i", list(accumulate(lengths, initial=0)))
+    return pa.Array.from_buffers(kind, len(lengths), [None, offsets], children=[elements])
+
+
+class _Map:
+    """A map: of entries with the same key the last one counts."""
+
+    def __init__(self, field: Field, owner: type[Any], path: str) -> None:
+        assert field.message is not None
+        self._get = attrgetter(attribute(field))
+        self._kind = column_type(field)
+        entry = type(self._get(owner()).add())
+        key, value = field.message.fields
+        self._key = attrgetter(attribute(key))
+        self._keys = reader(key, entry, path)
+        self._values = reader(value, entry, path)
+        self._entry = pa.struct([self._kind.key_field, self._kind.item_field])
+
+    def read(self, messages: Sequence[Any], place: Place) -> pa.Array:
+        lists = list(map(self._get, messages))
+        lengths = list(map(len, lists))
+        entries = _flat(lists)
+        if max(lengths, default=0) > 1:
+            lengths, entries = self._last(lengths, entries)
+        inner = place.within(lambda: parents(lengths))
+        keys = self._keys.read(entries, inner)
+        # Asked for, as Arrow 15 ends the process over keys whose nulls are not counted.
+        nulls = keys.null_count
+        children = [keys, self._values.read(entries, inner)]
+        pairs = pa.Array.from_buffers(self._entry, len(entries), [None], nulls, children=children)
+        return nested(self._kind, lengths, pairs)
+
+    def _last(self, lengths: list[int], entries: list[Any]) -> tuple[list[int], list[Any]]:
+        owners = parents(lengths)
+        last = dict(zip(zip(owners, map(self._key, entries), strict=True), count(), strict=False))
+        if len(last) == len(entries):
+            return lengths, entries
+        left = [0] * len(lengths)
+        for owner, _ in last:
+            left[owner] += 1
+        return left, [entries[index] for index in last.values()]

@@ -1,0 +1,159 @@
+"""The messages of google.protobuf that are columns of a type of their own.
+
+timestamp.proto, duration.proto and struct.proto. Spark has microseconds; what is finer is cut off,
+as by Java's and Python's own conversions of such times.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from google.protobuf import json_format, struct_pb2
+
+from pulsar_spark.schema.arrow.arrays import binaries, integers, strings
+from pulsar_spark.schema.protobuf.wire import number
+
+Report = Callable[[int, str], None]
+"""Takes the index of a message and what is wrong with it."""
+
+# The years 0001 to 9999, and the 10,000 years that a Duration may span.
+FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
+LAST_DURATION = 315_576_000_000
+_NANOS = 10**9
+_MICROS = 1_000_000
+_INT64 = pa.int64()
+
+
+def timestamps(seconds: Sequence[int], nanos: Sequence[int], report: Report) -> pa.Array:
+    """Return times of seconds since 1970 and the nanoseconds that follow."""
+
+    def is_time(s: int, n: int) -> bool:
+        return FIRST_SECOND <= s <= LAST_SECOND and 0 <= n < _NANOS
+
+    def check(s: pa.Array, n: pa.Array) -> bool:
+        return _within(s, FIRST_SECOND, LAST_SECOND) and _within(n, 0, _NANOS - 1)
+
+    found = _Pairs(seconds, nanos, is_time, check, "time of the years 1 to 9999")
+    return found.micros(pa.timestamp("us", tz="UTC"), report)
+
+
+def durations(seconds: Sequence[int], nanos: Sequence[int], report: Report) -> pa.Array:
+    """Return spans of seconds and nanoseconds, which have the same sign."""
+
+    def is_span(s: int, n: int) -> bool:
+        return abs(s) <= LAST_DURATION and abs(n) < _NANOS and s * n >= 0
+
+    def check(s: pa.Array, n: pa.Array) -> bool:
+        in_range = _within(s, -LAST_DURATION, LAST_DURATION) and _within(n, 1 - _NANOS, _NANOS - 1)
+        return in_range and _within(pc.multiply(pc.sign(s), pc.sign(n)), 0, 1)
+
+    found = _Pairs(seconds, nanos, is_span, check, "span of up to 10,000 years")
+    return found.micros(pa.duration("us"), report)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """Seconds and nanoseconds, and what they must be: one by one, and all at once."""
+
+    seconds: Sequence[int]
+    nanos: Sequence[int]
+    is_valid: Callable[[int, int], bool]
+    are_valid: Callable[[pa.Array, pa.Array], bool]
+    what: str
+
+    def micros(self, kind: pa.DataType, report: Report) -> pa.Array:
+        """Return them as a type of microseconds; what is not valid is reported and zero."""
+        seconds, nanos = integers(self.seconds, _INT64), integers(self.nanos, _INT64)
+        if not self.are_valid(seconds, nanos):
+            pairs = [*zip(self.seconds, self.nanos, strict=True)]
+            flags = [self.is_valid(*pair) for pair in pairs]
+            for index in [index for index, valid in enumerate(flags) if not valid]:
+                report(index, f"{pairs[index][0]} s and {pairs[index][1]} ns are no {self.what}")
+            kept = [pair if valid else (0, 0) for pair, valid in zip(pairs, flags, strict=True)]
+            seconds = integers([s for s, _ in kept], _INT64)
+            nanos = integers([n for _, n in kept], _INT64)
+        whole = pc.multiply(seconds, number(_MICROS, _INT64))
+        return pc.add(whole, pc.divide(nanos, number(1000, _INT64))).view(kind)
+
+
+def _within(values: pa.Array, low: int, high: int) -> bool:
+    found = pc.min_max(values)
+    least, most = found["min"].as_py(), found["max"].as_py()
+    return least is None or (least >= low and most <= high)
+
+
+def json_texts(messages: Sequence[Any], report: Report) -> pa.Array:
+    """Return each Struct, Value or ListValue as JSON."""
+    texts = []
+    for index, message in enumerate(messages):
+        try:
+            parsed = json_format.MessageToDict(message)
+            text = json.dumps(parsed, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+            text.encode()
+        except (json_format.Error, ValueError, RecursionError):
+            report(index, "the value has no JSON: a number is not finite, or it nests too deep")
+            text = ""
+        texts.append(text)
+    return strings(texts)
+
+
+# --- writing ------------------------------------------------------------------------------
+
+Refuse = Callable[[int, str], Exception]
+"""Returns the error for the value of an index, given what is wrong with it."""
+
+
+def split_timestamp(values: pa.Array, refuse: Refuse) -> list[pa.Array]:
+    """Return the seconds and the nanoseconds of times, the latter never negative."""
+    micros = values.view(_INT64)
+    _check_range(micros, FIRST_SECOND, LAST_SECOND + 1, refuse)
+    million = number(_MICROS, _INT64)
+    seconds = pc.divide(micros, million)
+    rest = pc.subtract(micros, pc.multiply(seconds, million))
+    # Division cuts towards zero; times before 1970 are rounded down.
+    borrowed = pc.less(rest, number(0, _INT64)).cast(_INT64)
+    seconds = pc.subtract(seconds, borrowed)
+    rest = pc.add(rest, pc.multiply(borrowed, million))
+    return [seconds, pc.multiply(rest, number(1000, _INT64)).cast(pa.int32())]
+
+
+def split_duration(values: pa.Array, refuse: Refuse) -> list[pa.Array]:
+    """Return the seconds and the nanoseconds of spans, both of the span's sign."""
+    micros = values.view(_INT64)
+    _check_range(micros, -LAST_DURATION, LAST_DURATION + 1, refuse)
+    million = number(_MICROS, _INT64)
+    seconds = pc.divide(micros, million)
+    rest = pc.subtract(micros, pc.multiply(seconds, million))
+    return [seconds, pc.multiply(rest, number(1000, _INT64)).cast(pa.int32())]
+
+
+def _check_range(micros: pa.Array, first: int, end: int, refuse: Refuse) -> None:
+    """Refuse what is before the second `first`, or not before `end`."""
+    if _within(micros, first * _MICROS, end * _MICROS - 1):
+        return
+    for index, value in enumerate(micros.to_pylist()):
+        if not first * _MICROS <= value < end * _MICROS:
+            raise refuse(index, f"is {value} microseconds, more than protobuf's type has")
+
+
+def json_messages(name: str, values: pa.Array, refuse: Refuse) -> pa.Array:
+    """Return the Structs, Values or ListValues that JSON texts say; `name` is the message's."""
+    kind = _JSON_CLASSES[name]
+    messages = []
+    for index, text in enumerate(values.to_pylist()):
+        try:
+            messages.append(json_format.Parse(text, kind()).SerializeToString())
+        except (json_format.Error, ValueError, TypeError, RecursionError):
+            raise refuse(index, f"is no JSON of a {name}") from None
+    return binaries(messages)
+
+
+_JSON_CLASSES = {
+    kind.DESCRIPTOR.full_name: kind
+    for kind in (struct_pb2.Struct, struct_pb2.Value, struct_pb2.ListValue)
+}

@@ -1,0 +1,1 @@
+"""Messages as tables: runs of them, their columns, and record batches."""

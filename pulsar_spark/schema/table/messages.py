@@ -1,0 +1,163 @@
+"""The messages of a record batch as columns, from wherever they come.
+
+Most come as blocks, whose columns were made while they were read (`BlockMessages`). The others
+are entries that were taken with care, one by one (`EntryMessages`); both give the same columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, groupby
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from pulsar_spark.protocol.blocks import BinaryColumn, Columns, FixedColumn
+from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.schema.arrow.arrays import repeated
+from pulsar_spark.schema.table import names
+from pulsar_spark.schema.table.columns import BUILDERS, keys, values
+from pulsar_spark.schema.table.runs import Runs
+
+
+class Messages(Protocol):
+    """Messages of one topic partition, in order."""
+
+    topic: str
+    count: int
+
+    @property
+    def versions(self) -> Sequence[tuple[int, bytes]]:
+        """The first message of each run with one schema version, and that version."""
+
+    def values(self) -> pa.Array:
+        """Return the payloads as a binary array; null values are null."""
+
+    def keys(self) -> pa.Array:
+        """Return the keys as a binary array, null where a message has none."""
+
+    def column(self, name: str) -> pa.Array:
+        """Return the column of a name of `table/names` other than the value."""
+
+    def locate(self, row: int) -> MessageIdAdv:
+        """Return the id of a message."""
+
+
+class EntryMessages:
+    """Messages of entries."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self.topic = runs.topic
+        self.count = runs.count
+
+    @property
+    def versions(self) -> Sequence[tuple[int, bytes]]:
+        """As in Messages."""
+        runs = self._runs.runs
+        starts = accumulate((len(run.rows) for run in runs), initial=0)
+        pairs = zip(starts, (run.entry.metadata.schema_version for run in runs), strict=False)
+        return [next(group) for _, group in groupby(pairs, lambda pair: pair[1])]
+
+    def values(self) -> pa.Array:
+        """As in Messages."""
+        return values(self._runs)
+
+    def keys(self) -> pa.Array:
+        """As in Messages."""
+        return keys(self._runs)
+
+    def column(self, name: str) -> pa.Array:
+        """As in Messages."""
+        return BUILDERS[name](self._runs)
+
+    def locate(self, row: int) -> MessageIdAdv:
+        """As in Messages."""
+        return self._runs.locate(row)
+
+
+class BlockMessages:
+    """Messages of blocks."""
+
+    def __init__(self, columns: Columns, topic: str, partition: int) -> None:
+        self._columns = columns
+        self._partition = partition
+        self.topic = topic
+        self.count = columns.rows
+
+    @property
+    def versions(self) -> Sequence[tuple[int, bytes]]:
+        """As in Messages."""
+        return self._columns.versions
+
+    def values(self) -> pa.Array:
+        """As in Messages."""
+        return self._array("value", pa.binary())
+
+    def keys(self) -> pa.Array:
+        """As in Messages."""
+        return self._array("key", pa.binary())
+
+    def column(self, name: str) -> pa.Array:
+        """As in Messages."""
+        if name == names.TOPIC:
+            return repeated(self.topic, pa.string(), self.count)
+        if name == names.PARTITION:
+            return repeated(self._partition, pa.int32(), self.count)
+        return self._array(*BLOCK_COLUMNS[name])
+
+    def locate(self, row: int) -> MessageIdAdv:
+        """As in Messages."""
+        ledger_id, entry_id, index, size = self._columns.locate(row)
+        return MessageIdAdv(ledger_id, entry_id, self._partition, index, size)
+
+    def _array(self, column: str, kind: pa.DataType) -> pa.Array:
+        found: Any = getattr(self._columns, column)
+        if pa.types.is_map(kind):
+            offsets, map_keys, items = found
+            return pa.MapArray.from_arrays(
+                _fixed((None, offsets, 0), pa.int32(), self.count + 1),
+                _variable(map_keys, pa.string()),
+                _variable(items, pa.string()),
+            )
+        if pa.types.is_binary(kind) or pa.types.is_string(kind):
+            return _variable(found, kind)
+        return _fixed(found, kind, self.count)
+
+
+def _variable(column: BinaryColumn, kind: pa.DataType) -> pa.Array:
+    validity, offsets, data, nulls = column
+    buffers = [_validity(validity), pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, buffers[1].size // 4 - 1, buffers, nulls)
+
+
+def _fixed(column: FixedColumn, kind: pa.DataType, count: int) -> pa.Array:
+    validity, data, nulls = column
+    return pa.Array.from_buffers(kind, count, [_validity(validity), pa.py_buffer(data)], nulls)
+
+
+def _validity(bits: Any) -> pa.Buffer | None:
+    return None if bits is None else pa.py_buffer(bits)
+
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+BLOCK_COLUMNS: dict[str, tuple[str, pa.DataType]] = {
+    names.KEY: ("key", pa.binary()),
+    names.MESSAGE_ID: ("message_id", pa.binary()),
+    names.PUBLISH_TIME: ("publish_time", _TIME),
+    names.EVENT_TIME: ("event_time", _TIME),
+    names.PROPERTIES: ("properties", pa.map_(pa.string(), pa.string())),
+    names.LEDGER_ID: ("ledger_id", pa.int64()),
+    names.ENTRY_ID: ("entry_id", pa.int64()),
+    names.BATCH_INDEX: ("batch_index", pa.int32()),
+    names.PRODUCER_NAME: ("producer_name", pa.string()),
+    names.SEQUENCE_ID: ("sequence_id", pa.int64()),
+    names.ORDERING_KEY: ("ordering_key", pa.binary()),
+    names.SCHEMA_VERSION: ("schema_version", pa.binary()),
+    names.REDELIVERY_COUNT: ("redelivery_count", pa.int32()),
+    names.SIZE: ("size", pa.int32()),
+    names.INDEX: ("index", pa.int64()),
+    names.REPLICATED_FROM: ("replicated_from", pa.string()),
+}
+"""The column of a block, and its type, by the column's name; the others are alike for all rows."""

@@ -1,0 +1,296 @@
+"""Entries → Arrow record batches of bounded size, with only the columns that are asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pulsar_spark.errors import CorruptMessage
+from pulsar_spark.protocol import blocks
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema.arrow.arrays import binaries, booleans, strings
+from pulsar_spark.schema.codec import Undecodable
+from pulsar_spark.schema.codecs import shape
+from pulsar_spark.schema.registry import version_number
+from pulsar_spark.schema.table.columns import NEED_METADATA
+from pulsar_spark.schema.table.messages import (
+    BLOCK_COLUMNS,
+    BlockMessages,
+    EntryMessages,
+    Messages,
+)
+from pulsar_spark.schema.table.names import KEY, VALUE
+from pulsar_spark.schema.table.runs import RowFilter, Run, Runs, split_entry
+from pulsar_spark.schema.table.value_decoder import DecodedValues, ValueDecoder, Writers
+
+if TYPE_CHECKING:
+    from pulsar_spark.engine.entries import ReceivedEntry
+
+logger = logging.getLogger(__name__)
+
+MAX_ROWS = 10_000
+MAX_BYTES = 4 * 1024 * 1024
+
+FAILFAST = "FAILFAST"
+PERMISSIVE = "PERMISSIVE"
+DROPMALFORMED = "DROPMALFORMED"
+
+CORRUPT = "corrupt record"
+"""Stands for the column that takes the bytes of values that do not decode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """What a record batch has: `columns` are the names behind the fields of the Arrow schema.
+
+    `columns` holds names of `table/names`, of the value's fields, or CORRUPT. `schema` is what
+    values are decoded to, None for bytes as they are; `mode` says what becomes of those that do
+    not decode. Plain data.
+    """
+
+    columns: tuple[str, ...]
+    schema: SchemaInfo | None = None
+    mode: str = FAILFAST
+    filter: RowFilter = field(default_factory=RowFilter)
+
+
+class RecordBatchBuilder:
+    """Builds the record batches of one topic partition.
+
+    A batch has at most `max_rows` rows and about `max_bytes` bytes, unless a single message is
+    larger. `writers` gives the schemas that values were written with; without it they all were
+    with the projection's. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        projection: Projection,
+        topic: str,
+        partition: int,
+        writers: Writers | None = None,
+        *,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._schema = schema
+        self._columns = projection.columns
+        self._schema_info = projection.schema
+        self._mode = projection.mode
+        self._filter = projection.filter
+        self._wanted_entries = projection.filter.entries()
+        self._filters_rows = (
+            projection.filter.needs_keys or projection.filter.message_ids is not None
+        )
+        self._decoder = _value_decoder(projection, writers)
+        self._decoded_names = frozenset(() if self._decoder is None else self._decoder.names)
+        self._with_metadata = (
+            not NEED_METADATA.isdisjoint(projection.columns) or projection.filter.needs_keys
+        )
+        self._needs_values = not {VALUE, CORRUPT}.isdisjoint(projection.columns)
+        self._topic = topic
+        self._partition = partition
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        # What goes into the next batch: messages of before, and runs behind them.
+        self._pieces: list[Messages] = []
+        self._runs: list[Run] = []
+        self._rows = 0
+        self._bytes = 0
+        self.dropped = 0
+        """Rows left out so far because their values do not decode."""
+
+    @property
+    def pending_rows(self) -> int:
+        """Rows that are not in a batch yet."""
+        return self._rows
+
+    def block_options(
+        self, end: tuple[int, int, int] | None, max_payload: int
+    ) -> blocks.BlockOptions | None:
+        """Return what a decoder of blocks has to give, whose columns `add_columns` takes.
+
+        None where entries have to be looked into one by one. `end` is where the range ends,
+        `max_payload` the bytes that a payload may be decompressed to.
+        """
+        if self._filters_rows:
+            return None
+        wanted = {
+            BLOCK_COLUMNS[name][0]
+            for name in self._columns
+            if name in BLOCK_COLUMNS and name not in self._decoded_names
+        }
+        if self._decoder is not None or self._needs_values:
+            wanted.add("value")
+        if KEY in self._decoded_names:
+            wanted.add("key")
+        return blocks.BlockOptions(
+            self._topic,
+            self._partition,
+            frozenset(wanted),
+            end,
+            self._max_rows,
+            self._max_bytes,
+            max_payload,
+            self._filter.published_from,
+            self._filter.published_before,
+        )
+
+    def add_columns(self, columns: blocks.Columns) -> Iterator[pa.RecordBatch]:
+        """Take messages of blocks; otherwise as `add`."""
+        if self._rows and (
+            self._rows + columns.rows > self._max_rows
+            or self._bytes + columns.nbytes > self._max_bytes
+        ):
+            yield from self.flush()
+        self._close_runs()
+        self._pieces.append(BlockMessages(columns, self._topic, self._partition))
+        self._rows += columns.rows
+        self._bytes += columns.nbytes
+        if self._rows >= self._max_rows or self._bytes >= self._max_bytes:
+            yield from self.flush()
+
+    def add(self, entry: ReceivedEntry) -> Iterator[pa.RecordBatch]:
+        """Take the entry's messages, and yield the batches that are full by that.
+
+        The iterator must be exhausted. Raises CorruptMessage (CorruptBatch, …) for an entry
+        or a value that does not decode.
+        """
+        if not self._filter.takes_entry(entry.metadata.publish_time) or (
+            self._wanted_entries is not None
+            and (entry.ledger_id, entry.entry_id) not in self._wanted_entries
+        ):
+            return
+        for run, size in split_entry(
+            entry,
+            with_metadata=self._with_metadata,
+            max_rows=self._max_rows,
+            max_bytes=self._max_bytes,
+        ):
+            if self._filters_rows:
+                run = self._filter.select(run, self._partition)
+                if not run.rows:
+                    continue
+            if self._rows + len(run.rows) > self._max_rows or (
+                self._rows and self._bytes + size > self._max_bytes
+            ):
+                yield from self.flush()
+            self._runs.append(run)
+            self._rows += len(run.rows)
+            self._bytes += size
+        if self._rows >= self._max_rows or self._bytes >= self._max_bytes:
+            yield from self.flush()
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Yield a batch of what is pending, if anything is."""
+        if not self._rows:
+            return
+        self._close_runs()
+        batches = [self._build(piece) for piece in self._pieces]
+        self._pieces, self._rows, self._bytes = [], 0, 0
+        batch = batches[0] if len(batches) == 1 else _joined(batches)
+        if batch.num_rows:
+            yield batch
+
+    def _close_runs(self) -> None:
+        if self._runs:
+            runs = Runs(self._topic, self._partition, self._runs)
+            self._pieces.append(EntryMessages(runs))
+            self._runs = []
+
+    def _build(self, messages: Messages) -> pa.RecordBatch:
+        found = self._decode(messages)
+        if found.bad and self._mode == FAILFAST:
+            raise self._undecodable(messages, found)
+        arrays = [
+            self._column(name, kind, messages, found)
+            for name, kind in zip(self._columns, self._schema.types, strict=True)
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        if found.bad and self._mode == DROPMALFORMED:
+            batch = self._without(batch, found.bad)
+        return batch
+
+    def _decode(self, messages: Messages) -> DecodedValues:
+        if self._decoder is not None:
+            return self._decoder.decode(messages)
+        if not self._needs_values:
+            return _NOTHING
+        raw = messages.values()
+        return DecodedValues(raw, {VALUE: raw})
+
+    def _column(
+        self, name: str, target: pa.DataType, messages: Messages, found: DecodedValues
+    ) -> pa.Array:
+        column: Any = found.columns.get(name)
+        if column is None:
+            corrupt = name == CORRUPT
+            column = _corrupt_records(found, target) if corrupt else messages.column(name)
+        # Spark's types differ in names of nested fields, and by its settings in offset width.
+        return column if column.type == target else column.cast(target)
+
+    def _without(self, batch: pa.RecordBatch, bad: Sequence[Undecodable]) -> pa.RecordBatch:
+        dropped = {found.row for found in bad}
+        # One line tells what is wrong, however many there are; how many is told at the end.
+        if not self.dropped:
+            logger.warning(
+                "%s: %d values do not decode; their rows are dropped. The first of them: %s%s",
+                self._topic,
+                len(dropped),
+                _field(bad[0]),
+                bad[0].reason,
+            )
+        self.dropped += len(dropped)
+        return batch.filter(booleans([row not in dropped for row in range(batch.num_rows)]))
+
+    def _undecodable(self, messages: Messages, found: DecodedValues) -> CorruptMessage:
+        assert self._schema_info is not None
+        first, version = found.bad[0], found.bad_version
+        written = f" of schema version {version_number(version)}" if version else ""
+        return CorruptMessage(
+            f"a value{written} does not decode as {self._schema_info.type_name}: "
+            f"{_field(first)}{first.reason}",
+            "Read with valueFormat=raw, or set mode to PERMISSIVE or DROPMALFORMED.",
+            topic=self._topic,
+            message_id=messages.locate(first.row),
+        )
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    columns = zip(*(batch.columns for batch in batches), strict=True)
+    arrays = [pa.concat_arrays(column) for column in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=batches[0].schema)
+
+
+_NOTHING = DecodedValues(binaries([]), {})
+
+
+def _value_decoder(projection: Projection, writers: Writers | None) -> ValueDecoder | None:
+    """Return the decoder of the columns that are asked for, None if nothing is to be decoded."""
+    schema = projection.schema
+    if schema is None:
+        return None
+    found = shape(schema)
+    typed = set(found.fields.names) | ({KEY} if found.key is not None else set())
+    names = [name for name in projection.columns if name in typed]
+    if not names and (projection.mode == DROPMALFORMED or CORRUPT in projection.columns):
+        # Whether it decodes matters although nothing of it is asked for.
+        names = found.fields.names
+    return ValueDecoder(schema, names, writers or (lambda version: schema)) if names else None
+
+
+def _field(found: Undecodable) -> str:
+    return f"field {found.field}: " if found.field else ""
+
+
+def _corrupt_records(found: DecodedValues, kind: pa.DataType) -> pa.Array:
+    records: list[Any] = [None] * len(found.raw)
+    as_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    for bad in found.bad:
+        value = found.raw[bad.row].as_py()
+        records[bad.row] = value.decode("utf-8", "replace") if as_text else value
+    return strings(records) if as_text else binaries(records)

@@ -1,0 +1,102 @@
+"""Definitions for new topics: what columns become, and that brokers' rules are met."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.schema.avro import codec as avro_codec
+from pulsar_spark.schema.avro.derivation import record_definition
+from tests.schema.avro.random_values import decoded
+
+POINT = pa.struct([pa.field("x", pa.int32(), False), pa.field("y", pa.int32())])
+COLUMNS = pa.schema(
+    [
+        pa.field("id", pa.int64(), False),
+        ("name", pa.string()),
+        ("point", POINT),
+        ("points", pa.list_(pa.field("element", POINT, False))),
+        ("tags", pa.map_(pa.string(), pa.string())),
+        ("price", pa.decimal128(10, 2)),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("local", pa.timestamp("us")),
+        ("time", pa.time64("ns")),
+        ("nothing", pa.null()),
+    ]
+)
+
+
+def define(columns: pa.Schema, name: str = "Order", namespace: str = "org.example") -> Any:
+    return json.loads(record_definition(columns, name, namespace))
+
+
+def test_columns_become_fields_that_are_null_by_default() -> None:
+    found = define(COLUMNS)
+    assert (found["name"], found["namespace"]) == ("Order", "org.example")
+    fields = {field["name"]: field for field in found["fields"]}
+    assert fields["id"] == {"name": "id", "type": "long"}
+    assert fields["name"] == {"name": "name", "type": ["null", "string"], "default": None}
+    assert fields["tags"]["type"] == ["null", {"type": "map", "values": ["null", "string"]}]
+    assert fields["at"]["type"][1]["logicalType"] == "timestamp-micros"
+    assert fields["nothing"] == {"name": "nothing", "type": "null", "default": None}
+
+
+def test_nested_records_have_names_of_their_own() -> None:
+    found = define(COLUMNS)
+    fields = {field["name"]: field["type"] for field in found["fields"]}
+    assert fields["point"][1]["name"] == "Order_point"
+    assert fields["points"][1]["items"]["name"] == "Order_points"
+    columns = pa.schema([("a_b", POINT), ("a", pa.struct([("b", POINT)]))])
+    assert fastavro.parse_schema(define(columns))
+
+
+def test_fastavro_takes_the_definition_and_the_values() -> None:
+    info = avro_codec.definition(COLUMNS, "Order", "org.example")
+    assert info.type == pb.Schema.Avro
+    fastavro.parse_schema(json.loads(info.schema_data))
+    row: dict[str, Any] = {
+        "id": 5, "name": "x", "point": {"x": 1, "y": None}, "points": [{"x": 1, "y": 2}],
+        "tags": [("a", "b")], "price": None, "day": None, "at": None, "local": None,
+        "time": None, "nothing": None,
+    }  # fmt: skip
+    empty = dict.fromkeys(row) | {"id": 6}
+    batch = pa.RecordBatch.from_pylist([row, empty], schema=COLUMNS)
+    data = avro_codec.encoder(info, COLUMNS).encode(batch).to_pylist()
+    assert decoded(json.loads(info.schema_data), data) == [row, empty]
+
+
+def test_the_columns_that_are_read_back_are_those_that_were_written() -> None:
+    columns = pa.schema([field for field in COLUMNS if field.name != "time"])
+    back = avro_codec.arrow_schema(avro_codec.definition(columns, "Order"))
+    assert back.types == columns.types
+
+
+def test_without_a_namespace_there_is_none() -> None:
+    assert "namespace" not in define(COLUMNS, namespace="")
+
+
+@pytest.mark.parametrize(
+    "columns,what",
+    [
+        (pa.schema([("a b", pa.int32())]), "the column 'a b' has a name"),
+        (pa.schema([("a", pa.struct([("1", pa.int32())]))]), "the column 'a.1' has a name"),
+        (pa.schema([("a", pa.duration("us"))]), r"'a' is duration\[us\], which Avro has no type"),
+        (pa.schema([("a", pa.map_(pa.int32(), pa.int32()))]), "which Avro has no type for"),
+        (pa.schema([("a", pa.int32()), ("a", pa.int32())]), "two columns 'a'"),
+    ],
+)
+def test_what_avro_does_not_have_is_refused(columns: pa.Schema, what: str) -> None:
+    with pytest.raises(SchemaMismatch, match=what):
+        define(columns)
+
+
+def test_names_that_are_none_are_refused() -> None:
+    with pytest.raises(SchemaMismatch, match="'a-b' is no name of a record; 'c d' is no namespace"):
+        define(COLUMNS, "a-b", "c d")

@@ -1,0 +1,239 @@
+"""Each value decodes as the `json` module says, whatever those around it are."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pulsar_spark.schema.codec import Decoded
+from pulsar_spark.schema.json import codec as json_codec
+from pulsar_spark.schema.json import reading as json_decoder
+from tests.schema.json.cases import (
+    BREAKERS,
+    Bad,
+    broken,
+    expected,
+    info,
+    logical,
+    nullable,
+    plain,
+    random_record,
+    random_text,
+    record,
+    same,
+)
+
+DEEP = b"[" * 2000
+
+
+def decode(definition: Any, values: Sequence[bytes | None], *names: str) -> Decoded:
+    schema = info(definition)
+    columns = json_codec.arrow_schema(schema)
+    wanted = names or columns.names
+    found = json_codec.decoder(schema, schema, wanted).decode(pa.array(values, pa.binary()))
+    for name, column in zip(wanted, found.columns, strict=True):
+        column.validate(full=True)
+        assert column.type == columns.field(name).type
+        assert len(column) == len(values)
+    rows = [item.row for item in found.bad]
+    assert rows == sorted(set(rows))
+    return found
+
+
+def check(definition: dict[str, Any], values: Sequence[bytes | None], *names: str) -> int:
+    """Compare with the json module; return how many values are bad."""
+    found = decode(definition, values, *names)
+    wanted = list(names) or [field["name"] for field in definition["fields"]]
+    fields = [field for field in definition["fields"] if field["name"] in wanted]
+    columns = [plain(column) for column in found.columns]
+    bad = {item.row for item in found.bad}
+    for row, value in enumerate(values):
+        got = {name: column[row] for name, column in zip(wanted, columns, strict=True)}
+        try:
+            correct = expected({**definition, "fields": fields}, value)
+            assert row not in bad, value
+        except Bad:
+            # Python's module does not read what is nested deeply, even where it is skipped.
+            assert row in bad or (value is not None and DEEP in value), value
+            if row not in bad:
+                continue
+            correct = None
+        if correct is None:
+            correct = dict.fromkeys(wanted)
+        assert same(got, correct), value
+    return len(bad)
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_random_records_in_which_some_are_broken(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+    if seed % 4 == 0:
+        # Fields are soon taken from each row by itself.
+        monkeypatch.setattr(json_decoder, "_MANY_ROWS", 8)
+        monkeypatch.setattr(json_decoder, "_FEW_ROWS", 2)
+    definition = random_record(rng)
+    count, share = rng.choice([(40, 0.3), (150, 0.02), (200, 0.0)])
+    values: list[bytes | None] = []
+    for _ in range(count):
+        text = random_text(rng, definition)
+        values.append(broken(rng, text) if rng.random() < share else text.encode())
+        if rng.random() < 0.02:
+            values.append(None)
+    check(definition, values)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_only_the_fields_asked_for_are_decoded_and_looked_at(seed: int) -> None:
+    rng = random.Random(seed)
+    definition = random_record(rng)
+    names = [field["name"] for field in definition["fields"]]
+    rng.shuffle(names)
+    values = [random_text(rng, definition).encode() for _ in range(30)]
+    check(definition, values, *names[: rng.randint(1, len(names))])
+
+
+TEXTS = record([("f0", nullable("string")), ("f1", nullable("long"))])
+MAPS = record([("f0", nullable({"type": "map", "values": nullable("long")})), ("f1", "long")])
+NUMBERS = record([("f0", nullable("double")), ("f1", nullable("long"))])
+NESTED = record([("f0", nullable(record([("f0", nullable("int"))], "A"))), ("f1", "long")])
+
+
+@pytest.mark.fault(44)
+@pytest.mark.parametrize("definition", [TEXTS, MAPS, NUMBERS, NESTED])
+@pytest.mark.parametrize("breaker", BREAKERS)
+def test_a_broken_value_takes_no_other_with_it(definition: dict[str, Any], breaker: str) -> None:
+    good = [b'{"f1":%d}' % i for i in range(40)]
+    # Alone, among others, at both ends, and beside one of its kind, so that rows would shift.
+    check(definition, [breaker.encode()])
+    check(definition, [*good[:20], breaker.encode(), *good[20:]])
+    check(definition, [breaker.encode(), *good, breaker.encode()])
+    for other in ("{}{}", "{}\n{}", "", " ", "{}null{}"):
+        check(definition, [*good[:3], breaker.encode(), other.encode(), *good[3:]])
+
+
+@pytest.mark.fault(44)
+def test_no_pair_of_tricks_shifts_rows() -> None:
+    good = [b'{"f1":%d}' % i for i in range(3)]
+    pairs = [(a, b) for a in BREAKERS for b in BREAKERS if len(a) + len(b) < 30]
+    for first, second in pairs:
+        check(TEXTS, [good[0], first.encode(), good[1], second.encode(), good[2]])
+
+
+@pytest.mark.fault(44)
+def test_values_nested_deeply_are_bad_unless_they_are_skipped() -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    values = [b'{"f1":1}', b'{"f0":' + deep + b"}", b'{"x":' + deep + b',"f1":2}', b'{"f1":3}']
+    found = decode(TEXTS, values)
+    assert found.columns[1].to_pylist() == [1, None, 2, 3]
+    assert [(item.row, item.reason) for item in found.bad] == [(1, "it is nested too deeply")]
+
+
+def test_of_a_name_that_is_there_twice_the_last_counts() -> None:
+    values = [b'{"f1":1,"f1":2}', b'{"f1":3,"f1":null}', b'{"f0":{"a":1,"a":2},"f0":{"b":1}}']
+    assert check(MAPS, values) == 0
+    assert check(MAPS, [b'{"f0":{"a":1,"a":null}}', b'{"F1":1,"f1":2}']) == 0
+
+
+def test_what_is_missing_or_null_or_more_than_asked_for() -> None:
+    values = [b"{}", b'{"f1":null}', b'{"f0":null,"z":[{"f1":5}],"f1":7}', b"null", None]
+    found = decode(MAPS, values)
+    assert found.columns[1].to_pylist() == [None, None, 7, None, None]
+    assert not found.bad
+
+
+def test_line_ends_in_values_are_white_space() -> None:
+    values = [b'{\n"f1"\n:\n%d\n}' % i if i % 2 else b'\r\n {"f1":\t%d}\n\n' % i for i in range(50)]
+    assert decode(TEXTS, values).columns[1].to_pylist() == list(range(50))
+
+
+def test_texts_that_look_like_json_are_only_texts() -> None:
+    texts = ['}{"f1":1}', "}null", '"}\n{"', "\\", '\\"}{', "Infinity -NaN Inf", '{"a":[{}]}x']
+    values = [json.dumps({"f0": text, "f1": i}).encode() for i, text in enumerate(texts * 20)]
+    assert decode(TEXTS, values).columns[0].to_pylist() == texts * 20
+
+
+def test_a_reason_names_the_field_and_what_is_wrong_but_not_the_value() -> None:
+    place = record([("xs", {"type": "array", "items": "int"})], "P")
+    definition = record([("a", {"type": "map", "values": place}), ("b", "boolean")])
+    values = [b'{"a":{"k":{"xs":[1,"secret"]}}}', b'{"b":1}', b'{"b":true', b'{"b":"\xff"}', b"[]"]
+    bad = decode(definition, values).bad
+    assert [(item.field, item.reason) for item in bad[:2]] == [
+        ("a{'k'}.xs[1]", "it is a string where the schema has an integer"),
+        ("b", "it is a number where the schema has a boolean"),
+    ]
+    assert "not JSON" in bad[2].reason
+    assert bad[3].reason == "byte 6 is not UTF-8"
+    assert bad[4].reason == "it is JSON, but not an object"
+
+
+@pytest.mark.fault(94)
+def test_times_beyond_64_bits_are_bad_and_others_exact() -> None:
+    definition = record([("at", logical("long", "timestamp-millis"))])
+    times = [0, -1, 253_402_300_800_000, 2**63 // 1000, -(2**63) // 1000 - 1, 2**63 - 1, 2**64]
+    found = decode(definition, [b'{"at":%d}' % time for time in times])
+    assert plain(found.columns[0]) == [
+        time * 1000 if -(2**63) <= time * 1000 < 2**63 else None for time in times
+    ]
+    assert [item.row for item in found.bad] == [4, 5, 6]
+
+
+def test_large_batches_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_decoder, "_MOST_BYTES", 100)
+    monkeypatch.setattr(json_decoder, "_LARGEST_VALUE", 300)
+    values: list[bytes | None] = [b'{"f1":%d}' % i for i in range(100)]
+    values[7], values[50] = b'{"f0":"%s"}' % (b"x" * 150), b'{"f0":"%s"}' % (b"x" * 400)
+    found = decode(TEXTS, values)
+    assert found.columns[0].to_pylist()[7] == "x" * 150
+    assert found.columns[1].to_pylist()[51:] == list(range(51, 100))
+    assert [(item.row, "limit" in item.reason) for item in found.bad] == [(50, True)]
+
+
+def test_fields_that_are_unusual_in_most_rows_are_taken_by_themselves() -> None:
+    schema = info(NUMBERS)
+    decoder = json_codec.decoder(schema, schema, ["f0", "f1"])
+    values = [b'{"f0":1.5,"f1":%d.0}' % i for i in range(3000)]
+    values[7], values[2500] = b"{", b'{"f1":"x"}'
+    for _ in range(2):
+        found = decoder.decode(pa.array(values, pa.binary()))
+        assert [item.row for item in found.bad] == [7, 2500]
+        numbers = found.columns[1].to_pylist()
+        assert numbers == [None if i in (7, 2500) else i for i in range(3000)]
+    usual = decoder.decode(pa.array([b'{"f0":"NaN","f1":1}', b'{"f1":1.5}'], pa.binary()))
+    assert usual.columns[1].to_pylist() == [1, None]
+    assert [item.field for item in usual.bad] == ["f1"]
+
+
+def test_no_fields_are_still_checked_for_being_json() -> None:
+    schema = info(TEXTS)
+    found = json_codec.decoder(schema, schema, []).decode(pa.array([b"{}", b"{", None]))
+    assert not found.columns
+    assert [item.row for item in found.bad] == [1]
+
+
+def test_nothing_to_decode_is_columns_without_rows() -> None:
+    assert [len(column) for column in decode(MAPS, []).columns] == [0, 0]
+    assert decode(MAPS, [None, None]).columns[0].null_count == 2
+
+
+def test_slices_are_read_from_where_they_begin() -> None:
+    schema = info(TEXTS)
+    raw = pa.array([b'{"f1":%d}' % i if i % 3 else None for i in range(50)], pa.binary())
+    found = json_codec.decoder(schema, schema, ["f1"]).decode(raw.slice(7, 20)).columns[0]
+    assert found.to_pylist() == [i if i % 3 else None for i in range(7, 27)]
+
+
+@pytest.mark.fault(44)
+@pytest.mark.parametrize("value", [b'{"f1":1.0}', b'{"f1":"1"}', b"{", b"\xff", b"{}{}"])
+def test_batches_of_nothing_but_unusual_values_take_bounded_time(value: bytes) -> None:
+    start = time.process_time()
+    decode(MAPS, [value] * 5000)
+    # About a tenth of a second; a hundred times as much if each value were tried again and again.
+    assert time.process_time() - start < 10

@@ -1,0 +1,188 @@
+"""Columns of messages: presence, paths of what is wrong, maps, and odd names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema.protobuf import classes as protobuf_classes
+from pulsar_spark.schema.protobuf import codec
+from pulsar_spark.schema.protobuf.reading import Place, nested, parents
+from pulsar_spark.schema.protobuf.types import Type
+from tests.schema.protobuf.cases import SCALARS, add, add_map, class_of, info_of, new_file
+
+
+def read(info: SchemaInfo, values: list[bytes], *names: str) -> tuple[list[Any], list[Any]]:
+    decoded = codec.decoder(info, info, names).decode(pa.array(values, pa.binary()))
+    for column in decoded.columns:
+        column.validate(full=True)
+    return [column.to_pylist() for column in decoded.columns], list(decoded.bad)
+
+
+@pytest.mark.parametrize("kind", SCALARS)
+def test_a_value_that_is_the_marker_of_absence_is_there(
+    kind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marker is random; here it is what is written, in any type."""
+    zeros: dict[int, Any] = {
+        Type.TYPE_STRING: "zero",
+        Type.TYPE_BYTES: b"zero",
+        Type.TYPE_BOOL: True,
+    }
+    marker = zeros.get(kind, 7)
+    stored = marker.encode() if isinstance(marker, str) else marker
+    monkeypatch.setattr(protobuf_classes, "_random", lambda _: None if stored is True else stored)
+    file = new_file(syntax="proto2")
+    add(file.message_type.add(name="M"), "a", 1, kind)
+    values = [class_of(file)(a=marker).SerializeToString(), b""]
+    columns, bad = read(info_of(file), values, "a")
+    assert columns == [[marker, None]]
+    assert not bad
+
+
+def test_absent_is_null_where_it_can_be_told_and_the_default_elsewhere() -> None:
+    file = new_file(syntax="proto2")
+    message = file.message_type.add(name="M")
+    add(message, "a", 1, Type.TYPE_INT32, default_value="42")
+    add(message, "b", 2, Type.TYPE_STRING, label=Type.LABEL_REQUIRED)
+    add(message, "c", 3, Type.TYPE_INT32, label=Type.LABEL_REPEATED)
+    assert read(info_of(file), [b""], "a", "b", "c")[0] == [[None], [None], [[]]]
+    file = new_file()
+    add(file.message_type.add(name="M"), "a", 1, Type.TYPE_STRING)
+    assert read(info_of(file), [b""], "a")[0] == [[""]]
+
+
+def test_text_that_is_not_utf_8_is_told_of_with_its_path() -> None:
+    file = new_file(syntax="proto2")
+    inner = file.message_type.add(name="N")
+    add(inner, "text", 1, Type.TYPE_STRING)
+    add(inner, "data", 2, Type.TYPE_BYTES)
+    message = file.message_type.add(name="M")
+    add(message, "n", 1, Type.TYPE_MESSAGE, type_name=".t.N")
+    add(message, "ns", 2, Type.TYPE_MESSAGE, type_name=".t.N", label=Type.LABEL_REPEATED)
+    add_map(message, "t.M", "m", 3, Type.TYPE_STRING, Type.TYPE_MESSAGE, ".t.N")
+    add(message, "texts", 4, Type.TYPE_STRING, label=Type.LABEL_REPEATED)
+    bad, ok = b"\x0a\x01\xff", b"\x0a\x02ok"
+
+    def field(number: int, data: bytes) -> bytes:
+        return bytes([number << 3 | 2, len(data)]) + data
+
+    values = [
+        field(1, ok) + field(2, ok),
+        b"",
+        field(1, bad),
+        field(2, ok) + field(2, bad) + field(2, ok),
+        field(3, b"\x0a\x01a" + field(2, ok)) + field(3, b"\x0a\x01b" + field(2, bad)),
+        field(3, b"\x0a\x01\xff"),
+        field(4, b"ok") + field(4, b"\xff"),
+        field(1, b"\x12\x01\xff"),
+        field(1, bad) + field(4, b"\xff"),
+    ]
+    columns, found = read(info_of(file), values, "n", "ns", "m", "texts")
+    assert [(each.row, each.field) for each in found] == [
+        (2, "n.text"),
+        (3, "ns.text"),
+        (4, "m.value.text"),
+        (5, "m.key"),
+        (6, "texts"),
+        (8, "n.text"),
+    ]
+    for column in columns:
+        assert [
+            row for row, value in enumerate(column) if row in (2, 3, 4, 5, 6, 8) and value
+        ] == []
+    assert columns[0][0] == {"text": "ok", "data": None}
+    assert columns[0][7] == {"text": None, "data": b"\xff"}
+
+
+def test_of_entries_with_the_same_key_the_last_counts() -> None:
+    file = new_file()
+    message = file.message_type.add(name="M")
+    add_map(message, "t.M", "m", 1, Type.TYPE_INT32, Type.TYPE_STRING)
+
+    def entry(key: int, value: bytes) -> bytes:
+        body = bytes([8, key, 18, len(value)]) + value
+        return bytes([10, len(body)]) + body
+
+    values = [
+        entry(1, b"a") + entry(2, b"b") + entry(1, b"c"),
+        entry(1, b"x"),
+        b"\x0a\x00",
+        entry(0, b"a") + b"\x0a\x00",
+    ]
+    (found,), bad = read(info_of(file), values, "m")
+    assert [dict(value) for value in found] == [{1: "c", 2: "b"}, {1: "x"}, {0: ""}, {0: ""}]
+    assert [len(value) for value in found] == [2, 1, 1, 1]
+    assert not bad
+
+
+def test_numbers_of_enums_without_a_name_are_text() -> None:
+    for syntax in ("proto2", "proto3"):
+        file = new_file(syntax=syntax)
+        enum = file.enum_type.add(name="E")
+        enum.value.add(name="ZERO", number=0)
+        message = file.message_type.add(name="M")
+        add(message, "a", 1, Type.TYPE_ENUM, type_name=".t.E")
+        add(message, "b", 2, Type.TYPE_ENUM, type_name=".t.E", label=Type.LABEL_REPEATED)
+        value = b"\x08\x05" + b"\x10\x00\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+        columns, _ = read(info_of(file), [value], "a", "b")
+        assert columns == [["5"], [["ZERO", "-1"]]]
+
+
+def test_groups_are_structs() -> None:
+    file = new_file(syntax="proto2")
+    group = file.message_type.add(name="G")
+    add(group, "a", 1, Type.TYPE_INT32)
+    message = file.message_type.add(name="M")
+    add(message, "g", 1, Type.TYPE_GROUP, type_name=".t.G")
+    add(message, "gs", 2, Type.TYPE_GROUP, type_name=".t.G", label=Type.LABEL_REPEATED)
+    value = b"\x0b\x08\x05\x0c" + b"\x13\x08\x01\x14\x13\x14"
+    columns, _ = read(info_of(file), [value, b""], "g", "gs")
+    assert columns == [[{"a": 5}, None], [[{"a": 1}, {"a": None}], []]]
+
+
+def test_names_that_methods_have_are_names_of_fields() -> None:
+    names = ["SerializeToString", "DESCRIPTOR", "HasField", "class", "__class__", "f1", "żółć"]
+    file = new_file()
+    message = file.message_type.add(name="M")
+    plain = new_file("p")
+    other = plain.message_type.add(name="M")
+    for number, name in enumerate(names, 1):
+        add(message, name, number, Type.TYPE_INT32)
+        add(other, f"g{number}", number, Type.TYPE_INT32)
+    value = class_of(plain)(**{f"g{number}": number for number in range(1, 8)})
+    info = info_of(file)
+    columns, bad = read(info, [value.SerializeToString()], *names)
+    assert columns == [[number] for number in range(1, 8)]
+    assert not bad
+    schema = codec.arrow_schema(info)
+    batch = pa.RecordBatch.from_arrays([pa.array(c, pa.int32()) for c in columns], schema=schema)
+    assert codec.encoder(info, schema).encode(batch).to_pylist() == [value.SerializeToString()]
+
+
+def test_messages_without_fields_are_true_where_they_are_there() -> None:
+    file = new_file()
+    file.message_type.add(name="Empty")
+    message = file.message_type.add(name="M")
+    add(message, "a", 1, Type.TYPE_MESSAGE, type_name=".t.Empty")
+    add(message, "b", 2, Type.TYPE_MESSAGE, type_name=".t.Empty", label=Type.LABEL_REPEATED)
+    columns, _ = read(info_of(file), [b"\x0a\x00", b"\x12\x00\x12\x00"], "a", "b")
+    assert columns == [[True, None], [[], [True, True]]]
+
+
+def test_lists_are_put_together_by_lengths() -> None:
+    assert parents([2, 0, 1]) == [0, 0, 2]
+    kind = pa.list_(pa.field("element", pa.int64()))
+    assert nested(kind, [2, 0, 1], pa.array([1, 2, 3])).to_pylist() == [[1, 2], [], [3]]
+
+
+def test_the_first_fault_of_a_row_counts() -> None:
+    place = Place({}, lambda index: 10 + index)
+    within = place.within(lambda: [0, 0, 2])
+    within.report(1, "a", "first")
+    within.report(0, "b", "second")
+    within.report(2, "c", "third")
+    assert place.faults == {10: ("a", "first"), 12: ("c", "third")}

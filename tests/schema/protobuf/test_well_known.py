@@ -1,0 +1,168 @@
+"""Times that are none, JSON that is none, and what is cut off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
+
+from pulsar_spark.errors import InvalidRow
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema.protobuf import codec
+from pulsar_spark.schema.protobuf.types import Type
+from pulsar_spark.schema.protobuf.well_known import (
+    FIRST_SECOND,
+    LAST_DURATION,
+    LAST_SECOND,
+    durations,
+    split_duration,
+    split_timestamp,
+    timestamps,
+)
+from tests.schema.protobuf.cases import add, info_of, new_file
+
+STAMP, SPAN = pa.timestamp("us", tz="UTC"), pa.duration("us")
+
+
+def info(name: str) -> SchemaInfo:
+    file = new_file()
+    message = file.message_type.add(name="M")
+    add(message, "a", 1, Type.TYPE_MESSAGE, type_name=f".google.protobuf.{name}")
+    return info_of(file)
+
+
+def framed(value: Any) -> bytes:
+    data: bytes = value.SerializeToString()
+    assert len(data) < 128
+    return bytes([10, len(data)]) + data
+
+
+def micros(array: pa.Array) -> list[int | None]:
+    found: list[int | None] = array.view(pa.int64()).to_pylist()
+    return found
+
+
+@pytest.mark.fault(94)
+def test_times_are_of_the_years_1_to_9999_and_others_are_told_of() -> None:
+    pairs = [
+        (0, 0),
+        (FIRST_SECOND, 0),
+        (LAST_SECOND, 999_999_999),
+        (-1, 999_999_999),
+        (FIRST_SECOND - 1, 0),
+        (LAST_SECOND + 1, 0),
+        (2**63 - 1, 0),
+        (-(2**63), 0),
+        (0, -1),
+        (0, 10**9),
+        (0, -(2**31)),
+    ]
+    values = [framed(timestamp_pb2.Timestamp(seconds=s, nanos=n)) for s, n in pairs]
+    own = info("Timestamp")
+    decoded = codec.decoder(own, own, ["a"]).decode(pa.array(values, pa.binary()))
+    assert micros(decoded.columns[0]) == [
+        0,
+        FIRST_SECOND * 10**6,
+        LAST_SECOND * 10**6 + 999_999,
+        -1,
+        *[None] * 7,
+    ]
+    assert [(bad.row, bad.field) for bad in decoded.bad] == [(row, "a") for row in range(4, 11)]
+    assert "years 1 to 9999" in decoded.bad[0].reason
+
+
+@pytest.mark.fault(94)
+def test_spans_have_one_sign_and_a_bound() -> None:
+    pairs = [
+        (0, 0),
+        (1, 1999),
+        (-1, -1999),
+        (0, -1000),
+        (LAST_DURATION, 999_999_999),
+        (1, -1),
+        (-1, 1),
+        (LAST_DURATION + 1, 0),
+        (-(2**63), 0),
+        (0, 10**9),
+    ]
+    values = [framed(duration_pb2.Duration(seconds=s, nanos=n)) for s, n in pairs]
+    own = info("Duration")
+    decoded = codec.decoder(own, own, ["a"]).decode(pa.array(values, pa.binary()))
+    assert micros(decoded.columns[0]) == [
+        0,
+        1_000_001,
+        -1_000_001,
+        -1,
+        LAST_DURATION * 10**6 + 999_999,
+        *[None] * 5,
+    ]
+    assert [bad.row for bad in decoded.bad] == [5, 6, 7, 8, 9]
+
+
+def refuse(index: int, text: str) -> Exception:
+    return InvalidRow(f"{index} {text}")
+
+
+def test_what_is_split_is_put_together_again() -> None:
+    numbers = [0, 1, -1, 999_999, -999_999, 10**6, -(10**6), FIRST_SECOND * 10**6, 10**15 + 7]
+    stamps = pa.array(numbers, STAMP)
+    seconds, nanos = (part.to_pylist() for part in split_timestamp(stamps, refuse))
+    assert all(0 <= n < 10**9 for n in nanos)
+    assert timestamps(seconds, nanos, lambda *_: None).equals(stamps)
+    spans = pa.array(numbers, SPAN)
+    seconds, nanos = (part.to_pylist() for part in split_duration(spans, refuse))
+    assert all(s * n >= 0 for s, n in zip(seconds, nanos, strict=True))
+    assert durations(seconds, nanos, lambda *_: None).equals(spans)
+
+
+@pytest.mark.fault(94)
+@pytest.mark.parametrize("number", [FIRST_SECOND * 10**6 - 1, (LAST_SECOND + 1) * 10**6, 2**63 - 1])
+def test_times_that_protobuf_has_not_are_not_written(number: int) -> None:
+    columns = pa.schema([pa.field("a", STAMP)])
+    batch = pa.record_batch([pa.array([0, None, number], STAMP)], schema=columns)
+    with pytest.raises(InvalidRow, match="row 2 cannot be written: a is"):
+        codec.encoder(info("Timestamp"), columns).encode(batch)
+
+
+def test_json_is_read_and_written() -> None:
+    text = '{"a":[1.5,"ż",null,true,{"b":{}}]}'
+    own = info("Struct")
+    columns = codec.arrow_schema(own)
+    batch = pa.record_batch([pa.array([text, None, "{}"])], schema=columns)
+    values = codec.encoder(own, columns).encode(batch)
+    assert codec.decoder(own, own, ["a"]).decode(values).columns[0].to_pylist() == [
+        text,
+        None,
+        "{}",
+    ]
+
+
+@pytest.mark.fault(44)
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("Struct", ""),
+        ("Struct", "[1]"),
+        ("Struct", "{"),
+        ("ListValue", "{}"),
+        ("Value", "[" * 5000),
+        ("Struct", '{"a":' * 5000),
+    ],
+)
+def test_json_that_is_none_is_not_written(name: str, text: str) -> None:
+    columns = pa.schema([pa.field("a", pa.string())])
+    batch = pa.record_batch([pa.array([None, text])], schema=columns)
+    encoder = codec.encoder(info(name), columns)
+    with pytest.raises(InvalidRow, match=f"row 1 .* is no JSON of a google.protobuf.{name}"):
+        encoder.encode(batch)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_struct_with_a_number_that_json_has_not_is_bad(number: float) -> None:
+    own = info("Value")
+    value = framed(struct_pb2.Value(number_value=number))
+    decoded = codec.decoder(own, own, ["a"]).decode(pa.array([value, b""], pa.binary()))
+    assert decoded.columns[0].to_pylist() == [None, None]
+    assert [(bad.row, bad.field) for bad in decoded.bad] == [(0, "a")]

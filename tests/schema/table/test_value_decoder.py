@@ -1,0 +1,103 @@
+"""Values of a record batch, whichever versions of the schema they were written with."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from pulsar_spark.engine.entries import ReceivedEntry
+from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema.codec import Undecodable
+from pulsar_spark.schema.table.messages import EntryMessages
+from pulsar_spark.schema.table.runs import Run, Runs, split_entry
+from pulsar_spark.schema.table.value_decoder import ValueDecoder
+from tests.schema.table.entries import PARTITION, TOPIC, batch, message, single
+
+INT32 = SchemaInfo(pb.Schema.Int32, "INT32")
+INT64 = SchemaInfo(pb.Schema.Int64, "INT64")
+STRING = SchemaInfo(pb.Schema.String, "String")
+VERSIONS = {b"\0" * 7 + b"\0": INT32, b"\0" * 7 + b"\1": INT64}
+OLD, NEW = VERSIONS
+
+
+def messages_of(*entries: ReceivedEntry) -> EntryMessages:
+    found: list[Run] = []
+    for entry in entries:
+        parts = split_entry(entry, with_metadata=True, max_rows=1000, max_bytes=1 << 20)
+        found += [run for run, _ in parts]
+    return EntryMessages(Runs(TOPIC, PARTITION, found))
+
+
+def i32(value: int) -> bytes:
+    return struct.pack(">i", value)
+
+
+def i64(value: int) -> bytes:
+    return struct.pack(">q", value)
+
+
+MIXED = (
+    single(i32(1), schema_version=OLD),
+    batch([message(i32(2)), message(None)], schema_version=OLD),
+    batch([message(i64(3)), message(i64(4))], schema_version=NEW),
+    single(i64(5)),
+    single(i32(6), schema_version=OLD),
+)
+
+
+@pytest.mark.fault(64)
+def test_each_message_is_decoded_with_the_version_it_was_written_with() -> None:
+    decoder = ValueDecoder(INT64, ["value"], VERSIONS.__getitem__)
+    found = decoder.decode(messages_of(*MIXED))
+    assert found.columns["value"].to_pylist() == [1, 2, None, 3, 4, 5, 6]
+    assert len(found.raw) == 7
+    assert not found.bad
+
+
+def test_a_version_is_asked_for_once_and_none_for_messages_without() -> None:
+    asked: list[bytes] = []
+
+    def ask(version: bytes) -> SchemaInfo:
+        asked.append(version)
+        return VERSIONS[version]
+
+    decoder = ValueDecoder(INT64, ["value"], ask)
+    assert asked == []
+    for _ in range(3):
+        decoder.decode(messages_of(*MIXED))
+    assert asked == [OLD, NEW]
+
+
+def test_what_does_not_decode_is_told_by_its_row_in_the_record_batch() -> None:
+    decoder = ValueDecoder(INT64, ["value"], VERSIONS.__getitem__)
+    bad = (
+        batch([message(i32(2)), message(i32(3))], schema_version=OLD),
+        batch([message(i64(4)), message(b"?")], schema_version=NEW),
+        single(b"!", schema_version=OLD),
+    )
+    found = decoder.decode(messages_of(*bad))
+    assert found.columns["value"].to_pylist() == [2, 3, 4, None, None]
+    assert [item.row for item in found.bad] == [3, 4]
+    assert all(isinstance(item, Undecodable) for item in found.bad)
+    assert found.bad_version == NEW
+
+
+@pytest.mark.fault(64)
+def test_a_version_that_cannot_become_the_querys_is_an_error() -> None:
+    decoder = ValueDecoder(INT64, ["value"], lambda version: STRING)
+    with pytest.raises(SchemaMismatch, match="STRING"):
+        decoder.decode(messages_of(*MIXED))
+
+
+def test_decoders_are_bounded_in_number() -> None:
+    decoder = ValueDecoder(INT32, ["value"], lambda version: INT32)
+    entries: list[Any] = [
+        single(i32(number), schema_version=number.to_bytes(8, "big")) for number in range(300)
+    ]
+    found = decoder.decode(messages_of(*entries))
+    assert found.columns["value"].to_pylist() == list(range(300))
+    assert len(decoder._decoders) <= 100
