@@ -33,8 +33,7 @@ import pyarrow.compute as pc
 from pulsar_spark.errors import InvalidRow, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, PRIMITIVE_NAMES, SchemaInfo
-from pulsar_spark.schema.arrow.arrays import integers
-from pulsar_spark.schema.arrow.null_rows import spread, without
+from pulsar_spark.schema.arrow.arrays import integers, spread, without
 from pulsar_spark.schema.codec import Decoded, Undecodable
 from pulsar_spark.schema.table.names import VALUE
 

@@ -15,10 +15,10 @@ from pulsar_spark.errors import InvalidRow, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow.arrays import binaries
-from pulsar_spark.schema.codec import Encoder
-from pulsar_spark.schema.codecs import (
+from pulsar_spark.schema.codec import (
     NO_SCHEMA,
     PLAIN,
+    Encoder,
     codec_of,
     is_record,
     key_value_parts,

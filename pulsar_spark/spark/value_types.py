@@ -10,7 +10,7 @@ from pyspark.sql.types import BinaryType, DataType, StructType
 
 from pulsar_spark.errors import OptionError, SchemaMismatch
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo
-from pulsar_spark.schema.codecs import NO_SCHEMA, is_decoded, shape
+from pulsar_spark.schema.codec import NO_SCHEMA, is_decoded, shape
 from pulsar_spark.schema.table.names import VALUE
 from pulsar_spark.spark.compat import spark_schema, spark_type
 

@@ -19,7 +19,7 @@ from pulsar_spark.errors import PulsarError, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo, join_key_value
 from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.schema.codecs import (
+from pulsar_spark.schema.codec import (
     is_decoded,
     is_record,
     key_value_parts,

@@ -11,7 +11,7 @@ from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo, join_key_value
 from pulsar_spark.schema.codec import Undecodable
-from pulsar_spark.schema.pair_decoder import PairDecoder
+from pulsar_spark.schema.key_value import PairDecoder
 
 NONE = SchemaInfo(BYTES)
 STRING = SchemaInfo(pb.Schema.String, "String")

@@ -11,7 +11,7 @@ from pyspark.sql.types import DataType, IntegerType, LongType, StringType, Struc
 from pulsar_spark.errors import InvalidRow, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value
-from pulsar_spark.schema.codecs import record_definition
+from pulsar_spark.schema.codec import record_definition
 from pulsar_spark.spark.row_encoder import EncodedRows, RowEncoder
 from pulsar_spark.spark.write_columns import plan_columns
 

@@ -1,4 +1,4 @@
-"""Arrow arrays from Python values, put together from buffers.
+"""Arrow arrays: from Python values, put together from buffers, and with rows left out.
 
 pyarrow's own `array` and `scalar` import pandas where it is installed, which costs each Python
 worker of Spark a second and 50 MB; and they never let go of memory views that they are given.
@@ -7,11 +7,12 @@ worker of Spark a second and 50 MB; and they never let go of memory views that t
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pulsar_spark.protocol.blocks import Buffer
 
@@ -71,3 +72,89 @@ def _bits(flags: Sequence[bool]) -> pa.Buffer:
     # The first flag is the lowest bit of the first byte.
     digits = "".join(["1" if flag else "0" for flag in reversed(flags)])
     return pa.py_buffer(int(digits or "0", 2).to_bytes((len(flags) + 7) // 8, "little"))
+
+
+def build_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return an array of the type `kind`."""
+    if pa.types.is_nested(kind):
+        return _nested(values, kind)
+    if pa.types.is_null(kind):
+        return pa.nulls(len(values), kind)
+    if pa.types.is_binary(kind) or pa.types.is_string(kind):
+        return binaries(values, kind)
+    data: Any
+    if pa.types.is_boolean(kind):
+        data = booleans([bool(value) for value in values]).buffers()[1]
+    elif pa.types.is_floating(kind):
+        data = array("f" if kind.bit_width == 32 else "d", [value or 0.0 for value in values])
+    elif pa.types.is_decimal(kind):
+        data = b"".join([(value or 0).to_bytes(16, "little", signed=True) for value in values])
+    else:
+        return integers(values, kind)
+    return pa.Array.from_buffers(kind, len(values), [validity(values), pa.py_buffer(data)])
+
+
+def validity(values: Sequence[Any]) -> pa.Buffer | None:
+    """Return the bits that say which values are there, None if all are."""
+    if None not in values:
+        return None
+    return booleans([value is not None for value in values]).buffers()[1]
+
+
+def struct_array(
+    count: int, children: Sequence[pa.Array], kind: pa.DataType, present: pa.Buffer | None = None
+) -> pa.Array:
+    """Return an array of structs of `children`; there can be none of them."""
+    return pa.Array.from_buffers(kind, count, [present], children=list(children))
+
+
+def list_array(
+    offsets: pa.Buffer,
+    items: pa.Array,
+    kind: pa.DataType,
+    count: int,
+    present: pa.Buffer | None = None,
+) -> pa.Array:
+    """Return an array of lists or, from pairs, of maps."""
+    return pa.Array.from_buffers(kind, count, [present, offsets], children=[items])
+
+
+def pair_type(kind: pa.DataType) -> pa.DataType:
+    """Return the struct that the entries of a map are."""
+    return pa.struct([kind.key_field, kind.item_field])
+
+
+def _nested(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    present = validity(values)
+    if pa.types.is_struct(kind):
+        missing = [None] * kind.num_fields
+        rows = [missing if value is None else value for value in values]
+        fields = list(kind)
+        columns = [
+            build_array([row[place] for row in rows], field.type)
+            for place, field in enumerate(fields)
+        ]
+        return struct_array(len(values), columns, kind, present)
+    lengths = (0 if value is None else len(value) for value in values)
+    offsets = pa.py_buffer(array("i", accumulate(lengths, initial=0)))
+    flat = [item for value in values if value is not None for item in value]
+    inner = pair_type(kind) if pa.types.is_map(kind) else kind.value_type
+    return list_array(offsets, build_array(flat, inner), kind, len(values), present)
+
+
+def spread(packed: pa.Array, present: pa.BooleanArray) -> pa.Array:
+    """Return a column that has the values of `packed`, in order, where `present` is true."""
+    one = integers([1], pa.int64())[0]
+    places = pc.subtract(pc.cumulative_sum(present.cast(pa.int64())), one)
+    return packed.take(pc.if_else(present, places, pa.nulls(1, pa.int64())[0]))
+
+
+def without(column: pa.Array, rows: Iterable[int]) -> pa.Array:
+    """Return a column with null in these rows."""
+    flags = bytearray(b"\x01") * len(column)
+    for row in rows:
+        flags[row] = 0
+    if all(flags):
+        return column
+    places = integers([row if flag else None for row, flag in enumerate(flags)], pa.int64())
+    return column.take(places)

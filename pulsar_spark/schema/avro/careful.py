@@ -1,8 +1,8 @@
 """Avro values one by one: a plan → a function that reads a value from bytes.
 
 Avro 1.12 specification, Binary Encoding. This way is careful and tells what is wrong and where;
-`avro/decoder` takes it for values that are not decoded in columns. Values are those of
-`avro/arrays`.
+`avro/reading` takes it for values that are not decoded in columns. Values are those of
+`arrow/arrays`.
 """
 
 from __future__ import annotations

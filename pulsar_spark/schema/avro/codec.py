@@ -8,12 +8,11 @@ import pyarrow as pa
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.avro.decoder import AvroDecoder
 from pulsar_spark.schema.avro.definition import parse_definition
-from pulsar_spark.schema.avro.derivation import record_definition
-from pulsar_spark.schema.avro.encoder import AvroEncoder
+from pulsar_spark.schema.avro.reading import AvroDecoder
 from pulsar_spark.schema.avro.resolution import resolve_columns
-from pulsar_spark.schema.avro.types import arrow_columns
+from pulsar_spark.schema.avro.types import arrow_columns, record_definition
+from pulsar_spark.schema.avro.writing import AvroEncoder
 from pulsar_spark.schema.codec import Decoder, Encoder
 
 

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.schema.arrow.arrays import binaries
-from pulsar_spark.schema.avro.arrays import list_array
+from pulsar_spark.schema.arrow.arrays import binaries, list_array
 from pulsar_spark.schema.avro.vectors import (
     HIGH_BITS,
     LOW_BITS,

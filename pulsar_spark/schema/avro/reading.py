@@ -1,4 +1,7 @@
-"""Avro values in columns: a plan → Arrow arrays, for all values of a batch at once.
+"""Values of AVRO topics → columns: a plan → Arrow arrays, for all values of a batch at once.
+
+Values are decoded in columns, some thousands at a time; few ones, and those about which something
+is odd, one by one.
 
 Each value has a place where its reading stands. A step of the plan reads the same part of all
 values and moves their places on; unions and arrays go on with those values that have the branch,
@@ -9,16 +12,17 @@ hold is of no meaning. Such rows are read again by `avro/careful`, which tells w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsar_spark.schema.arrow.arrays import build_array, list_array, pair_type, struct_array
 from pulsar_spark.schema.avro import decimals
-from pulsar_spark.schema.avro.arrays import build_array, pair_type, struct_array
-from pulsar_spark.schema.avro.careful import Malformed, conversion, read_value, reader_of
-from pulsar_spark.schema.avro.lists import GrowingLists, Lists, Rows, spread
+from pulsar_spark.schema.avro.careful import Malformed, Read, conversion, read_value, reader_of
 from pulsar_spark.schema.avro.resolution import (
     Default,
     IntoMember,
@@ -35,6 +39,121 @@ from pulsar_spark.schema.avro.resolution import (
     Unresolvable,
 )
 from pulsar_spark.schema.avro.vectors import ONE, ZERO, Window, halves, number, numbers, zeros
+from pulsar_spark.schema.codec import Decoded, Undecodable
+
+# A window takes eight times the memory of its values; what is larger is not copied like that.
+MAX_ROWS = 16_384
+MAX_BYTES = 4 * 1024 * 1024
+# Fewer values than these are decoded faster one by one.
+FEW = 320
+
+
+class AvroDecoder:
+    """Decodes values by a plan whose `type` is a struct of the columns."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._fields = list(plan.type)
+
+    def __reduce__(self) -> tuple[type[AvroDecoder], tuple[Plan]]:
+        return AvroDecoder, (self._plan,)
+
+    @cached_property
+    def _read(self) -> Read:
+        return reader_of(self._plan)
+
+    def decode(self, raw: pa.Array) -> Decoded:
+        """Decode a binary array; null is a value that is null."""
+        bad: list[Undecodable] = []
+        parts = [self._chunk(raw.slice(start, count), start, bad) for start, count in _chunks(raw)]
+        columns = [
+            _concat([part[place] for part in parts], field.type)
+            for place, field in enumerate(self._fields)
+        ]
+        return Decoded(columns, bad)
+
+    def _chunk(self, raw: pa.Array, first: int, bad: list[Undecodable]) -> Sequence[pa.Array]:
+        count = len(raw) - raw.null_count
+        size = pc.sum(pc.binary_length(raw)).as_py() or 0
+        if count < FEW or size > 2 * MAX_BYTES:
+            return self._one_by_one(raw, range(len(raw)), first, bad)
+        present = raw.drop_null() if raw.null_count else raw
+        columns, given_up = self._in_columns(present)
+        if len(present) == len(raw) and not given_up:
+            return columns
+        rows = _rows_of(raw)
+        odd = [rows[place] for place in given_up]
+        again = self._one_by_one(raw, odd, first, bad)
+        index: list[int | None] = [None] * len(raw)
+        for place, row in enumerate(rows):
+            index[row] = place
+        for place, row in enumerate(odd, len(rows)):
+            index[row] = place
+        order = build_array(index, pa.int64())
+        return [
+            pa.concat_arrays([column, other]).take(order)
+            for column, other in zip(columns, again, strict=True)
+        ]
+
+    def _in_columns(self, raw: pa.Array) -> tuple[Sequence[pa.Array], Sequence[int]]:
+        """Decode values none of which is null; the rows that are given up come with them."""
+        _, offsets, data = raw.buffers()
+        edges = pa.Array.from_buffers(
+            pa.int32(), len(raw) + 1, [None, offsets], offset=raw.offset
+        ).cast(pa.int64())
+        first, last = edges[0].as_py(), edges[-1].as_py()
+        edges = pc.subtract(edges, edges[0])
+        reader = ColumnReader(Window(data.slice(first, last - first)))
+        found = reader.read_values(self._plan, edges.slice(0, len(raw)), edges.slice(1))
+        return found.flatten(), reader.given_up
+
+    def _one_by_one(
+        self, raw: pa.Array, rows: Sequence[int], first: int, bad: list[Undecodable]
+    ) -> Sequence[pa.Array]:
+        read = self._read
+        missing = [None] * len(self._fields)
+        values = []
+        some = raw if len(rows) == len(raw) else raw.take(build_array(rows, pa.int64()))
+        for row, data in zip(rows, some.to_pylist(), strict=True):
+            value = None
+            if data is not None:
+                try:
+                    value = read_value(read, data)
+                except Malformed as error:
+                    bad.append(Undecodable(first + row, error.field, error.reason))
+            values.append(missing if value is None else value)
+        columns = zip(*values, strict=True) if values else [()] * len(self._fields)
+        return [
+            build_array(column, field.type)
+            for column, field in zip(columns, self._fields, strict=True)
+        ]
+
+
+def _chunks(raw: pa.Array) -> Iterator[tuple[int, int]]:
+    """Yield starts and counts of parts of bounded size."""
+    start = 0
+    step = MAX_ROWS
+    if len(raw):
+        average = (pc.sum(pc.binary_length(raw)).as_py() or 0) // len(raw) + 1
+        step = max(1, min(MAX_ROWS, MAX_BYTES // average))
+    while start < len(raw):
+        yield start, min(step, len(raw) - start)
+        start += step
+
+
+def _rows_of(raw: pa.Array) -> list[int]:
+    """Return the rows that are not null."""
+    if not raw.null_count:
+        return list(range(len(raw)))
+    found: list[int] = pc.indices_nonzero(raw.is_valid()).to_pylist()
+    return found
+
+
+def _concat(parts: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
+    if not parts:
+        return build_array([], kind)
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
 
 _INT64 = pa.int64()
 _EIGHT = number(8)
@@ -273,7 +392,7 @@ class ColumnReader:
             odd = pc.equal(pc.bit_wise_and(chosen, _BYTE_ONE), _BYTE_ONE)
             beyond = pc.greater(chosen, _byte(2 * len(branches) - 1))
             self._give_up(rows, pc.or_(odd, beyond))
-        return spread(parts, len(rows), plan.type) if build else None
+        return merged(parts, len(rows), plan.type) if build else None
 
     def _array(self, plan: ReadArray, rows: Rows, build: bool) -> pa.Array | None:
         lists = self._blocks(plan.items, plan.least, rows, build)
@@ -345,3 +464,157 @@ def _floor_divide(dividends: pa.Array, divisor: pa.Scalar) -> pa.Array:
 def _constant(default: Default, count: int) -> pa.Array:
     value = read_value(reader_of(default.plan), default.data)
     return build_array([value], default.plan.type).take(zeros(count))
+
+
+_INT64 = pa.int64()
+
+# With this many values a step pays off by itself; below, it has to against reading them one by
+# one. The costs are in items that are read so.
+_ENOUGH = 256
+_COST_OF_STEP = 240
+_COST_OF_VALUE = 20
+
+
+class Rows:
+    """Values that are being read: their places, one byte beyond their ends, and their rows.
+
+    A place that would lie farther than that stays there: the value is found to be too short when
+    all of it has been read, and until then no place is in another value's bytes.
+    """
+
+    __slots__ = ("limits", "places", "rows")
+
+    def __init__(self, places: pa.Array, limits: pa.Array, rows: pa.Array) -> None:
+        self.places = places
+        self.limits = limits
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def advance(self, sizes: pa.Array | pa.Scalar) -> None:
+        """Move on by so many bytes, none of them less than 0."""
+        self.places = pc.min_element_wise(pc.add(self.places, sizes), self.limits)
+
+    def select(self, chosen: pa.Array) -> Rows:
+        """Return those where `chosen` is true, to go on with them."""
+        return Rows(*(item.filter(chosen) for item in (self.places, self.limits, self.rows)))
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """How many items each list has, and the items of all of them."""
+
+    counts: pa.Array
+    items: pa.Array
+
+    def array(self, kind: pa.DataType) -> pa.Array:
+        """Return an array of lists, or of maps where the items are pairs."""
+        return list_array(self._offsets(), self.items, kind, len(self.counts))
+
+    def repeated_keys(self) -> pa.Array | None:
+        """Return the places of maps that have a key more than once, None if none has."""
+        keys = self.items.field(0) if len(self.items) else self.items
+        if len(keys) < 2:
+            return None
+        lists = list_array(self._offsets(), keys, pa.list_(keys.type), len(self.counts))
+        words = keys.dictionary_encode()
+        size = number(len(words.dictionary))
+        owners = pc.list_parent_indices(lists).cast(_INT64)
+        pairs = pc.add(pc.multiply(owners, size), words.indices.cast(_INT64))
+        if pc.count_distinct(pairs).as_py() == len(pairs):
+            return None
+        counted = pairs.value_counts()
+        several = counted.field(0).filter(pc.greater(counted.field(1), ONE))
+        return pc.divide(several, size)
+
+    def _offsets(self) -> pa.Buffer:
+        ends = pc.cumulative_sum(self.counts)
+        return pa.concat_arrays([zeros(1), ends]).cast(pa.int32()).buffers()[1]
+
+
+class GrowingLists:
+    """Collects items: `rows` are the values whose next item is to be read, None at the end.
+
+    `left` is how many items each of the values given has, at least one. `abandoned` are values
+    whose last items are not to be read.
+    """
+
+    def __init__(self, rows: Rows, left: pa.Array) -> None:
+        self.rows: Rows | None = rows
+        self.abandoned: Rows | None = None
+        self._left = left
+        self._index = numbers(len(left))
+        # Where each item belongs; of the values that are done: which, where they ended, and
+        # after how many items.
+        self._target = pc.subtract(pc.cumulative_sum(left), left)
+        self._step = 0
+        self._parts: list[pa.Array] = []
+        self._targets: list[pa.Array] = []
+        self._done: list[pa.Array] = []
+        self._places: list[pa.Array] = []
+        self._taken: list[pa.Array] = []
+
+    def add(self, items: pa.Array | None) -> None:
+        """Take the items of `rows`, which have moved on behind them."""
+        assert self.rows is not None
+        if items is not None:
+            self._parts.append(items)
+            self._targets.append(self._target)
+        self._step += 1
+        self._left = pc.subtract(self._left, ONE)
+        self._target = pc.add(self._target, ONE)
+        more = pc.greater(self._left, ZERO)
+        going_on = pc.sum(more).as_py()
+        if going_on < len(self.rows):
+            self._end(self.rows.places.filter(done := pc.invert(more)), self._index.filter(done))
+            self.rows = self.rows.select(more) if going_on else None
+            self._left, self._target, self._index = (
+                item.filter(more) for item in (self._left, self._target, self._index)
+            )
+        if self.rows is not None and not self._pays_off(len(self.rows)):
+            self._end(self.rows.places, self._index)
+            self.abandoned, self.rows = self.rows, None
+
+    def _end(self, places: pa.Array, index: pa.Array) -> None:
+        self._places.append(places)
+        self._done.append(index)
+        self._taken.append(pc.add(zeros(len(index)), number(self._step)))
+
+    def _pays_off(self, count: int) -> bool:
+        if count >= _ENOUGH:
+            return True
+        longest, together = pc.max(self._left).as_py(), pc.sum(self._left).as_py()
+        return bool(longest * _COST_OF_STEP < count * _COST_OF_VALUE + together)
+
+    def ended(self) -> tuple[pa.Array, pa.Array]:
+        """Return where each of the values ended, and how many items it has."""
+        if len(self._done) == 1:
+            return self._places[0], self._taken[0]
+        order = pc.sort_indices(pa.concat_arrays(self._done))
+        return tuple(pa.concat_arrays(part).take(order) for part in (self._places, self._taken))
+
+    def items(self) -> pa.Array:
+        """Return the items of all values, value by value."""
+        if len(self._parts) == 1:
+            return self._parts[0]
+        order = pc.sort_indices(pa.concat_arrays(self._targets))
+        return pa.concat_arrays(self._parts).take(order)
+
+
+def merged(parts: list[tuple[pa.Array, pa.Array]], count: int, kind: pa.DataType) -> pa.Array:
+    """Return an array that has the values of each part where it says, and null elsewhere.
+
+    A part is where its values belong, as truth values, and the values.
+    """
+    if not parts:
+        return pa.nulls(count, kind)
+    if len(parts) == 1 and pa.types.is_primitive(kind) and not pa.types.is_boolean(kind):
+        return pc.replace_with_mask(pa.nulls(count, kind), *parts[0])
+    index = pa.nulls(count, _INT64)
+    before = 0
+    for where, values in parts:
+        places = pc.add(pc.cumulative_sum(where.cast(_INT64)), number(before - 1))
+        index = pc.if_else(where, places, index)
+        before += len(values)
+    return pa.concat_arrays([values for _, values in parts]).take(index)

@@ -15,7 +15,6 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from pulsar_spark.errors import SchemaMismatch
-from pulsar_spark.schema.avro.defaults import encode_default
 from pulsar_spark.schema.avro.definition import (
     NO_DEFAULT,
     Array,
@@ -28,6 +27,7 @@ from pulsar_spark.schema.avro.definition import (
     Primitive,
     Record,
     UnionOf,
+    encode_default,
     is_null,
 )
 from pulsar_spark.schema.avro.types import arrow_type, is_nullable, sole_type

@@ -1,8 +1,13 @@
-"""Columns → the bytes of Avro values, a column at once: one function for each kind of type.
+"""Columns → the values of an AVRO topic: which column becomes which field, and in which bytes.
 
-A writer takes an array without nulls, unless the type is a union that has null, and returns the
-bytes of each value as a binary array. It raises `Unfit` with the place of a value that the type
-cannot hold, and the path to it, innermost first.
+The topic's definition decides. Columns are found by name, and have to fit: the same kind, or a
+smaller one that loses nothing. Nulls are another matter: Spark's columns are nullable nearly
+always, so that they are looked for in the rows.
+
+Columns are written one at a time: there is one function for each kind of type. A writer takes an
+array without nulls, unless the type is a union that has null, and returns the bytes of each value
+as a binary array. It raises `Unfit` with the place of a value that the type cannot hold, and the
+path to it, innermost first.
 """
 
 from __future__ import annotations
@@ -14,12 +19,28 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.schema.arrow.arrays import binaries
+from pulsar_spark.errors import InvalidRow, SchemaMismatch
+from pulsar_spark.schema.arrow.arrays import binaries, build_array
 from pulsar_spark.schema.avro import decimals, packing
-from pulsar_spark.schema.avro.arrays import build_array
-from pulsar_spark.schema.avro.defaults import zigzag
-from pulsar_spark.schema.avro.lists import spread
-from pulsar_spark.schema.avro.types import UUID_TEXT
+from pulsar_spark.schema.avro.definition import (
+    NO_DEFAULT,
+    Array,
+    Enum,
+    Field,
+    Fixed,
+    Logical,
+    Map,
+    Node,
+    Primitive,
+    Record,
+    UnionOf,
+    encode_default,
+    is_null,
+    zigzag,
+)
+from pulsar_spark.schema.avro.reading import merged
+from pulsar_spark.schema.avro.resolution import describe
+from pulsar_spark.schema.avro.types import DURATION, LOCAL, UTC, UUID_TEXT, is_nullable, usual_type
 from pulsar_spark.schema.avro.vectors import ZERO, number, zeros
 
 _INT64 = pa.int64()
@@ -334,7 +355,7 @@ def write_nullable(null_number: int, number_of_type: int, write: Write) -> Write
         except Unfit as error:
             error.place = pc.indices_nonzero(present)[error.place].as_py()
             raise
-        return spread([(present, written)], len(values), _BYTES).fill_null(packing.constant(null))
+        return merged([(present, written)], len(values), _BYTES).fill_null(packing.constant(null))
 
     return write_all
 
@@ -368,9 +389,249 @@ def write_union(members: Sequence[tuple[int, Write]], null_number: int | None) -
                 error.path.append(f"member{place}")
                 raise
             parts.append((where, written))
-        found = spread(parts, len(values), _BYTES)
+        found = merged(parts, len(values), _BYTES)
         return (
             found if null_number is None else found.fill_null(packing.constant(zigzag(null_number)))
         )
 
     return write
+
+
+_Fields = list[tuple[str, int, Write] | bytes]
+
+
+class AvroEncoder:
+    """Encodes record batches that have the Arrow schema `columns` as values of a definition."""
+
+    def __init__(self, node: Node, columns: pa.Schema) -> None:
+        self._node, self._columns = node, columns
+        columns = pa.schema([field.with_type(usual_type(field.type)) for field in columns])
+        self._types = columns.types
+        fitting = _Fitting()
+        if isinstance(node, Record):
+            self._fields = fitting.fields(node, columns, "")
+        elif len(columns) == 1:
+            name = columns.names[0]
+            self._fields = [(name, 0, fitting.writer(node, columns.field(0).type, name))]
+        else:
+            fitting.misfits.append(
+                f"the topic's values are {describe(node)}, not records, so that they come from "
+                f"one column, and there are {len(columns)}: select that one"
+            )
+        if fitting.misfits:
+            shown = "; ".join(fitting.misfits[:50])
+            raise SchemaMismatch(
+                f"the data frame does not fit the topic's schema: {shown}",
+                "Change the frame (select, cast, withColumn), or evolve the topic's schema.",
+            )
+
+    def __reduce__(self) -> tuple[type[AvroEncoder], tuple[Node, pa.Schema]]:
+        return AvroEncoder, (self._node, self._columns)
+
+    def encode(self, columns: pa.RecordBatch) -> pa.Array:
+        """Return a binary array with a value for each row; raises InvalidRow."""
+        arrays = [
+            array if array.type == kind else array.cast(kind)
+            for array, kind in zip(columns.columns, self._types, strict=True)
+        ]
+        try:
+            return write_fields(self._fields, arrays, columns.num_rows)
+        except Unfit as error:
+            raise InvalidRow(
+                f"row {error.place} of the batch cannot be written: the field {error.field}: "
+                f"{error.reason}"
+            ) from None
+
+
+class _Fitting:
+    """Finds writers for columns; what does not fit is collected in `misfits`."""
+
+    def __init__(self) -> None:
+        self.misfits: list[str] = []
+
+    def fields(self, node: Record, given: Sequence[pa.Field], path: str) -> _Fields:
+        """Return how the fields of a record are written from columns."""
+        prefix = f"{path}." if path else ""
+        places = {column.name: place for place, column in enumerate(given)}
+        known = {field.name for field in node.fields}
+        out: _Fields = []
+        for field in node.fields:
+            place = places.get(field.name)
+            if place is None:
+                out.append(self._absent(field, prefix + field.name))
+                continue
+            write = self.writer(field.type, given[place].type, prefix + field.name)
+            out.append((field.name, place, write))
+        self.misfits += [
+            f"{prefix}{name} is not in the topic's schema: drop it, or add it to the schema"
+            for name in places
+            if name not in known
+        ]
+        if len(places) < len(given):
+            self.misfits.append(f"two columns {f'of {path} ' if path else ''}have the same name")
+        return out
+
+    def _absent(self, field: Field, path: str) -> bytes:
+        if field.default is not NO_DEFAULT:
+            data = encode_default(field.type, field.default)
+            if data is not None:
+                return data
+        if is_nullable(field.type):
+            return encode_default(field.type, None) or b""
+        self.misfits.append(
+            f"{path} is missing, and has no default: add it as {describe(field.type)}"
+        )
+        return b""
+
+    def writer(self, node: Node, kind: pa.DataType, path: str) -> Write:
+        """Return the writer of a column for a type."""
+        if is_null(node):
+            return write_null
+        if isinstance(node, UnionOf):
+            return self._union(node, kind, path)
+        return required(self._present(node, kind, path))
+
+    def _present(self, node: Node, kind: pa.DataType, path: str) -> Write:
+        found: Write | None = None
+        match node:
+            case Record() if pa.types.is_struct(kind):
+                found = write_record(self.fields(node, list(kind), path))
+            case Array() if pa.types.is_list(kind):
+                found = write_array(self.writer(node.items, kind.value_type, f"{path}[]"))
+            case Map() if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
+                found = write_map(self.writer(node.values, kind.item_type, f"{path}{{}}"))
+            case Enum() if pa.types.is_string(kind):
+                found = write_enum(node.symbols)
+            case Fixed():
+                found = _fixed(node, kind)
+            case Primitive():
+                found = _primitive(node, kind)
+        if found is None:
+            self.misfits.append(
+                f"{path} is {kind}, the topic's schema has {describe(node)}: {_advice(node)}"
+            )
+            return write_null
+        return found
+
+    def _union(self, union: UnionOf, kind: pa.DataType, path: str) -> Write:
+        numbers = {place: number for number, place in enumerate(_present_places(union))}
+        null_number = next((i for i, m in enumerate(union.members) if is_null(m)), None)
+        if pa.types.is_null(kind) and null_number is not None:
+            return write_nullable(null_number, 0, write_null)
+        names = [f"member{number}" for number in numbers.values()]
+        if pa.types.is_struct(kind) and [f.name for f in kind] == names and len(names) > 1:
+            members = [
+                (place, self._present(union.members[place], field.type, f"{path}.{field.name}"))
+                for place, field in zip(numbers, kind, strict=True)
+            ]
+            write = write_union(members, null_number)
+            return write if null_number is not None else required(write)
+        before = len(self.misfits)
+        # A column may be one of the types by itself: the first that it fits.
+        for place in numbers:
+            own = self._present(union.members[place], kind, path)
+            if len(self.misfits) == before or len(numbers) == 1:
+                if null_number is None:
+                    return write_branch(place, own)
+                return write_nullable(null_number, place, own)
+            del self.misfits[before:]
+        self.misfits.append(
+            f"{path} is {kind}, the topic's schema has {describe(union)}: make it one of these, or "
+            f"a struct of {', '.join(names)}"
+        )
+        return write_null
+
+
+def _present_places(union: UnionOf) -> list[int]:
+    return [place for place, member in enumerate(union.members) if not is_null(member)]
+
+
+def _fixed(node: Fixed, kind: pa.DataType) -> Write | None:
+    name = node.logical.name if node.logical else ""
+    if name == "decimal" and node.logical and pa.types.is_decimal128(kind):
+        return write_decimal(kind, node.logical.precision, node.logical.scale, node.size)
+    if name == "uuid" and pa.types.is_string(kind):
+        return write_uuid
+    if name == "duration" and pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        whole = all(pa.types.is_integer(field.type) for field in kind)
+        return write_duration if whole and names == [f.name for f in DURATION] else None
+    if name in ("", "uuid", "duration") and pa.types.is_binary(kind):
+        return write_fixed(node.size)
+    return None
+
+
+def _primitive(node: Primitive, kind: pa.DataType) -> Write | None:
+    if node.logical is not None and node.logical.name != "uuid":
+        return _logical(node.logical, kind)
+    found: Write | None = None
+    is_whole = pa.types.is_signed_integer(kind)
+    match node.kind:
+        case "boolean" if pa.types.is_boolean(kind):
+            found = write_boolean
+        case "int" if is_whole and kind.bit_width <= 32:
+            found = write_long
+        case "long" if is_whole:
+            found = write_long
+        case "float" if pa.types.is_float32(kind) or (is_whole and kind.bit_width <= 16):
+            found = write_floating(pa.float32())
+        case "double" if pa.types.is_floating(kind) or (is_whole and kind.bit_width <= 32):
+            found = write_floating(pa.float64())
+        case "bytes" if pa.types.is_binary(kind):
+            found = write_text
+        case "string" if pa.types.is_string(kind):
+            found = write_uuid_text if node.logical else write_text
+    return found
+
+
+def _logical(logical: Logical, kind: pa.DataType) -> Write | None:
+    name, unit = logical.name, logical.name.rpartition("-")[2]
+    if name == "decimal":
+        fits = pa.types.is_decimal128(kind)
+        write = write_decimal(kind, logical.precision, logical.scale) if fits else None
+    elif name == "date":
+        fits, write = pa.types.is_date32(kind), write_date
+    elif name.startswith("time-"):
+        fits = kind in (pa.int64(), pa.time64("ns"))
+        write = write_time(1_000_000 if unit == "millis" else 1000)
+    else:
+        fits = kind == (LOCAL if name.startswith("local-") else UTC)
+        write = write_scaled(*_RATIOS[unit])
+    return write if fits else None
+
+
+# By what Spark's microseconds are multiplied and divided.
+_RATIOS = {"millis": (1, 1000), "micros": (1, 1), "nanos": (1000, 1)}
+
+_ADVICE = {
+    "null": "make it null",
+    "int": "cast it to int",
+    "long": "cast it to bigint",
+    "bytes": "cast it to binary",
+    "date": "cast it to date",
+    "time-millis": "give the nanoseconds of the day as bigint",
+    "time-micros": "give the nanoseconds of the day as bigint",
+    "decimal": "cast it to decimal({precision},{scale})",
+    "duration": "give a struct of months, days and milliseconds, or binary",
+    "uuid": "cast it to string",
+}
+
+
+def _advice(node: Node) -> str:
+    match node:
+        case Primitive() | Fixed():
+            logical = node.logical
+            name = logical.name if logical else getattr(node, "kind", "bytes")
+            if name.startswith("timestamp-"):
+                return "cast it to timestamp"
+            if name.startswith("local-timestamp-"):
+                return "cast it to timestamp_ntz"
+            advice = _ADVICE.get(name, f"cast it to {name}")
+            return advice.format(
+                precision=logical.precision if logical else 0, scale=logical.scale if logical else 0
+            )
+        case Enum():
+            return "cast it to string"
+        case Map():
+            return "give a map with string keys"
+    return {"Record": "give a struct", "Array": "give an array"}.get(type(node).__name__, "")

@@ -1,4 +1,4 @@
-"""Values of parsed JSON, one by one: checked against their shape, and as what columns are made of.
+"""Values of parsed JSON, one by one: checked against their shape, and the columns made of them.
 
 Exact, for all that JSON can say: numbers arrive as the text that they were where a Python number
 would not hold them. Slow; most rows never get here.
@@ -7,26 +7,222 @@ would not hold them. Slow; most rows never get here.
 from __future__ import annotations
 
 import json
+import re
+from array import array
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
+from itertools import accumulate
 from typing import Any
 
-from pulsar_spark.schema.json.numbers import (
-    LONGEST_INTEGER,
-    NOT_FINITE,
-    Misfit,
-    NumberText,
-    in_range,
-    named,
-    scaled_decimal,
-    whole_number,
-    wrong,
-)
-from pulsar_spark.schema.json.times import to_date, to_moment, to_time_of_day
+import pyarrow as pa
+
+from pulsar_spark.schema.arrow.arrays import binaries, booleans, integers
 from pulsar_spark.schema.json.types import Rule, Shape
 
+LONGEST_INTEGER = 40
+"""Digits and sign of the longest integer that is parsed: columns hold none that is longer."""
+NOT_FINITE = frozenset(("NaN", "Infinity", "-Infinity"))
+"""The words that stand where a number should."""
+
+_LONGEST_DECIMAL = 1000
+_EXACT = Context(prec=_LONGEST_DECIMAL, Emax=MAX_EMAX, Emin=MIN_EMIN)
+_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
+
+
+class Misfit(Exception):
+    """A value is not what its shape wants; `path` leads to it, innermost name last."""
+
+    def __init__(self, reason: str, *path: str) -> None:
+        self.reason = reason
+        self.path = path
+        super().__init__(reason)
+
+    @property
+    def field(self) -> str:
+        """The path as people write it."""
+        return "".join(self.path).removeprefix(".")
+
+    def inside(self, name: str) -> Misfit:
+        """Return the same, seen from one level further out."""
+        return Misfit(self.reason, name, *self.path)
+
+
+class NumberText(str):
+    """A number as it is written, where it is not a short integer."""
+
+    __slots__ = ()
+
+
+def wrong(value: Any, wanted: Rule) -> Misfit:
+    """Return what is raised for a value of another kind."""
+    return Misfit(f"it is {named(value)} where the schema has {wanted.value}")
+
+
+def named(value: Any) -> str:
+    """Return what a value is, without telling it."""
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, int | float | NumberText):
+        return "a number"
+    if isinstance(value, str):
+        return "a string"
+    return "an array" if isinstance(value, list) else "an object"
+
+
+def whole_number(value: Any, shape: Shape) -> int:
+    """Return an integer, also one that is written as 1.0 or 1e3."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if not isinstance(value, NumberText) or value in NOT_FINITE:
+        raise wrong(value, shape.rule)
+    number = Decimal(value) if _DECIMAL.fullmatch(value) else None
+    # Beyond that it is out of any column's range, and the power would not end.
+    if number is None or number.adjusted() > LONGEST_INTEGER:
+        raise Misfit("it is a number out of the range of its type")
+    whole = int(number)
+    if whole != number:
+        raise Misfit(f"it is a number with a fraction where the schema has {shape.rule.value}")
+    return whole
+
+
+def in_range(number: int, allowed: range) -> int:
+    """Return the number; raises Misfit if it is not among those allowed."""
+    if number in allowed:
+        return number
+    raise Misfit("it is a number out of the range of its type")
+
+
+def scaled_decimal(value: Any, shape: Shape) -> int:
+    """Return a decimal times ten to the power of its scale; refuses to round."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise wrong(value, shape.rule)
+    text = str(value)
+    if not _DECIMAL.fullmatch(text):
+        raise wrong(value, shape.rule)
+    kind = shape.kind
+    number = Decimal(text)
+    digits = number.adjusted() + 1 + kind.scale
+    if len(text) > _LONGEST_DECIMAL or (number and not 0 < digits <= kind.precision):
+        raise Misfit(
+            f"it is a number that {kind.precision} digits, {kind.scale} of them behind "
+            "the point, do not hold"
+        )
+    scaled = number.scaleb(kind.scale, _EXACT) if number else number
+    whole = int(scaled)
+    if whole != scaled:
+        raise Misfit(f"it is a number with more than {kind.scale} digits behind the point")
+    return whole
+
+
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_MICROS_PER_DAY = 86_400_000_000
+_INT64 = range(-(2**63), 2**63)
+
+_TIME = r"(\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?"
+_TIME_OF_DAY = re.compile(_TIME, re.ASCII)
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[T ]" + _TIME + r"(Z|[+-]\d\d(?::?\d\d)?)?", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_SECONDS = re.compile(r"(-?\d{1,18})\.(\d{1,9})", re.ASCII)
+
+
+def to_date(value: Any, shape: Shape) -> int:
+    """Return days since 1970."""
+    if _is_text(value):
+        return _iso_day(value)
+    if isinstance(value, list):
+        return _array_day(_fields(value, 3, 3))
+    return in_range(whole_number(value, shape), range(-(2**31), 2**31))
+
+
+def to_moment(value: Any, shape: Shape) -> int:
+    """Return microseconds since 1970, in UTC or without a zone."""
+    if _is_text(value):
+        return _iso_moment(value, shape)
+    if isinstance(value, list) and shape.kind.tz is None:
+        fields = _fields(value, 5, 7)
+        nanos = _day_nanos(*fields[3:])
+        return _array_day(fields[:3]) * _MICROS_PER_DAY + nanos // 1000
+    seconds = _SECONDS.fullmatch(value) if shape.java and isinstance(value, NumberText) else None
+    if seconds is None:
+        return in_range(whole_number(value, shape) * shape.times // shape.divided, _INT64)
+    nanos = int(seconds[2].ljust(9, "0"))
+    count = int(seconds[1])
+    if count == 0 and value.startswith("-"):
+        nanos = -nanos
+    return in_range(count * 1_000_000 + nanos // 1000, _INT64)
+
+
+def to_time_of_day(value: Any, shape: Shape) -> int:
+    """Return nanoseconds since midnight."""
+    if _is_text(value):
+        match = _TIME_OF_DAY.fullmatch(value)
+        if match is None:
+            raise Misfit("it is a string that is no ISO time of day")
+        return _iso_nanos(match, 0)
+    if isinstance(value, list):
+        return _day_nanos(*_fields(value, 2, 4))
+    return in_range(whole_number(value, shape) * shape.times // shape.divided, _INT64)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and not isinstance(value, NumberText)
+
+
+def _fields(value: list[Any], least: int, most: int) -> list[int]:
+    if least <= len(value) <= most and all(type(field) is int for field in value):
+        return value
+    raise Misfit(f"it is an array, and not of {least} to {most} integers")
+
+
+def _array_day(fields: list[int]) -> int:
+    try:
+        return date(*fields).toordinal() - _EPOCH_DAY
+    except (ValueError, OverflowError):
+        raise Misfit("it is an array that is no date") from None
+
+
+def _iso_day(text: str) -> int:
+    try:
+        if _DATE.fullmatch(text):
+            return date.fromisoformat(text).toordinal() - _EPOCH_DAY
+    except ValueError:
+        pass
+    raise Misfit("it is a string that is no ISO date")
+
+
+def _iso_nanos(match: re.Match[str], first: int) -> int:
+    hours, minutes, seconds, fraction = match.groups()[first : first + 4]
+    return _day_nanos(
+        int(hours), int(minutes), int(seconds or 0), int((fraction or "").ljust(9, "0"))
+    )
+
+
+def _day_nanos(hours: int, minutes: int, seconds: int = 0, nanos: int = 0) -> int:
+    limits = (hours, 24), (minutes, 60), (seconds, 60), (nanos, 1_000_000_000)
+    if not all(0 <= number < limit for number, limit in limits):
+        raise Misfit("it has a time that no day has")
+    return ((hours * 60 + minutes) * 60 + seconds) * 1_000_000_000 + nanos
+
+
+def _iso_moment(text: str, shape: Shape) -> int:
+    match = _MOMENT.fullmatch(text)
+    if match is None:
+        raise Misfit("it is a string that is no ISO time")
+    zone = match[6]
+    if zone and shape.kind.tz is None:
+        raise Misfit("it is a time with a zone where the schema has a local one")
+    micros = _iso_day(match[1]) * _MICROS_PER_DAY + _iso_nanos(match, 1) // 1000
+    if not zone or zone == "Z":
+        return micros
+    hours, minutes = int(zone[1:3]), int(zone[3:].lstrip(":") or 0)
+    offset = (hours * 60 + minutes) * 60_000_000
+    return micros + offset if zone[0] == "-" else micros - offset
+
+
 Convert = Callable[[Any], Any]
-"""Turns a value that is not null into what `json_columns.build` takes, or raises Misfit."""
+"""Turns a value that is not null into what `build` takes, or raises Misfit."""
 
 _MAX_SHOWN = 100
 
@@ -258,4 +454,94 @@ _MAKERS: dict[Rule, Callable[[Shape], Convert]] = {
     Rule.ARRAY: _array,
     Rule.MAP: _map,
     Rule.UNION: _union,
+}
+
+
+def build(values: Sequence[Any], shape: Shape) -> pa.Array:
+    """Return a column of what `careful` made of values of a shape, None where null."""
+    return _BUILDERS.get(shape.rule, _integer_column)(values, shape)
+
+
+def _integer_column(values: Sequence[Any], shape: Shape) -> pa.Array:
+    return integers(values, shape.kind)
+
+
+def _text_column(values: Sequence[Any], shape: Shape) -> pa.Array:
+    return binaries(values, shape.kind)
+
+
+def _null_column(values: Sequence[Any], shape: Shape) -> pa.Array:
+    return pa.nulls(len(values))
+
+
+def _validity(values: Sequence[Any]) -> pa.Buffer | None:
+    if None not in values:
+        return None
+    return booleans([value is not None for value in values]).buffers()[1]
+
+
+def _with_nulls(kind: pa.DataType, values: Sequence[Any], data: pa.Buffer | None) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [_validity(values), data])
+
+
+def _boolean_column(values: Sequence[Any], shape: Shape) -> pa.Array:
+    bits = booleans([bool(value) for value in values]).buffers()[1]
+    return _with_nulls(shape.kind, values, bits)
+
+
+def _decimal_column(values: Sequence[Any], shape: Shape) -> pa.Array:
+    digits = b"".join([(value or 0).to_bytes(16, "little", signed=True) for value in values])
+    return _with_nulls(shape.kind, values, pa.py_buffer(digits))
+
+
+def _float_column(values: Sequence[Any], shape: Shape) -> pa.Array:
+    numbers = array("d", [0.0 if value is None else value for value in values])
+    wide = _with_nulls(pa.float64(), values, pa.py_buffer(numbers))
+    return wide.cast(shape.kind, safe=False)
+
+
+def _struct_column(values: Sequence[Any], shape: Shape) -> pa.Array:
+    nothing = (None,) * len(shape.parts)
+    by_part = list(zip(*[nothing if v is None else v for v in values], strict=True))
+    found = by_part or [()] * len(shape.parts)
+    children = [build(items, part) for items, part in zip(found, shape.parts, strict=True)]
+    return pa.Array.from_buffers(shape.kind, len(values), [_validity(values)], children=children)
+
+
+def _array_column(values: Sequence[Any], shape: Shape) -> pa.Array:
+    items = [item for value in values if value for item in value]
+    return _list_column(values, shape.kind, build(items, shape.parts[0]))
+
+
+def _map_column(values: Sequence[Any], shape: Shape) -> pa.Array:
+    pairs = [pair for value in values if value for pair in value]
+    children = [
+        binaries([key for key, _ in pairs], pa.string()),
+        build([value for _, value in pairs], shape.parts[0]),
+    ]
+    entries = pa.struct([shape.kind.key_field, shape.kind.item_field])
+    inner = pa.Array.from_buffers(entries, len(pairs), [None], children=children)
+    return _list_column(values, shape.kind, inner)
+
+
+def _list_column(values: Sequence[Any], kind: pa.DataType, inner: pa.Array) -> pa.Array:
+    offsets = array("i", accumulate((len(value or ()) for value in values), initial=0))
+    buffers = [_validity(values), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(kind, len(values), buffers, children=[inner])
+
+
+_BUILDERS = {
+    Rule.NULL: _null_column,
+    Rule.BOOLEAN: _boolean_column,
+    Rule.FLOAT: _float_column,
+    Rule.DECIMAL: _decimal_column,
+    Rule.TEXT: _text_column,
+    Rule.ENUM: _text_column,
+    Rule.LOOSE_TEXT: _text_column,
+    Rule.BASE64: _text_column,
+    Rule.BYTES: _text_column,
+    Rule.RECORD: _struct_column,
+    Rule.UNION: _struct_column,
+    Rule.ARRAY: _array_column,
+    Rule.MAP: _map_column,
 }

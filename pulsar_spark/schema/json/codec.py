@@ -34,12 +34,11 @@ from pulsar_spark.schema.avro.definition import (
     UnionOf,
     parse_definition,
 )
-from pulsar_spark.schema.avro.derivation import record_definition
-from pulsar_spark.schema.avro.types import arrow_columns
+from pulsar_spark.schema.avro.types import arrow_columns, record_definition
 from pulsar_spark.schema.codec import Decoder, Encoder
-from pulsar_spark.schema.json.encoder import JsonEncoder
 from pulsar_spark.schema.json.reading import JsonDecoder
 from pulsar_spark.schema.json.types import Dialect, Shape, field_shapes, shape_of
+from pulsar_spark.schema.json.writing import JsonEncoder
 from pulsar_spark.schema.table.names import VALUE
 
 _REMEDY = "Read the topic with valueFormat=raw."

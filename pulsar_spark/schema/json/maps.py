@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_spark.schema.arrow.arrays import integers, strings
-from pulsar_spark.schema.json.arrow_reader import ObjectReader, Refused
+from pulsar_spark.schema.json.arrow_reader import ObjectReader, Refused, finish
 from pulsar_spark.schema.json.types import Rule, Shape
-from pulsar_spark.schema.json.wires import finish
 
 _MOST_KEYS = 64
 _LONGEST_KEY = 200

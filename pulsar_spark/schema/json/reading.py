@@ -17,16 +17,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.schema.arrow.arrays import integers
-from pulsar_spark.schema.arrow.null_rows import spread
+from pulsar_spark.schema.arrow.arrays import integers, spread
 from pulsar_spark.schema.codec import Decoded, Undecodable
-from pulsar_spark.schema.json.arrow_reader import ObjectReader, Refused
-from pulsar_spark.schema.json.careful import converter, parse, parse_roughly, take
-from pulsar_spark.schema.json.columns import build
+from pulsar_spark.schema.json.arrow_reader import ObjectReader, Refused, finish
+from pulsar_spark.schema.json.careful import Misfit, build, converter, parse, parse_roughly, take
 from pulsar_spark.schema.json.maps import MapReader
-from pulsar_spark.schema.json.numbers import Misfit
 from pulsar_spark.schema.json.types import Rule, Shape
-from pulsar_spark.schema.json.wires import finish
 
 _MOST_BYTES = 8 * 1024 * 1024
 _MOST_ROWS = 65_536

@@ -1,11 +1,7 @@
-"""Columns → JSON texts, a column at a time: strings that are joined to the text of a row at last.
+"""Columns → values of a JSON topic: strings that are joined to the text of a row at last.
 
-What is written is what both of Pulsar's clients read, as far as they agree; where they do not,
-Java's Jackson is followed. NaN and the infinities are the texts ``"NaN"``, ``"Infinity"`` and
-``"-Infinity"``: bare words are no JSON, and Jackson refuses them. Decimals are plain numbers.
-Dates and times are numbers in the unit of the logical type, but for schemas of Java's client:
-its classes take such numbers for others, or not at all, so they get ISO 8601 text, which they read.
-Nulls are written. Strings are in UTF-8, with only those characters escaped that must be.
+Which columns fit is as for an AVRO topic with the same definition; fields that there is no column
+for are left out, if the schema allows it.
 """
 
 from __future__ import annotations
@@ -17,13 +13,76 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.errors import SchemaMismatch
-from pulsar_spark.schema.arrow.arrays import binaries, integers, strings
-from pulsar_spark.schema.arrow.null_rows import spread
+from pulsar_spark.errors import InvalidRow, SchemaMismatch
+from pulsar_spark.schema.arrow.arrays import binaries, integers, spread, strings
 from pulsar_spark.schema.avro import definition as avro
-from pulsar_spark.schema.avro.encoder import AvroEncoder
+from pulsar_spark.schema.avro.definition import Node, Primitive, Record, UnionOf
 from pulsar_spark.schema.avro.types import UUID_TEXT, is_nullable, sole_type
+from pulsar_spark.schema.avro.writing import AvroEncoder
 from pulsar_spark.schema.json.types import Dialect, Rule, Shape, shape_of
+
+
+class JsonEncoder:
+    """Encodes record batches with the Arrow schema `columns` as values of a definition.
+
+    Raises SchemaMismatch that lists what does not fit.
+    """
+
+    def __init__(self, node: Node, columns: pa.Schema, dialect: Dialect) -> None:
+        self._arguments = node, columns, dialect
+        AvroEncoder(node, columns)
+        self._is_record = isinstance(node, Record)
+        if isinstance(node, Record):
+            types = {field.name: field.type for field in node.fields}
+        else:
+            # A null is a message without a value, whatever values may be.
+            types = {columns.names[0]: UnionOf((node, Primitive("null")))}
+        self._writers = [
+            writer(types[column.name], column.type, dialect, column.name) for column in columns
+        ]
+        self._pieces = record_pieces(columns.names)
+
+    def __reduce__(self) -> tuple[type[JsonEncoder], tuple[Node, pa.Schema, Dialect]]:
+        return JsonEncoder, self._arguments
+
+    def encode(self, columns: pa.RecordBatch) -> pa.Array:
+        """Return a binary array with a value for each row; raises InvalidRow."""
+        try:
+            return self._texts(columns).cast(pa.binary())
+        except Unfit:
+            row, unfit = self._find(columns)
+            raise InvalidRow(
+                f"row {row} of the batch cannot be written: the field {unfit.field}: {unfit.reason}"
+            ) from None
+
+    def _texts(self, columns: pa.RecordBatch) -> pa.Array:
+        texts = [write(columns.column(i)) for i, write in enumerate(self._writers)]
+        if not self._is_record:
+            return texts[0]
+        *starts, end = self._pieces
+        pieces = [piece for pair in zip(starts, texts, strict=True) for piece in pair]
+        return joined([*pieces, end], columns.num_rows)
+
+    def _find(self, columns: pa.RecordBatch) -> tuple[int, Unfit]:
+        """Return the first row that cannot be written, and why, of columns that have one."""
+        start, end = 0, columns.num_rows
+        while end - start > 1:
+            middle = (start + end) // 2
+            if self._unfit(columns.slice(start, middle - start)) is None:
+                start = middle
+            else:
+                end = middle
+        unfit = self._unfit(columns.slice(start, 1))
+        assert unfit is not None
+        return start, unfit
+
+    def _unfit(self, columns: pa.RecordBatch) -> Unfit | None:
+        try:
+            self._texts(columns)
+        except Unfit as unfit:
+            return unfit
+        return None
+
 
 Write = Callable[[pa.Array], pa.Array]
 """Turns a column into its JSON texts, null where it is null; raises Unfit."""

@@ -19,11 +19,11 @@ import pyarrow as pa
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.codec import Decoder, Encoder
-from pulsar_spark.schema.protobuf.columns import columns_of
-from pulsar_spark.schema.protobuf.decoder import ProtobufDecoder
-from pulsar_spark.schema.protobuf.encoder import ProtobufEncoder
+from pulsar_spark.schema.protobuf.definition import parse
+from pulsar_spark.schema.protobuf.reading import ProtobufDecoder
 from pulsar_spark.schema.protobuf.resolution import resolved
-from pulsar_spark.schema.protobuf.schema import parse
+from pulsar_spark.schema.protobuf.types import columns_of
+from pulsar_spark.schema.protobuf.writing import ProtobufEncoder
 
 
 def arrow_schema(info: SchemaInfo) -> pa.Schema:

@@ -13,8 +13,7 @@ from pulsar_spark.errors import CorruptMessage
 from pulsar_spark.protocol import blocks
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow.arrays import binaries, booleans, strings
-from pulsar_spark.schema.codec import Undecodable
-from pulsar_spark.schema.codecs import shape
+from pulsar_spark.schema.codec import Undecodable, shape
 from pulsar_spark.schema.registry import version_number
 from pulsar_spark.schema.table.columns import NEED_METADATA
 from pulsar_spark.schema.table.messages import (

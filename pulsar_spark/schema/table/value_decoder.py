@@ -15,9 +15,8 @@ from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow.arrays import integers
-from pulsar_spark.schema.codec import Decoder, Undecodable
-from pulsar_spark.schema.codecs import codec_of
-from pulsar_spark.schema.pair_decoder import PairDecoder
+from pulsar_spark.schema.codec import Decoder, Undecodable, codec_of
+from pulsar_spark.schema.key_value import PairDecoder
 from pulsar_spark.schema.table.messages import Messages
 
 Writers = Callable[[bytes], SchemaInfo]

@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.schema.arrow.null_rows import spread, without
+from pulsar_spark.schema.arrow.arrays import spread, without
 
 
 @given(st.lists(st.none() | st.text(max_size=3)))

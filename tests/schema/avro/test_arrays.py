@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.schema.avro.arrays import build_array
+from pulsar_spark.schema.arrow.arrays import build_array
 
 POINT = pa.struct([("x", pa.int32()), ("y", pa.string())])
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.schema.avro import codec as avro_codec
-from pulsar_spark.schema.avro import decoder as avro_decoder
+from pulsar_spark.schema.avro import reading as avro_decoder
 from tests.schema.avro.random_values import Schemas, Values, decoded, encoded, info, rows
 
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.schema.avro.defaults import encode_default, zigzag
-from pulsar_spark.schema.avro.definition import NO_DEFAULT, parse_definition
+from pulsar_spark.schema.avro.definition import NO_DEFAULT, encode_default, parse_definition, zigzag
 from tests.schema.avro.random_values import encoded
 
 POINT = {

@@ -12,7 +12,7 @@ import pytest
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.schema.avro import codec as avro_codec
-from pulsar_spark.schema.avro.derivation import record_definition
+from pulsar_spark.schema.avro.types import record_definition
 from tests.schema.avro.random_values import decoded
 
 POINT = pa.struct([pa.field("x", pa.int32(), False), pa.field("y", pa.int32())])

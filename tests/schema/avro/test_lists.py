@@ -7,7 +7,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.schema.avro.lists import GrowingLists, Lists, Rows, spread
+from pulsar_spark.schema.avro.reading import GrowingLists, Lists, Rows, merged
 from pulsar_spark.schema.avro.vectors import number, numbers
 
 
@@ -77,9 +77,9 @@ def test_values_are_spread_over_rows(kind: pa.DataType) -> None:
     first = pa.array([None, None], pa.null()).cast(kind)
     where = pa.array([False, True, False, True])
     other = pa.array([True, False, False, False])
-    assert spread([], 4, kind).null_count == 4
-    assert len(spread([(where, first)], 4, kind)) == 4
-    both = spread([(where, first), (other, first.slice(1))], 4, kind)
+    assert merged([], 4, kind).null_count == 4
+    assert len(merged([(where, first)], 4, kind)) == 4
+    both = merged([(where, first), (other, first.slice(1))], 4, kind)
     assert both.type == kind
     assert len(both) == 4
 
@@ -87,6 +87,6 @@ def test_values_are_spread_over_rows(kind: pa.DataType) -> None:
 def test_spread_values_lie_where_they_belong() -> None:
     where, other = pa.array([False, True, False, True]), pa.array([True, False, False, False])
     parts = [(where, pa.array(["a", "b"])), (other, pa.array(["c"]))]
-    assert spread(parts, 4, pa.string()).to_pylist() == ["c", "a", None, "b"]
+    assert merged(parts, 4, pa.string()).to_pylist() == ["c", "a", None, "b"]
     numbers_only = [(where, pa.array([1, 2]))]
-    assert spread(numbers_only, 4, pa.int64()).to_pylist() == [None, 1, None, 2]
+    assert merged(numbers_only, 4, pa.int64()).to_pylist() == [None, 1, None, 2]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.schema.avro import packing
-from pulsar_spark.schema.avro.defaults import zigzag
+from pulsar_spark.schema.avro.definition import zigzag
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 

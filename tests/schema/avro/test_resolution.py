@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.avro import codec as avro_codec
-from pulsar_spark.schema.avro import decoder as avro_decoder
+from pulsar_spark.schema.avro import reading as avro_decoder
 from pulsar_spark.schema.codec import Decoded
 from tests.schema.avro.random_values import Schemas, Values, decoded, encoded, info, rows
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.schema.avro.defaults import zigzag
+from pulsar_spark.schema.avro.definition import zigzag
 from pulsar_spark.schema.avro.vectors import (
     Window,
     even_numbers,

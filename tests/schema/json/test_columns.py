@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.schema.avro.definition import parse_definition
-from pulsar_spark.schema.json.columns import build
+from pulsar_spark.schema.json.careful import build
 from pulsar_spark.schema.json.types import Dialect, shape_of
 from tests.schema.json.cases import logical, nullable, record
 

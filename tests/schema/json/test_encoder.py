@@ -10,8 +10,8 @@ import pytest
 
 from pulsar_spark.errors import InvalidRow, SchemaMismatch
 from pulsar_spark.schema.avro.definition import parse_definition
-from pulsar_spark.schema.json.encoder import JsonEncoder
 from pulsar_spark.schema.json.types import Dialect
+from pulsar_spark.schema.json.writing import JsonEncoder
 from tests.schema.json.cases import nullable, record
 
 

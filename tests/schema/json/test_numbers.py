@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.schema.json.numbers import (
+from pulsar_spark.schema.json.careful import (
     Misfit,
     NumberText,
     in_range,

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.schema.avro.definition import parse_definition
-from pulsar_spark.schema.json.arrow_reader import ObjectReader
+from pulsar_spark.schema.json.arrow_reader import ObjectReader, finish
 from pulsar_spark.schema.json.types import Dialect, Shape, shape_of
-from pulsar_spark.schema.json.wires import finish
 from tests.schema.json.cases import logical, nullable, plain, record
 
 TIMES = [

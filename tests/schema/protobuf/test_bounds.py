@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from pulsar_spark.schema.protobuf import bounds as protobuf_bounds
 from pulsar_spark.schema.protobuf import codec as protobuf_codec
 from pulsar_spark.schema.protobuf.bounds import Counter
-from pulsar_spark.schema.protobuf.schema import parse
+from pulsar_spark.schema.protobuf.definition import parse
 from pulsar_spark.schema.protobuf.types import Field, Message, Type
 from tests.schema.protobuf.cases import (
     RandomSchema,
@@ -122,7 +122,7 @@ def test_a_value_with_as_much_as_is_allowed_is_read(
     limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protobuf_bounds, "MAX_CELLS", limit)
-    monkeypatch.setattr("pulsar_spark.schema.protobuf.decoder.MAX_CELLS", limit)
+    monkeypatch.setattr("pulsar_spark.schema.protobuf.reading.MAX_CELLS", limit)
     info = wide(1)
     fits = limit // parse(info).fields[1].message.leaves  # type: ignore[union-attr]
     values = [b"\x12\x00" * count for count in (fits, fits + 1, 0, fits)] * 5

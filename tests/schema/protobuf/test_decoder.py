@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pulsar_spark.schema.codec import Decoded
 from pulsar_spark.schema.protobuf import codec
-from pulsar_spark.schema.protobuf import decoder as protobuf_decoder
+from pulsar_spark.schema.protobuf import reading as protobuf_decoder
 from pulsar_spark.schema.protobuf.types import Type
 from pulsar_spark.schema.protobuf.wire import varint
 from tests.schema.protobuf.cases import (

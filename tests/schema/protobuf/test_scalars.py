@@ -10,8 +10,8 @@ import pytest
 
 from pulsar_spark.errors import InvalidRow
 from pulsar_spark.schema.protobuf import codec
-from pulsar_spark.schema.protobuf.scalars import accepts
 from pulsar_spark.schema.protobuf.types import Field, Type, type_name
+from pulsar_spark.schema.protobuf.writing import accepts
 from tests.schema.protobuf.cases import add, class_of, info_of, new_file
 
 SHORT: tuple[int, ...] = (Type.TYPE_INT32, Type.TYPE_SINT32, Type.TYPE_SFIXED32)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.protobuf.schema import MAX_DEFINITION, PARSING_INFO, parse
+from pulsar_spark.schema.protobuf.definition import MAX_DEFINITION, PARSING_INFO, parse
 from pulsar_spark.schema.protobuf.types import Presence, Type
 from tests.schema.protobuf.cases import add, info_of, native, new_file
 

@@ -13,7 +13,7 @@ from pulsar_spark.protocol.schema_info import (
     SchemaInfo,
     join_key_value,
 )
-from pulsar_spark.schema.codecs import codec_of, is_decoded, is_record, shape
+from pulsar_spark.schema.codec import codec_of, is_decoded, is_record, shape
 
 STRING = SchemaInfo(pb.Schema.String, "String")
 INT32 = SchemaInfo(pb.Schema.Int32, "INT32")
