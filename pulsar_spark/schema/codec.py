@@ -191,6 +191,27 @@ def codec_of(info: SchemaInfo) -> Codec:
     )
 
 
+def decoder_of(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Decoder:
+    """Return a decoder of `fields` of `reader` for values that were written with `writer`.
+
+    Raises SchemaMismatch where values of the one cannot be read as the other.
+    """
+    check_types(writer, reader)
+    return codec_of(reader).decoder(writer, reader, fields)
+
+
+def check_types(writer: SchemaInfo, reader: SchemaInfo) -> None:
+    """Raise SchemaMismatch if the two are of types whose bytes have nothing in common."""
+    types = {writer.type, reader.type}
+    if len(types) > 1 and not types <= _PRIMITIVE and not types <= _PROTOBUF:
+        raise SchemaMismatch(
+            f"values were written with a schema of the type {writer.type_name}, the query has "
+            f"{reader.type_name}",
+            "Read such topics with valueFormat=raw, or leave these values out with the option "
+            "mode.",
+        )
+
+
 def _has_codec(kind: int) -> bool:
     return kind in _CODED
 

@@ -18,15 +18,14 @@ from struct import Struct
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.errors import SchemaMismatch
-from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow.arrays import binaries, booleans, integers
 from pulsar_spark.schema.codec import (
     Decoded,
-    Decoder,
     Undecodable,
+    check_types,
     codec_of,
+    decoder_of,
     is_record,
     key_value_parts,
 )
@@ -41,20 +40,13 @@ class PairDecoder:
     """
 
     def __init__(self, writer: SchemaInfo, reader: SchemaInfo, names: Sequence[str]) -> None:
-        if writer.type != pb.Schema.KeyValue:
-            raise SchemaMismatch(
-                f"values were written with a schema of the type {writer.type_name}, the query has "
-                "KEY_VALUE",
-                "Read such topics with valueFormat=raw.",
-            )
+        check_types(writer, reader)
         written, wanted = key_value_parts(writer), key_value_parts(reader)
         self.separated = written.separated
         self._names = tuple(names)
         self._fields = [name for name in names if name != KEY]
         self._value = (
-            codec_of(wanted.value).decoder(written.value, wanted.value, self._fields)
-            if self._fields
-            else None
+            decoder_of(written.value, wanted.value, self._fields) if self._fields else None
         )
         self._key = _KeyDecoder(written.key, wanted.key) if KEY in names else None
 
@@ -79,10 +71,9 @@ class _KeyDecoder:
     """Decodes keys to one column: of a struct if they are records."""
 
     def __init__(self, writer: SchemaInfo, reader: SchemaInfo) -> None:
-        codec = codec_of(reader)
-        self._schema = codec.arrow_schema(reader)
+        self._schema = codec_of(reader).arrow_schema(reader)
         self._is_record = is_record(reader)
-        self._decoder: Decoder = codec.decoder(writer, reader, self._schema.names)
+        self._decoder = decoder_of(writer, reader, self._schema.names)
 
     def decode(self, raw: pa.Array) -> Decoded:
         decoded = self._decoder.decode(raw)

@@ -25,13 +25,7 @@ def arrow_schema(info: SchemaInfo) -> pa.Schema:
 
 
 def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Decoder:
-    """Return a decoder of bytes or text; raises SchemaMismatch if both schemas are not one."""
-    if writer.type != reader.type:
-        raise SchemaMismatch(
-            f"values were written with a schema of the type {writer.type_name}, the query has "
-            f"{reader.type_name}",
-            "Read such topics with valueFormat=raw.",
-        )
+    """Return a decoder of bytes or text, which both schemas are."""
     if reader.type == BYTES:
         return _BytesDecoder(len(fields))
     return _TextDecoder(len(fields))

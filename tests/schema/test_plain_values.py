@@ -8,7 +8,7 @@ import pytest
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo
-from pulsar_spark.schema.codec import Undecodable
+from pulsar_spark.schema.codec import Undecodable, decoder_of
 from pulsar_spark.schema.plain_values import arrow_schema, decoder, encoder
 
 NONE = SchemaInfo(BYTES)
@@ -44,7 +44,7 @@ def test_text_is_decoded_and_what_is_none_is_told() -> None:
 @pytest.mark.fault(64)
 def test_values_of_another_type_are_refused() -> None:
     with pytest.raises(SchemaMismatch, match="INT32, the query has STRING"):
-        decoder(INT32, STRING, ["value"])
+        decoder_of(INT32, STRING, ["value"])
 
 
 def test_columns_are_encoded_whatever_their_name() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pulsar_spark.errors import CorruptMessage
+from pulsar_spark.errors import CorruptMessage, PulsarError
 from pulsar_spark.protocol import blocks
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow.arrays import binaries, booleans, strings
@@ -246,9 +246,11 @@ class RecordBatchBuilder:
         self.dropped += len(dropped)
         return batch.filter(booleans([row not in dropped for row in range(batch.num_rows)]))
 
-    def _undecodable(self, messages: Messages, found: DecodedValues) -> CorruptMessage:
+    def _undecodable(self, messages: Messages, found: DecodedValues) -> PulsarError:
         assert self._schema_info is not None
         first, version = found.bad[0], found.bad_version
+        if found.unreadable is not None:
+            return found.unreadable.with_context(message_id=messages.locate(first.row))
         written = f" of schema version {version_number(version)}" if version else ""
         return CorruptMessage(
             f"a value{written} does not decode as {self._schema_info.type_name}: "

@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.errors import PulsarError, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow.arrays import integers
-from pulsar_spark.schema.codec import Decoder, Undecodable, codec_of
+from pulsar_spark.schema.codec import Decoded, Decoder, Undecodable, decoder_of, shape
 from pulsar_spark.schema.key_value import PairDecoder
+from pulsar_spark.schema.registry import version_number
 from pulsar_spark.schema.table.messages import Messages
+from pulsar_spark.schema.table.names import KEY
 
 Writers = Callable[[bytes], SchemaInfo]
 """Gives the topic's schema of a version."""
@@ -29,13 +31,15 @@ _MAX_DECODERS = 100
 class DecodedValues:
     """The payloads, the columns made of them by name, and what did not decode, ordered by row.
 
-    `bad_version` is the schema version of the first value that did not, if it has one.
+    `bad_version` is the schema version of the first value that did not, if it has one;
+    `unreadable` tells why no value of that version can be read as the query's, where that is so.
     """
 
     raw: pa.Array
     columns: Mapping[str, pa.Array]
     bad: Sequence[Undecodable] = ()
     bad_version: bytes = b""
+    unreadable: SchemaMismatch | None = None
 
 
 class ValueDecoder:
@@ -49,13 +53,13 @@ class ValueDecoder:
         self._reader = reader
         self.names = tuple(names)
         self._writers = writers
-        self._decoders: dict[bytes, Decoder | PairDecoder] = {}
+        self._decoders: dict[bytes, Decoder | PairDecoder | _Unreadable] = {}
 
     def decode(self, messages: Messages) -> DecodedValues:
-        """Decode all values of a record batch.
+        """Decode all values of a record batch; raises what `writers` raises.
 
-        Raises SchemaMismatch for a version that cannot be resolved to the query's schema, and
-        what `writers` raises.
+        No value decodes that was written with a version of another type than the query's, or
+        with one that cannot be resolved to the query's schema.
         """
         raw, versions = messages.values(), messages.versions
         decoders = [self._decoder(version, messages.topic) for _, version in versions]
@@ -70,30 +74,62 @@ class ValueDecoder:
         )
 
     def _decode(
-        self, version: bytes, decoder: Decoder | PairDecoder, raw: pa.Array, keys: pa.Array | None
+        self,
+        version: bytes,
+        decoder: Decoder | PairDecoder | _Unreadable,
+        raw: pa.Array,
+        keys: pa.Array | None,
     ) -> DecodedValues:
         if isinstance(decoder, PairDecoder):
             decoded = decoder.decode(raw, keys)
         else:
             decoded = decoder.decode(raw)
         columns = dict(zip(self.names, decoded.columns, strict=True))
-        return DecodedValues(raw, columns, decoded.bad, version)
+        unreadable = decoder.error if isinstance(decoder, _Unreadable) else None
+        return DecodedValues(raw, columns, decoded.bad, version, unreadable)
 
-    def _decoder(self, version: bytes, topic: str) -> Decoder | PairDecoder:
+    def _decoder(self, version: bytes, topic: str) -> Decoder | PairDecoder | _Unreadable:
         found = self._decoders.get(version)
         if found is None:
             writer = self._writers(version) if version else self._reader
             try:
-                if self._reader.type == pb.Schema.KeyValue:
-                    found = PairDecoder(writer, self._reader, self.names)
-                else:
-                    found = codec_of(self._reader).decoder(writer, self._reader, self.names)
+                found = self._decoder_from(writer)
             except SchemaMismatch as error:
-                raise error.with_context(topic=topic) from None
+                told = error.with_context(topic=topic)
+                found = _Unreadable(told, version, self._reader, self.names)
             if len(self._decoders) >= _MAX_DECODERS:
                 del self._decoders[next(iter(self._decoders))]
             self._decoders[version] = found
         return found
+
+    def _decoder_from(self, writer: SchemaInfo) -> Decoder | PairDecoder:
+        if self._reader.type == pb.Schema.KeyValue:
+            return PairDecoder(writer, self._reader, self.names)
+        return decoder_of(writer, self._reader, self.names)
+
+
+class _Unreadable:
+    """Stands for the decoder of a version whose values cannot be read as the query's."""
+
+    def __init__(
+        self, error: PulsarError, version: bytes, reader: SchemaInfo, names: Sequence[str]
+    ) -> None:
+        what = f"version {version_number(version)} of the topic's schema: " if version else ""
+        self.error = SchemaMismatch(what + error.what, error.remedy, topic=error.topic)
+        found = shape(reader)
+        self._types = [
+            found.key if name == KEY and found.key else found.fields.field(name).type
+            for name in names
+        ]
+        self._has_keys = found.key is not None and KEY in names
+
+    def decode(self, raw: pa.Array) -> Decoded:
+        """Return columns of nulls; all that is not null itself is bad, and none of it looked at."""
+        # Where the value is null, there is still a key.
+        there = raw.is_valid().to_pylist()
+        bad = [row for row in range(len(raw)) if there[row] or self._has_keys]
+        columns = [pa.nulls(len(raw), kind) for kind in self._types]
+        return Decoded(columns, [Undecodable(row, "", self.error.what) for row in bad])
 
 
 def _part(array: pa.Array | None, first: int, stop: int) -> pa.Array | None:
@@ -116,4 +152,5 @@ def _joined(pieces: Sequence[DecodedValues]) -> DecodedValues:
         bad += [replace(found, row=first_row + found.row) for found in piece.bad]
         first_row += len(piece.raw)
     raw = pa.concat_arrays([piece.raw for piece in pieces])
-    return DecodedValues(raw, columns, bad, next((p.bad_version for p in pieces if p.bad), b""))
+    first_bad = next((piece for piece in pieces if piece.bad), pieces[0])
+    return DecodedValues(raw, columns, bad, first_bad.bad_version, first_bad.unreadable)
