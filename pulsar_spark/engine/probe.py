@@ -26,6 +26,7 @@ from pulsar_spark.engine.retry import Deadline, retrying
 from pulsar_spark.errors import (
     ConnectionLost,
     CorruptMessage,
+    NotAllowed,
     OperationTimeout,
     PulsarError,
     RemoteProtocolError,
@@ -127,6 +128,13 @@ class Probe:
         """
         return self._ask([(topic, self._count(topic, position)) for topic, position in questions])
 
+    def subscriptions_exist(self, questions: Sequence[tuple[str, str]]) -> list[bool | PulsarError]:
+        """Return for topics and names whether the topic has a durable subscription of that name.
+
+        Nothing of it is changed. A name must not be in use for anything that is not durable.
+        """
+        return self._ask([(topic, self._exists(topic, name)) for topic, name in questions])
+
     def _ask(self, questions: Sequence[tuple[str, OperationFactory[T]]]) -> list[T | PulsarError]:
         results = run_many([factory for _, factory in questions], self._timeout)
         return [
@@ -159,6 +167,23 @@ class Probe:
             yield from session.subscribe(deadline)
             answer: pb.CommandConsumerStatsResponse = yield session.stats(deadline)
             return int(answer.msgBacklog)
+
+    def _exists(self, topic: str, name: str) -> OperationFactory[bool]:
+        return _retried(lambda deadline: self._exists_operation(topic, name, deadline))
+
+    def _exists_operation(self, topic: str, name: str, deadline: Deadline) -> Operation[bool]:
+        connection = yield from self._lookup.connection_operation(topic, deadline)
+        wanted = SubscribeRequest(topic, name, EARLIEST_POSITION)
+        with ConsumerSession(connection, wanted) as session:
+            try:
+                yield from session.subscribe(deadline)
+            except NotAllowed:
+                # A durable subscription has that name already.
+                return True
+            # It must be gone before anyone can have a durable one.
+            if (answer := session.close()) is not None:
+                yield answer
+        return False
 
     def _at_operation(
         self, topic: str, position: Position, deadline: Deadline, patience: _EntryWait

@@ -14,7 +14,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pulsar_spark.errors import OptionError
-from pulsar_spark.spark.task_writer import PulsarCommitMessage, find_targets, sum_up, write_task
+from pulsar_spark.spark.task_writer import (
+    PulsarCommitMessage,
+    find_targets,
+    sum_up,
+    warn_of_duplicates,
+    write_task,
+)
 from pulsar_spark.spark.write_columns import plan_columns
 from pulsar_spark.spark.write_options import WriteOptions
 from pulsar_spark.spark.write_schemas import Target
@@ -61,6 +67,7 @@ class PulsarBatchWriter(DataSourceArrowWriter):
             logger.warning(
                 "%d messages could not be written (deliveryGuarantee none)", total.failed
             )
+        warn_of_duplicates(total)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log that the job has failed: what its tasks have written stays."""

@@ -50,6 +50,26 @@ def judge(
     if unread and done >= end:
         return LossVerdict.UNHELD
     # At the beginning of a ledger it stands where all earlier ones were read and deleted.
-    if done.entry_id > 0 and unread:
+    # An empty topic whose subscription was moved within a later ledger had messages there.
+    emptied = end == EARLIEST_POSITION and done.ledger_id != position.ledger_id
+    if done.entry_id > 0 and (unread or emptied):
         return LossVerdict.SKIPPED
     return LossVerdict.SKIPPED if known_unread else LossVerdict.KEPT
+
+
+def extent(start: Position, stop: Position | None, known: Position | None = None) -> str:
+    """Return how many entries lie between two positions, in brackets, as far as can be told.
+
+    Entries are counted within a ledger; how many earlier ones had nobody tells any more. `stop` is
+    None for a topic's end, `known` an end that was seen earlier.
+    """
+    if stop is not None and stop.ledger_id == start.ledger_id:
+        return f" ({_entries(start, stop)} at most)"
+    if known is not None and known > start and known.ledger_id == start.ledger_id:
+        return f" ({_entries(start, known)} at least)"
+    return " (how many is not known: their ledgers are deleted)"
+
+
+def _entries(start: Position, stop: Position) -> str:
+    count = stop.entry_id - start.entry_id
+    return f"{count} {'entry' if count == 1 else 'entries'}"

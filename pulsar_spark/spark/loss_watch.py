@@ -15,6 +15,7 @@ from pulsar_spark.engine.lookup import Lookup
 from pulsar_spark.engine.probe import LedgerEnd, Probe
 from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.spark.data_loss import extent
 from pulsar_spark.spark.offsets import entry_end
 from pulsar_spark.spark.partitions import PulsarInputPartition
 from pulsar_spark.spark.read_options import ReadOptions
@@ -138,7 +139,7 @@ class LossWatch:
         self.lost(
             DataLossError(
                 f"messages were deleted {what} at {position}, the first message that is kept is "
-                f"at {'none' if kept is None else kept}",
+                f"at {'none' if kept is None else kept}{extent(position, kept)}",
                 "Raise the topic's retention, or set failOnDataLoss=false to read what is there.",
                 topic=self._partition.topic,
             )

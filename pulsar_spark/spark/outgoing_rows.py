@@ -49,6 +49,8 @@ class RowConverter:
         self._topic_names: dict[str, str] = {}
         self.rows = 0
         """Rows split so far."""
+        self.brings_sequence_ids = False
+        """Whether rows had sequence ids of their own so far."""
 
     def split(self, batch: pa.RecordBatch) -> list[TopicRows]:
         """Return the rows of a record batch by topic, in their order.
@@ -102,6 +104,10 @@ class RowConverter:
         keys: list[Any] | None = encoded.keys
         if not encoder.typed_keys:
             keys = self._keys(batch)
+        sequence_ids = _not_negative(
+            self._column(batch, names.SEQUENCE_ID), names.SEQUENCE_ID, part
+        )
+        self.brings_sequence_ids = self.brings_sequence_ids or sequence_ids is not None
         return MessageColumns(
             payloads=encoded.payloads,
             keys=keys,
@@ -110,9 +116,7 @@ class RowConverter:
             event_times=_millis(self._column(batch, names.EVENT_TIME), names.EVENT_TIME, part),
             properties=_properties(self._column(batch, names.PROPERTIES), part),
             deliver_at=_millis(self._column(batch, names.DELIVER_AT), names.DELIVER_AT, part),
-            sequence_ids=_not_negative(
-                self._column(batch, names.SEQUENCE_ID), names.SEQUENCE_ID, part
-            ),
+            sequence_ids=sequence_ids,
             first_row=part.first_row,
         )
 

@@ -20,7 +20,7 @@ VERSION = 1
 
 _DAMAGED = "The checkpoint is damaged: restore it, or start a query with a new one."
 _SHOWN = 100
-_KEYS = frozenset({"version", "subscription", "positions", "starts", "publishedFrom"})
+_KEYS = frozenset({"version", "subscription", "positions", "starts", "publishedFrom", "ends"})
 _REQUIRED = frozenset({"version", "subscription", "positions"})
 
 
@@ -31,16 +31,22 @@ class StreamOffset:
     `starts` are the positions at which the query began; only its first offset has them, for
     Spark does not keep where the first batch starts. `published_from` are the times, in
     milliseconds, before which nothing is read of a partition: where the query starts by time.
+    `ends` are where topic partitions ended when a batch took less than all of them: a restart
+    knows by them that there was something to read.
     """
 
     subscription: str
     positions: Mapping[str, Position]
     starts: Mapping[str, Position] | None = None
     published_from: Mapping[str, int] = field(default_factory=dict)
+    ends: Mapping[str, Position] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that Spark is to store, with its keys in order."""
-        body: dict[str, Any] = {"positions": _texts(self.positions)}
+        body: dict[str, Any] = {}
+        if self.ends:
+            body["ends"] = _texts(self.ends)
+        body["positions"] = _texts(self.positions)
         if self.published_from:
             body["publishedFrom"] = dict(sorted(self.published_from.items()))
         if self.starts is not None:
@@ -80,6 +86,7 @@ class StreamOffset:
             _positions(body["positions"]),
             _positions(body["starts"]) if "starts" in body else None,
             _times(body.get("publishedFrom", {})),
+            _positions(body.get("ends", {})),
         )
 
 

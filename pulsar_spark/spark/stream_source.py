@@ -120,7 +120,7 @@ class StreamSource:
         if self._initial is None:
             # Spark asks for the start of its first batch again if that was not finished.
             starts = offset.positions if offset.starts is None else offset.starts
-            self._initial = replace(offset, positions=starts, starts=None)
+            self._initial = replace(offset, positions=starts, starts=None, ends={})
 
     # --- the next offset ----------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class StreamSource:
             )
         self._open(name)
         follow = self._follow()
-        follow.refresh(start.positions)
+        follow.refresh(start.positions, start.ends)
         spans = follow.spans(start.positions)
         if committed:
             self.commit(start)
@@ -195,6 +195,11 @@ class StreamSource:
                 topic: millis
                 for topic, millis in start.published_from.items()
                 if topic in positions
+            },
+            ends={
+                topic: end
+                for topic, end in self._follow().seen.items()
+                if topic in positions and positions[topic] < end
             },
         )
         return self.last

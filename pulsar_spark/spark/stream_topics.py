@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.probe import Probe
+from pulsar_spark.engine.probe import FoundEntry, Probe
 from pulsar_spark.engine.subscription import EARLIEST, LATEST, SubscriptionSet, TopicEnd
 from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.spark.data_loss import LossVerdict, judge
+from pulsar_spark.spark.data_loss import LossVerdict, extent, judge
 from pulsar_spark.spark.offsets import entry_end
 from pulsar_spark.spark.planner import FoundTopics, Planner
 from pulsar_spark.spark.read_options import ReadOptions
@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 # Each of so many topics is asked for its partitions at every look, more of them once a second.
 _ASKED_EACH_TIME = 100
 _LOOK_SECONDS = 1.0
+# Topic partitions that a warning about many names.
+_SHOWN = 5
 
 _GO_ON = "Start a query with a new checkpoint, or set failOnDataLoss=false to go on."
 
@@ -58,14 +60,20 @@ class StreamTopics:
         # The first end that was seen behind where the stream stands: what lies before is unread.
         self._unread: dict[str, Position] = {}
         self._judged: dict[str, tuple[Position | None, int]] = {}
+        # Where a restarted query stood, of topic partitions that do not keep that any more, and
+        # whether their subscription was still there.
+        self._left_behind: dict[str, bool] = {}
+        # Those of them of which it cannot be known whether anything came before it was deleted.
+        self._unsure: list[str] = []
 
     # --- which topics ---------------------------------------------------------------------------
 
-    def refresh(self, positions: Positions) -> None:
+    def refresh(self, positions: Positions, ends: Positions | None = None) -> None:
         """Look which topic partitions there are, and hold those that are new.
 
-        Raises TopicNotFound for a topic that is not there, unless the stream waits for topics or
-        does without them.
+        `ends` are where those ended, as far as is known, that had more than was read. Raises
+        TopicNotFound for a topic that is not there, unless the stream waits for topics or does
+        without them.
         """
         found = self._look()
         for name, error in found.missing.items():
@@ -73,6 +81,7 @@ class StreamTopics:
             if self._options.fail_on_data_loss and not (known or self._options.waiting):
                 raise error
         partitions = [topic for names in found.topics.values() for topic in names]
+        self._look_back(partitions, positions, ends or {})
         for topic in partitions:
             if topic not in self._subscriptions:
                 begun = positions.get(topic, EARLIEST_POSITION) != EARLIEST_POSITION
@@ -82,6 +91,35 @@ class StreamTopics:
                 self._subscriptions.add(topic, LATEST if begun else EARLIEST)
         for topic in set(self._subscriptions.topics).difference(partitions):
             self._subscriptions.remove(topic)
+
+    def _look_back(self, partitions: Sequence[str], positions: Positions, ends: Positions) -> None:
+        """Before topic partitions are held again: see whether they keep where the query stood.
+
+        For those that do not it is to be known whether the subscription is still there, which
+        nobody can tell once it is held again.
+        """
+        begun = [
+            topic
+            for topic in partitions
+            if topic not in self._subscriptions
+            and positions.get(topic, EARLIEST_POSITION) != EARLIEST_POSITION
+        ]
+        self._unread.update({topic: ends[topic] for topic in begun if topic in ends})
+        if self._options.reader.read_compacted:
+            return
+        found = self._probe.first_entries_at([(topic, EARLIEST_POSITION) for topic in begun])
+        gone = [
+            topic
+            for topic, first in zip(begun, found, strict=True)
+            if not isinstance(first, PulsarError) and not _keeps(first, positions[topic])
+        ]
+        name = self._subscriptions.name
+        held = self._probe.subscriptions_exist([(topic, name) for topic in gone])
+        self._left_behind = {
+            # What hinders from knowing hinders from holding it, too, and is told then.
+            topic: isinstance(is_held, PulsarError) or is_held
+            for topic, is_held in zip(gone, held, strict=True)
+        }
 
     def _look(self) -> FoundTopics:
         now = time.monotonic()
@@ -106,6 +144,7 @@ class StreamTopics:
         for topic, end in self.ends(positions).items():
             position = positions.get(topic, EARLIEST_POSITION)
             spans[topic] = Span(self._start(topic, position, end), entry_end(end.last))
+        self._tell_unsure()
         return spans
 
     def ends(self, positions: Positions) -> dict[str, TopicEnd]:
@@ -152,6 +191,12 @@ class StreamTopics:
             # What compaction removed is not lost.
             return position
         verdict = judge(position, end, found.done, unread)
+        held = self._left_behind.pop(topic, None)
+        if verdict is LossVerdict.KEPT and held is False:
+            # Whatever came since, nothing has kept it.
+            verdict = LossVerdict.UNHELD
+        elif verdict is LossVerdict.KEPT and held:
+            self._unsure.append(topic)
         if verdict is LossVerdict.KEPT:
             self._judged.pop(topic, None)
         elif verdict is LossVerdict.ROLLED_BACK:
@@ -188,7 +233,8 @@ class StreamTopics:
             self._move(topic, position)
         if first is None or first.start[:2] > position[:2]:
             upto = "the topic's end" if first is None else str(first.start)
-            self._lost(topic, f"messages from {position} up to {upto} are gone")
+            much = extent(position, None if first is None else first.start, self._unread.get(topic))
+            self._lost(topic, f"messages from {position} up to {upto} are gone{much}")
         elif verdict is LossVerdict.SKIPPED:
             logger.warning(
                 "%s: the subscription %s was moved to %s by others or by expiry, while the query "
@@ -197,6 +243,19 @@ class StreamTopics:
                 name,
                 found.done,
                 position,
+            )
+
+    def _tell_unsure(self) -> None:
+        unsure, self._unsure = self._unsure, []
+        if unsure:
+            logger.warning(
+                "%d topic partitions have deleted the ledgers that the query had read up to, as "
+                "they do when all of a ledger was read. Messages that came while the query was "
+                "down are not missing, unless a time to live (messageTTL) or somebody by hand "
+                "expired them before: brokers do not tell. They are %s%s",
+                len(unsure),
+                ", ".join(unsure[:_SHOWN]),
+                ", …" if len(unsure) > _SHOWN else "",
             )
 
     def _move(self, topic: str, position: Position) -> None:
@@ -230,3 +289,8 @@ class StreamTopics:
         if self._options.fail_on_data_loss:
             raise error
         logger.warning("data was lost: %s", error)
+
+
+def _keeps(first: FoundEntry | None, position: Position) -> bool:
+    """Whether a topic whose first message is `first` was not deleted from a position on."""
+    return first is not None and first.start[:2] <= position[:2]

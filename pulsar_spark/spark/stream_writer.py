@@ -21,6 +21,7 @@ from pulsar_spark.spark.task_writer import (
     PulsarCommitMessage,
     find_targets,
     sum_up,
+    warn_of_duplicates,
     write_task,
 )
 from pulsar_spark.spark.write_columns import plan_columns
@@ -59,6 +60,7 @@ class PulsarStreamWriter(DataSourceStreamWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Log what the micro-batch wrote, on the driver."""
         total = sum_up(messages)
+        warn_of_duplicates(total)
         if self._options.wait_for_receipts:
             logger.info(
                 "micro-batch %d is committed: %d messages written by %d tasks, all acknowledged",

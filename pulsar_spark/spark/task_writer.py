@@ -13,9 +13,10 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer
-from pulsar_spark.errors import PulsarError
+from pulsar_spark.errors import InvalidRow, PulsarError
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas
+from pulsar_spark.schema.table import names
 from pulsar_spark.spark.outgoing_rows import RowConverter, TopicRows
 from pulsar_spark.spark.row_encoder import RowEncoder
 from pulsar_spark.spark.write_columns import WriteColumns
@@ -36,13 +37,15 @@ class PulsarCommitMessage(WriterCommitMessage):
 
     `messages` are those that were handed to producers, `acknowledged` those whose receipts
     came, `failed` those that could not be written (deliveryGuarantee none only). `last_ids`
-    is the last acknowledged id of each topic partition, as text.
+    is the last acknowledged id of each topic partition, as text. `duplicates` are those of the
+    acknowledged ones that a broker which deduplicates had already, and did not store.
     """
 
     messages: int
     acknowledged: int
     failed: int
     last_ids: tuple[tuple[str, str], ...]
+    duplicates: int = 0
 
 
 class TaskWriter:
@@ -88,12 +91,15 @@ class TaskWriter:
                 if self._options.wait_for_receipts:
                     raise
                 self._count_failures(len(columns), error)
+        if self._options.wait_for_receipts:
+            self._check_duplicates()
 
     def finish(self) -> PulsarCommitMessage:
         """Return when every message is acknowledged, or only handed over if that is not asked."""
         if self._options.wait_for_receipts:
             for writer in self._writers.values():
                 writer.flush()
+            self._check_duplicates()
             # All are acknowledged: what goes wrong from here on is no loss.
             self._leave()
         else:
@@ -103,6 +109,8 @@ class TaskWriter:
                 except PulsarError as error:
                     logger.warning("messages were lost (deliveryGuarantee none): %s", error)
             self.abort()
+            if (dropped := self._dropped()) is not None:
+                logger.warning("messages were lost (deliveryGuarantee none): %s", dropped)
         return self._commit_message()
 
     def abort(self) -> None:
@@ -129,7 +137,32 @@ class TaskWriter:
             acknowledged=sum(count.acknowledged for count in counts),
             failed=self._failed,
             last_ids=tuple(sorted(last_ids.items())),
+            duplicates=sum(count.duplicates for count in counts),
         )
+
+    def _check_duplicates(self) -> None:
+        if (dropped := self._dropped()) is not None:
+            raise dropped
+
+    def _dropped(self) -> InvalidRow | None:
+        """Return the error of rows that a broker took for duplicates, which they are not.
+
+        With ids of the producer's own only what is sent again is a duplicate. With a given name
+        and given ids, to have them dropped is what was asked for.
+        """
+        if not self._rows.brings_sequence_ids or self._producer.producer_name is not None:
+            return None
+        for writer in self._writers.values():
+            if duplicates := writer.counts.duplicates:
+                return InvalidRow(
+                    f"the broker dropped {duplicates} rows as duplicates: the topic deduplicates, "
+                    f"and their {names.SEQUENCE_ID} are not above those that were sent before",
+                    f"Leave the column {names.SEQUENCE_ID} out (a frame that was read with "
+                    "includeMetadata has the ids of other producers), or set "
+                    "pulsar.producer.producerName if rows are to be deduplicated by their ids.",
+                    topic=writer.topic,
+                )
+        return None
 
     def _encoder(self, part: TopicRows) -> RowEncoder | None:
         """Return the encoder for a topic; None where its failure is only to be counted."""
@@ -198,7 +231,18 @@ def sum_up(messages: Sequence[WriterCommitMessage | None]) -> PulsarCommitMessag
         acknowledged=sum(task.acknowledged for task in written),
         failed=sum(task.failed for task in written),
         last_ids=(),
+        duplicates=sum(task.duplicates for task in written),
     )
+
+
+def warn_of_duplicates(total: PulsarCommitMessage) -> None:
+    """Log that brokers had messages already, if they had."""
+    if total.duplicates:
+        logger.warning(
+            "%d of %d messages were not stored: their topics deduplicate, and had them already",
+            total.duplicates,
+            total.messages,
+        )
 
 
 def write_task(

@@ -312,3 +312,19 @@ def test_writing_leaves_no_producer_and_creates_topics_as_the_broker_allows(
     with official(broker) as client:
         send(client, topic, [b"2"])
     assert values(load(spark, broker, topic)) == [b"1", b"2"]
+
+
+@pytest.mark.fault(87)
+def test_rows_that_a_deduplicating_topic_drops_fail_the_write(
+    spark: SparkSession, tuned_broker: Broker
+) -> None:
+    source, target = tuned_broker.create_topic(), tuned_broker.create_topic()
+    for number in range(3):
+        with official(tuned_broker) as client:
+            send(client, source, [b"%d-%d" % (number, row) for row in range(150)])
+    read = load(spark, tuned_broker, source, {"includeMetadata": True}).coalesce(1)
+    with pytest.raises(Exception, match=r"dropped \d+ rows as duplicates"):
+        save(read, tuned_broker, target)
+    save(read.drop("__sequenceId"), tuned_broker, target)
+    written = values(load(spark, tuned_broker, target))
+    assert sorted(written[-450:]) == sorted(values(load(spark, tuned_broker, source)))

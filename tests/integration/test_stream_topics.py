@@ -18,6 +18,7 @@ from tests.integration.streams import (
     Feed,
     backlog,
     drained,
+    remove_subscription,
 )
 from tests.spark.streams import NO_CAPS, Make
 from tests.support.waiting import wait_until
@@ -39,6 +40,49 @@ def test_empty_topics_have_no_rows_and_take_no_time(broker: Broker, make: Make, 
     new = feed(topic, [2])
     assert query.batch() == new
     drained(broker, query, topic)
+
+
+@pytest.mark.fault(58, 73)
+@pytest.mark.parametrize("after", [0, 3], ids=["empty", "filled"])
+def test_what_came_without_a_subscription_and_is_deleted_is_a_loss_at_the_restart(
+    broker: Broker, make: Make, feed: Feed, after: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = broker.create_topic()
+    strict = make(topic, startingOffsets="earliest")
+    loose = make(topic, startingOffsets="earliest", failOnDataLoss="false")
+    read = feed(topic, [3, 0])
+    for query in (strict, loose):
+        assert query.batch() == read
+        query.source.close()
+        remove_subscription(broker, topic, query.start().subscription)
+    feed(topic, [5, 0])
+    broker.roll_ledger(topic)
+    feed(topic, [5, 0])
+    broker.trim(topic)
+    broker.unload(topic)
+    new = feed(topic, [after]) if after else []
+    with pytest.raises(DataLossError, match="are gone"):
+        strict.restarted().batch()
+    loose = loose.restarted()
+    assert loose.batch() == new
+    assert "are gone" in caplog.text
+    new = feed(topic, [2])
+    assert loose.batch() == new
+
+
+@pytest.mark.fault(58)
+def test_a_restart_knows_what_was_left_to_read_and_is_deleted(
+    broker: Broker, make: Make, feed: Feed
+) -> None:
+    topic = broker.create_topic()
+    query = make(topic, startingOffsets="earliest")
+    sent = [message for _ in range(6) for message in feed(topic, [1])]
+    assert query.batch(Caps(max_messages=2)) == sent[:2]
+    query.source.close()
+    broker.trim(topic)
+    broker.unload(topic)
+    with pytest.raises(DataLossError, match=r"are gone \(4 entries at least\)"):
+        query.restarted().batch()
 
 
 @pytest.mark.fault(58, 61)

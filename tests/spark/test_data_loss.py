@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-from pulsar_spark.spark.data_loss import LossVerdict, judge
+from pulsar_spark.spark.data_loss import LossVerdict, extent, judge
 
 EMPTY = EARLIEST_POSITION
 
@@ -25,6 +25,8 @@ EMPTY = EARLIEST_POSITION
         # The ledger was deleted once it was read, and the subscription went on to the next one.
         (Position(5, 3), EMPTY, Position(7, 0)),
         (Position(5, 3), Position(7, 2), Position(7, 0)),
+        # Markers of transactions behind what was read, deleted with it.
+        (Position(5, 3), EMPTY, Position(5, 5)),
         # Inside a batch only what lies before its entry is acknowledged.
         (Position(5, 3, 2), Position(5, 4), Position(5, 3)),
         # A broker that does not tell.
@@ -62,6 +64,8 @@ def test_a_topic_that_ends_before_the_position_is_another_one() -> None:
         (Position(7, 9), Position(7, 0), Position(5, 8)),
         (EMPTY, Position(7, 0), Position(5, 8)),
         (EMPTY, Position(5, 8), Position(5, 8)),
+        # All of it is deleted, but where it stands others were.
+        (EMPTY, Position(8, 100), None),
     ],
 )
 def test_a_subscription_that_others_moved_does_not_hold_what_is_unread(
@@ -74,3 +78,20 @@ def test_a_subscription_that_others_moved_does_not_hold_what_is_unread(
 def test_a_subscription_behind_everything_was_created_anew() -> None:
     assert judge(Position(5, 3), Position(5, 9), Position(5, 9)) is LossVerdict.UNHELD
     assert judge(Position(5, 3), Position(8, 1), Position(8, 1)) is LossVerdict.UNHELD
+
+
+@pytest.mark.parametrize(
+    "stop,known,text",
+    [
+        (Position(5, 4), None, "(1 entry at most)"),
+        (Position(5, 13), Position(5, 7), "(10 entries at most)"),
+        (Position(7, 2), Position(5, 8), "(5 entries at least)"),
+        (None, Position(5, 8), "(5 entries at least)"),
+        (None, None, "not known"),
+        (Position(7, 2), Position(6, 8), "not known"),
+    ],
+)
+def test_how_much_was_lost_is_told_as_far_as_it_is_known(
+    stop: Position | None, known: Position | None, text: str
+) -> None:
+    assert text in extent(Position(5, 3), stop, known)

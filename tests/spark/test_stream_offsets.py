@@ -28,6 +28,7 @@ offsets = st.builds(
     by_topic,
     st.none() | by_topic,
     st.dictionaries(st.sampled_from([P0, P1]), st.integers(0, 2**62)),
+    by_topic,
 )
 documents = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=20),

@@ -151,7 +151,9 @@ def test_what_is_trimmed_before_it_was_read_is_data_loss(
         assert len(query.batch()) == 30
     payloads = store_many(broker, "t", 20, batch_size=1)
     broker.trim("t", Position(1, 45))
-    with pytest.raises(DataLossError, match=r"from 1:30:0 up to 1:45:0 are gone"):
+    with pytest.raises(
+        DataLossError, match=r"from 1:30:0 up to 1:45:0 are gone \(15 entries at most\)"
+    ):
         strict.batch()
     # The first message that is kept is not skipped.
     assert loose.batch() == payloads[15:]
@@ -196,6 +198,81 @@ def test_what_waits_in_a_new_ledger_is_no_loss_of_the_one_that_was_read_and_dele
         assert query.batch(wait) == []
         broker.unload("t")
     assert query.batch() == new
+
+
+@pytest.mark.fault(58, 73)
+def test_what_came_after_the_subscription_was_removed_and_is_deleted_is_data_loss(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 30, batch_size=1)
+    options = {"startingOffsets": "earliest"}
+    strict, loose = make(**options), make(failOnDataLoss="false", **options)
+    for query in (strict, loose):
+        assert len(query.batch()) == 30
+        query.source.close()
+        broker.remove_subscription("t", query.start().subscription)
+    store_many(broker, "t", 20, batch_size=1)
+    for _ in range(3):
+        broker.roll_ledger("t")
+        store_many(broker, "t", 5, batch_size=1)
+    broker.roll_ledger("t")
+    broker.trim("t")
+    broker.unload("t")
+    with pytest.raises(
+        DataLossError, match=r"up to the topic's end are gone \(how many is not known"
+    ):
+        strict.restarted().batch()
+    loose = loose.restarted()
+    assert loose.batch() == []
+    assert "from 1:30:0 up to the topic's end are gone" in caplog.text
+    new = store_many(broker, "t", 10)
+    assert loose.batch() == new
+
+
+@pytest.mark.fault(58)
+def test_a_restart_knows_what_was_there_to_read_when_it_stopped(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 30, batch_size=1)
+    options = {"startingOffsets": "earliest"}
+    strict, loose = make(**options), make(failOnDataLoss="false", **options)
+    for query in (strict, loose):
+        assert len(query.batch(Caps(max_messages=12))) == 12
+        query.source.close()
+    # Time to live expires the rest, and its ledger goes.
+    broker.roll_ledger("t")
+    broker.trim("t")
+    for more in (False, True):
+        new = store_many(broker, "t", 5) if more else []
+        with pytest.raises(
+            DataLossError, match=r"from 1:12:0 up to .* are gone \(18 entries at least\)"
+        ):
+            strict.restarted().batch()
+        caplog.clear()
+        assert loose.restarted().batch() == new
+        assert "from 1:12:0 up to" in caplog.text
+
+
+@pytest.mark.fault(58)
+def test_a_restart_tells_once_where_it_cannot_know_whether_messages_expired(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t", 2)
+    for number in range(2):
+        store_many(broker, f"t-partition-{number}", 10)
+    query = make(startingOffsets="earliest")
+    assert len(query.batch()) == 20
+    assert query.batch() == []
+    for number in range(2):
+        broker.roll_ledger(f"t-partition-{number}")
+        broker.trim(f"t-partition-{number}")
+    query = query.restarted()
+    for _ in range(3):
+        assert query.batch() == []
+    assert caplog.text.count("2 topic partitions have deleted the ledgers") == 1
+    assert "t-partition-1" in caplog.text
 
 
 @pytest.mark.fault(61)

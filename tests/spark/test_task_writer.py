@@ -376,3 +376,55 @@ def test_a_task_that_fails_leaves_no_producer_on_the_connection_of_others(
     # The name is free again.
     write(broker, {"value": [b"y"]}, options)
     assert broker.faults.seen("CONNECT") == 1
+
+
+@pytest.fixture
+def deduplicating() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(deduplication=True) as broker:
+        broker.create_topic("t")
+        yield broker
+
+
+FOREIGN: dict[str, list[Any]] = {
+    "value": [b"%d" % number for number in range(450)],
+    "__sequenceId": [number % 150 for number in range(450)],
+}
+
+
+@pytest.mark.fault(87)
+def test_a_task_whose_rows_a_deduplicating_broker_drops_fails(
+    deduplicating: EmbeddedBroker,
+) -> None:
+    with pytest.raises(InvalidRow, match=r"dropped 300 .*__sequenceId.*producerName") as caught:
+        write(deduplicating, FOREIGN)
+    assert caught.value.topic == full("t")
+
+
+@pytest.mark.fault(87)
+def test_rows_that_are_meant_to_be_deduplicated_are_counted(
+    deduplicating: EmbeddedBroker,
+) -> None:
+    options = {"pulsar.producer.producerName": "again"}
+    columns = {"value": FOREIGN["value"][:150], "__sequenceId": list(range(150))}
+    for duplicates in (0, 150):
+        done = write(deduplicating, columns, options)
+        assert (done.messages, done.acknowledged, done.duplicates) == (150, 150, duplicates)
+    assert values(deduplicating, {"topic": "t"}) == columns["value"]
+
+
+def test_null_sequence_ids_are_those_of_the_producer(deduplicating: EmbeddedBroker) -> None:
+    columns = {"value": [b"a", b"b"], "__sequenceId": [None, None]}
+    assert write(deduplicating, columns).duplicates == 0
+    assert values(deduplicating, {"topic": "t"}) == [b"a", b"b"]
+
+
+@pytest.mark.fault(87)
+def test_duplicates_are_logged_where_receipts_are_not_waited_for(
+    deduplicating: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Each row is sent alone, and the task goes on while receipts come.
+    done = write(deduplicating, FOREIGN, {"deliveryGuarantee": "none"}, batch_rows=1)
+    assert done.messages == 450
+    assert done.duplicates <= 300
+    if done.duplicates:
+        assert "dropped" in caplog.text
