@@ -5,13 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
 __version__ = "0.1.0"
 
 
-def register(spark: SparkSession) -> None:
-    """Make format("pulsar") known to a session that has not found it by itself.
+def register(
+    spark: SparkSession,
+    *,
+    name: str = "pulsar",
+    options: Mapping[str, str | int | float | bool] | None = None,
+) -> None:
+    """Make format(`name`) known to a session, with `options` as defaults of its options.
+
+    The format "pulsar" is found by Spark itself; by hand it is for a session that has not found
+    it, for another name, and for options (addresses, credentials) that SQL and code then need
+    not repeat. What a read or write says itself wins. Raises OptionError for a name or options
+    that cannot be, UnsupportedFeature for what is not built yet.
 
     Python workers import this package too, so it must be installed where they run. A thread that
     did not make the session calls this before it writes: Spark does not find Python data sources
@@ -19,6 +31,8 @@ def register(spark: SparkSession) -> None:
     """
     from pulsar_spark.spark.compat import make_active
     from pulsar_spark.spark.datasource import PulsarDataSource
+    from pulsar_spark.spark.formats import named_format
 
-    spark.dataSource.register(PulsarDataSource)
+    plain = name == PulsarDataSource.name() and not options
+    spark.dataSource.register(PulsarDataSource if plain else named_format(name, options or {}))
     make_active(spark)

@@ -138,6 +138,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         97: "secrets in URLs and in what a broker says",
         98: "pickling of everything that Spark ships; nothing unpickled from a broker",
         99: "unknown, misspelt, contradictory options",
+        125: "what a catalog adds to the options of a table, or keeps back of them",
     },
 }
 

@@ -37,7 +37,7 @@ class PulsarBatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
             raise OptionError(
-                "mode overwrite cannot be had: messages of a topic are not replaced",
+                "the pulsar sink supports only mode append: messages of a topic are not replaced",
                 'Write with mode("append").',
             )
         self._options = options

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -16,8 +17,10 @@ from pyspark.sql.types import StructType
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.spark.batch_reader import PulsarBatchReader, PushdownBatchReader, infer_schema
 from pulsar_spark.spark.batch_writer import PulsarBatchWriter
+from pulsar_spark.spark.catalog_options import without_catalog_keys
 from pulsar_spark.spark.compat import ends_micro_batch, filters_are_pushed, limits_are_told
 from pulsar_spark.spark.option_table import Scope
+from pulsar_spark.spark.options import over_defaults
 from pulsar_spark.spark.read_options import parse_read_options
 from pulsar_spark.spark.refused_reader import RefusedStreamReader
 from pulsar_spark.spark.stream_options import parse_stream_options
@@ -26,27 +29,43 @@ from pulsar_spark.spark.stream_writer import stream_writer
 from pulsar_spark.spark.write_options import parse_write_options
 
 
+@dataclass(frozen=True, slots=True)
+class FormatDefaults:
+    """Options that a format brings along; their values, which may be secret, are in no repr."""
+
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
 class PulsarDataSource(DataSource):
     """Reads and writes Pulsar topics; see docs/options.md for its options."""
+
+    format_name = "pulsar"
+    defaults = FormatDefaults()
 
     @classmethod
     def name(cls) -> str:
         """The name for `format(…)`."""
-        return "pulsar"
+        return cls.format_name
+
+    @property
+    def _all_options(self) -> dict[str, str]:
+        return over_defaults(without_catalog_keys(self.options), self.defaults.options)
 
     def schema(self) -> StructType:
         """Return the schema that the topics' schemas and the options give; asks the brokers."""
         # Spark asks before it says whether a batch or a stream is read.
-        return infer_schema(parse_read_options(self.options, Scope.READS))
+        return infer_schema(parse_read_options(self._all_options, Scope.READS))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch with the columns of `schema`."""
         kind = PushdownBatchReader if filters_are_pushed() else PulsarBatchReader
-        return kind(parse_read_options(self.options), schema)
+        return kind(parse_read_options(self._all_options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch with the columns of `schema`."""
-        writer = PulsarBatchWriter(parse_write_options(self.options), schema, overwrite=overwrite)
+        writer = PulsarBatchWriter(
+            parse_write_options(self._all_options), schema, overwrite=overwrite
+        )
         writer.check()
         return writer
 
@@ -56,7 +75,7 @@ class PulsarDataSource(DataSource):
         What is wrong with the options or the columns is raised when Spark asks for an offset.
         """
         try:
-            options = parse_stream_options(self.options)
+            options = parse_stream_options(self._all_options)
             read = replace(options.read, query=schema)
             return stream_reader_class()(replace(options, read=read), schema)
         except PulsarError as error:
@@ -68,7 +87,7 @@ class PulsarDataSource(DataSource):
         With `overwrite`, in complete mode, each micro-batch adds the whole result anew: messages
         of a topic are not replaced.
         """
-        writer = stream_writer(parse_write_options(self.options, Scope.STREAM_WRITE), schema)
+        writer = stream_writer(parse_write_options(self._all_options, Scope.STREAM_WRITE), schema)
         # What is written must not fail to be committed because of what was checked before it.
         if not ends_micro_batch():
             writer.check()

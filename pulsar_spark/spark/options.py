@@ -40,6 +40,13 @@ _SPARK_KEYS = frozenset(
 # Spark adds keys of its own that begin so, as for partitionBy.
 _SPARK_PREFIXES = ("__", "spark.")
 
+# Of each group one option may be given.
+_EXCLUSIVE = (
+    ("topic", "topics", "topicsPattern", "path", "paths"),
+    ("startingOffsets", "startingTime"),
+    ("endingOffsets", "endingTime"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Values:
@@ -88,6 +95,21 @@ def resolve(options: Mapping[str, str], scope: Scope) -> Values:
     }
     lowered = {name.lower(): value for name, value in options.items()}
     return Values(values, frozenset(found), lowered.get("path"))
+
+
+def over_defaults(given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
+    """Return `given` and the defaults that it leaves: not the same option, nor what excludes it."""
+    taken = {_kind(name) for name in given}
+    left = {name: value for name, value in defaults.items() if _kind(name) not in taken}
+    return {**left, **given}
+
+
+def _kind(name: str) -> str:
+    """Return what names of one option, and of options that exclude each other, have in common."""
+    lower = name.lower()
+    option = _BY_NAME.get(lower)
+    key = lower if option is None else option.key
+    return next((group[0] for group in _EXCLUSIVE if key in group), key)
 
 
 def _parse(option: Option, value: str) -> Any:

@@ -63,6 +63,7 @@ def parse_read_options(options: Mapping[str, str], scope: Scope = Scope.READ) ->
 
 def read_options(values: Values, options: Mapping[str, str], scope: Scope) -> ReadOptions:
     """Return the options of a read from the `values` that were resolved of `options`."""
+    client = client_options(values)
     topics, pattern = _topics(values, options)
     if values["valueFormat"] not in ("auto", "raw"):
         raise OptionError(
@@ -71,7 +72,7 @@ def read_options(values: Values, options: Mapping[str, str], scope: Scope) -> Re
         )
     prefix = values["subscriptionPrefix"]
     return ReadOptions(
-        client=client_options(values),
+        client=client,
         reader=ReaderOptions(
             receiver_queue_size=values["pulsar.reader.receiverQueueSize"] or 1000,
             auto_scale="pulsar.reader.receiverQueueSize" not in values,
@@ -104,7 +105,11 @@ def client_options(values: Values) -> ClientOptions:
     Raises OptionError for a missing or wrong service URL and credentials that do not fit.
     """
     if values["service.url"] is None:
-        raise OptionError("service.url is required", "Set it to pulsar://host:6650.")
+        raise OptionError(
+            "service.url is required",
+            "Set it to pulsar://host:6650. Spark does not pass the options of CREATE TABLE on to "
+            "queries: see docs/sql.md.",
+        )
     return ClientOptions(
         service_url=values["service.url"],
         operation_timeout=values["pulsar.client.operationTimeoutMs"],

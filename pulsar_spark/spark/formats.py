@@ -1,0 +1,38 @@
+"""Formats of one's own: the data source under another name, with defaults for its options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pulsar_spark.errors import OptionError
+from pulsar_spark.spark.datasource import FormatDefaults, PulsarDataSource
+from pulsar_spark.spark.option_table import Scope
+from pulsar_spark.spark.options import resolve
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
+
+
+def named_format(
+    name: str, options: Mapping[str, str | int | float | bool]
+) -> type[PulsarDataSource]:
+    """Return a data source that is called `name` and has defaults for its options.
+
+    Raises OptionError for a name that SQL cannot take, for options that are unknown and for
+    values that do not fit; UnsupportedFeature for what is not built yet.
+    """
+    if not _NAME.fullmatch(name):
+        raise OptionError(
+            f"{name[:100]!r} cannot be the name of a format",
+            "Use letters, digits, _ and -, and begin with a letter.",
+        )
+    texts = {key: _text(value) for key, value in options.items()}
+    resolve(texts, Scope.BOTH)
+    # Spark pickles such a class by value: what it has of its own is plain data.
+    members = {"format_name": name, "defaults": FormatDefaults(texts), "__doc__": None}
+    return type("PulsarFormat", (PulsarDataSource,), members)
+
+
+def _text(value: str | int | float | bool) -> str:
+    """Return a value as Spark hands over those of `option(…)`."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
