@@ -132,6 +132,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         91: "huge messages and a long queue",
         92: "a million tiny messages in one batch; tens of thousands of properties",
         93: "a clock that jumps",
+        114: "numbers that two paths could round differently; zeros with a sign, NaNs",
         94: "impossible event and publish times",
         95: "null, empty, binary and unusual values and keys",
         96: "secrets in logs, errors, plans and checkpoints",

@@ -75,7 +75,13 @@ def _bits(flags: Sequence[bool]) -> pa.Buffer:
 
 
 def build_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return an array of the type `kind`."""
+    """Return an array of the type `kind`.
+
+    Values are None, bool, int (of dates, times and timestamps: what Arrow stores; of decimals:
+    without their point), bytes (of text: its UTF-8; of floats: what Arrow stores, as Python's
+    numbers do not keep each NaN), lists of items, lists of pairs for maps, and lists of fields for
+    structs.
+    """
     if pa.types.is_nested(kind):
         return _nested(values, kind)
     if pa.types.is_null(kind):
@@ -86,7 +92,8 @@ def build_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_boolean(kind):
         data = booleans([bool(value) for value in values]).buffers()[1]
     elif pa.types.is_floating(kind):
-        data = array("f" if kind.bit_width == 32 else "d", [value or 0.0 for value in values])
+        zero = bytes(kind.bit_width // 8)
+        data = b"".join([value or zero for value in values])
     elif pa.types.is_decimal(kind):
         data = b"".join([(value or 0).to_bytes(16, "little", signed=True) for value in values])
     else:

@@ -32,6 +32,8 @@ MAX_EMPTY_ITEMS = 1000
 
 _FLOAT = Struct("<f")
 _DOUBLE = Struct("<d")
+_FLOAT_BITS = Struct("<I")
+_DOUBLE_BITS = Struct("<Q")
 _DURATION = Struct("<3I")
 _LONGEST = 63
 
@@ -153,27 +155,14 @@ def _read_boolean(cursor: Cursor) -> bool:
     return byte == 1
 
 
-def _read_float(cursor: Cursor) -> float:
-    number: float = _FLOAT.unpack(_take(cursor, 4))[0]
-    return number
-
-
-def _read_double(cursor: Cursor) -> float:
-    number: float = _DOUBLE.unpack(_take(cursor, 8))[0]
-    return number
-
-
-_NUMBERS: dict[str, Read] = {
-    "boolean": _read_boolean,
-    "int": _read_int,
-    "long": read_long,
-    "float": _read_float,
-    "double": _read_double,
-}
+_WHOLE: dict[str, Read] = {"boolean": _read_boolean, "int": _read_int, "long": read_long}
+_SIZES = {"float": 4, "double": 8}
 
 
 def _number(plan: ReadNumber) -> Read:
-    read = _NUMBERS[plan.kind]
+    if pa.types.is_floating(plan.type):
+        return _floating(plan)
+    read = _WHOLE[plan.kind]
     factor, divisor = plan.factor, plan.divisor
     if factor == divisor:
         return read
@@ -185,6 +174,45 @@ def _number(plan: ReadNumber) -> Read:
         return number
 
     return scaled
+
+
+def _floating(plan: ReadNumber) -> Read:
+    """Return what reads a float or a double: its bytes, as a Python float holds not all of them."""
+    is_float = pa.types.is_float32(plan.type)
+    if plan.kind in _WHOLE:
+        read, convert = _WHOLE[plan.kind], to_float if is_float else _to_double
+        return lambda cursor: convert(read(cursor))
+    size = _SIZES[plan.kind]
+    if size == plan.type.bit_width // 8:
+        return lambda cursor: _take(cursor, size)
+    return lambda cursor: _widened(_take(cursor, size))
+
+
+def _to_double(number: int) -> bytes:
+    return _DOUBLE.pack(number)
+
+
+def to_float(number: int) -> bytes:
+    """Return the float that is nearest to a whole number of 64 bits."""
+    nearest = float(number)
+    if int(nearest) != number:
+        # A double that is rounded once more would be rounded twice. One whose last bit says that
+        # there was more behind it lies on the same side of all floats as the number.
+        (bits,) = _DOUBLE_BITS.unpack(_DOUBLE.pack(nearest))
+        if abs(int(nearest)) > abs(number):
+            bits -= 1
+        (nearest,) = _DOUBLE.unpack(_DOUBLE_BITS.pack(bits | 1))
+    return _FLOAT.pack(nearest)
+
+
+def _widened(data: bytes) -> bytes:
+    """Return a float as a double."""
+    (bits,) = _FLOAT_BITS.unpack(data)
+    if bits & 0x7FFFFFFF <= 0x7F800000:
+        return _DOUBLE.pack(*_FLOAT.unpack(data))
+    # Processors turn signalling NaNs into quiet ones, and keep the rest of the bits.
+    sign, payload = bits >> 31, bits & 0x007FFFFF
+    return _DOUBLE_BITS.pack(sign << 63 | 0x7FF8 << 48 | payload << 29)
 
 
 def _bytes(plan: ReadBytes) -> Read:

@@ -138,9 +138,9 @@ class Values:
                 bits = rng.randint(1, 63)
                 value = rng.randrange(-(2**bits), 2**bits)
             case "float":
-                value = float(rng.randrange(-(2**20), 2**20)) / 8
+                value = rng.choice((-0.0, float(rng.randrange(-(2**20), 2**20)) / 8))
             case "double":
-                value = rng.choice((0.5, -1e300, rng.random(), float("inf")))
+                value = rng.choice((-0.0, 0.5, -1e300, rng.random(), float("inf")))
             case "bytes":
                 value = rng.randbytes(rng.choice((0, 3, 90)))
             case "string":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from decimal import Decimal
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from pulsar_spark.schema.arrow.arrays import build_array
 
+DOUBLES = [0.1, None, float("inf")]
 POINT = pa.struct([("x", pa.int32()), ("y", pa.string())])
 
 
@@ -20,8 +22,8 @@ POINT = pa.struct([("x", pa.int32()), ("y", pa.string())])
         (pa.bool_(), [True, None, False] * 5, None),
         (pa.int32(), [1, None, -(2**31)], None),
         (pa.int64(), [2**63 - 1, None], None),
-        (pa.float32(), [0.5, None], None),
-        (pa.float64(), [0.1, None, float("inf")], None),
+        (pa.float32(), [struct.pack("<f", 0.5), None], [0.5, None]),
+        (pa.float64(), [struct.pack("<d", n) if n else None for n in DOUBLES], DOUBLES),
         (pa.binary(), [b"a", None, b""], None),
         (pa.string(), [b"a", None, "Zürich".encode()], ["a", None, "Zürich"]),
         (pa.decimal128(10, 2), [150, None, -1], [Decimal("1.50"), None, Decimal("-0.01")]),
