@@ -7,6 +7,7 @@ itself not before the data source is used.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ def _default_source() -> type:
         def name(cls) -> str:
             return "pulsar"
 
-        @property
+        # One for all calls, and for the process that this object is pickled to: it remembers
+        # whether it was asked for the schema.
+        @cached_property
         def _source(self) -> DataSource:
             from pulsar_spark.spark.datasource import PulsarDataSource
 

@@ -163,6 +163,19 @@ def is_record(info: SchemaInfo) -> bool:
     return isinstance(definition, dict) and definition.get("type") in ("record", "error")
 
 
+def record_name(info: SchemaInfo) -> str | None:
+    """Return the name, without its namespace, of the records that a schema's values are."""
+    if not is_record(info):
+        return None
+    try:
+        definition = json.loads(info.schema_data)
+    except (ValueError, RecursionError):
+        return None
+    key = "rootMessageTypeName" if info.type == pb.Schema.ProtobufNative else "name"
+    name = definition.get(key) if isinstance(definition, dict) else None
+    return name.rpartition(".")[2] if isinstance(name, str) else None
+
+
 def codec_of(info: SchemaInfo) -> Codec:
     """Return the codec of a schema that is not KEY_VALUE; raises SchemaMismatch without one."""
     kind = info.type

@@ -125,11 +125,6 @@ def project(schema: StructType, kind: ValueType, corrupt_column: str, mode: str)
     return _project(schema, _value_fields(kind), kind.key_type, corrupt_column, mode)
 
 
-def looks_inferred(schema: StructType) -> bool:
-    """Whether a query's columns may be those of `read_schema`, rather than the user's choice."""
-    return {column.name for column in METADATA_COLUMNS} <= set(schema.names)
-
-
 def is_offered(schema: StructType, kind: ValueType, corrupt_column: str, mode: str) -> bool:
     """Whether a read of such values offers all columns of `schema`."""
     try:

@@ -41,6 +41,8 @@ class PulsarDataSource(DataSource):
 
     format_name = "pulsar"
     defaults = FormatDefaults()
+    # Spark asks for the schema only where the user gives none, and pickles the data source after.
+    _inferred = False
 
     @classmethod
     def name(cls) -> str:
@@ -53,13 +55,15 @@ class PulsarDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema that the topics' schemas and the options give; asks the brokers."""
+        self._inferred = True
         # Spark asks before it says whether a batch or a stream is read.
         return infer_schema(parse_read_options(self._all_options, Scope.READS))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch with the columns of `schema`."""
         kind = PushdownBatchReader if filters_are_pushed() else PulsarBatchReader
-        return kind(parse_read_options(self._all_options), schema)
+        options = replace(parse_read_options(self._all_options), inferred=self._inferred)
+        return kind(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch with the columns of `schema`."""
@@ -76,7 +80,7 @@ class PulsarDataSource(DataSource):
         """
         try:
             options = parse_stream_options(self._all_options)
-            read = replace(options.read, query=schema)
+            read = replace(options.read, query=schema, inferred=self._inferred)
             return stream_reader_class()(replace(options, read=read), schema)
         except PulsarError as error:
             return RefusedStreamReader(error)

@@ -23,7 +23,7 @@ from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas, older_schemas
 from pulsar_spark.schema.table.runs import RowFilter
-from pulsar_spark.spark.columns import is_offered, looks_inferred
+from pulsar_spark.spark.columns import is_offered
 from pulsar_spark.spark.filters import PushedFilters
 from pulsar_spark.spark.offsets import (
     LATEST_BOUND,
@@ -36,7 +36,7 @@ from pulsar_spark.spark.offsets import (
 from pulsar_spark.spark.partitions import PulsarInputPartition
 from pulsar_spark.spark.range_splitter import Question, split_ranges
 from pulsar_spark.spark.read_options import ReadOptions
-from pulsar_spark.spark.value_types import ValueType, value_type
+from pulsar_spark.spark.value_types import ValueType, check_alike, value_type
 
 logger = logging.getLogger(__name__)
 
@@ -145,12 +145,13 @@ class Planner:
     ) -> ValueType:
         """Return the version of the topics' schema that a query's columns are of.
 
+        Raises SchemaMismatch for a topic with other records, unless different schemas are allowed.
         If they were inferred it is the newest that has just these columns, else the newest that
         has them all: a query keeps its columns while the schemas of its topics go on, each at
         its own time.
         """
         corrupt = (self._options.corrupt_column, self._options.mode)
-        inferred = looks_inferred(query)
+        inferred = self._options.inferred
         kinds = {None if found is None else found.type for found in schemas.values()}
         if inferred and len(kinds) == 1:
             # They were one when the columns were inferred.
@@ -169,8 +170,13 @@ class Planner:
             if schema is not None and is_offered(query, found, *corrupt):
                 first = first or found
                 if not inferred or set(found.fields.names) <= set(query.names):
-                    return found
-        return first or kind
+                    first = found
+                    break
+        if first is None:
+            return kind
+        if first.schema is not None and not self._options.allow_different_schemas:
+            check_alike(schemas, first.schema)
+        return first
 
     def _older(self, topic: str) -> Iterator[SchemaInfo]:
         yield from older_schemas(self._lookup, topic)

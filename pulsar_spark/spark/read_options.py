@@ -50,7 +50,9 @@ class ReadOptions:
     min_partitions: int | None
     waiting: bool = False
     query: StructType | None = None
-    """The columns of the query, given or inferred: Spark does not say which."""
+    """The columns of the query."""
+    inferred: bool = False
+    """Whether they are those that the topics had when it was planned, not the user's choice."""
 
 
 def parse_read_options(options: Mapping[str, str], scope: Scope = Scope.READ) -> ReadOptions:

@@ -9,8 +9,16 @@ from dataclasses import dataclass
 from pyspark.sql.types import BinaryType, DataType, StructType
 
 from pulsar_spark.errors import OptionError, SchemaMismatch
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo
-from pulsar_spark.schema.codec import NO_SCHEMA, is_decoded, shape
+from pulsar_spark.schema.codec import (
+    NO_SCHEMA,
+    is_decoded,
+    is_record,
+    key_value_parts,
+    record_name,
+    shape,
+)
 from pulsar_spark.schema.table.names import VALUE
 from pulsar_spark.spark.compat import spark_schema, spark_type
 
@@ -62,6 +70,49 @@ def value_type(schemas: Mapping[str, SchemaInfo | None], *, allow_different: boo
         if schema.type != BYTES:
             return _decoded(schema, topics)
     return ValueType()
+
+
+def check_alike(schemas: Mapping[str, SchemaInfo | None], wanted: SchemaInfo) -> None:
+    """Raise SchemaMismatch for a topic whose values are not what the query's columns are of.
+
+    Values of another record would be decoded to rows of nulls: fields that a record has not are
+    null. Versions of one record have its name, and share fields.
+    """
+    for topic, schema in schemas.items():
+        if schema is None or schema == wanted:
+            continue
+        for part, other in zip(_parts(schema), _parts(wanted), strict=False):
+            _check_record(topic, part, other)
+
+
+def _parts(schema: SchemaInfo) -> tuple[SchemaInfo, ...]:
+    """Return the value's schema, and with a KEY_VALUE one the key's."""
+    if schema.type != pb.Schema.KeyValue:
+        return (schema,)
+    parts = key_value_parts(schema)
+    return parts.value, parts.key
+
+
+def _check_record(topic: str, found: SchemaInfo, wanted: SchemaInfo) -> None:
+    if not is_record(found) or not is_record(wanted):
+        return
+    name, wanted_name = record_name(found), record_name(wanted)
+    what = f"the topic's values are records {name!r}, those of the query {wanted_name!r}"
+    if name == wanted_name:
+        try:
+            fields, wanted_fields = set(shape(found).fields.names), set(shape(wanted).fields.names)
+        except SchemaMismatch:
+            # It cannot be columns, but the query's version can, and its messages may be of that.
+            return
+        if fields & wanted_fields or not fields or not wanted_fields:
+            return
+        what = f"the topic's records {name!r} have no field of those of the query"
+    raise SchemaMismatch(
+        what,
+        "Read the topics apart, or set allowDifferentTopicSchemas=true: then fields that records "
+        "do not have are null.",
+        topic=topic,
+    )
 
 
 def _decoded(schema: SchemaInfo, topics: list[str]) -> ValueType:

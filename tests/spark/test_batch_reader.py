@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -268,7 +269,7 @@ def test_a_query_keeps_the_columns_that_it_was_planned_with(broker: EmbeddedBrok
     store(broker, "t", [b"\x02"], schema_version=(0).to_bytes(8, "big"))
     store(broker, "t", [b"\x04\x06", None], schema_version=(1).to_bytes(8, "big"))
     store(broker, "t", [b"\x08"])
-    source = PulsarBatchReader(options, schema)
+    source = PulsarBatchReader(replace(options, inferred=True), schema)
     rows = [
         row
         for part in source.partitions()

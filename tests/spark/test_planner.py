@@ -12,10 +12,16 @@ import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.errors import DataLossError, InvalidOffset, OptionError, TopicNotFound
+from pulsar_spark.errors import (
+    DataLossError,
+    InvalidOffset,
+    OptionError,
+    SchemaMismatch,
+    TopicNotFound,
+)
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
-from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value
 from pulsar_spark.schema.table.runs import RowFilter
 from pulsar_spark.spark.columns import read_schema
 from pulsar_spark.spark.filters import Condition, PushedFilters
@@ -447,21 +453,20 @@ def test_a_thousand_partitions_are_planned_within_seconds(broker: EmbeddedBroker
     assert took < 15
 
 
-def _avro(*names: str) -> SchemaInfo:
+def _avro(*names: str, record: str = "r", kind: int = pb.Schema.Avro) -> SchemaInfo:
     fields = ",".join(f'{{"name":"{name}","type":"int","default":0}}' for name in names)
-    data = f'{{"type":"record","name":"r","fields":[{fields}]}}'
-    return SchemaInfo(pb.Schema.Avro, "r", data.encode())
+    data = f'{{"type":"record","name":"{record}","fields":[{fields}]}}'
+    return SchemaInfo(kind, record, data.encode())
 
 
 def _of_query(
     broker: EmbeddedBroker, columns: str, *, inferred: bool = True, **options: str
 ) -> list[str]:
     query = StructType([StructField(name, IntegerType()) for name in columns.split()])
-    if inferred:
-        query = StructType([*query, *read_schema(ValueType(), include_metadata=False).fields[1:]])
+    query = StructType([*query, *read_schema(ValueType(), include_metadata=False).fields[2:]])
     parsed = parse_read_options({"service.url": broker.service_url, **options})
     with ClientContext(parsed.client) as context:
-        planner = Planner(context, replace(parsed, query=query))
+        planner = Planner(context, replace(parsed, query=query, inferred=inferred))
         return planner.value_type(planner.topics()).fields.names
 
 
@@ -491,7 +496,9 @@ def test_a_query_of_bytes_goes_on_when_the_topic_gets_a_schema(broker: EmbeddedB
     broker.create_topic("t")
     query = read_schema(ValueType(), include_metadata=False)
     parsed = replace(
-        parse_read_options({"service.url": broker.service_url, "topic": "t"}), query=query
+        parse_read_options({"service.url": broker.service_url, "topic": "t"}),
+        query=query,
+        inferred=True,
     )
     for schema in (None, _avro("a"), _avro("a", "b")):
         if schema is not None:
@@ -511,3 +518,39 @@ def test_a_query_meets_no_topic_of_another_type(broker: EmbeddedBroker) -> None:
         with pytest.raises(OptionError, match="different schemas"):
             _of_query(broker, "a", topics=topics)
     assert _of_query(broker, "a", topics="t,u", allowDifferentTopicSchemas="true") == ["value"]
+
+
+@pytest.mark.fault(64)
+@pytest.mark.parametrize("kind", [pb.Schema.Avro, pb.Schema.Json])
+@pytest.mark.parametrize("name", ["a-user", "z-user"])
+def test_a_topic_of_another_record_is_refused_by_name(
+    broker: EmbeddedBroker, name: str, kind: int
+) -> None:
+    for topic in ("m-order", "n-order", name):
+        broker.create_topic(topic)
+    set_schema(broker, "m-order", _avro("a", "b", record="x.Order", kind=kind))
+    # The same record, of another package and a later version.
+    set_schema(broker, "n-order", _avro("a", "c", record="y.Order", kind=kind))
+    assert _of_query(broker, "a b", topicsPattern=".-order") == ["a", "b"]
+    for columns, record in (("a c", "x.User"), ("d", "x.Order")):
+        set_schema(broker, name, _avro(*columns.split(), record=record, kind=kind))
+        with pytest.raises(SchemaMismatch, match=r"'User'.*'Order'|no field") as caught:
+            _of_query(broker, "a b", topicsPattern=".-.*")
+        assert caught.value.topic == full(name)
+        assert _of_query(
+            broker, "a b", topicsPattern=".-.*", allowDifferentTopicSchemas="true"
+        ) == ["a", "b"]
+
+
+@pytest.mark.fault(64)
+def test_pairs_of_another_record_are_refused_by_name(broker: EmbeddedBroker) -> None:
+    for number, record in enumerate(("Order", "User")):
+        broker.create_topic(f"t-{number}")
+        set_schema(
+            broker,
+            f"t-{number}",
+            join_key_value(STRING, _avro("a", record=record), separated=False),
+        )
+    assert _of_query(broker, "a", topic="t-0") == ["a"]
+    with pytest.raises(SchemaMismatch, match=r"'User'.*'Order'"):
+        _of_query(broker, "a", topicsPattern="t-.*")

@@ -19,15 +19,21 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from pulsar_spark.errors import InvalidOffset, OptionError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.stream_options import parse_stream_options
 from pulsar_spark.spark.stream_reader import PulsarStreamReader
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.streams import backlogs
-from tests.spark.topics import full, rows_of, store_many
+from tests.spark.topics import full, rows_of, set_schema, store, store_many
 from tests.support.waiting import wait_until
 
 VALUE = StructType([StructField("value", BinaryType())])
 Start = Callable[..., StreamingQuery]
+
+
+def _plain(value: Any) -> Any:
+    return bytes(value) if isinstance(value, bytearray) else value
 
 
 class Sink:
@@ -37,7 +43,7 @@ class Sink:
         self.batches: dict[int, list[bytes]] = {}
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        self.batches[batch_id] = [bytes(row["value"]) for row in frame.select("value").collect()]
+        self.batches[batch_id] = [_plain(row["value"]) for row in frame.select("value").collect()]
 
     @property
     def values(self) -> list[bytes]:
@@ -60,9 +66,14 @@ def start(
     """Start a query on topic t from the earliest message, stopped at the end."""
     running: list[StreamingQuery] = []
 
-    def start(trigger: dict[str, Any] | None = None, **options: str) -> StreamingQuery:
-        given = {"topic": "t", "startingOffsets": "earliest", **options}
+    def start(
+        trigger: dict[str, Any] | None = None, schema: str | None = None, **options: str
+    ) -> StreamingQuery:
+        given = {"startingOffsets": "earliest", **options}
+        if "topicsPattern" not in given:
+            given["topic"] = "t"
         stream = spark.readStream.format("pulsar").option("service.url", broker.service_url)
+        stream = stream if schema is None else stream.schema(schema)
         writer = stream.options(**given).load().writeStream.foreachBatch(sink)
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
         running.append(writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start())
@@ -245,6 +256,50 @@ def test_a_query_that_cannot_be_ends_with_nothing_but_the_reason(
     assert "endingOffsets" in told
     # What Spark runs into when it stops a reader that was never made.
     assert "UnboundLocalError" not in told
+
+
+RECORD_OF_META = (
+    "value int, __key binary, __topic string, __messageId binary, __publishTime timestamp, "
+    "__eventTime timestamp, __messageProperties map<string,string>"
+)
+
+
+def record(name: str, *fields: str) -> SchemaInfo:
+    described = [{"name": field, "type": ["null", "int"], "default": None} for field in fields]
+    data = json.dumps({"type": "record", "name": name, "fields": described})
+    return SchemaInfo(pb.Schema.Avro, name, data.encode())
+
+
+@pytest.mark.fault(64)
+def test_a_topic_of_another_record_that_appears_ends_the_query(
+    broker: EmbeddedBroker, start: Start, sink: Sink, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("s-order")
+    set_schema(broker, "s-order", record("Order", "value", "b"))
+    version = (0).to_bytes(8, "big")
+    store(broker, "s-order", [b"\x02\x02\x02\x02"], schema_version=version)
+    query = start(topicsPattern="s-.*", mode="FAILFAST")
+    query.processAllAvailable()
+    caplog.set_level(logging.CRITICAL)
+    broker.create_topic("s-user")
+    set_schema(broker, "s-user", record("User", "c"))
+    store(broker, "s-user", [b"\x02\x02"], schema_version=version)
+    with pytest.raises(StreamingQueryException, match=r"'User'.*'Order'.*s-user"):
+        query.awaitTermination(60)
+
+
+@pytest.mark.fault(64)
+def test_whether_the_columns_are_the_users_choice_is_known(
+    broker: EmbeddedBroker, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    # All the columns that are inferred, and yet given.
+    for name in "ab":
+        broker.create_topic(f"s-{name}")
+        set_schema(broker, f"s-{name}", record("Order", "value", name))
+        store(broker, f"s-{name}", [b"\x02\x02\x02\x02"], schema_version=(0).to_bytes(8, "big"))
+    caplog.set_level(logging.CRITICAL)
+    with pytest.raises(StreamingQueryException, match="different schemas"):
+        start(schema=RECORD_OF_META, topicsPattern="s-.*").awaitTermination(60)
 
 
 @pytest.mark.fault(10)

@@ -405,7 +405,10 @@ def test_rows_that_are_meant_to_be_deduplicated_are_counted(
     deduplicating: EmbeddedBroker,
 ) -> None:
     options = {"pulsar.producer.producerName": "again"}
-    columns = {"value": FOREIGN["value"][:150], "__sequenceId": list(range(150))}
+    columns: dict[str, list[Any]] = {
+        "value": FOREIGN["value"][:150],
+        "__sequenceId": list(range(150)),
+    }
     for duplicates in (0, 150):
         done = write(deduplicating, columns, options)
         assert (done.messages, done.acknowledged, done.duplicates) == (150, 150, duplicates)
@@ -413,7 +416,7 @@ def test_rows_that_are_meant_to_be_deduplicated_are_counted(
 
 
 def test_null_sequence_ids_are_those_of_the_producer(deduplicating: EmbeddedBroker) -> None:
-    columns = {"value": [b"a", b"b"], "__sequenceId": [None, None]}
+    columns: dict[str, list[Any]] = {"value": [b"a", b"b"], "__sequenceId": [None, None]}
     assert write(deduplicating, columns).duplicates == 0
     assert values(deduplicating, {"topic": "t"}) == [b"a", b"b"]
 
