@@ -116,6 +116,8 @@ def arrow_type(node: Node, path: str = "", *, all_nullable: bool = False) -> pa.
             )
         case Primitive() | Fixed():
             kind = _leaf_type(node, path)
+            if all_nullable and kind == DURATION:
+                kind = pa.struct([field.with_nullable(True) for field in DURATION])
     return kind
 
 

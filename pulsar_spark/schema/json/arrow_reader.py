@@ -11,6 +11,9 @@ Rows are joined by line ends. What a row begins with must then be read as a new 
 row before it still open, ``{`` would follow a closed object, or a string would have a line end in
 it, and both are errors. A row cannot hold two objects, or anything beside one, by the third rule.
 So as many objects as rows means one for each. (Arrow would crash on a bare ``null`` among objects.)
+
+Where columns are decimals, rows are refused that have numbers which Arrow converts wrongly, or dies
+of. What is not known to be safe with it never reaches it.
 """
 
 from __future__ import annotations
@@ -30,6 +33,18 @@ from pulsar_spark.schema.json.types import Rule, Shape
 _AFTER_OBJECT = r"\}[ \t\r\n]*[^ \t\r\n,}\]]"
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _WHITE_SPACE = " \t\r\n"
+# Numbers that Arrow cannot be trusted to turn into decimals: it looks up powers of ten beyond the
+# end of its tables, which ends the process or gives any number, and multiplies beyond 128 bits.
+# It reads decimals as such of 256 bits, which have 76 digits; so of 38 digits, times ten to the
+# power of a scale of at most 38, or as many digits less as the exponent adds, all are right, and
+# no power beyond 76 is asked for: a number below 1 has 37 digits at most, and 29 by its exponent.
+# Digits, signs and points can be written as escapes in strings, too.
+_BEYOND_DECIMALS = (
+    r"[0-9.]{39}"
+    r"|[:,\[\" \t\r\n][+-]?[0-9.]*[eE](?:\+?[0-9]{2,}|-[0-9]{3,}|-[3-9][0-9])[\"\],} \t\r\n]"
+    r"|[0-9.]{29}[eE]"
+    r"|\\u00(?:2[bBdDeE]|3[0-9]|[46]5)"
+)
 # What Arrow takes for numbers and Python's JSON module does not.
 _ODD_NUMBER = re.compile(rb"-NaN|Inf(?!inity)")
 
@@ -64,6 +79,7 @@ class ObjectReader:
             unexpected_field_behavior="error" if refused else "ignore",
         )
         self._refused = refused
+        self._has_decimals = any(map(_has_decimals, wires.values()))
         self._line_end, self._nothing = strings(["\n", ""])
 
     def read(self, rows: pa.Array) -> list[pa.Array]:
@@ -82,6 +98,8 @@ class ObjectReader:
             raise Refused(known, strictly=_UNEXPECTED in message) from None
 
     def _read(self, texts: pa.Array) -> list[pa.Array]:
+        if self._has_decimals:
+            _refuse(pc.match_substring_regex(texts, _BEYOND_DECIMALS))
         lines = pc.binary_join_element_wise(texts, self._line_end, self._nothing)
         data = lines.buffers()[2].to_pybytes()
         if b"\0" in data or ((b"NaN" in data or b"Inf" in data) and _ODD_NUMBER.search(data)):
@@ -96,6 +114,12 @@ class ObjectReader:
         if table.num_rows != len(texts):
             raise Refused
         return [_whole(column) for column in table.columns]
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    return pa.types.is_decimal(kind) or any(
+        _has_decimals(kind.field(i).type) for i in range(kind.num_fields)
+    )
 
 
 def _as_text(rows: pa.Array) -> pa.Array:
@@ -166,7 +190,7 @@ def _finish_leaf(column: pa.Array, shape: Shape) -> pa.Array:
         case Rule.MOMENT | Rule.TIME:
             return _scaled(column, shape).view(shape.kind)
         case Rule.DECIMAL:
-            return _in_precision(column)
+            return _in_precision(column, shape.kind)
         case Rule.BASE64:
             return _decoded(column)
     assert shape.rule is Rule.FLOAT
@@ -198,14 +222,12 @@ def _is_finished(shape: Shape) -> bool:
     return shape.wire == shape.kind and shape.times == shape.divided == 1
 
 
-def _in_precision(column: pa.Array) -> pa.Array:
-    # Arrow's reader counts the digits that are written, before it brings them to the scale.
-    kind = column.type
+def _in_precision(column: pa.Array, kind: pa.DataType) -> pa.Array:
     limit = Decimal(10) ** (kind.precision - kind.scale)
     ends = pc.min_max(column).as_py()
     if any(end is not None and abs(end) >= limit for end in ends.values()):
         raise pa.ArrowInvalid("a decimal has too many digits")
-    return column
+    return column.cast(kind)
 
 
 def _scaled(column: pa.Array, shape: Shape) -> pa.Array:

@@ -228,10 +228,12 @@ _MAX_SHOWN = 100
 
 
 def _parse_integer(text: str) -> int | NumberText:
-    # Python refuses to parse integers of thousands of digits, and columns hold none of 40.
-    return int(text) if len(text) <= LONGEST_INTEGER else NumberText(text)
+    # Python refuses to parse integers of thousands of digits, and columns hold none of 40. As an
+    # integer, -0 would lose the sign that floats have.
+    return int(text) if len(text) <= LONGEST_INTEGER and text != "-0" else NumberText(text)
 
 
+_MINUS_ZERO = re.compile(rb"-0(?![.0-9eE])")
 _PARSER = json.JSONDecoder(
     parse_float=NumberText, parse_int=_parse_integer, parse_constant=NumberText
 )
@@ -257,6 +259,8 @@ def parse_roughly(value: bytes) -> Any:
     What they are needed for exactly, converters refuse. Raises Misfit for the same values, and
     for those with integers of thousands of digits.
     """
+    if b"-0" in value and _MINUS_ZERO.search(value):
+        return parse(value)
     try:
         return json.loads(value.decode())
     except ValueError:

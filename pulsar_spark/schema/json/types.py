@@ -175,7 +175,7 @@ _LEAVES: dict[str, Rule] = {
 
 def _leaf(node: avro.Node, source: avro.Node, dialect: Dialect) -> Shape:
     assert isinstance(node, avro.Primitive | avro.Fixed)
-    kind = arrow_type(node)
+    kind = arrow_type(node, all_nullable=True)
     name = node.logical.name if node.logical else ""
     family, _, unit = name.rpartition("-")
     if family in ("timestamp", "local-timestamp", "time") or name == "date":
@@ -189,8 +189,13 @@ def _leaf(node: avro.Node, source: avro.Node, dialect: Dialect) -> Shape:
         return Shape(Rule.BASE64, kind, pa.string())
     if dialect.texts_may_be_numbers and kind == pa.string():
         return Shape(Rule.LOOSE_TEXT, kind, kind)
-    # Floats go through doubles, as they do when values are taken one by one.
-    wire = pa.float64() if pa.types.is_float32(kind) else kind
+    wire = kind
+    if pa.types.is_float32(kind):
+        # Through doubles, as they go when values are taken one by one.
+        wire = pa.float64()
+    elif pa.types.is_decimal(kind):
+        # Arrow's reader does not notice where it multiplies beyond 128 bits.
+        wire = pa.decimal256(76, kind.scale)
     return Shape(_LEAVES[name or _kind_name(node)], kind, wire)
 
 

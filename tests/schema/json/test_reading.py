@@ -237,3 +237,22 @@ def test_batches_of_nothing_but_unusual_values_take_bounded_time(value: bytes) -
     decode(MAPS, [value] * 5000)
     # About a tenth of a second; a hundred times as much if each value were tried again and again.
     assert time.process_time() - start < 10
+
+
+def test_durations_have_one_type_whichever_way_they_are_read() -> None:
+    kind = {"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"}
+    given = [{"f0": {"months": 1, "days": 2, "milliseconds": 3}}, {"f0": {"days": 4}}, {}]
+    values = [json.dumps(value).encode() for value in given]
+    unusual = b'{"f0":{"months":1.0,"days":2,"milliseconds":3}}'
+    assert not decode(record([("f0", kind)]), values).bad
+    found = decode(record([("f0", kind)]), [*values * 400, *[unusual] * 3])
+    assert not found.bad
+    whole = {"months": 1, "days": 2, "milliseconds": 3}
+    assert found.columns[0].to_pylist()[-6:] == [
+        whole,
+        {"months": None, "days": 4, "milliseconds": None},
+        None,
+        whole,
+        whole,
+        whole,
+    ]
