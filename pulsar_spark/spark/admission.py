@@ -1,8 +1,8 @@
 """How much of a backlog goes into the next micro-batch, and from which topic partitions.
 
 What may be read is shared out to where there is something to read: each topic partition gets an
-equal part, what one does not need goes to the others, and what is left over for whole entries to
-those that have waited longest. At least one entry is always admitted.
+equal part, what one does not need goes to the others, and what is left over to those that have
+waited longest. Messages are a bound, also inside entries; of bytes at least one entry is admitted.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ Span: TypeAlias = "tuple[Position, Position]"
 _SAMPLES = 512
 _MOST_SAMPLES = 256
 _LEAST_SAMPLES = 8
+_EXACT = 2048
 _ROUNDS = 4
 
 
@@ -74,6 +75,7 @@ class Admission:
                 samples,
                 self._experience.setdefault(topic, Experience()),
                 self._decisions,
+                _EXACT // len(open_spans),
             )
             for topic, (start, end) in open_spans.items()
         }
@@ -158,10 +160,10 @@ def _take_whole_entries(fronts: Mapping[str, Front], limit: Amount) -> None:
     empty = [front for front in fronts.values() if front.cut == front.start and front.first]
     for front in sorted(empty, key=_waiting_since):
         assert front.first is not None
-        entry = Amount(front.first.messages, front.first.size)
         used = _used(fronts)
-        if entry.fits(limit.minus(used)) or not used.messages:
-            front.take_first()
+        left = limit.minus(used)
+        if (left.messages >= 1 and front.first.size <= left.size) or not used.messages:
+            front.take_first(left.messages)
 
 
 def _used(fronts: Mapping[str, Front]) -> Amount:

@@ -3,8 +3,9 @@
 Without the admin port a broker does not tell how many messages lie between two positions. It does
 tell the first entry at or behind a position, with its number of messages and its size. From such
 samples the front of the backlog is estimated, by strata, so that runs and mixtures of small and
-large entries are both seen; where few entries are in question each of them is looked at. A broker
-that stamps an index on its entries makes it exact.
+large entries are both seen. Messages are a bound: where entries differ each of them is looked at,
+up to the one that the limit falls into, and what lies behind more entries than that is estimated
+with a margin. A broker that stamps an index on its entries makes it exact.
 
 The work is done by generators which yield positions and are sent samples, so that the fronts of
 many topic partitions are asked about in the same rounds.
@@ -27,6 +28,8 @@ _MAX_LEDGERS = 200
 # How many entries one sample may stand for.
 _REACH = 512
 _REMEMBERED = 4096
+# Standard deviations that an estimate of entries which differ stays below a limit.
+_MARGIN = 4.0
 
 
 class Sample(NamedTuple):
@@ -108,7 +111,7 @@ class Front:
     `take` decides how much of it fits a limit: `cut` is the position behind it, `used` what it
     has, exactly or by estimate, `exhausted` whether it is all there is. `batch_size` is that of
     the entry which the cut lies in, 0 if it lies between entries. `samples` is how many entries
-    may be looked at for one decision.
+    may be looked at for one decision, `exact` how many where they differ.
     """
 
     def __init__(
@@ -118,6 +121,7 @@ class Front:
         samples: int,
         experience: Experience | None = None,
         seed: int = 0,
+        exact: int = 2048,
     ) -> None:
         self.start = start
         self.end = end
@@ -127,6 +131,7 @@ class Front:
         self.exhausted = False
         self.batch_size = 0
         self._samples = samples
+        self._exact = max(exact, samples)
         self._experience = experience or Experience()
         self._random = random.Random(seed)
         self._ledgers: list[Ledger] = []
@@ -208,7 +213,8 @@ class Front:
     def _learn(self, slot: int, found: Sample | None) -> None:
         here = found is not None and found.place[:2] == self._place(slot)[:2]
         self._seen[slot] = found if here else None
-        if found is not None and here:
+        # What is left of an entry tells nothing of entries.
+        if found is not None and here and not found.place.batch_index:
             self._experience.add(found.messages)
 
     # --- deciding -------------------------------------------------------------------------------
@@ -222,23 +228,34 @@ class Front:
         else:
             yield from self._take_by_samples(limit)
 
-    def take_first(self) -> None:
-        """Take the first entry whatever its size."""
+    def take_first(self, most: float) -> None:
+        """Take the first entry whatever its size, at most so many messages of it."""
         if self.first is not None:
-            self.cut = min(_behind(self.first), self.end)
-            self.used = Amount(self.first.messages, self.first.size)
+            messages = min(self.first.messages, most)
+            self._cut_at(self.first, messages)
+            self.used = Amount(messages, self.first.size)
             self.exhausted = self.cut >= self.end
+
+    def _cut_at(self, found: Sample, messages: float) -> None:
+        """Cut behind so many messages of an entry."""
+        self.batch_size = 0
+        self.cut = min(_behind(found), self.end)
+        if messages < found.messages:
+            place = found.place
+            inside = place.batch_index + int(messages)
+            self.cut = min(Position(place.ledger_id, place.entry_id, inside), self.end)
+            self.batch_size = found.behind.batch_index
 
     def _take_by_samples(self, limit: Amount) -> Steps:
         assert self.first is not None
         window = self._guess(limit)
-        fit, used = 0, NOTHING
+        fit, used, inside = 0, NOTHING, 0
         for _ in range(_MAX_STEPS):
             yield from self._reach(window)
             window = min(window, self.slots)
             strata = self._strata(window)
             yield from self._ask([slot for slot, _ in strata])
-            fit, used = self._fit(strata, limit)
+            fit, used, inside = self._fit(strata, limit)
             if fit >= window:
                 if self._complete and window >= self.slots:
                     break
@@ -250,7 +267,20 @@ class Front:
                 window = max(fit + fit // 4, min(self._samples, window - 1))
             else:
                 break
-        self._settle(fit, used)
+        if limit.messages < math.inf and window > self._samples and self._differ:
+            window = min(window, fit + fit // 4 + 1)
+            head = min(window, self._exact)
+            tail = [(head + slot, width) for slot, width in self._strata(window - head)]
+            strata = [*((slot, 1) for slot in range(head)), *tail]
+            yield from self._ask([slot for slot, _ in strata])
+            fit, used, inside = self._fit(strata, limit, _MARGIN)
+        self._settle(fit, used, inside)
+
+    @property
+    def _differ(self) -> bool:
+        """Whether entries are known to have different numbers of messages."""
+        whole = {found.messages for slot, found in self._seen.items() if slot and found}
+        return len(whole) > 1 or self._experience.deviation > 0
 
     @property
     def _farthest(self) -> int:
@@ -271,15 +301,20 @@ class Front:
         # Anywhere in a stratum: entries can come in a rhythm.
         return [(self._random.randrange(low, high), high - low) for low, high in pairwise(edges)]
 
-    def _fit(self, strata: list[tuple[int, int]], limit: Amount) -> tuple[int, Amount]:
-        """Return how many slots fit the limit, and what they have."""
-        wide = any(width > 1 for _, width in strata)
-        margin = self._experience.deviation / math.sqrt(len(strata)) if wide else 0.0
+    def _fit(
+        self, strata: list[tuple[int, int]], limit: Amount, deviations: float = 1.0
+    ) -> tuple[int, Amount, int]:
+        """Return how many slots fit the limit, what is taken, and how much of it of the next slot.
+
+        Where a slot stands for others, it is taken to have some standard deviations more.
+        """
+        wide = sum(width > 1 for _, width in strata)
+        margin = deviations * self._experience.deviation / math.sqrt(wide) if wide else 0.0
         slots, messages, size = 0, 0.0, 0.0
         for slot, width in strata:
             found = self._seen[slot]
             each = (0.0, 0.0) if found is None else (float(found.messages), float(found.size))
-            each = each[0] + margin, each[1]
+            each = each[0] + (margin if width > 1 else 0.0), each[1]
             fitting = width
             for cost, done, most in (
                 (each[0], messages, limit.messages),
@@ -291,12 +326,21 @@ class Front:
             messages += fitting * each[0]
             size += fitting * each[1]
             if fitting < width:
-                break
-        return slots, Amount(messages, size)
+                inside = int(min(max(limit.messages - messages, 0), each[0]))
+                if width > 1 or not 0 < inside < each[0] or size + each[1] > limit.size:
+                    break
+                # Bytes are those of whole entries, messages also of parts.
+                return slots, Amount(messages + inside, size + each[1]), inside
+        return slots, Amount(messages, size), 0
 
-    def _settle(self, fit: int, used: Amount) -> None:
+    def _settle(self, fit: int, used: Amount, inside: int = 0) -> None:
         self.used = used
-        if self._complete and fit >= self.slots and not self._shortened:
+        self.batch_size = 0
+        found = self._seen.get(fit) if inside else None
+        if found is not None:
+            self._cut_at(found, inside)
+            self.exhausted = self.cut >= self.end
+        elif self._complete and fit >= self.slots and not self._shortened:
             self.cut, self.exhausted = self.end, True
         else:
             self.cut, self.exhausted = min(self._place(fit), self.end), False

@@ -234,14 +234,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "maxMessagesPerTrigger",
         _COUNT,
-        "Most messages of a micro-batch. Exact where entries hold one message or the broker "
-        "stamps an index; else estimated from entries of the backlog. At least one entry is read.",
+        "Most messages of a micro-batch, also inside batched entries.",
         Scope.STREAM_READ,
     ),
     Option(
         "minMessagesPerTrigger",
         _COUNT,
-        "Least messages of a micro-batch, which waits for them until `maxTriggerDelay`.",
+        "Least messages of a micro-batch, which waits for them until `maxTriggerDelay`. The first "
+        "one after a start does not wait.",
         Scope.STREAM_READ,
     ),
     Option(

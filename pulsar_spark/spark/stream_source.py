@@ -8,6 +8,7 @@ back while it exists. Where the stream stands is in Spark's offsets alone.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -54,8 +55,8 @@ class StreamSource:
         self._backlogs = Backlogs()
         # Where a batch ended inside an entry: the position, and the entry's number of messages.
         self._batch_sizes: dict[str, tuple[Position, int]] = {}
-        # When the last batch was decided on; the first one is waited for from now on.
-        self._batch_at = time.monotonic()
+        # When the last batch was decided on. The first one does not wait for more.
+        self._batch_at = -math.inf
         self._kind: tuple[frozenset[str], ValueType] | None = None
 
     # --- the first offset ---------------------------------------------------------------------

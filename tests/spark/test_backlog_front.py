@@ -72,8 +72,9 @@ def test_a_higher_limit_takes_more(indexed: bool) -> None:
     assert (made.cut, made.exhausted, made.used.messages) == (backlog.end, True, 200)
 
 
-def test_a_cut_inside_an_entry_tells_how_large_that_is() -> None:
-    backlog = Backlog([10] * 5, indexed=True)
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_cut_inside_an_entry_tells_how_large_that_is(indexed: bool) -> None:
+    backlog = Backlog([10] * 5, indexed=indexed)
     made = front(backlog)
     run(backlog, made.take(Amount(24, math.inf)))
     assert (made.cut, made.batch_size) == (Position(1, 2, 4), 10)
@@ -87,10 +88,12 @@ def test_a_cut_inside_an_entry_tells_how_large_that_is() -> None:
 def test_the_first_entry_is_taken_whatever_its_size() -> None:
     backlog = Backlog([10, 10])
     made = front(backlog)
-    run(backlog, made.take(Amount(3, math.inf)))
+    run(backlog, made.take(Amount(math.inf, 3)))
     assert made.cut == EARLIEST_POSITION
-    made.take_first()
+    made.take_first(math.inf)
     assert (made.cut, made.used.messages, made.exhausted) == (Position(1, 1), 10, False)
+    made.take_first(4)
+    assert (made.cut, made.used.messages, made.batch_size) == (Position(1, 0, 4), 4, 10)
 
 
 def test_a_start_behind_a_ledger_begins_in_the_next_one() -> None:

@@ -285,8 +285,10 @@ def test_batches_keep_to_the_caps(broker: EmbeddedBroker, make: Make) -> None:
     wait_until(lambda: backlogs(broker, "t-partition-0") == [0])
 
 
-def test_a_batch_that_ends_inside_an_entry_is_acknowledged_by_its_bits() -> None:
-    with EmbeddedBroker(expose_entry_metadata=True) as broker, queries(broker.service_url) as make:
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_batch_that_ends_inside_an_entry_is_acknowledged_by_its_bits(indexed: bool) -> None:
+    own = EmbeddedBroker(expose_entry_metadata=indexed)
+    with own as broker, queries(broker.service_url) as make:
         broker.create_topic("t")
         expected = store_many(broker, "t", 30)
         query = make(startingOffsets="earliest")
@@ -312,6 +314,18 @@ def test_a_batch_waits_for_a_least_number_of_messages(broker: EmbeddedBroker, ma
     late = store_many(broker, "t", 5)
     assert query.batch(caps) == []
     assert query.batch(Caps(min_messages=30, max_delay=0.0)) == late
+
+
+def test_the_first_batch_after_a_start_does_not_wait(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t")
+    caps = Caps(min_messages=1000, max_delay=900.0)
+    expected = store_many(broker, "t", 20)
+    query = make(startingOffsets="earliest")
+    assert query.batch(caps) == expected
+    late = store_many(broker, "t", 20)
+    assert query.batch(caps) == []
+    query = query.restarted()
+    assert query.batch(caps) == late
 
 
 def test_available_now_waits_for_nothing(broker: EmbeddedBroker, make: Make) -> None:
