@@ -6,8 +6,9 @@ also if proto2 gives it a default, and a `required` one likewise. Fields are kno
 numbers, so that a value of an older or newer schema is read with the query's. Extensions and
 unknown fields are passed over.
 
-PROTOBUF schemas say neither what is in messages within (refused), nor what the numbers of enums
-are called (int), nor whether a field has presence (never null: absent is the default).
+PROTOBUF schemas say neither what is in messages within (binary: their bytes), nor what the numbers
+of enums are called (int), nor whether a field has presence (never null: absent is the default; but
+for messages).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 PROTOBUF_NATIVE's definition is JSON: `fileDescriptorSet` (base64 of a FileDescriptorSet),
 `rootMessageTypeName` and `rootFileDescriptorName`. A PROTOBUF schema is the Avro record that Java's
 client derives from a class; the numbers of its fields are in the property `__PARSING_INFO__`, for
-the outermost fields only, so that messages within messages cannot be read from it.
+the outermost fields only, so that of messages within there are no more than the bytes.
 
 Descriptors come from whoever wrote to the topic. They are read as data here, with every size and
 number checked, and never given to protobuf's own pools. Rules of presence, of enums and of encoding
@@ -130,6 +130,9 @@ def _avro_record(info: SchemaInfo) -> tuple[str, dict[str, Any]]:
     return str(record.get("name")), defaults
 
 
+_UNKNOWN = Message("", (), Shape.BYTES, leaves=1)
+
+
 def _listed_field(entry: object, defaults: Mapping[str, Any]) -> Field:
     if not isinstance(entry, dict):
         raise damaged(f"has a property {PARSING_INFO} that is no list of fields")
@@ -137,23 +140,20 @@ def _listed_field(entry: object, defaults: Mapping[str, Any]) -> Field:
     kind = Type.Type.DESCRIPTOR.values_by_name.get(f"TYPE_{entry.get('type')}")
     if not isinstance(name, str) or kind is None or not isinstance(number, int):
         raise damaged(f"has a property {PARSING_INFO} with a field that is none")
-    if kind.number in MESSAGES:
-        raise SchemaMismatch(
-            f"the field {name!r} of a PROTOBUF schema is a message, and what is in it is not in "
-            "the schema; PROTOBUF_NATIVE schemas say it",
-            RAW_REMEDY,
-        )
-    # What an enum's numbers are called is not in the schema either: they stay numbers.
+    # What an enum's numbers are called is not in the schema, nor what is in a message within.
     type_number = Type.TYPE_INT32 if kind.number == Type.TYPE_ENUM else kind.number
+    is_message = type_number in MESSAGES
     repeated = label == "LABEL_REPEATED"
+    # Whether the class tells an absent value from its default is not known; Java gives both
+    # as the default, and so does the definition.
+    presence = Presence.EXPLICIT if is_message and not repeated else Presence.IMPLICIT
     return Field(
         number=check_number(number, name),
         name=name,
         type=type_number,
-        # Whether the class tells an absent value from its default is not known; Java gives both
-        # as the default, and so does the definition.
-        presence=Presence.REQUIRED if label == "LABEL_REQUIRED" else Presence.IMPLICIT,
+        presence=Presence.REQUIRED if label == "LABEL_REQUIRED" else presence,
         repeated=repeated,
+        message=_UNKNOWN if is_message else None,
         default=None if repeated else _usable_default(type_number, defaults.get(name)),
     )
 

@@ -398,6 +398,10 @@ def _content(message: Message, own: type[Any], path: str) -> Content:
     match message.shape:
         case Shape.EMPTY:
             return lambda messages, place: booleans([True] * len(messages))
+        case Shape.BYTES:
+            return lambda messages, place: _bytes(
+                [each.SerializeToString() for each in messages], None, place
+            )
         case Shape.JSON:
             return lambda messages, place: json_texts(
                 messages, lambda i, reason: place.report(i, path, reason)

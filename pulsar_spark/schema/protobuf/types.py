@@ -64,6 +64,7 @@ class Shape(PythonEnum):
     WRAPPER = "the field of a google.protobuf wrapper"
     JSON = "google.protobuf.Struct, Value and ListValue"
     FIELD_MASK = "google.protobuf.FieldMask"
+    BYTES = "its bytes, as the schema does not say what is in it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,15 @@ _SCALARS: dict[int, pa.DataType] = {
 }
 
 
+_SHAPES = {
+    Shape.EMPTY: pa.bool_(),
+    Shape.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    Shape.DURATION: pa.duration("us"),
+    Shape.JSON: pa.string(),
+    Shape.BYTES: pa.binary(),
+}
+
+
 def columns_of(message: Message) -> pa.Schema:
     """Return the columns of an outermost message."""
     return pa.schema([pa.field(field.name, column_type(field)) for field in message.fields])
@@ -174,15 +184,8 @@ def single_type(field: Field) -> pa.DataType:
 
 def message_type(message: Message) -> pa.DataType:
     """Return the type of a message within another."""
-    match message.shape:
-        case Shape.EMPTY:
-            return pa.bool_()
-        case Shape.TIMESTAMP:
-            return pa.timestamp("us", tz="UTC")
-        case Shape.DURATION:
-            return pa.duration("us")
-        case Shape.JSON:
-            return pa.string()
-        case Shape.WRAPPER | Shape.FIELD_MASK:
-            return column_type(message.fields[0])
+    if message.shape in _SHAPES:
+        return _SHAPES[message.shape]
+    if message.shape in (Shape.WRAPPER, Shape.FIELD_MASK):
+        return column_type(message.fields[0])
     return pa.struct([pa.field(each.name, column_type(each)) for each in message.fields])

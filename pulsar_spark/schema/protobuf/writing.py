@@ -14,6 +14,8 @@ from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from google.protobuf import empty_pb2
+from google.protobuf.message import DecodeError
 
 from pulsar_spark.errors import InvalidRow, SchemaMismatch
 from pulsar_spark.schema.arrow.arrays import binaries, booleans, integers
@@ -153,17 +155,45 @@ def _message(
     if message.shape in (Shape.WRAPPER, Shape.FIELD_MASK):
         inner = _writer(message.fields[0], kind, path, misfits)
         return None if inner is None else inner.write
-    if message.shape is Shape.EMPTY and pa.types.is_boolean(kind):
-        return lambda values, row: binaries([b""] * len(values))
-    if message.shape is Shape.JSON and pa.types.is_string(kind):
-        name = message.name
-        return lambda values, row: json_messages(
-            name, values, lambda index, text: invalid(path, row(index), text, _JSON_REMEDY)
-        )
+    if message.shape in _WHOLE and kind == message_type(message):
+        return _WHOLE[message.shape](message, path)
     if message.shape in _TIMES and _is_time(kind, message_type(message)):
         return _time(message, path)
     misfits.append(_misfit_within(field, kind, path))
     return None
+
+
+def _empty(message: Message, path: str) -> Encode:
+    return lambda values, row: binaries([b""] * len(values))
+
+
+def _json(message: Message, path: str) -> Encode:
+    return lambda values, row: json_messages(
+        message.name, values, lambda index, text: invalid(path, row(index), text, _JSON_REMEDY)
+    )
+
+
+def _unknown(message: Message, path: str) -> Encode:
+    return lambda values, row: _checked_messages(values, path, row)
+
+
+_WHOLE: dict[Shape, Callable[[Message, str], Encode]] = {
+    Shape.EMPTY: _empty,
+    Shape.JSON: _json,
+    Shape.BYTES: _unknown,
+}
+
+
+def _checked_messages(values: pa.Array, path: str, row: Row) -> pa.Array:
+    """Return messages as they are; raises InvalidRow for bytes that are none."""
+    for index, value in enumerate(values.to_pylist()):
+        try:
+            empty_pb2.Empty.FromString(value)
+        except (DecodeError, RecursionError):
+            raise invalid(
+                path, row(index), "is no protobuf message", "Change the value or drop the row."
+            ) from None
+    return values
 
 
 _JSON_REMEDY = "Write JSON as RFC 8259 has it: an object for a Struct, an array for a ListValue."

@@ -16,7 +16,7 @@ from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.protobuf.definition import MAX_DEFINITION, PARSING_INFO, parse
-from pulsar_spark.schema.protobuf.types import Presence, Type
+from pulsar_spark.schema.protobuf.types import Presence, Shape, Type
 from tests.schema.protobuf.cases import add, info_of, native, new_file
 
 # As Java's client writes it, for a class with fields of these types.
@@ -165,10 +165,22 @@ def test_defaults_are_those_of_the_type(kind: str, given_default: Any, used: Any
     assert type(default) is type(used)
 
 
-def test_messages_within_are_refused_as_the_schema_does_not_say_them() -> None:
-    with pytest.raises(SchemaMismatch, match="'sub' of a PROTOBUF schema is a message") as raised:
-        parse(listed([(1, "sub", "MESSAGE", "LABEL_OPTIONAL")]))
-    assert "valueFormat=raw" in raised.value.remedy
+@pytest.mark.parametrize("kind", ["MESSAGE", "GROUP"])
+@pytest.mark.parametrize(
+    "label, presence",
+    [
+        ("LABEL_OPTIONAL", Presence.EXPLICIT),
+        ("LABEL_REPEATED", Presence.IMPLICIT),
+        ("LABEL_REQUIRED", Presence.REQUIRED),
+    ],
+)
+def test_messages_within_are_bytes_as_the_schema_does_not_say_them(
+    kind: str, label: str, presence: Presence
+) -> None:
+    (field,) = parse(listed([(1, "sub", kind, label)])).fields
+    assert field.message is not None
+    assert field.message.shape is Shape.BYTES
+    assert field.presence is presence
 
 
 @pytest.mark.fault(44)
