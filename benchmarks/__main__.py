@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import codecs, contenders, official, report, streams
+from benchmarks import codecs, codecs_arrivals, contenders, official, report, streams
 from benchmarks.contenders import Bench, Contender, Run
 from benchmarks.kafka import Kafka, KafkaBroker, connector_settings
 from benchmarks.results import Result, Results
@@ -237,6 +237,10 @@ def main() -> None:
         compared = codecs.measure(int(codecs.RECORDS * arguments.scale))
         results.others["codecs"] = {
             "table": codecs.table(compared), "formats": list(map(asdict, compared)),
+        }  # fmt: skip
+        found = codecs_arrivals.measure(int(codecs_arrivals.RECORDS * arguments.scale))
+        results.others["arrivals"] = {
+            "table": codecs_arrivals.table(found), "arrivals": list(map(asdict, found)),
         }  # fmt: skip
     tables = report.sections(results) if results.all else []
     if results.others:

@@ -122,7 +122,7 @@ def flat(count: int) -> Records:
     return Records("flat", info, kind, values, as_row, from_row)
 
 
-def _mixed_file() -> descriptor_pb2.FileDescriptorProto:
+def _mixed_file(*, with_note: bool) -> descriptor_pb2.FileDescriptorProto:
     file = _file("mixed")
     status = file.enum_type.add(name="Status")
     for number, name in enumerate(_STATUS):
@@ -140,14 +140,15 @@ def _mixed_file() -> descriptor_pb2.FileDescriptorProto:
     _add(message, "created", Type.TYPE_MESSAGE, type_name=".google.protobuf.Timestamp")
     _add(message, "tags", Type.TYPE_STRING, label=Type.LABEL_REPEATED)
     _add(message, "address", Type.TYPE_MESSAGE, type_name=".mixed.Address")
-    message.oneof_decl.add(name="_note")
-    _add(message, "note", Type.TYPE_STRING, proto3_optional=True, oneof_index=0)
+    if with_note:
+        message.oneof_decl.add(name="_note")
+        _add(message, "note", Type.TYPE_STRING, proto3_optional=True, oneof_index=0)
     return file
 
 
-def mixed(count: int) -> Records:
-    """Return records of all kinds of fields."""
-    info, kind = _compiled(_mixed_file())
+def mixed(count: int, *, with_note: bool = True) -> Records:
+    """Return records of all kinds of fields; `with_note` they have ten."""
+    info, kind = _compiled(_mixed_file(with_note=with_note))
     rng = random.Random(2)
     values = []
     for index in range(count):
@@ -164,7 +165,7 @@ def mixed(count: int) -> Records:
         record.created.nanos = rng.randrange(10**6) * 1000
         record.address.street = f"street {index % 100}"
         record.address.code = rng.randrange(100_000)
-        if rng.random() < 0.5:
+        if rng.random() < 0.5 and with_note:
             record.note = "a note"
         values.append(record.SerializeToString())
     plain = ("id", "name", "price", "quantity", "active")

@@ -63,6 +63,24 @@ def repeated(value: Any, kind: pa.DataType, count: int) -> pa.Array:
     return pa.repeat(make([value], kind)[0], count)
 
 
+def from_words(words: array[int], kind: pa.DataType) -> pa.Array:
+    """Return an array of a type with a fixed width whose values are these, none of them null."""
+    return pa.Array.from_buffers(kind, len(words), [None, pa.py_buffer(words)])
+
+
+def repeated_by_run(values: pa.Array, stops: array[int]) -> pa.Array:
+    """Return an array that has each value up to the row where its run stops."""
+    ends = from_words(stops, pa.int32())
+    # `from_arrays` would import pandas.
+    encoded = pa.RunEndEncodedArray.from_buffers(
+        pa.run_end_encoded(pa.int32(), values.type),
+        stops[-1],
+        [None],
+        children=[ends, values],
+    )
+    return pc.run_end_decode(encoded)
+
+
 def _validity(values: Sequence[Any]) -> pa.Buffer | None:
     """Return the bits that say which values are there, None if all are."""
     return _bits([value is not None for value in values]) if None in values else None

@@ -272,8 +272,12 @@ class ColumnReader:
 
     def _within(self, rows: Rows, found: pa.Array, bound: int) -> pa.Array:
         """Give up the rows whose numbers are not in [-bound, bound), and make them 0."""
+        low, high = pc.min_max(found).values()
+        if not len(found) or -bound <= low.as_py() <= high.as_py() < bound:
+            return found
         outside = pc.or_(pc.less(found, number(-bound)), pc.greater(found, number(bound - 1)))
-        return pc.if_else(outside, ZERO, found) if self._give_up(rows, outside) else found
+        self._give_up(rows, outside)
+        return pc.if_else(outside, ZERO, found)
 
     def _sizes(self, rows: Rows) -> pa.Array:
         """Read a length, and return it, 0 where it is more than what is left."""
@@ -468,11 +472,10 @@ def _constant(default: Default, count: int) -> pa.Array:
 
 _INT64 = pa.int64()
 
-# With this many values a step pays off by itself; below, it has to against reading them one by
-# one. The costs are in items that are read so.
+# With this many values a step costs less than reading their items one by one.
 _ENOUGH = 256
-_COST_OF_STEP = 240
-_COST_OF_VALUE = 20
+# With fewer, it may for some steps, as values that are given up are read from their beginning.
+_WORTH_A_STEP = 12
 
 
 class Rows:
@@ -536,21 +539,22 @@ class Lists:
 class GrowingLists:
     """Collects items: `rows` are the values whose next item is to be read, None at the end.
 
-    `left` is how many items each of the values given has, at least one. `abandoned` are values
+    `counts` is how many items each of the values given has, at least one. `abandoned` are values
     whose last items are not to be read.
     """
 
-    def __init__(self, rows: Rows, left: pa.Array) -> None:
+    def __init__(self, rows: Rows, counts: pa.Array) -> None:
         self.rows: Rows | None = rows
         self.abandoned: Rows | None = None
-        self._left = left
-        self._index = numbers(len(left))
-        # Where each item belongs; of the values that are done: which, where they ended, and
-        # after how many items.
-        self._target = pc.subtract(pc.cumulative_sum(left), left)
+        self._counts = counts
+        self._index = numbers(len(counts))
+        # Where the first item of each list belongs among those of all lists.
+        self._first = pc.subtract(pc.cumulative_sum(counts), counts)
+        self._longest = pc.max(counts).as_py()
         self._step = 0
         self._parts: list[pa.Array] = []
         self._targets: list[pa.Array] = []
+        # Of the values that are done: which, where they ended, and after how many items.
         self._done: list[pa.Array] = []
         self._places: list[pa.Array] = []
         self._taken: list[pa.Array] = []
@@ -560,19 +564,18 @@ class GrowingLists:
         assert self.rows is not None
         if items is not None:
             self._parts.append(items)
-            self._targets.append(self._target)
+            self._targets.append(pc.add(self._first, number(self._step)))
         self._step += 1
-        self._left = pc.subtract(self._left, ONE)
-        self._target = pc.add(self._target, ONE)
-        more = pc.greater(self._left, ZERO)
+        more = pc.greater(self._counts, number(self._step))
         going_on = pc.sum(more).as_py()
         if going_on < len(self.rows):
             self._end(self.rows.places.filter(done := pc.invert(more)), self._index.filter(done))
             self.rows = self.rows.select(more) if going_on else None
-            self._left, self._target, self._index = (
-                item.filter(more) for item in (self._left, self._target, self._index)
+            self._counts, self._first, self._index = (
+                item.filter(more) for item in (self._counts, self._first, self._index)
             )
-        if self.rows is not None and not self._pays_off(len(self.rows)):
+        most = _WORTH_A_STEP * (self._longest - self._step)
+        if self.rows is not None and going_on < _ENOUGH and going_on < most:
             self._end(self.rows.places, self._index)
             self.abandoned, self.rows = self.rows, None
 
@@ -581,24 +584,14 @@ class GrowingLists:
         self._done.append(index)
         self._taken.append(pc.add(zeros(len(index)), number(self._step)))
 
-    def _pays_off(self, count: int) -> bool:
-        if count >= _ENOUGH:
-            return True
-        longest, together = pc.max(self._left).as_py(), pc.sum(self._left).as_py()
-        return bool(longest * _COST_OF_STEP < count * _COST_OF_VALUE + together)
-
     def ended(self) -> tuple[pa.Array, pa.Array]:
         """Return where each of the values ended, and how many items it has."""
-        if len(self._done) == 1:
-            return self._places[0], self._taken[0]
-        order = pc.sort_indices(pa.concat_arrays(self._done))
+        order = pc.array_sort_indices(pa.concat_arrays(self._done))
         return tuple(pa.concat_arrays(part).take(order) for part in (self._places, self._taken))
 
     def items(self) -> pa.Array:
         """Return the items of all values, value by value."""
-        if len(self._parts) == 1:
-            return self._parts[0]
-        order = pc.sort_indices(pa.concat_arrays(self._targets))
+        order = pc.array_sort_indices(pa.concat_arrays(self._targets))
         return pa.concat_arrays(self._parts).take(order)
 
 

@@ -17,6 +17,7 @@ from pulsar_spark.schema.arrow.arrays import integers
 
 _INT64 = pa.int64()
 _BYTES = pa.binary()
+_UINT16 = pa.uint16()
 # Bytes that can be read beyond the end of the data, wherever reading stands.
 _PADDING = 32
 # So many numbers in a row are made once; Python takes its time over them.
@@ -36,6 +37,7 @@ ZERO, ONE = number(0), number(1)
 _TWO, _THREE, _FOUR, _SEVEN, _EIGHT = (number(value) for value in (2, 3, 4, 7, 8))
 _NINE, _56, _62, _32, _127 = (number(value) for value in (9, 56, 62, 32, 127))
 _BYTE = number(255)
+_U7, _U127 = (number(value).cast(pa.uint8()) for value in (7, 127))
 _LOW_HALF = number(2**32 - 1)
 HIGH_BITS = _word("80" * 8)
 LOW_BITS = _word("01" * 8)
@@ -47,10 +49,6 @@ ROUNDS = (
     (_word("00003fff" * 2), _word("3fff0000" * 2), _TWO),
     (_word("000000000fffffff"), _word("0fffffff00000000"), _FOUR),
 )
-
-
-# What the bytes below 128 stand for.
-_SMALL = integers([(byte >> 1) ^ -(byte & 1) for byte in range(128)], _INT64)
 
 
 class Window:
@@ -98,13 +96,21 @@ class Window:
         """
         first = self.bytes_at(places)
         if (pc.max(first).as_py() or 0) < 128:
-            return _SMALL.take(first), ONE, None
+            return _small().take(first), ONE, None
+        more = pc.shift_right(first, _U7)
+        second = pc.multiply(self.bytes_at(pc.add(places, ONE)), more)
+        if pc.max(second).as_py() < 128:
+            upper = pc.shift_left(second.cast(_UINT16), _U7.cast(_UINT16))
+            both = pc.bit_wise_or(pc.bit_wise_and(first, _U127).cast(_UINT16), upper)
+            return _small().take(both), pc.add(more.cast(_INT64), ONE), None
         words = self.words(places)
-        mask, lengths, long = _ends(words)
+        mask, lengths, longest = _ends(words)
         raw = pc.bit_wise_and(pc.bit_wise_and(words, mask), SEVENS)
-        for low, high, shift in ROUNDS:
+        # Each round puts twice as many groups together, and most numbers have few.
+        for low, high, shift in ROUNDS[: (longest - 1).bit_length()]:
             moved = pc.shift_right(pc.bit_wise_and(raw, high), shift)
             raw = pc.bit_wise_or(pc.bit_wise_and(raw, low), moved)
+        long = _without_end(words) if longest == 8 else None
         if long is None:
             return _unzigzag(raw), lengths, None
         return self._long_varints(places, raw, lengths, long)
@@ -113,8 +119,11 @@ class Window:
         """Return the lengths of the numbers at these places, and where they are not valid."""
         if (pc.max(self.bytes_at(places)).as_py() or 0) < 128:
             return ONE, None
-        _, sizes, long = _ends(self.words(places))
-        return (sizes, None) if long is None else self.varints(places)[1:]
+        words = self.words(places)
+        _, sizes, longest = _ends(words)
+        if longest < 8 or _without_end(words) is None:
+            return sizes, None
+        return self.varints(places)[1:]
 
     def _long_varints(
         self, places: pa.Array, raw: pa.Array, lengths: pa.Array, long: pa.Array
@@ -133,16 +142,22 @@ class Window:
         return _unzigzag(raw), pc.if_else(long, more, lengths), invalid
 
 
-def _ends(words: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array | None]:
+def _ends(words: pa.Array) -> tuple[pa.Array, pa.Array, int]:
     """Return words with all bits set up to the first byte whose high bit is not set.
 
-    With them come their numbers of bytes, and where there is no such byte, if anywhere.
+    With them come their numbers of bytes, 8 where there is no such byte, and the largest of these.
     """
     ends = pc.bit_wise_and(pc.bit_wise_not(words), HIGH_BITS)
     mask = pc.bit_wise_xor(ends, pc.subtract(ends, ONE))
     ones = pc.multiply(pc.bit_wise_and(mask, LOW_BITS), LOW_BITS)
-    long = pc.equal(ends, ZERO)
-    return mask, pc.shift_right(ones, _56), long if pc.any(long).as_py() else None
+    sizes = pc.shift_right(ones, _56)
+    return mask, sizes, pc.max(sizes).as_py()
+
+
+def _without_end(words: pa.Array) -> pa.Array | None:
+    """Return where all bytes of words have their high bit set, None if nowhere."""
+    found = pc.equal(pc.bit_wise_and(words, HIGH_BITS), HIGH_BITS)
+    return found if pc.any(found).as_py() else None
 
 
 def _unzigzag(raw: pa.Array) -> pa.Array:
@@ -181,3 +196,9 @@ def _numbers() -> pa.Array:
 @cache
 def _even_numbers() -> pa.Array:
     return integers(range(0, 2 * _KEPT, 2), _INT64)
+
+
+@cache
+def _small() -> pa.Array:
+    """Return what the numbers below 2¹⁴, those of one or two bytes, stand for."""
+    return integers([(number >> 1) ^ -(number & 1) for number in range(1 << 14)], _INT64)

@@ -125,6 +125,45 @@ class BlockMessages:
         return _fixed(found, kind, self.count)
 
 
+class JoinedMessages:
+    """Messages of several parts, one after the other."""
+
+    def __init__(self, parts: Sequence[Messages]) -> None:
+        self._parts = parts
+        self.topic = parts[0].topic
+        self.count = sum(part.count for part in parts)
+
+    @property
+    def versions(self) -> Sequence[tuple[int, bytes]]:
+        """As in Messages; runs of neighbours are not put together."""
+        starts = accumulate((part.count for part in self._parts), initial=0)
+        return [
+            (start + first, version)
+            for start, part in zip(starts, self._parts, strict=False)
+            for first, version in part.versions
+        ]
+
+    def values(self) -> pa.Array:
+        """As in Messages."""
+        return pa.concat_arrays([part.values() for part in self._parts])
+
+    def keys(self) -> pa.Array:
+        """As in Messages."""
+        return pa.concat_arrays([part.keys() for part in self._parts])
+
+    def column(self, name: str) -> pa.Array:
+        """As in Messages."""
+        return pa.concat_arrays([part.column(name) for part in self._parts])
+
+    def locate(self, row: int) -> MessageIdAdv:
+        """As in Messages."""
+        for part in self._parts:
+            if row < part.count:
+                return part.locate(row)
+            row -= part.count
+        raise IndexError("the record batch has fewer rows")
+
+
 def _variable(column: BinaryColumn, kind: pa.DataType) -> pa.Array:
     validity, offsets, data, nulls = column
     buffers = [_validity(validity), pa.py_buffer(offsets), pa.py_buffer(data)]

@@ -20,6 +20,7 @@ from pulsar_spark.schema.table.messages import (
     BLOCK_COLUMNS,
     BlockMessages,
     EntryMessages,
+    JoinedMessages,
     Messages,
 )
 from pulsar_spark.schema.table.names import KEY, VALUE
@@ -189,9 +190,9 @@ class RecordBatchBuilder:
         if not self._rows:
             return
         self._close_runs()
-        batches = [self._build(piece) for piece in self._pieces]
-        self._pieces, self._rows, self._bytes = [], 0, 0
-        batch = batches[0] if len(batches) == 1 else _joined(batches)
+        pieces, self._pieces, self._rows, self._bytes = self._pieces, [], 0, 0
+        # Together, as what decodes values has a cost for each call.
+        batch = self._build(pieces[0] if len(pieces) == 1 else JoinedMessages(pieces))
         if batch.num_rows:
             yield batch
 
@@ -259,12 +260,6 @@ class RecordBatchBuilder:
             topic=self._topic,
             message_id=messages.locate(first.row),
         )
-
-
-def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    columns = zip(*(batch.columns for batch in batches), strict=True)
-    arrays = [pa.concat_arrays(column) for column in columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=batches[0].schema)
 
 
 _NOTHING = DecodedValues(binaries([]), {})

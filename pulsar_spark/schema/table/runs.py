@@ -17,12 +17,12 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pulsar_spark.errors import InvalidMessageId, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch, message_key, unpack_batch
 from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.schema.arrow.arrays import repeated_by_run
 
 if TYPE_CHECKING:
     from pulsar_spark.engine.entries import ReceivedEntry
@@ -80,26 +80,16 @@ class Runs:
         self.runs = runs
         self.count = sum(len(run.rows) for run in runs)
 
-    @cached_property
-    def stops(self) -> pa.Array | None:
-        """For each run the row behind its last one, None where every run has one row."""
-        if self.count == len(self.runs):
-            return None
-        numbers = array("i", accumulate(len(run.rows) for run in self.runs))
-        return pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(numbers)])
-
     def spread(self, per_run: pa.Array) -> pa.Array:
         """Return the column whose value is the same for all rows of a run."""
-        if self.stops is None:
+        if self.count == len(self.runs):
             return per_run
-        # `from_arrays` would import pandas.
-        encoded = pa.RunEndEncodedArray.from_buffers(
-            pa.run_end_encoded(pa.int32(), per_run.type),
-            self.count,
-            [None],
-            children=[self.stops, per_run],
-        )
-        return pc.run_end_decode(encoded)
+        return repeated_by_run(per_run, self._stops)
+
+    @cached_property
+    def _stops(self) -> array[int]:
+        """For each run the row behind its last one."""
+        return array("i", accumulate(len(run.rows) for run in self.runs))
 
     def locate(self, row: int) -> MessageIdAdv:
         """Return the id of the message in a row of the record batch."""

@@ -1,20 +1,25 @@
 """The messages of a record batch → the columns of their values, and of typed keys.
 
-A batch of messages that a producer sends has one version of the topic's schema, so runs of equal
-version are decoded together, each by a decoder from that version to the query's schema.
+All messages of a record batch with the same version of the topic's schema are decoded together,
+wherever they lie, by a decoder from that version to the query's schema: each decoder has a fixed
+cost, which a topic whose versions alternate from message to message would pay for every one.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pulsar_spark.errors import PulsarError, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.arrow.arrays import integers
+from pulsar_spark.schema.arrow.arrays import from_words, repeated_by_run
 from pulsar_spark.schema.codec import Decoded, Decoder, Undecodable, decoder_of, shape
 from pulsar_spark.schema.key_value import PairDecoder
 from pulsar_spark.schema.registry import version_number
@@ -61,17 +66,17 @@ class ValueDecoder:
         No value decodes that was written with a version of another type than the query's, or
         with one that cannot be resolved to the query's schema.
         """
-        raw, versions = messages.values(), messages.versions
-        decoders = [self._decoder(version, messages.topic) for _, version in versions]
+        groups = _Groups(messages.versions, messages.count)
+        decoders = [self._decoder(version, messages.topic) for version in groups.versions]
         separated = any(isinstance(each, PairDecoder) and each.separated for each in decoders)
-        keys = messages.keys() if separated else None
-        stops = [first for first, _ in versions[1:]] + [messages.count]
-        return _joined(
-            [
-                self._decode(version, decoder, _part(raw, first, stop), _part(keys, first, stop))
-                for (first, version), decoder, stop in zip(versions, decoders, stops, strict=True)
-            ]
-        )
+        raw, keys = messages.values(), messages.keys() if separated else None
+        if len(decoders) == 1:
+            return self._decode(groups.versions[0], decoders[0], raw, keys)
+        pieces = []
+        for version, decoder, rows in zip(groups.versions, decoders, groups.rows, strict=True):
+            own_keys = None if keys is None else keys.take(rows)
+            pieces.append(self._decode(version, decoder, raw.take(rows), own_keys))
+        return groups.joined(raw, pieces)
 
     def _decode(
         self,
@@ -132,25 +137,55 @@ class _Unreadable:
         return Decoded(columns, [Undecodable(row, "", self.error.what) for row in bad])
 
 
-def _part(array: pa.Array | None, first: int, stop: int) -> pa.Array | None:
-    """Return some elements, in buffers of their own, as codecs expect them."""
-    if array is None or (first == 0 and stop == len(array)):
-        return array
-    return array.take(integers(range(first, stop), pa.int32()))
+class _Numbers(dict[bytes, int]):
+    """Numbers versions as they are met."""
+
+    def __missing__(self, version: bytes) -> int:
+        self[version] = number = len(self)
+        return number
 
 
-def _joined(pieces: Sequence[DecodedValues]) -> DecodedValues:
-    if len(pieces) == 1:
-        return pieces[0]
-    columns = {
-        name: pa.concat_arrays([piece.columns[name] for piece in pieces])
-        for name in pieces[0].columns
-    }
-    bad: list[Undecodable] = []
-    first_row = 0
-    for piece in pieces:
-        bad += [replace(found, row=first_row + found.row) for found in piece.bad]
-        first_row += len(piece.raw)
-    raw = pa.concat_arrays([piece.raw for piece in pieces])
-    first_bad = next((piece for piece in pieces if piece.bad), pieces[0])
-    return DecodedValues(raw, columns, bad, first_bad.bad_version, first_bad.unreadable)
+class _Groups:
+    """The rows of a record batch by the version of their schema.
+
+    `versions` are in the order in which they are met, and `rows` are those of each, ascending.
+    """
+
+    def __init__(self, runs: Sequence[tuple[int, bytes]], count: int) -> None:
+        flat: list[Any] = list(chain.from_iterable(runs))
+        numbers = _Numbers()
+        numbered = array("i", map(numbers.__getitem__, flat[1::2]))
+        self.versions = list(numbers)
+        self.rows: list[pa.Array] = []
+        self._order: pa.Array | None = None
+        if len(numbers) < 2:
+            return
+        stops = array("i", flat[2::2])
+        stops.append(count)
+        by_row = repeated_by_run(from_words(numbered, pa.int32()), stops)
+        rows = pc.array_sort_indices(by_row)
+        start = 0
+        for size in pc.value_counts(by_row).field(1).to_pylist():
+            self.rows.append(rows.slice(start, size))
+            start += size
+        if len(runs) > len(numbers):
+            self._order = pc.array_sort_indices(rows)
+
+    def joined(self, raw: pa.Array, pieces: Sequence[DecodedValues]) -> DecodedValues:
+        """Return what was decoded of each group as that of the record batch."""
+        columns = {
+            name: self._in_order(pa.concat_arrays([piece.columns[name] for piece in pieces]))
+            for name in pieces[0].columns
+        }
+        found = [
+            (rows[bad.row].as_py(), bad, piece)
+            for rows, piece in zip(self.rows, pieces, strict=True)
+            for bad in piece.bad
+        ]
+        found.sort(key=lambda item: item[0])
+        bad = [replace(bad, row=row) for row, bad, _ in found]
+        first = found[0][2] if found else DecodedValues(raw, columns)
+        return DecodedValues(raw, columns, bad, first.bad_version, first.unreadable)
+
+    def _in_order(self, grouped: pa.Array) -> pa.Array:
+        return grouped if self._order is None else grouped.take(self._order)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pulsar_spark.engine.entries import ReceivedEntry
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.codec import Undecodable
+from pulsar_spark.schema.codec import Decoded, Undecodable
+from pulsar_spark.schema.primitives import PrimitiveDecoder
 from pulsar_spark.schema.table.messages import EntryMessages
 from pulsar_spark.schema.table.runs import Run, Runs, split_entry
 from pulsar_spark.schema.table.value_decoder import ValueDecoder
@@ -105,3 +107,37 @@ def test_decoders_are_bounded_in_number() -> None:
     found = decoder.decode(messages_of(*entries))
     assert found.columns["value"].to_pylist() == list(range(300))
     assert len(decoder._decoders) <= 100
+
+
+def test_values_of_one_version_are_decoded_together_wherever_they_lie() -> None:
+    decoder = ValueDecoder(INT64, ["value"], VERSIONS.__getitem__)
+    entries = [
+        single(i64(number) if number % 2 else i32(number), schema_version=(OLD, NEW)[number % 2])
+        for number in range(100)
+    ]
+    decode, calls = PrimitiveDecoder.decode, []
+
+    def counted(self: PrimitiveDecoder, raw: pa.Array) -> Decoded:
+        calls.append(len(raw))
+        return decode(self, raw)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PrimitiveDecoder, "decode", counted)
+        found = decoder.decode(messages_of(*entries))
+    assert calls == [50, 50]
+    assert found.columns["value"].to_pylist() == list(range(100))
+
+
+def test_of_versions_that_alternate_the_first_bad_value_tells_its_version() -> None:
+    decoder = ValueDecoder(INT64, ["value"], VERSIONS.__getitem__)
+    found = decoder.decode(
+        messages_of(
+            single(i32(0), schema_version=OLD),
+            single(b"new", schema_version=NEW),
+            single(b"old", schema_version=OLD),
+            single(i64(3), schema_version=NEW),
+        )
+    )
+    assert found.columns["value"].to_pylist() == [0, None, None, 3]
+    assert [item.row for item in found.bad] == [1, 2]
+    assert found.bad_version == NEW

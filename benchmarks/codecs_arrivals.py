@@ -1,0 +1,167 @@
+"""Decoding as messages arrive: batched, with versions of the schema that alternate, in small parts.
+
+    python -m benchmarks.codecs_arrivals [--records N]
+
+The same records go through the builder of record batches, whose rows are bounded as in a read:
+
+- batched: as one producer's full batches come, all of them with one version of the schema;
+- alternating: with two versions, message by message, as two producers of different releases that
+  do not batch write them (the older one lacks a field);
+- in parts: `PART` at a time, as they come where frames for the careful way lie between them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema.codec import shape
+from pulsar_spark.schema.table.record_batches import MAX_ROWS, Projection, RecordBatchBuilder
+
+RECORDS = 100_000
+PART = 20
+ROUNDS = 5
+
+_OLD, _NEW = bytes(8), bytes(7) + b"\1"
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """CPU microseconds for a record of a format; `rate` is of that of the batched ones."""
+
+    format: str
+    how: str
+    micros: float
+    rate: float
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records of a format with a version of its schema, and with an older one of a field less."""
+
+    name: str
+    info: SchemaInfo
+    values: Sequence[bytes]
+    older_info: SchemaInfo
+    older: Sequence[bytes]
+
+    def parts(self, size: int, *, alternating: bool = False) -> list[Any]:
+        """Return the columns of blocks of `size` values, as a decoder of blocks gives them."""
+        found = []
+        values = list(self.values)
+        if alternating:
+            values[1::2] = self.older[1::2]
+        for start in range(0, len(values), size):
+            part = values[start : start + size]
+            versions = [(0, _NEW)]
+            if alternating:
+                versions = [(row, (_NEW, _OLD)[row % 2]) for row in range(len(part))]
+            offsets = array("i", accumulate(map(len, part), initial=0))
+            column = (None, offsets, b"".join(part), 0)
+            found.append(
+                SimpleNamespace(rows=len(part), nbytes=offsets[-1], value=column, versions=versions)
+            )
+        return found
+
+    def builder(self) -> RecordBatchBuilder:
+        """Return what makes record batches of all fields."""
+        fields = shape(self.info).fields
+        return RecordBatchBuilder(
+            pa.schema(list(fields)),
+            Projection(tuple(fields.names), self.info),
+            "persistent://public/default/arrivals",
+            -1,
+            {_NEW: self.info, _OLD: self.older_info}.__getitem__,
+        )
+
+
+def measure(count: int = RECORDS) -> list[Arrival]:
+    """Measure all formats in all ways."""
+    found = []
+    for records in _formats(count):
+        ways = {
+            "batched": records.parts(MAX_ROWS),
+            "alternating": records.parts(MAX_ROWS, alternating=True),
+            f"in parts of {PART}": records.parts(PART),
+        }
+        best = dict.fromkeys(ways, float("inf"))
+        builders = {how: records.builder() for how in ways}
+        for _ in range(ROUNDS):
+            for how, parts in ways.items():
+                started = time.process_time()
+                rows = _decode(builders[how], parts)
+                micros = (time.process_time() - started) * 1e6 / count
+                assert rows == count
+                best[how] = min(best[how], micros)
+        found += [
+            Arrival(records.name, how, micros, best["batched"] / micros)
+            for how, micros in best.items()
+        ]
+    return found
+
+
+def _decode(builder: RecordBatchBuilder, parts: Sequence[Any]) -> int:
+    batches = [batch for part in parts for batch in builder.add_columns(part)]
+    return sum(batch.num_rows for batch in (*batches, *builder.flush()))
+
+
+def table(found: Sequence[Arrival]) -> str:
+    """Return the measurements as a table in Markdown."""
+    lines = ["| records | arriving | a record | of the batched rate |", "|---|---|---:|---:|"]
+    lines += [f"| {a.format} | {a.how} | {a.micros:.2f} µs | {a.rate:.0%} |" for a in found]
+    return "\n".join(lines)
+
+
+def _formats(count: int) -> list[Records]:
+    # Each needs the format's own library, which only the tests bring.
+    import fastavro
+
+    from benchmarks import codecs_avro, codecs_json, codecs_protobuf
+
+    def avro(schema: dict[str, Any]) -> list[bytes]:
+        rows = list(codecs_avro.records(count))
+        return codecs_avro.written_by_rows(rows, fastavro.parse_schema(schema))
+
+    fields = [f for f in codecs_avro.SCHEMA["fields"] if f["name"] != "note"]
+    older = {**codecs_avro.SCHEMA, "fields": fields}
+    older_info = SchemaInfo(codecs_avro.INFO.type, "Event", json.dumps(older).encode())
+
+    def texts(without: str = "") -> list[bytes]:
+        rows = codecs_json.records(count)
+        chosen = ({name: row[name] for name in row if name != without} for row in rows)
+        return [json.dumps(row, separators=(",", ":")).encode() for row in chosen]
+
+    some = [field for field in codecs_json.MIXED if field[0] != "state"]
+    new, old = codecs_protobuf.mixed(count), codecs_protobuf.mixed(count, with_note=False)
+    return [
+        Records("Avro", codecs_avro.INFO, avro(codecs_avro.SCHEMA), older_info, avro(older)),
+        Records(
+            "JSON",
+            codecs_json.schema_of(codecs_json.MIXED),
+            texts(),
+            codecs_json.schema_of(some),
+            texts("state"),
+        ),
+        Records("Protobuf", new.info, new.values, old.info, old.values),
+    ]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=RECORDS)
+    print(table(measure(parser.parse_args().records)))
+
+
+if __name__ == "__main__":
+    main()
