@@ -208,7 +208,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.log.level", "ERROR")
+        # Remote clients are served by the same JVM, on a port of the system's choice.
+        .config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
+        .config("spark.connect.grpc.binding.address", "127.0.0.1")
+        .config("spark.connect.grpc.binding.port", "0")
         .getOrCreate()
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def connect_url(spark: SparkSession) -> str:
+    """The address of a Spark Connect server."""
+    services: Any = spark._jvm.org.apache.spark.sql.connect.service  # type: ignore[union-attr]
+    service = getattr(getattr(services, "SparkConnectService$"), "MODULE$")
+    return f"sc://127.0.0.1:{service.localPort()}"

@@ -1,4 +1,4 @@
-"""Run the smoke tests of streams with several versions of Spark and of Python.
+"""Run the smoke tests, and those of SQL, pipelines and Connect, with several versions of Spark.
 
 ``python -m tools.matrix`` takes all of them, ``python -m tools.matrix 4.0 4.3`` some, and
 ``python -m tools.matrix oldest`` the oldest that can be had here. Each has an environment of its
@@ -19,8 +19,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / ".venv-matrix"
-SMOKE_TESTS = "tests/integration/test_matrix_smoke.py"
-TEST_TOOLS = ("pytest>=8.0", "pytest-timeout>=2.3", "hypothesis>=6.100")
+TESTS = tuple(
+    f"tests/integration/test_{name}.py"
+    for name in ("matrix_smoke", "sql", "sql_page", "pipelines", "connect")
+)
+TEST_TOOLS = ("pytest>=8.0", "pytest-timeout>=2.3", "hypothesis>=6.100", "pyyaml>=6.0")
 
 # The oldest Spark goes with the oldest Python that the package is for, if that can be had.
 PYTHONS = {"4.0": "3.10"}
@@ -30,7 +33,7 @@ PASSED = "passed"
 FAILED = "FAILED"
 
 _INSTALL_SECONDS = 1800
-_TEST_SECONDS = 900
+_TEST_SECONDS = 1800
 
 
 class Unavailable(Exception):
@@ -128,11 +131,11 @@ def _ways(pair: Pair, interpreter: str, python: Path) -> list[list[list[str]]]:
 
 
 def test(pair: Pair, python: Path, further: list[str]) -> bool:
-    """Run the smoke tests; returns whether all passed."""
+    """Run the tests; returns whether all passed."""
     # Whatever Spark the surroundings point to is another one.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK")}
     environment.pop("SPARK_HOME", None)
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", SMOKE_TESTS]
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", *TESTS]
     # Old versions of PySpark leave their own sockets to the garbage collector.
     command += ["-W", "ignore::pytest.PytestUnraisableExceptionWarning", *further]
     print(f"{pair}:", flush=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,22 +12,15 @@ import pytest
 
 from pulsar_spark.spark.compat import limits_are_told
 from pulsar_spark.testing import EmbeddedBroker
+from tests.integration.pages import examples, here
 from tests.spark.topics import store_many
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "streaming.md"
 READ = ("orders", "refunds")
 TOPICS = ("orders-upper", "large-orders", "small-orders", "counts")
-
-
-def examples(section: str) -> list[str]:
-    """Return the Python of a section of the page."""
-    text = PAGE.read_text("utf-8")
-    (found,) = re.findall(rf"^## {section}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    return re.findall(r"^```python\n(.*?)^```$", found, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -52,10 +44,8 @@ def test_the_examples_of_reading(
     refunds = store_many(own, "refunds", 5, batch_size=1)
     names: dict[str, Any] = {"spark": spark}
     code = [
-        example.replace("pulsar://localhost:6650", own.service_url).replace(
-            '"/data/', f'"{tmp_path}/'
-        )
-        for example in examples("Reading a stream")
+        here(example, own.service_url, tmp_path)
+        for example in examples("streaming.md", "Reading a stream")
     ]
     first, read, capped, available, listener = code
     if limits_are_told():
@@ -100,9 +90,8 @@ def test_the_examples_of_writing(spark: SparkSession, own: EmbeddedBroker, tmp_p
             str(tmp_path / "orders")
         ),
     }
-    for number, example in enumerate(examples("Writing a stream")):
-        code = example.replace("pulsar://localhost:6650", own.service_url)
-        exec(code.replace('"/data/', f'"{tmp_path}/{number}/'), names)
+    for number, example in enumerate(examples("streaming.md", "Writing a stream")):
+        exec(here(example, own.service_url, tmp_path / str(number)), names)
         query = names.pop("query")
         try:
             query.processAllAvailable()

@@ -1,0 +1,146 @@
+"""Everything from a remote client of Spark Connect: its server and the workers do the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+import pulsar_spark
+from pulsar_spark.testing import EmbeddedBroker
+from tests.spark.topics import store_many
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+SECRET = "canary-7b1f"
+
+
+@pytest.fixture(scope="module")
+def remote(connect_url: str) -> Iterator[SparkSession]:
+    """A session of a remote client."""
+    # Needs the extra `connect`.
+    from pyspark.sql.connect.session import SparkSession as RemoteSession
+
+    session: Any = RemoteSession.builder.remote(connect_url).create()
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def own() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(auto_create=False) as running:
+        for topic in ("orders", "copy"):
+            running.create_topic(topic, 2)
+        yield running
+        assert running.internal_errors == ()
+
+
+@pytest.fixture
+def read(remote: SparkSession, own: EmbeddedBroker) -> Callable[..., DataFrame]:
+    """Read a topic: `read("orders", **options)`."""
+
+    def read(topic: str, **options: Any) -> DataFrame:
+        reader = remote.read.format("pulsar").option("service.url", own.service_url)
+        return reader.options(**options).load(topic)
+
+    return read
+
+
+def save(own: EmbeddedBroker, frame: DataFrame, topic: str, **options: Any) -> None:
+    writer = frame.write.format("pulsar").option("service.url", own.service_url)
+    writer.options(**options).mode("append").save(topic)
+
+
+def values(rows: list[Row]) -> list[str]:
+    return sorted(bytes(row["value"]).decode() for row in rows)
+
+
+def finish(writer: Any, checkpoint: Path) -> Any:
+    """Let a stream write what is there now; `writer` is made to start by `finish`."""
+    return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+
+
+def test_typed_rows_are_written_and_read(
+    remote: SparkSession, own: EmbeddedBroker, read: Callable[..., DataFrame]
+) -> None:
+    frame = remote.range(20).selectExpr(
+        "id", "'item ' || id AS item", "struct(id * 2 AS twice) AS inner", "'k' AS __key"
+    )
+    save(own, frame, "orders")
+    found = read("orders")
+    types = {field.name: field.dataType.simpleString() for field in found.schema.fields[:3]}
+    assert types == {"id": "bigint", "item": "string", "inner": "struct<twice:bigint>"}
+    rows = found.where("id >= 15").orderBy("id").select("item", "inner.twice").collect()
+    assert [tuple(row) for row in rows] == [(f"item {id}", 2 * id) for id in range(15, 20)]
+    # A frame that does not fit the topic's schema is told before anything is sent.
+    with pytest.raises(PySparkException, match="item"):
+        save(own, remote.sql("SELECT 1 AS id, 2 AS item"), "orders")
+    save(own, remote.sql("SELECT 'text' AS value"), "copy", valueFormat="json")
+    assert read("copy").collect()[0]["value"] == "text"
+
+
+def test_topics_are_tables_and_views_of_sql(
+    remote: SparkSession, own: EmbeddedBroker, tmp_path: Path
+) -> None:
+    expected = sorted(value.decode() for value in store_many(own, "orders-partition-0", 10))
+    given = f"OPTIONS (service.url '{own.service_url}', topic 'orders')"
+    remote.sql(f"CREATE TEMPORARY VIEW remote_view USING pulsar {given}")
+    assert values(remote.table("remote_view").collect()) == expected
+    pulsar_spark.register(
+        remote, name="remote_orders", options={"service.url": own.service_url, "topic": "orders"}
+    )
+    remote.sql(f"CREATE TABLE remote_plain USING pulsar {given}")
+    columns = "(value BINARY, __key BINARY)"
+    remote.sql(f"CREATE TABLE remote_table {columns} USING remote_orders LOCATION '{tmp_path}'")
+    try:
+        remote.sql("INSERT INTO remote_table SELECT binary('new'), NULL")
+        assert values(remote.sql("SELECT * FROM remote_table").collect()) == ["new", *expected]
+        with pytest.raises(PySparkException, match=r"service\.url is required"):
+            remote.table("remote_plain").collect()
+    finally:
+        for name in ("remote_plain", "remote_table"):
+            remote.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def test_streams_are_read_and_written(
+    remote: SparkSession,
+    own: EmbeddedBroker,
+    read: Callable[..., DataFrame],
+    tmp_path: Path,
+) -> None:
+    expected = sorted(value.decode() for value in store_many(own, "orders-partition-1", 10))
+    options = {"service.url": own.service_url, "topic": "orders", "startingOffsets": "earliest"}
+    pulsar_spark.register(remote, name="remote_stream", options=options)
+    stream = remote.readStream.format("remote_stream").load()
+    writer = stream.writeStream.format("pulsar").option("service.url", own.service_url)
+    writer = writer.option("topic", "copy").option("checkpointLocation", str(tmp_path))
+    query = writer.trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(60), "the query does not end"
+    finally:
+        query.stop()
+    assert values(read("copy").collect()) == expected
+
+
+@pytest.mark.fault(96, 99)
+def test_errors_reach_the_client_without_the_secrets_of_a_format(
+    remote: SparkSession, own: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {
+        "service.url": own.service_url,
+        "topic": "orders",
+        "pulsar.client.authPluginClassName": "token",
+        "pulsar.client.authParams": f"token:{SECRET}",
+    }
+    pulsar_spark.register(remote, name="remote_orders", options=options)
+    remote.read.format("remote_orders").load().explain("extended")
+    assert SECRET not in capsys.readouterr().out
+    with pytest.raises(PySparkException, match="mode") as caught:
+        remote.read.format("remote_orders").option("mode", "WRONG").load().collect()
+    assert SECRET not in str(caught.value)
+    with pytest.raises(PySparkException, match="Did you mean 'startingOffsets'"):
+        remote.read.format("pulsar").options(**options, startingOffset="x").load().collect()

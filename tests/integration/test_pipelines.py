@@ -1,0 +1,104 @@
+"""Declarative pipelines, as docs/sql.md shows them: topics into a table, and a table to a topic."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pulsar_spark.testing import EmbeddedBroker
+from tests.integration.pages import examples, here
+from tests.spark.topics import store, store_many
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECTION = "Declarative pipelines"
+SECONDS = 240
+
+# What else pipelines need is a dependency of the tests: without it they fail.
+pytestmark = [
+    pytest.mark.skipif(
+        find_spec("pyspark.pipelines") is None, reason="this Spark has no declarative pipelines"
+    ),
+    pytest.mark.timeout(2 * SECONDS),
+]
+
+
+@pytest.fixture
+def own() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(auto_create=False) as running:
+        for topic in ("orders", "refunds", "long-orders"):
+            running.create_topic(topic, 2)
+        yield running
+        assert running.internal_errors == ()
+
+
+@pytest.fixture
+def pipeline(own: EmbeddedBroker, tmp_path: Path) -> Path:
+    """The specification of the page's pipeline, beside its code."""
+    (specification,) = examples("sql.md", SECTION, "yaml")
+    (code,) = examples("sql.md", SECTION)
+    for text in (specification, code):
+        path = tmp_path / text.partition("\n")[0].removeprefix("# ")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(here(text, own.service_url, tmp_path))
+    return tmp_path / "spark-pipeline.yml"
+
+
+def run(command: list[str], folder: Path, **more: str) -> None:
+    """Run a command to its end. Fails with what it said."""
+    with (folder / "said").open("w") as said:
+        done = subprocess.run(
+            command,
+            env={**os.environ, **more},
+            cwd=folder,
+            stdout=said,
+            stderr=said,
+            timeout=SECONDS,
+            check=False,
+        )
+    assert done.returncode == 0, (folder / "said").read_text()[-4000:]
+
+
+def test_a_pipeline_reads_topics_into_a_table_and_writes_to_a_topic(
+    spark: SparkSession, connect_url: str, own: EmbeddedBroker, pipeline: Path
+) -> None:
+    command = [sys.executable, "-m", "pyspark.pipelines.cli", "run", "--spec", str(pipeline)]
+    store_many(own, "refunds-partition-0", 5)
+    for payload in (b"long" * 50, b"short"):
+        store(own, "orders-partition-1", [payload])
+    try:
+        run(command, pipeline.parent, SPARK_REMOTE=connect_url)
+        spark.catalog.refreshTable("orders")
+        assert spark.table("orders").count() == 7
+        store_many(own, "orders-partition-0", 3)
+        run(command, pipeline.parent, SPARK_REMOTE=connect_url)
+        spark.catalog.refreshTable("orders")
+        # A run goes on where the one before ended.
+        assert spark.table("orders").count() == 10
+        assert "__publishTime" in spark.table("orders").columns
+    finally:
+        spark.sql("DROP TABLE IF EXISTS orders")
+    reader = spark.read.format("pulsar").option("service.url", own.service_url)
+    assert [bytes(row["value"]) for row in reader.load("long-orders").collect()] == [b"long" * 50]
+
+
+@pytest.mark.slow
+def test_a_pipeline_is_run_from_the_command_line(own: EmbeddedBroker, pipeline: Path) -> None:
+    import pyspark
+
+    store_many(own, "orders-partition-0", 3)
+    home = Path(pyspark.__file__).parent
+    folder = pipeline.parent
+    # Without a server of its own Spark starts one, for this run.
+    run([str(home / "bin" / "spark-pipelines"), "run"], folder, SPARK_HOME=str(home))
+    assert list((folder / "spark-warehouse" / "orders").glob("*.parquet"))
+    shutil.rmtree(folder / "spark-warehouse")

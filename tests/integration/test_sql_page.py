@@ -1,0 +1,112 @@
+"""The examples of docs/sql.md run as they stand, but for addresses and folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pulsar_spark.testing import EmbeddedBroker
+from tests.integration.pages import examples, fills_up_with_nulls, here
+from tests.spark.topics import store_many
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+TOPICS = ("orders", "refunds", "orders-copy")
+
+
+@pytest.fixture
+def own() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(auto_create=False) as running:
+        for topic in TOPICS:
+            running.create_topic(topic, 2)
+        yield running
+        assert running.internal_errors == ()
+
+
+class Page:
+    """Runs the examples of a section."""
+
+    def __init__(self, spark: SparkSession, own: EmbeddedBroker, folder: Path) -> None:
+        self.names: dict[str, Any] = {"spark": spark}
+        self._spark, self._url, self._folder = spark, own.service_url, folder
+
+    def sql(self, example: str) -> list[list[Row]]:
+        """Run the statements of an example; returns the rows of each."""
+        statements = here(example, self._url, self._folder).split(";\n")
+        return [self._spark.sql(text).collect() for text in statements if text.strip()]
+
+    def python(self, example: str) -> None:
+        exec(here(example, self._url, self._folder), self.names)
+
+
+@pytest.fixture
+def page(spark: SparkSession, own: EmbeddedBroker, tmp_path: Path) -> Iterator[Page]:
+    yield Page(spark, own, tmp_path)
+    for name in ("orders", "refunds"):
+        spark.catalog.dropTempView(name)
+        spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def stored(spark: SparkSession, own: EmbeddedBroker, topic: str) -> list[str]:
+    """Return the values of a topic, sorted."""
+    reader = spark.read.format("pulsar").option("service.url", own.service_url)
+    return texts(reader.load(topic))
+
+
+def texts(frame: DataFrame) -> list[str]:
+    return sorted(bytes(row["value"]).decode() for row in frame.collect())
+
+
+def test_the_examples_of_views(spark: SparkSession, own: EmbeddedBroker, page: Page) -> None:
+    view, insert = examples("sql.md", "A view of a topic", "sql")
+    assert page.sql(view) == [[], []]
+    if not fills_up_with_nulls():
+        return
+    page.sql(insert)
+    assert stored(spark, own, "orders") == ["a book"]
+
+
+def test_the_examples_of_tables(spark: SparkSession, own: EmbeddedBroker, page: Page) -> None:
+    section = "Tables, without addresses and passwords in SQL"
+    tables, repeated = examples("sql.md", section, "sql")
+    register, stream = examples("sql.md", section)
+    expected = sorted(value.decode() for value in store_many(own, "refunds-partition-0", 3))
+    page.python(register)
+    created, inserted, ((count,),) = page.sql(tables)
+    assert (created, inserted, count) == ([], [], 1)
+    page.python(stream)
+    assert page.names["query"].exception() is None
+    assert stored(spark, own, "orders-copy") == ["a pen"]
+    _, found = page.sql(repeated)
+    assert sorted(bytes(row["value"]).decode() for row in found) == expected
+
+
+def test_the_examples_of_filters(own: EmbeddedBroker, page: Page) -> None:
+    (example,) = examples("sql.md", "Filters and columns")
+    store_many(own, "orders-partition-0", 3)
+    page.python(example)
+    assert page.names["evening"].columns == ["value", "__publishTime"]
+    assert page.names["evening"].collect() == []
+
+
+def test_the_examples_of_spark_connect(
+    spark: SparkSession, own: EmbeddedBroker, page: Page, connect_url: str
+) -> None:
+    (example,) = examples("sql.md", "Spark Connect")
+    expected = sorted(value.decode() for value in store_many(own, "orders-partition-0", 3))
+    # A process has one session of one kind as its own: here it has another already.
+    from pyspark.sql.connect.session import SparkSession as RemoteSession
+
+    builder = 'SparkSession.builder.remote("sc://localhost:15002").getOrCreate()'
+    assert builder in example
+    remote: Any = RemoteSession.builder.remote(connect_url).create()
+    try:
+        page.names["remote"] = remote
+        page.python(example.replace(builder, "remote"))
+    finally:
+        remote.stop()
+    assert stored(spark, own, "orders-copy") == expected
