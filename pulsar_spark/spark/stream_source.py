@@ -40,6 +40,9 @@ class StreamSource:
     Nothing is connected before it is needed.
     """
 
+    settle_seconds = 2.0
+    """How long the first batch of a process has to rest before it is taken for committed."""
+
     def __init__(self, options: StreamOptions) -> None:
         self.last: StreamOffset | None = None
         """The offset that was decided on, or learnt, last."""
@@ -58,6 +61,13 @@ class StreamSource:
         # When the last batch was decided on. The first one does not wait for more.
         self._batch_at = -math.inf
         self._kind: tuple[frozenset[str], ValueType] | None = None
+        # The batch that was planned last, what Spark has said last that it has committed, and
+        # whether it says so late: None as long as that is not known.
+        self._planned: tuple[StreamOffset, StreamOffset] | None = None
+        self._told: StreamOffset | None = None
+        self._late: bool | None = None
+        # The offset that the stream rests at, and since when.
+        self._resting: tuple[StreamOffset, float] | None = None
 
     # --- the first offset ---------------------------------------------------------------------
 
@@ -128,7 +138,8 @@ class StreamSource:
     def latest(self, start: StreamOffset, caps: Caps, *, committed: bool = True) -> StreamOffset:
         """Return where the next batch ends, `start` itself if there is nothing to read.
 
-        If it is `committed`, what lies before `start` is acknowledged. Raises DataLossError,
+        If it is `committed`, what lies before `start` is acknowledged, unless Spark says so later
+        than it plans. Raises DataLossError,
         unless failOnDataLoss is off, ConsumerBusy, TopicNotFound, and what else brokers refuse
         with.
         """
@@ -144,8 +155,8 @@ class StreamSource:
         follow = self._follow()
         follow.refresh(start.positions, start.ends)
         spans = follow.spans(start.positions)
-        if committed:
-            self.commit(start)
+        if committed and self._is_durable(start):
+            self._acknowledge(start)
         if self._target is not None:
             spans = {topic: _bounded(span, self._target, topic) for topic, span in spans.items()}
         return self._offset(start, name, self._admit(spans, caps))
@@ -247,6 +258,7 @@ class StreamSource:
 
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[PulsarInputPartition]:
         """Return what the tasks of a batch read: exactly what lies between two offsets."""
+        self._watch_commits(start, end)
         ranges: list[ReadRange] = []
         for topic, stop in end.positions.items():
             begin = start.positions.get(topic, EARLIEST_POSITION)
@@ -277,10 +289,44 @@ class StreamSource:
         return self._kind[1]
 
     def commit(self, offset: StreamOffset) -> None:
-        """Acknowledge what lies before an offset; returns at once.
+        """Acknowledge what lies before an offset that Spark has committed; returns at once.
 
         A broker that is away is told later.
         """
+        self._told = offset
+        self._acknowledge(offset)
+
+    def _watch_commits(self, start: StreamOffset, end: StreamOffset) -> None:
+        """Learn from a new batch whether Spark had committed the one before when it planned it.
+
+        It has, but with asynchronous progress tracking: then batches go on while checkpoints are
+        written now and then, and what a batch starts from need not be in any.
+        """
+        before, self._planned = self._planned, (start, end)
+        if before is None or before == (start, end) or before[1] != start:
+            return
+        late = self._told != start
+        if late and not self._late:
+            logger.warning(
+                "Spark plans micro-batches before it says that those before are committed "
+                "(asyncProgressTrackingEnabled): messages are acknowledged when it says so."
+            )
+        self._late = late
+
+    def _is_durable(self, start: StreamOffset) -> bool:
+        """Whether the checkpoint is certain to hold what a batch starts from."""
+        if self._planned is None:
+            # It comes from the checkpoint.
+            return True
+        if self._late is not None:
+            return not self._late
+        now = time.monotonic()
+        if self._resting is None or self._resting[0] != start:
+            self._resting = start, now
+        # A first batch is written to the checkpoint at once, but perhaps in the background.
+        return now - self._resting[1] >= self.settle_seconds
+
+    def _acknowledge(self, offset: StreamOffset) -> None:
         if self._subscriptions is None:
             return
         seen = self._follow().seen

@@ -105,7 +105,7 @@ class StreamTopics:
             and positions.get(topic, EARLIEST_POSITION) != EARLIEST_POSITION
         ]
         self._unread.update({topic: ends[topic] for topic in begun if topic in ends})
-        if self._options.reader.read_compacted:
+        if self._options.reader.read_compacted or not begun:
             return
         found = self._probe.first_entries_at([(topic, EARLIEST_POSITION) for topic in begun])
         gone = [

@@ -142,6 +142,8 @@ def run_query(query: Query, checkpoint: Checkpoint, until: str = "", caps: Caps 
         return False
     if until != "decided":
         checkpoint.offsets[last + 1] = json.dumps(end.to_json())
+        if checkpoint.committed:
+            source.commit(start)
         _run_batch(query, checkpoint, last + 1, start, until)
     return True
 

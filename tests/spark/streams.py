@@ -23,6 +23,7 @@ class Query:
     def __init__(self, options: StreamOptions, offset: StreamOffset | None = None) -> None:
         self.options = options
         self.source = StreamSource(options)
+        self.source.settle_seconds = 0.0
         self.committed = offset
         self.reader: PulsarBatchReader | None = None
         if offset is not None:
@@ -38,6 +39,8 @@ class Query:
         end = self.source.latest(start, caps)
         if end == start and self.committed is not None:
             return []
+        if self.committed is not None:
+            self.source.commit(start)
         values = self.read(start, end)
         self.committed = end
         return values

@@ -21,6 +21,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from pulsar_spark.errors import InvalidOffset, OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.spark.stream_offsets import StreamOffset
 from pulsar_spark.spark.stream_options import parse_stream_options
 from pulsar_spark.spark.stream_reader import PulsarStreamReader
 from pulsar_spark.testing import EmbeddedBroker
@@ -256,6 +257,54 @@ def test_a_query_that_cannot_be_ends_with_nothing_but_the_reason(
     assert "endingOffsets" in told
     # What Spark runs into when it stops a reader that was never made.
     assert "UnboundLocalError" not in told
+
+
+@pytest.mark.fault(71)
+def test_nothing_is_acknowledged_that_a_checkpoint_written_now_and_then_does_not_hold(
+    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    broker.create_topic("t")
+    stream = spark.readStream.format("pulsar").option("service.url", broker.service_url)
+    stream = stream.options(topic="t", startingOffsets="earliest", subscription="mine")
+    query = (
+        stream.load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .option("asyncProgressTrackingEnabled", "true")
+        .option("asyncProgressTrackingCheckpointIntervalMs", "600000")
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+    try:
+        for _ in range(3):
+            store_many(broker, "t", 10, batch_size=1)
+            query.processAllAvailable()
+        asked = broker.faults.seen("GET_LAST_MESSAGE_ID")
+        wait_until(lambda: broker.faults.seen("GET_LAST_MESSAGE_ID") > asked + 50)
+    finally:
+        query.stop()
+    logged = {path.name for path in (tmp_path / "checkpoint" / "offsets").glob("[0-9]*")}
+    assert "0" in logged
+    assert query.lastProgress is not None
+    assert len(logged) < query.lastProgress["batchId"] + 1
+    last = max(logged, key=int)
+    text = (tmp_path / "checkpoint" / "offsets" / last).read_text().splitlines()[-1]
+    durable = StreamOffset.from_json(json.loads(text)).positions[full("t")]
+    view = broker.subscriptions("t")["mine"]
+    assert view.backlog >= 30 - durable.entry_id
+
+
+def test_the_backlog_of_an_idle_query_goes_to_zero_after_its_first_batch(
+    broker: EmbeddedBroker, start: Start
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 10)
+    query = start()
+    query.processAllAvailable()
+    wait_until(lambda: backlogs(broker, "t") == [0], seconds=30.0)
+    store_many(broker, "t", 10)
+    query.processAllAvailable()
+    wait_until(lambda: backlogs(broker, "t") == [0], seconds=30.0)
 
 
 RECORD_OF_META = (
