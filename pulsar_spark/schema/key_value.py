@@ -19,7 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.arrow.arrays import binaries, booleans, integers
+from pulsar_spark.schema.arrow.arithmetic import number
+from pulsar_spark.schema.arrow.arrays import (
+    as_words,
+    booleans,
+    constant,
+    from_words,
+    integers,
+    joined,
+)
 from pulsar_spark.schema.codec import (
     Decoded,
     Undecodable,
@@ -135,12 +143,12 @@ def split_pairs(raw: pa.Array) -> tuple[pa.Array, pa.Array, list[Undecodable]]:
 
 def join_pairs(keys: pa.Array, values: pa.Array) -> pa.Array:
     """Return payloads of these keys and values, either of which can be null."""
-    nothing = binaries([b""])[0]
+    nothing = constant(b"")
     parts = []
     for part in (keys, values):
-        sizes = pc.if_else(part.is_valid(), pc.binary_length(part), _number(-1))
+        sizes = pc.if_else(part.is_valid(), pc.binary_length(part), number(-1, _INT32))
         parts += [_to_big_endian(sizes), pc.if_else(part.is_valid(), part, nothing)]
-    return pc.binary_join_element_wise(*parts, nothing)
+    return joined(parts, len(keys))
 
 
 def _split(pairs: pa.Array) -> tuple[pa.Array, pa.Array] | None:
@@ -152,7 +160,7 @@ def _split(pairs: pa.Array) -> tuple[pa.Array, pa.Array] | None:
         return None
     key_sizes = _from_big_endian(pc.binary_slice(pairs, 0, _SIZE.size))
     key_bytes = _bytes_of(key_sizes)
-    rest = pc.subtract(lengths, _number(_BOTH_SIZES))
+    rest = pc.subtract(lengths, number(_BOTH_SIZES, _INT32))
     if key_bytes is None or not _all(pc.less_equal(key_bytes, rest)):
         return None
     segments = _segments(pairs, key_bytes)
@@ -169,28 +177,21 @@ def _segments(pairs: pa.Array, key_bytes: pa.Array) -> pa.Array:
     _, offsets, data = pairs.buffers()
     count = len(pairs)
     ends = pa.Array.from_buffers(_INT32, count + 1, [None, offsets], offset=pairs.offset)
-    size = _number(_SIZE.size)
+    size = number(_SIZE.size, _INT32)
     key = pc.add(ends.slice(0, count), size)
     value_size = pc.add(key, key_bytes)
     bounds = array("i", bytes(4 * (4 * count + 1)))
     for index, starts in enumerate(
         (ends.slice(0, count), key, value_size, pc.add(value_size, size))
     ):
-        bounds[index : 4 * count : 4] = _ints(starts)
-    bounds[4 * count] = _ints(ends.slice(count))[0]
+        bounds[index : 4 * count : 4] = as_words(starts, "i")
+    bounds[4 * count] = as_words(ends.slice(count), "i")[0]
     return pa.Array.from_buffers(_BINARY, 4 * count, [None, pa.py_buffer(bounds), data])
 
 
 def _every_fourth(segments: pa.Array, first: int) -> pa.Array:
     places = array("i", range(first, len(segments), 4))
-    return segments.take(_numbers(places))
-
-
-def _ints(numbers: pa.Array) -> array[int]:
-    """Return a copy of 32-bit numbers."""
-    found = array("i")
-    found.frombytes(numbers.buffers()[1].slice(4 * numbers.offset, 4 * len(numbers)))
-    return found
+    return segments.take(from_words(places, _INT32))
 
 
 def _from_big_endian(fours: pa.Array) -> pa.Array:
@@ -200,11 +201,11 @@ def _from_big_endian(fours: pa.Array) -> pa.Array:
     found = array("i")
     found.frombytes(fours.buffers()[2].slice(begin, 4 * len(fours)))
     _swap(found)
-    return _numbers(found)
+    return from_words(found, _INT32)
 
 
 def _to_big_endian(numbers: pa.Array) -> pa.Array:
-    found = _ints(numbers)
+    found = as_words(numbers, "i")
     _swap(found)
     fours = pa.Array.from_buffers(pa.binary(4), len(found), [None, pa.py_buffer(found)])
     return fours.cast(_BINARY)
@@ -219,24 +220,16 @@ def _bytes_of(sizes: pa.Array) -> pa.Array | None:
     """Return how many bytes there are for sizes, none for -1; None if one is less than that."""
     if pc.min(sizes).as_py() < -1:
         return None
-    return pc.if_else(pc.less(sizes, _number(0)), _number(0), sizes)
+    return pc.if_else(pc.less(sizes, number(0, _INT32)), number(0, _INT32), sizes)
 
 
 def _null_where_absent(parts: pa.Array, sizes: pa.Array) -> pa.Array:
-    absent = pc.less(sizes, _number(0))
+    absent = pc.less(sizes, number(0, _INT32))
     return pc.if_else(absent, pa.nulls(1, _BINARY)[0], parts) if pc.any(absent).as_py() else parts
 
 
 def _all(flags: pa.Array) -> bool:
     return bool(pc.all(flags).as_py())
-
-
-def _numbers(values: array[int]) -> pa.Array:
-    return pa.Array.from_buffers(_INT32, len(values), [None, pa.py_buffer(values)])
-
-
-def _number(value: int) -> pa.Scalar:
-    return integers([value], _INT32)[0]
 
 
 # --- what is no pair ----------------------------------------------------------------------

@@ -33,7 +33,8 @@ import pyarrow.compute as pc
 from pulsar_spark.errors import InvalidRow, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, PRIMITIVE_NAMES, SchemaInfo
-from pulsar_spark.schema.arrow.arrays import integers, spread, without
+from pulsar_spark.schema.arrow.arithmetic import floor_divide, floor_modulo, number, outside
+from pulsar_spark.schema.arrow.arrays import as_words, from_words, integers, spread, without
 from pulsar_spark.schema.codec import Decoded, Undecodable
 from pulsar_spark.schema.table.names import VALUE
 
@@ -67,51 +68,18 @@ class _Kind:
 # --- arithmetic on columns ----------------------------------------------------------------
 
 
-def _number(value: int) -> pa.Scalar:
-    return integers([value], pa.int64())[0]
-
-
-def _floor_divide(numbers: pa.Array, divisor: int) -> pa.Array:
-    # Arrow's division cuts off towards zero.
-    quotient = pc.divide(numbers, _number(divisor))
-    rest = pc.subtract(numbers, pc.multiply(quotient, _number(divisor)))
-    return pc.subtract(quotient, pc.less(rest, _number(0)).cast(pa.int64()))
-
-
-def _floor_modulo(numbers: pa.Array, divisor: int) -> pa.Array:
-    quotient = _floor_divide(numbers, divisor)
-    return pc.subtract(numbers, pc.multiply(quotient, _number(divisor)))
-
-
 def _within(numbers: pa.Array, low: int, high: int) -> pa.Array:
     """Return the numbers, null for those that are not from `low` to `high`."""
-    fits = pc.and_(pc.greater_equal(numbers, _number(low)), pc.less_equal(numbers, _number(high)))
-    return pc.if_else(fits, numbers, pa.nulls(1, pa.int64())[0])
+    return pc.if_else(outside(numbers, low, high), pa.nulls(1, pa.int64())[0], numbers)
 
 
 def _scaled(numbers: pa.Array, factor: int) -> pa.Array:
     """Return the numbers times `factor`, null for what has no place in 64 bits."""
     limit = _MAX_MICROS // factor
-    return pc.multiply(_within(numbers, -limit, limit), _number(factor))
+    return pc.multiply(_within(numbers, -limit, limit), number(factor))
 
 
 # --- from numbers to columns and back -----------------------------------------------------
-
-
-def _as_array(words: array[int], kind: pa.DataType) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(words), [None, pa.py_buffer(words)])
-
-
-def _as_words(column: pa.Array, code: str) -> array[int]:
-    """Return the numbers of a column in machine order; those of nulls are any."""
-    size = array(code).itemsize
-    words: array[int] = array(code)
-    data = column.buffers()[1]
-    if len(column):
-        words.frombytes(
-            memoryview(data)[column.offset * size : (column.offset + len(column)) * size]
-        )
-    return words
 
 
 def _plain(arrow: pa.DataType, word: str, *accepts: pa.DataType) -> _Kind:
@@ -119,8 +87,8 @@ def _plain(arrow: pa.DataType, word: str, *accepts: pa.DataType) -> _Kind:
         arrow,
         array(word).itemsize,
         word,
-        lambda words: _as_array(words, arrow),
-        lambda column: _as_words(column, word),
+        lambda words: from_words(words, arrow),
+        lambda column: as_words(column, word),
         accepts,
     )
 
@@ -131,21 +99,21 @@ def _mapped(arrow: pa.DataType, read: Numbers, write: Numbers) -> _Kind:
         arrow,
         8,
         "q",
-        lambda words: read(_as_array(words, pa.int64())),
-        lambda column: _as_words(write(column), "q"),
+        lambda words: read(from_words(words, pa.int64())),
+        lambda column: as_words(write(column), "q"),
     )
 
 
 def _read_boolean(words: array[int]) -> pa.Array:
-    return pc.not_equal(_as_array(words, pa.int8()), integers([0], pa.int32())[0].cast(pa.int8()))
+    return pc.not_equal(from_words(words, pa.int8()), integers([0], pa.int32())[0].cast(pa.int8()))
 
 
 def _write_boolean(column: pa.Array) -> array[int]:
-    return _as_words(column.cast(pa.int8()), "b")
+    return as_words(column.cast(pa.int8()), "b")
 
 
 def _read_date(millis: pa.Array) -> pa.Array:
-    return _days(_floor_divide(millis, _MILLIS_PER_DAY))
+    return _days(floor_divide(millis, _MILLIS_PER_DAY))
 
 
 def _days(days: pa.Array) -> pa.Array:
@@ -161,44 +129,44 @@ def _read_instant(words: array[int]) -> pa.Array:
     low, high = (0, 1) if sys.byteorder == "little" else (1, 0)
     seconds[high::2], seconds[low::2] = words[0::3], words[1::3]
     whole = pa.Array.from_buffers(pa.int64(), len(words) // 3, [None, pa.py_buffer(seconds)])
-    nanos = _as_array(words[2::3], pa.int32()).cast(pa.int64())
+    nanos = from_words(words[2::3], pa.int32()).cast(pa.int64())
     nanos = _within(nanos, 0, 999_999_999)
-    micros = pc.add(_scaled(whole, 1_000_000), pc.divide(nanos, _number(1000)))
+    micros = pc.add(_scaled(whole, 1_000_000), pc.divide(nanos, number(1000)))
     return _no_overflow(micros, whole).view(_MICROS)
 
 
 def _no_overflow(micros: pa.Array, large: pa.Array) -> pa.Array:
     # Only adding to the last second or day can go beyond 64 bits, and then the sign changes.
-    wrapped = pc.and_(pc.greater(large, _number(0)), pc.less(micros, _number(0)))
+    wrapped = pc.and_(pc.greater(large, number(0)), pc.less(micros, number(0)))
     return pc.if_else(wrapped, pa.nulls(1, pa.int64())[0], micros)
 
 
 def _write_instant(column: pa.Array) -> array[int]:
     micros = column.view(pa.int64())
-    seconds = _as_words(_floor_divide(micros, 1_000_000), "q")
-    nanos = pc.multiply(_floor_modulo(micros, 1_000_000), _number(1000))
+    seconds = as_words(floor_divide(micros, 1_000_000), "q")
+    nanos = pc.multiply(floor_modulo(micros, 1_000_000), number(1000))
     halves: array[int] = array("i")
     halves.frombytes(seconds.tobytes())
     low, high = (0, 1) if sys.byteorder == "little" else (1, 0)
     words = array("i", bytes(12 * len(column)))
     words[0::3], words[1::3] = halves[high::2], halves[low::2]
-    words[2::3] = _as_words(nanos.cast(pa.int32()), "i")
+    words[2::3] = as_words(nanos.cast(pa.int32()), "i")
     return words
 
 
 def _read_local_date_time(words: array[int]) -> pa.Array:
-    days = _as_array(words[0::2], pa.int64())
-    nanos = _within(_as_array(words[1::2], pa.int64()), 0, _NANOS_PER_DAY - 1)
-    micros = pc.add(_scaled(days, _MICROS_PER_DAY), pc.divide(nanos, _number(1000)))
+    days = from_words(words[0::2], pa.int64())
+    nanos = _within(from_words(words[1::2], pa.int64()), 0, _NANOS_PER_DAY - 1)
+    micros = pc.add(_scaled(days, _MICROS_PER_DAY), pc.divide(nanos, number(1000)))
     return _no_overflow(micros, days).view(_LOCAL_MICROS)
 
 
 def _write_local_date_time(column: pa.Array) -> array[int]:
     micros = column.view(pa.int64())
     words = array("q", bytes(16 * len(column)))
-    words[0::2] = _as_words(_floor_divide(micros, _MICROS_PER_DAY), "q")
-    rest = _floor_modulo(micros, _MICROS_PER_DAY)
-    words[1::2] = _as_words(pc.multiply(rest, _number(1000)), "q")
+    words[0::2] = as_words(floor_divide(micros, _MICROS_PER_DAY), "q")
+    rest = floor_modulo(micros, _MICROS_PER_DAY)
+    words[1::2] = as_words(pc.multiply(rest, number(1000)), "q")
     return words
 
 
@@ -227,17 +195,17 @@ _KINDS: dict[int, _Kind] = {
     pb.Schema.Date: _mapped(
         pa.date32(),
         _read_date,
-        lambda dates: pc.multiply(_day_numbers(dates), _number(_MILLIS_PER_DAY)),
+        lambda dates: pc.multiply(_day_numbers(dates), number(_MILLIS_PER_DAY)),
     ),
     pb.Schema.Time: _mapped(
         _INT64,
-        lambda millis: pc.multiply(_floor_modulo(millis, _MILLIS_PER_DAY), _number(1_000_000)),
-        lambda nanos: pc.divide(_write_time_of_day(nanos), _number(1_000_000)),
+        lambda millis: pc.multiply(floor_modulo(millis, _MILLIS_PER_DAY), number(1_000_000)),
+        lambda nanos: pc.divide(_write_time_of_day(nanos), number(1_000_000)),
     ),
     pb.Schema.Timestamp: _mapped(
         _MICROS,
         lambda millis: _scaled(millis, 1000).view(_MICROS),
-        lambda micros: _floor_divide(micros.view(_INT64), 1000),
+        lambda micros: floor_divide(micros.view(_INT64), 1000),
     ),
     pb.Schema.Instant: _Kind(_MICROS, 12, "i", _read_instant, _write_instant),
     pb.Schema.LocalDate: _mapped(pa.date32(), _days, _day_numbers),

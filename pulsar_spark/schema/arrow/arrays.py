@@ -19,22 +19,22 @@ from pulsar_spark.protocol.blocks import Buffer
 
 def integers(values: Sequence[int | None], kind: pa.DataType) -> pa.Array:
     """Return an array of 32 or 64-bit integers, or of a type that has such, as timestamps."""
-    validity = _validity(values)
+    there = validity(values)
     present: Any = values
-    if validity is not None:
+    if there is not None:
         present = [0 if value is None else value for value in values]
     numbers: array[int] = array("i" if kind.bit_width == 32 else "q", present)
-    return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(numbers)])
+    return pa.Array.from_buffers(kind, len(values), [there, pa.py_buffer(numbers)])
 
 
 def binaries(values: Sequence[Buffer | None], kind: pa.DataType | None = None) -> pa.Array:
     """Return an array of bytes, in one copy; `kind` can be `pa.string()` for UTF-8."""
-    validity = _validity(values)
+    there = validity(values)
     present: Sequence[Any] = values
-    if validity is not None:
+    if there is not None:
         present = [value for value in values if value is not None]
     offsets = array("i", accumulate((len(value or b"") for value in values), initial=0))
-    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(b"".join(present))]
+    buffers = [there, pa.py_buffer(offsets), pa.py_buffer(b"".join(present))]
     return pa.Array.from_buffers(kind or pa.binary(), len(values), buffers)
 
 
@@ -68,6 +68,14 @@ def from_words(words: array[int], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(words), [None, pa.py_buffer(words)])
 
 
+def as_words(column: pa.Array, code: str) -> array[int]:
+    """Return a copy of an array's numbers; `code` is their type in the module `array`."""
+    words: array[int] = array(code)
+    size = words.itemsize
+    words.frombytes(column.buffers()[1].slice(size * column.offset, size * len(column)))
+    return words
+
+
 def repeated_by_run(values: pa.Array, stops: array[int]) -> pa.Array:
     """Return an array that has each value up to the row where its run stops."""
     ends = from_words(stops, pa.int32())
@@ -79,11 +87,6 @@ def repeated_by_run(values: pa.Array, stops: array[int]) -> pa.Array:
         children=[ends, values],
     )
     return pc.run_end_decode(encoded)
-
-
-def _validity(values: Sequence[Any]) -> pa.Buffer | None:
-    """Return the bits that say which values are there, None if all are."""
-    return _bits([value is not None for value in values]) if None in values else None
 
 
 def _bits(flags: Sequence[bool]) -> pa.Buffer:
@@ -121,9 +124,7 @@ def build_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 def validity(values: Sequence[Any]) -> pa.Buffer | None:
     """Return the bits that say which values are there, None if all are."""
-    if None not in values:
-        return None
-    return booleans([value is not None for value in values]).buffers()[1]
+    return _bits([value is not None for value in values]) if None in values else None
 
 
 def struct_array(
@@ -142,6 +143,12 @@ def list_array(
 ) -> pa.Array:
     """Return an array of lists or, from pairs, of maps."""
     return pa.Array.from_buffers(kind, count, [present, offsets], children=[items])
+
+
+def offsets_of(sizes: pa.Array) -> pa.Array:
+    """Return the 32-bit offsets of parts of these sizes; true is 1, false is 0."""
+    ends = pc.cumulative_sum(sizes.cast(pa.int64()))
+    return pa.concat_arrays([integers([0], pa.int32()), ends.cast(pa.int32())])
 
 
 def pair_type(kind: pa.DataType) -> pa.DataType:
@@ -183,3 +190,47 @@ def without(column: pa.Array, rows: Iterable[int]) -> pa.Array:
         return column
     places = integers([row if flag else None for row, flag in enumerate(flags)], pa.int64())
     return column.take(places)
+
+
+def merged(parts: list[tuple[pa.Array, pa.Array]], count: int, kind: pa.DataType) -> pa.Array:
+    """Return an array that has the values of each part where it says, and null elsewhere.
+
+    A part is where its values belong, as truth values, and the values.
+    """
+    if not parts:
+        return pa.nulls(count, kind)
+    if len(parts) == 1 and pa.types.is_primitive(kind) and not pa.types.is_boolean(kind):
+        return pc.replace_with_mask(pa.nulls(count, kind), *parts[0])
+    index = pa.nulls(count, pa.int64())
+    before = 0
+    for where, values in parts:
+        shift = integers([before - 1], pa.int64())[0]
+        places = pc.add(pc.cumulative_sum(where.cast(pa.int64())), shift)
+        index = pc.if_else(where, places, index)
+        before += len(values)
+    return pa.concat_arrays([values for _, values in parts]).take(index)
+
+
+# --- bytes, row by row ------------------------------------------------------------------------
+
+
+def constant(data: bytes) -> pa.Scalar:
+    """Return bytes as Arrow's functions take them."""
+    return binaries([data])[0]
+
+
+_NOTHING = constant(b"")
+
+
+def joined(parts: Sequence[pa.Array | pa.Scalar], count: int) -> pa.Array:
+    """Return, for each of `count` rows, the bytes of all parts; scalars are the same in each."""
+    found = pc.binary_join_element_wise(*parts, _NOTHING) if parts else _NOTHING
+    return found if isinstance(found, pa.Array) else pa.repeat(found, count)
+
+
+def fixed_width(values: pa.Array) -> pa.Array:
+    """Return the bytes of numbers of a fixed width."""
+    width = values.type.bit_width // 8
+    data = values.buffers()[1].slice(values.offset * width, len(values) * width)
+    parts = pa.Array.from_buffers(pa.binary(width), len(values), [None, data])
+    return parts.cast(pa.binary())

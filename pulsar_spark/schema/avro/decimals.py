@@ -9,7 +9,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.schema.avro.vectors import ONE, even_numbers, number, zeros
+from pulsar_spark.schema.arrow.arithmetic import ONE, even_numbers, number, zeros
 
 WIDTH = 8
 """The most bytes of such a decimal."""

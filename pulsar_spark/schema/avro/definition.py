@@ -16,6 +16,7 @@ from math import log10
 from typing import Any, NamedTuple, TypeAlias
 
 from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.schema.arrow.varints import zigzag
 
 MAX_DEFINITION = 2 * 1024 * 1024
 """The longest definition that is looked at, in bytes."""
@@ -400,17 +401,6 @@ def encode_default(node: Node, value: Any) -> bytes | None:
         return _encode(node, value)
     except (_Unfit, UnicodeEncodeError, OverflowError):
         return None
-
-
-def zigzag(number: int) -> bytes:
-    """Return a whole number as Avro writes it: zigzag, seven bits a byte, lowest first."""
-    rest = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while rest > 127:
-        out.append(rest & 127 | 128)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
 
 
 def _encode(node: Node, value: Any) -> bytes:

@@ -20,7 +20,24 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.schema.arrow.arrays import build_array, list_array, pair_type, struct_array
+from pulsar_spark.schema.arrow.arithmetic import (
+    ONE,
+    ZERO,
+    all_within,
+    floor_divide,
+    number,
+    numbers,
+    outside,
+    zeros,
+)
+from pulsar_spark.schema.arrow.arrays import (
+    build_array,
+    list_array,
+    merged,
+    offsets_of,
+    pair_type,
+    struct_array,
+)
 from pulsar_spark.schema.avro import decimals
 from pulsar_spark.schema.avro.careful import Malformed, Read, conversion, read_value, reader_of
 from pulsar_spark.schema.avro.resolution import (
@@ -38,7 +55,7 @@ from pulsar_spark.schema.avro.resolution import (
     Step,
     Unresolvable,
 )
-from pulsar_spark.schema.avro.vectors import ONE, ZERO, Window, halves, number, numbers, zeros
+from pulsar_spark.schema.avro.vectors import Window, halves
 from pulsar_spark.schema.codec import Decoded, Undecodable
 
 # A window takes eight times the memory of its values; what is larger is not copied like that.
@@ -254,7 +271,7 @@ class ColumnReader:
             found = self._within(rows, found, 2**63 // plan.factor)
             found = pc.multiply(found, number(plan.factor))
         if plan.divisor != 1:
-            found = _floor_divide(found, number(plan.divisor))
+            found = floor_divide(found, plan.divisor)
         if plan.type.bit_width == 32:
             return found.cast(pa.int32()).view(plan.type)
         return found.view(plan.type)
@@ -272,12 +289,11 @@ class ColumnReader:
 
     def _within(self, rows: Rows, found: pa.Array, bound: int) -> pa.Array:
         """Give up the rows whose numbers are not in [-bound, bound), and make them 0."""
-        low, high = pc.min_max(found).values()
-        if not len(found) or -bound <= low.as_py() <= high.as_py() < bound:
+        if all_within(found, -bound, bound - 1):
             return found
-        outside = pc.or_(pc.less(found, number(-bound)), pc.greater(found, number(bound - 1)))
-        self._give_up(rows, outside)
-        return pc.if_else(outside, ZERO, found)
+        wrong = outside(found, -bound, bound - 1)
+        self._give_up(rows, wrong)
+        return pc.if_else(wrong, ZERO, found)
 
     def _sizes(self, rows: Rows) -> pa.Array:
         """Read a length, and return it, 0 where it is more than what is left."""
@@ -458,13 +474,6 @@ def _narrow(sizes: pa.Array | pa.Scalar) -> bool:
     return bool(low) and low >= 1 and bool(high <= decimals.WIDTH)
 
 
-def _floor_divide(dividends: pa.Array, divisor: pa.Scalar) -> pa.Array:
-    # Arrow's own division rounds towards 0.
-    quotients = pc.divide(dividends, divisor)
-    below = pc.less(pc.subtract(dividends, pc.multiply(quotients, divisor)), ZERO)
-    return pc.subtract(quotients, below.cast(_INT64))
-
-
 def _constant(default: Default, count: int) -> pa.Array:
     value = read_value(reader_of(default.plan), default.data)
     return build_array([value], default.plan.type).take(zeros(count))
@@ -532,8 +541,7 @@ class Lists:
         return pc.divide(several, size)
 
     def _offsets(self) -> pa.Buffer:
-        ends = pc.cumulative_sum(self.counts)
-        return pa.concat_arrays([zeros(1), ends]).cast(pa.int32()).buffers()[1]
+        return offsets_of(self.counts).buffers()[1]
 
 
 class GrowingLists:
@@ -593,21 +601,3 @@ class GrowingLists:
         """Return the items of all values, value by value."""
         order = pc.array_sort_indices(pa.concat_arrays(self._targets))
         return pa.concat_arrays(self._parts).take(order)
-
-
-def merged(parts: list[tuple[pa.Array, pa.Array]], count: int, kind: pa.DataType) -> pa.Array:
-    """Return an array that has the values of each part where it says, and null elsewhere.
-
-    A part is where its values belong, as truth values, and the values.
-    """
-    if not parts:
-        return pa.nulls(count, kind)
-    if len(parts) == 1 and pa.types.is_primitive(kind) and not pa.types.is_boolean(kind):
-        return pc.replace_with_mask(pa.nulls(count, kind), *parts[0])
-    index = pa.nulls(count, _INT64)
-    before = 0
-    for where, values in parts:
-        places = pc.add(pc.cumulative_sum(where.cast(_INT64)), number(before - 1))
-        index = pc.if_else(where, places, index)
-        before += len(values)
-    return pa.concat_arrays([values for _, values in parts]).take(index)

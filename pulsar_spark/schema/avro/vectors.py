@@ -13,6 +13,7 @@ from functools import cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsar_spark.schema.arrow.arithmetic import ONE, ZERO, even_numbers, number
 from pulsar_spark.schema.arrow.arrays import integers
 
 _INT64 = pa.int64()
@@ -20,20 +21,12 @@ _BYTES = pa.binary()
 _UINT16 = pa.uint16()
 # Bytes that can be read beyond the end of the data, wherever reading stands.
 _PADDING = 32
-# So many numbers in a row are made once; Python takes its time over them.
-_KEPT = 32_768
-
-
-def number(value: int, kind: pa.DataType | None = None) -> pa.Scalar:
-    """Return a scalar; pyarrow's own function for it imports pandas."""
-    return integers([value], kind or _INT64)[0]
 
 
 def _word(digits: str) -> pa.Scalar:
     return number(int.from_bytes(bytes.fromhex(digits), "big", signed=True))
 
 
-ZERO, ONE = number(0), number(1)
 _TWO, _THREE, _FOUR, _SEVEN, _EIGHT = (number(value) for value in (2, 3, 4, 7, 8))
 _NINE, _56, _62, _32, _127 = (number(value) for value in (9, 56, 62, 32, 127))
 _BYTE = number(255)
@@ -169,33 +162,6 @@ def halves(words: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return the lower and the upper 32 bits of words, as numbers without a sign."""
     low = pc.bit_wise_and(words, _LOW_HALF)
     return low, pc.bit_wise_and(pc.shift_right(words, _32), _LOW_HALF)
-
-
-def zeros(count: int) -> pa.Array:
-    """Return an array of zeros."""
-    return pa.Array.from_buffers(_INT64, count, [None, pa.py_buffer(bytes(8 * count))])
-
-
-def numbers(count: int) -> pa.Array:
-    """Return the numbers from 0 to `count`, without it."""
-    return _numbers().slice(0, count) if count <= _KEPT else integers(range(count), _INT64)
-
-
-def even_numbers(count: int) -> pa.Array:
-    """Return the first even numbers from 0."""
-    if count <= _KEPT:
-        return _even_numbers().slice(0, count)
-    return integers(range(0, 2 * count, 2), _INT64)
-
-
-@cache
-def _numbers() -> pa.Array:
-    return integers(range(_KEPT), _INT64)
-
-
-@cache
-def _even_numbers() -> pa.Array:
-    return integers(range(0, 2 * _KEPT, 2), _INT64)
 
 
 @cache

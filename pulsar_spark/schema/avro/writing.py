@@ -20,8 +20,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_spark.errors import InvalidRow, SchemaMismatch
-from pulsar_spark.schema.arrow.arrays import binaries, build_array
-from pulsar_spark.schema.avro import decimals, packing
+from pulsar_spark.schema.arrow.arithmetic import ONE, ZERO, floor_divide, number, outside, zeros
+from pulsar_spark.schema.arrow.arrays import (
+    binaries,
+    build_array,
+    constant,
+    fixed_width,
+    joined,
+    list_array,
+    merged,
+    offsets_of,
+)
+from pulsar_spark.schema.arrow.varints import zigzag, zigzags
+from pulsar_spark.schema.avro import decimals
 from pulsar_spark.schema.avro.definition import (
     NO_DEFAULT,
     Array,
@@ -36,15 +47,15 @@ from pulsar_spark.schema.avro.definition import (
     UnionOf,
     encode_default,
     is_null,
-    zigzag,
 )
-from pulsar_spark.schema.avro.reading import merged
 from pulsar_spark.schema.avro.resolution import describe
 from pulsar_spark.schema.avro.types import DURATION, LOCAL, UTC, UUID_TEXT, is_nullable, usual_type
-from pulsar_spark.schema.avro.vectors import ZERO, number, zeros
 
 _INT64 = pa.int64()
 _BYTES = pa.binary()
+_EMPTY = constant(b"")
+_ENDS = binaries([b"", b"\0"])
+_TRUTHS = binaries([b"\0", b"\1"])
 DAY = 86_400 * 10**9
 
 
@@ -89,12 +100,12 @@ def required(write: Write) -> Write:
 def write_null(values: pa.Array) -> pa.Array:
     """Write nulls, which take no bytes."""
     refuse(values.is_valid(), "it is not null, and the topic's schema has only null there")
-    return packing.joined([], len(values))
+    return joined([], len(values))
 
 
 def write_long(values: pa.Array) -> pa.Array:
     """Write whole numbers."""
-    return packing.joined(packing.varints(values.cast(_INT64)), len(values))
+    return zigzags(values.cast(_INT64))
 
 
 def write_date(values: pa.Array) -> pa.Array:
@@ -112,13 +123,11 @@ def write_scaled(factor: int, divisor: int) -> Write:
         found = values.view(_INT64)
         if factor != 1:
             bound = 2**63 // factor
-            outside = pc.or_(pc.less(found, number(-bound)), pc.greater_equal(found, number(bound)))
-            refuse(outside, "the time is beyond what 64 bits hold in the schema's unit")
+            wrong = outside(found, -bound, bound - 1)
+            refuse(wrong, "the time is beyond what 64 bits hold in the schema's unit")
             found = pc.multiply(found, number(factor))
         if divisor != 1:
-            quotients = pc.divide(found, number(divisor))
-            rests = pc.subtract(found, pc.multiply(quotients, number(divisor)))
-            found = pc.subtract(quotients, pc.less(rests, ZERO).cast(_INT64))
+            found = floor_divide(found, divisor)
         return write_long(found)
 
     return write
@@ -130,8 +139,7 @@ def write_time(divisor: int) -> Write:
 
     def write(values: pa.Array) -> pa.Array:
         found = values.view(_INT64)
-        outside = pc.or_(pc.less(found, ZERO), pc.greater_equal(found, number(DAY)))
-        refuse(outside, "it is no time of day in nanoseconds")
+        refuse(outside(found, 0, DAY - 1), "it is no time of day in nanoseconds")
         return scaled(found)
 
     return write
@@ -139,24 +147,21 @@ def write_time(divisor: int) -> Write:
 
 def write_floating(kind: pa.DataType) -> Write:
     """Return a writer of floats or doubles."""
-    size = kind.bit_width // 8
 
     def write(values: pa.Array) -> pa.Array:
-        found = values.cast(kind)
-        data = found.buffers()[1].slice(found.offset * size, len(found) * size)
-        return packing.fixed_sized(data, size, len(found))
+        return fixed_width(values.cast(kind))
 
     return write
 
 
 def write_boolean(values: pa.Array) -> pa.Array:
     """Write truth values."""
-    return packing.booleans(values)
+    return _TRUTHS.take(values.cast(_INT64))
 
 
 def write_text(values: pa.Array) -> pa.Array:
     """Write text, or bytes, behind their lengths."""
-    return packing.joined(packing.texts(values), len(values))
+    return joined(_behind_lengths(values), len(values))
 
 
 def write_fixed(size: int) -> Write:
@@ -258,10 +263,35 @@ def write_decimal(given: pa.DataType, precision: int, scale: int, size: int | No
 def _write_narrow(found: pa.Array, size: int | None) -> pa.Array:
     if size is not None:
         sizes = pc.add(zeros(len(found)), number(size))
-        return packing.packed(decimals.to_words(found, sizes), sizes)
+        return _lowest_bytes(decimals.to_words(found, sizes), sizes)
     sizes = decimals.sizes_of(found)
-    parts = [*packing.varints(sizes), packing.packed(decimals.to_words(found, sizes), sizes)]
-    return packing.joined(parts, len(found))
+    parts = [zigzags(sizes), _lowest_bytes(decimals.to_words(found, sizes), sizes)]
+    return joined(parts, len(found))
+
+
+def _lowest_bytes(words: pa.Array, sizes: pa.Array) -> pa.Array:
+    """Return the lowest bytes of each word, so many as `sizes` says, none to 8."""
+    count = len(words)
+    bitmap = pc.subtract(pc.shift_left(pc.add(zeros(count), ONE), sizes), ONE)
+    keep = pa.Array.from_buffers(
+        pa.bool_(), 8 * count, [None, bitmap.cast(pa.uint8()).buffers()[1]]
+    )
+    data = pa.Array.from_buffers(pa.uint8(), 8 * count, [None, words.buffers()[1]])
+    return pa.Array.from_buffers(
+        _BYTES, count, [None, offsets_of(sizes).buffers()[1], data.filter(keep).buffers()[1]]
+    )
+
+
+def _behind_lengths(values: pa.Array) -> list[pa.Array]:
+    """Return bytes or text behind their lengths: parts to be joined."""
+    return [zigzags(pc.binary_length(values).cast(_INT64)), values.cast(_BYTES)]
+
+
+def _blocks(sizes: pa.Array, items: pa.Array) -> list[pa.Array]:
+    """Return lists of items, so many as `sizes` says, in one block each: parts to be joined."""
+    lists = list_array(offsets_of(sizes).buffers()[1], items, pa.list_(_BYTES), len(sizes))
+    ends = _ENDS.take(pc.greater(sizes, ZERO).cast(_INT64))
+    return [zigzags(sizes), pc.binary_join(lists, _EMPTY), ends]
 
 
 # --- what has parts ---------------------------------------------------------------------------
@@ -283,7 +313,7 @@ def write_fields(
     parts = []
     for field in fields:
         if isinstance(field, bytes):
-            parts.append(packing.constant(field))
+            parts.append(constant(field))
             continue
         name, place, write = field
         try:
@@ -291,7 +321,7 @@ def write_fields(
         except Unfit as error:
             error.path.append(name)
             raise
-    return packing.joined(parts, count)
+    return joined(parts, count)
 
 
 def write_array(write_item: Write) -> Write:
@@ -300,7 +330,7 @@ def write_array(write_item: Write) -> Write:
     def write(values: pa.Array) -> pa.Array:
         sizes, items, ends = _contents(values)
         written = _items(write_item, items, ends, "[]")
-        return packing.joined(packing.blocks(sizes, written), len(values))
+        return joined(_blocks(sizes, written), len(values))
 
     return write
 
@@ -311,9 +341,9 @@ def write_map(write_value: Write) -> Write:
     def write(values: pa.Array) -> pa.Array:
         sizes, pairs, ends = _contents(values)
         keys, items = pairs.flatten()
-        written = [*packing.texts(keys), _items(write_value, items, ends, "{}")]
-        flat = packing.joined(written, len(keys))
-        return packing.joined(packing.blocks(sizes, flat), len(values))
+        written = [*_behind_lengths(keys), _items(write_value, items, ends, "{}")]
+        flat = joined(written, len(keys))
+        return joined(_blocks(sizes, flat), len(values))
 
     return write
 
@@ -341,10 +371,10 @@ def _items(write: Write, items: pa.Array, ends: pa.Array, step: str) -> pa.Array
 
 def write_nullable(null_number: int, number_of_type: int, write: Write) -> Write:
     """Return a writer of what can be null: the number of the branch, and the value."""
-    null, prefix = zigzag(null_number), packing.constant(zigzag(number_of_type))
+    null, prefix = zigzag(null_number), constant(zigzag(number_of_type))
 
     def bodies(values: pa.Array) -> pa.Array:
-        return packing.joined([prefix, write(values)], len(values))
+        return joined([prefix, write(values)], len(values))
 
     def write_all(values: pa.Array) -> pa.Array:
         if not values.null_count:
@@ -355,15 +385,15 @@ def write_nullable(null_number: int, number_of_type: int, write: Write) -> Write
         except Unfit as error:
             error.place = pc.indices_nonzero(present)[error.place].as_py()
             raise
-        return merged([(present, written)], len(values), _BYTES).fill_null(packing.constant(null))
+        return merged([(present, written)], len(values), _BYTES).fill_null(constant(null))
 
     return write_all
 
 
 def write_branch(number_of_type: int, write: Write) -> Write:
     """Return a writer of one of a union's types, none of them null."""
-    prefix = packing.constant(zigzag(number_of_type))
-    return required(lambda values: packing.joined([prefix, write(values)], len(values)))
+    prefix = constant(zigzag(number_of_type))
+    return required(lambda values: joined([prefix, write(values)], len(values)))
 
 
 def write_union(members: Sequence[tuple[int, Write]], null_number: int | None) -> Write:
@@ -380,19 +410,17 @@ def write_union(members: Sequence[tuple[int, Write]], null_number: int | None) -
             refuse(pc.equal(several, ZERO), "no member of the union is set, and it has no null")
         parts = []
         for place, (where, column, member) in enumerate(zip(filled, columns, members, strict=True)):
-            prefix = packing.constant(zigzag(member[0]))
+            prefix = constant(zigzag(member[0]))
             some = column.filter(where)
             try:
-                written = packing.joined([prefix, member[1](some)], len(some))
+                written = joined([prefix, member[1](some)], len(some))
             except Unfit as error:
                 error.place = pc.indices_nonzero(where)[error.place].as_py()
                 error.path.append(f"member{place}")
                 raise
             parts.append((where, written))
         found = merged(parts, len(values), _BYTES)
-        return (
-            found if null_number is None else found.fill_null(packing.constant(zigzag(null_number)))
-        )
+        return found if null_number is None else found.fill_null(constant(zigzag(null_number)))
 
     return write
 

@@ -27,7 +27,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from pulsar_spark.schema.arrow.arrays import binaries, integers, strings
+from pulsar_spark.schema.arrow.arithmetic import scaled
+from pulsar_spark.schema.arrow.arrays import binaries, strings
 from pulsar_spark.schema.json.types import Rule, Shape
 
 _AFTER_OBJECT = r"\}[ \t\r\n]*[^ \t\r\n,}\]]"
@@ -188,7 +189,7 @@ def finish(column: pa.Array, shape: Shape) -> pa.Array:
 def _finish_leaf(column: pa.Array, shape: Shape) -> pa.Array:
     match shape.rule:
         case Rule.MOMENT | Rule.TIME:
-            return _scaled(column, shape).view(shape.kind)
+            return scaled(column, shape.times, shape.divided).view(shape.kind)
         case Rule.DECIMAL:
             return _in_precision(column, shape.kind)
         case Rule.BASE64:
@@ -228,18 +229,6 @@ def _in_precision(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if any(end is not None and abs(end) >= limit for end in ends.values()):
         raise pa.ArrowInvalid("a decimal has too many digits")
     return column.cast(kind)
-
-
-def _scaled(column: pa.Array, shape: Shape) -> pa.Array:
-    if shape.times > 1:
-        return pc.multiply_checked(column, integers([shape.times], pa.int64())[0])
-    if shape.divided == 1:
-        return column
-    # Towards the past, also before 1970; Arrow's division cuts off towards zero.
-    divisor = integers([shape.divided], pa.int64())[0]
-    quotient = pc.divide(column, divisor)
-    back = pc.multiply(quotient, divisor)
-    return pc.subtract(quotient, pc.greater(back, column).cast(pa.int64()))
 
 
 def _decoded(column: pa.Array) -> pa.Array:

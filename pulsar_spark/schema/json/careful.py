@@ -10,15 +10,13 @@ import json
 import re
 from array import array
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import date
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
-from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
 
-from pulsar_spark.schema.arrow.arrays import binaries, booleans, integers
 from pulsar_spark.schema.json.types import Rule, Shape
 
 LONGEST_INTEGER = 40
@@ -222,7 +220,7 @@ def _iso_moment(text: str, shape: Shape) -> int:
 
 
 Convert = Callable[[Any], Any]
-"""Turns a value that is not null into what `build` takes, or raises Misfit."""
+"""Turns a value that is not null into what `build_array` takes, or raises Misfit."""
 
 _MAX_SHOWN = 100
 
@@ -428,6 +426,11 @@ def _float(value: Any) -> float:
         raise Misfit("it is an integer that no double holds") from None
 
 
+def _floating(shape: Shape) -> Convert:
+    code = "f" if pa.types.is_float32(shape.kind) else "d"
+    return lambda value: array(code, [_float(value)]).tobytes()
+
+
 def _integer(value: Any, shape: Shape) -> int:
     bits = shape.kind.bit_width - 1
     return in_range(whole_number(value, shape), range(-(2**bits), 2**bits))
@@ -436,7 +439,6 @@ def _integer(value: Any, shape: Shape) -> int:
 _SIMPLE: dict[Rule, Convert] = {
     Rule.NULL: _null,
     Rule.BOOLEAN: _boolean,
-    Rule.FLOAT: _float,
     Rule.TEXT: _text,
     Rule.BYTES: _text,
     Rule.ENUM: _loose_text,
@@ -458,94 +460,5 @@ _MAKERS: dict[Rule, Callable[[Shape], Convert]] = {
     Rule.ARRAY: _array,
     Rule.MAP: _map,
     Rule.UNION: _union,
-}
-
-
-def build(values: Sequence[Any], shape: Shape) -> pa.Array:
-    """Return a column of what `careful` made of values of a shape, None where null."""
-    return _BUILDERS.get(shape.rule, _integer_column)(values, shape)
-
-
-def _integer_column(values: Sequence[Any], shape: Shape) -> pa.Array:
-    return integers(values, shape.kind)
-
-
-def _text_column(values: Sequence[Any], shape: Shape) -> pa.Array:
-    return binaries(values, shape.kind)
-
-
-def _null_column(values: Sequence[Any], shape: Shape) -> pa.Array:
-    return pa.nulls(len(values))
-
-
-def _validity(values: Sequence[Any]) -> pa.Buffer | None:
-    if None not in values:
-        return None
-    return booleans([value is not None for value in values]).buffers()[1]
-
-
-def _with_nulls(kind: pa.DataType, values: Sequence[Any], data: pa.Buffer | None) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(values), [_validity(values), data])
-
-
-def _boolean_column(values: Sequence[Any], shape: Shape) -> pa.Array:
-    bits = booleans([bool(value) for value in values]).buffers()[1]
-    return _with_nulls(shape.kind, values, bits)
-
-
-def _decimal_column(values: Sequence[Any], shape: Shape) -> pa.Array:
-    digits = b"".join([(value or 0).to_bytes(16, "little", signed=True) for value in values])
-    return _with_nulls(shape.kind, values, pa.py_buffer(digits))
-
-
-def _float_column(values: Sequence[Any], shape: Shape) -> pa.Array:
-    numbers = array("d", [0.0 if value is None else value for value in values])
-    wide = _with_nulls(pa.float64(), values, pa.py_buffer(numbers))
-    return wide.cast(shape.kind, safe=False)
-
-
-def _struct_column(values: Sequence[Any], shape: Shape) -> pa.Array:
-    nothing = (None,) * len(shape.parts)
-    by_part = list(zip(*[nothing if v is None else v for v in values], strict=True))
-    found = by_part or [()] * len(shape.parts)
-    children = [build(items, part) for items, part in zip(found, shape.parts, strict=True)]
-    return pa.Array.from_buffers(shape.kind, len(values), [_validity(values)], children=children)
-
-
-def _array_column(values: Sequence[Any], shape: Shape) -> pa.Array:
-    items = [item for value in values if value for item in value]
-    return _list_column(values, shape.kind, build(items, shape.parts[0]))
-
-
-def _map_column(values: Sequence[Any], shape: Shape) -> pa.Array:
-    pairs = [pair for value in values if value for pair in value]
-    children = [
-        binaries([key for key, _ in pairs], pa.string()),
-        build([value for _, value in pairs], shape.parts[0]),
-    ]
-    entries = pa.struct([shape.kind.key_field, shape.kind.item_field])
-    inner = pa.Array.from_buffers(entries, len(pairs), [None], children=children)
-    return _list_column(values, shape.kind, inner)
-
-
-def _list_column(values: Sequence[Any], kind: pa.DataType, inner: pa.Array) -> pa.Array:
-    offsets = array("i", accumulate((len(value or ()) for value in values), initial=0))
-    buffers = [_validity(values), pa.py_buffer(offsets)]
-    return pa.Array.from_buffers(kind, len(values), buffers, children=[inner])
-
-
-_BUILDERS = {
-    Rule.NULL: _null_column,
-    Rule.BOOLEAN: _boolean_column,
-    Rule.FLOAT: _float_column,
-    Rule.DECIMAL: _decimal_column,
-    Rule.TEXT: _text_column,
-    Rule.ENUM: _text_column,
-    Rule.LOOSE_TEXT: _text_column,
-    Rule.BASE64: _text_column,
-    Rule.BYTES: _text_column,
-    Rule.RECORD: _struct_column,
-    Rule.UNION: _struct_column,
-    Rule.ARRAY: _array_column,
-    Rule.MAP: _map_column,
+    Rule.FLOAT: _floating,
 }

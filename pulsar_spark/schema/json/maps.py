@@ -16,7 +16,7 @@ from itertools import chain
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.schema.arrow.arrays import integers, strings
+from pulsar_spark.schema.arrow.arrays import from_words, offsets_of, strings
 from pulsar_spark.schema.json.arrow_reader import ObjectReader, Refused, finish
 from pulsar_spark.schema.json.types import Rule, Shape
 
@@ -121,10 +121,11 @@ def _as_map(column: pa.StructArray, keys: Sequence[str], shape: Shape) -> pa.Arr
     for i in range(width):
         places[i::width] = array("i", range(i * count, (i + 1) * count))
         fields[i::width] = array("i", [i]) * count
-    values = pa.concat_arrays(parts or [pa.nulls(0, shape.kind.item_type)]).take(_int32(places))
+    flat = pa.concat_arrays(parts or [pa.nulls(0, shape.kind.item_type)])
+    values = flat.take(from_words(places, pa.int32()))
     there = values.is_valid()
     entries = pa.StructArray.from_arrays(
-        [strings(keys).take(_int32(fields).filter(there)), values.filter(there)],
+        [strings(keys).take(from_words(fields, pa.int32()).filter(there)), values.filter(there)],
         fields=[shape.kind.key_field, shape.kind.item_field],
     )
     return pa.Array.from_buffers(
@@ -135,17 +136,11 @@ def _as_map(column: pa.StructArray, keys: Sequence[str], shape: Shape) -> pa.Arr
     )
 
 
-def _int32(numbers: array[int]) -> pa.Array:
-    return pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(numbers)])
-
-
 def _offsets(parts: Sequence[pa.Array], count: int) -> pa.Buffer:
-    sizes = _int32(array("i", bytes(4 * count)))
+    sizes = from_words(array("i", bytes(4 * count)), pa.int32())
     for part in parts:
         sizes = pc.add(sizes, part.is_valid().cast(pa.int32()))
-    first = integers([0], pa.int32())
-    ends = pc.cumulative_sum(sizes)
-    return pa.concat_arrays([first, ends]).buffers()[1]
+    return offsets_of(sizes).buffers()[1]
 
 
 def _validity(column: pa.Array) -> pa.Buffer | None:

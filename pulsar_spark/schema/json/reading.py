@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.schema.arrow.arrays import integers, spread
+from pulsar_spark.schema.arrow.arrays import build_array, integers, spread
 from pulsar_spark.schema.codec import Decoded, Undecodable
 from pulsar_spark.schema.json.arrow_reader import ObjectReader, Refused, finish
-from pulsar_spark.schema.json.careful import Misfit, build, converter, parse, parse_roughly, take
+from pulsar_spark.schema.json.careful import Misfit, converter, parse, parse_roughly, take
 from pulsar_spark.schema.json.maps import MapReader
 from pulsar_spark.schema.json.types import Rule, Shape
 
@@ -83,7 +83,7 @@ class JsonDecoder:
         )
 
     def _empty(self) -> Decoded:
-        return Decoded([build([], shape) for shape in self._shapes])
+        return Decoded([build_array([], shape.kind) for shape in self._shapes])
 
     def _decode(self, rows: pa.Array, first: int) -> list[Decoded]:
         """Decode rows without nulls; `first` is the number of the first, for what is bad."""
@@ -203,7 +203,7 @@ class JsonDecoder:
                     values.append(take(tree, name, convert))
             except (Misfit, RecursionError):
                 raise Refused(row) from None
-        return [build(v, self._shapes[i]) for i, v in zip(order, found, strict=True)]
+        return [build_array(v, self._shapes[i].kind) for i, v in zip(order, found, strict=True)]
 
     # --- one row --------------------------------------------------------------------------
 
@@ -222,7 +222,9 @@ class JsonDecoder:
                 found.append(nothing)
                 deep.append(row)
         by_field = zip(*found, strict=True) if self._shapes else ()
-        columns = [build(v, shape) for v, shape in zip(by_field, self._shapes, strict=True)]
+        columns = [
+            build_array(v, shape.kind) for v, shape in zip(by_field, self._shapes, strict=True)
+        ]
         for row in deep:
             # Arrow's reader does not mind how deep what it skips is nested.
             try:

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_spark.errors import InvalidRow, SchemaMismatch
-from pulsar_spark.schema.arrow.arrays import binaries, integers, spread, strings
+from pulsar_spark.schema.arrow.arithmetic import all_within, number, scaled
+from pulsar_spark.schema.arrow.arrays import binaries, offsets_of, spread, strings
 from pulsar_spark.schema.avro import definition as avro
 from pulsar_spark.schema.avro.definition import Node, Primitive, Record, UnionOf
 from pulsar_spark.schema.avro.types import UUID_TEXT, is_nullable, sole_type
@@ -204,12 +205,12 @@ def _union(node: avro.UnionOf, kind: pa.DataType, dialect: Dialect, path: str) -
 
     def write(column: pa.StructArray) -> pa.Array:
         members = [part(field) for part, field in zip(writers, column.flatten(), strict=True)]
-        count = integers([0], pa.int32())[0]
+        count = number(0, pa.int32())
         for member in members:
             count = pc.add(count, member.is_valid().cast(pa.int32()))
-        if pc.any(pc.greater(count, integers([1], pa.int32())[0])).as_py():
+        if pc.any(pc.greater(count, number(1, pa.int32()))).as_py():
             raise Unfit(path, "more than one member of the union is not null")
-        if not node.nullable and pc.any(pc.equal(count, integers([0], pa.int32())[0])).as_py():
+        if not node.nullable and pc.any(pc.equal(count, number(0, pa.int32()))).as_py():
             raise Unfit(path, "no member of the union is set, and it has no null")
         return pc.coalesce(*members)
 
@@ -250,9 +251,8 @@ def _map(column: pa.MapArray, value: Write) -> pa.Array:
 
 def _lists(column: pa.ListArray, items: pa.Array, start: str, end: str) -> pa.Array:
     """Return the items joined by commas, those of each row of a list."""
-    sizes = pc.fill_null(pc.list_value_length(column), integers([0], pa.int32())[0])
-    offsets = pa.concat_arrays([integers([0], pa.int32()), pc.cumulative_sum(sizes)])
-    texts = pc.binary_join(pa.ListArray.from_arrays(offsets, items), text(","))
+    sizes = pc.fill_null(pc.list_value_length(column), number(0, pa.int32()))
+    texts = pc.binary_join(pa.ListArray.from_arrays(offsets_of(sizes), items), text(","))
     wrapped = joined([text(start), texts, text(end)], len(column))
     return pc.if_else(column.is_valid(), wrapped, _NULL) if column.null_count else wrapped
 
@@ -299,7 +299,7 @@ def _symbols(column: pa.Array, symbols: pa.Array, path: str) -> pa.Array:
 
 def _sized(column: pa.Array, size: int, path: str) -> pa.Array:
     sizes = pc.binary_length(column)
-    if pc.any(pc.not_equal(sizes, integers([size], pa.int32())[0])).as_py():
+    if pc.any(pc.not_equal(sizes, number(size, pa.int32()))).as_py():
         raise Unfit(path, f"it does not have the {size} bytes that the topic's schema asks for")
     return column
 
@@ -387,8 +387,7 @@ def _times_of_day(column: pa.Array, shape: Shape) -> pa.Array:
 
 
 def _check_time_of_day(column: pa.Array) -> None:
-    ends = pc.min_max(column.view(pa.int64())).as_py()
-    if ends["min"] is not None and not 0 <= ends["min"] <= ends["max"] < _NANOS_PER_DAY:
+    if not all_within(column.view(pa.int64()), 0, _NANOS_PER_DAY - 1):
         raise ValueError("it is no time of day in nanoseconds")
 
 
@@ -411,16 +410,7 @@ def _iso_texts(column: pa.Array, shape: Shape) -> pa.Array:
 
 
 def _moments(column: pa.Array, shape: Shape) -> pa.Array:
-    numbers = column.view(pa.int64())
-    factor, divisor = integers([shape.divided, shape.times], pa.int64())
-    if shape.divided > 1:
-        numbers = pc.multiply_checked(numbers, factor)
-    if shape.times > 1:
-        # Towards the past, also before 1970; Arrow's division cuts off towards zero.
-        quotient = pc.divide(numbers, divisor)
-        back = pc.multiply(quotient, divisor)
-        numbers = pc.subtract(quotient, pc.greater(back, numbers).cast(pa.int64()))
-    return numbers.cast(pa.string())
+    return scaled(column.view(pa.int64()), shape.divided, shape.times).cast(pa.string())
 
 
 _LEAVES: dict[Rule, Callable[[pa.Array, Shape], pa.Array]] = {

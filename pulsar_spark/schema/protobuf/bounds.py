@@ -14,8 +14,8 @@ from typing import Any
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
+from pulsar_spark.schema.arrow.varints import varint
 from pulsar_spark.schema.protobuf.types import Field, Message, Shape, Type
-from pulsar_spark.schema.protobuf.wire import varint
 
 MAX_CELLS = 32 * 1024 * 1024
 """Fields of all repeated messages in one value, absent ones too. As columns they take 256 MiB."""

@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtobufMessage
 
 from pulsar_spark.schema.arrow.arrays import binaries, booleans, integers, strings
+from pulsar_spark.schema.arrow.varints import varint
 from pulsar_spark.schema.codec import Decoded, Undecodable
 from pulsar_spark.schema.protobuf.bounds import MAX_CELLS, Counter
 from pulsar_spark.schema.protobuf.classes import FRAME_TAG, attribute, batch_class
@@ -38,7 +39,6 @@ from pulsar_spark.schema.protobuf.types import (
     single_type,
 )
 from pulsar_spark.schema.protobuf.well_known import durations, json_texts, timestamps
-from pulsar_spark.schema.protobuf.wire import varint
 
 # A chunk of rows is parsed at once. Its size is measured: the objects of larger ones leave the
 # processor's caches, and Python's collector of garbage goes over them again and again.

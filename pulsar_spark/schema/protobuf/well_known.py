@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf import json_format, struct_pb2
 
+from pulsar_spark.schema.arrow.arithmetic import all_within, floor_divide, number
 from pulsar_spark.schema.arrow.arrays import binaries, integers, strings
-from pulsar_spark.schema.protobuf.wire import number
 
 Report = Callable[[int, str], None]
 """Takes the index of a message and what is wrong with it."""
@@ -36,7 +36,7 @@ def timestamps(seconds: Sequence[int], nanos: Sequence[int], report: Report) -> 
         return FIRST_SECOND <= s <= LAST_SECOND and 0 <= n < _NANOS
 
     def check(s: pa.Array, n: pa.Array) -> bool:
-        return _within(s, FIRST_SECOND, LAST_SECOND) and _within(n, 0, _NANOS - 1)
+        return all_within(s, FIRST_SECOND, LAST_SECOND) and all_within(n, 0, _NANOS - 1)
 
     found = _Pairs(seconds, nanos, is_time, check, "time of the years 1 to 9999")
     return found.micros(pa.timestamp("us", tz="UTC"), report)
@@ -49,8 +49,11 @@ def durations(seconds: Sequence[int], nanos: Sequence[int], report: Report) -> p
         return abs(s) <= LAST_DURATION and abs(n) < _NANOS and s * n >= 0
 
     def check(s: pa.Array, n: pa.Array) -> bool:
-        in_range = _within(s, -LAST_DURATION, LAST_DURATION) and _within(n, 1 - _NANOS, _NANOS - 1)
-        return in_range and _within(pc.multiply(pc.sign(s), pc.sign(n)), 0, 1)
+        return (
+            all_within(s, -LAST_DURATION, LAST_DURATION)
+            and all_within(n, 1 - _NANOS, _NANOS - 1)
+            and all_within(pc.multiply(pc.sign(s), pc.sign(n)), 0, 1)
+        )
 
     found = _Pairs(seconds, nanos, is_span, check, "span of up to 10,000 years")
     return found.micros(pa.duration("us"), report)
@@ -77,14 +80,8 @@ class _Pairs:
             kept = [pair if valid else (0, 0) for pair, valid in zip(pairs, flags, strict=True)]
             seconds = integers([s for s, _ in kept], _INT64)
             nanos = integers([n for _, n in kept], _INT64)
-        whole = pc.multiply(seconds, number(_MICROS, _INT64))
-        return pc.add(whole, pc.divide(nanos, number(1000, _INT64))).view(kind)
-
-
-def _within(values: pa.Array, low: int, high: int) -> bool:
-    found = pc.min_max(values)
-    least, most = found["min"].as_py(), found["max"].as_py()
-    return least is None or (least >= low and most <= high)
+        whole = pc.multiply(seconds, number(_MICROS))
+        return pc.add(whole, pc.divide(nanos, number(1000))).view(kind)
 
 
 def json_texts(messages: Sequence[Any], report: Report) -> pa.Array:
@@ -112,29 +109,24 @@ def split_timestamp(values: pa.Array, refuse: Refuse) -> list[pa.Array]:
     """Return the seconds and the nanoseconds of times, the latter never negative."""
     micros = values.view(_INT64)
     _check_range(micros, FIRST_SECOND, LAST_SECOND + 1, refuse)
-    million = number(_MICROS, _INT64)
-    seconds = pc.divide(micros, million)
-    rest = pc.subtract(micros, pc.multiply(seconds, million))
-    # Division cuts towards zero; times before 1970 are rounded down.
-    borrowed = pc.less(rest, number(0, _INT64)).cast(_INT64)
-    seconds = pc.subtract(seconds, borrowed)
-    rest = pc.add(rest, pc.multiply(borrowed, million))
-    return [seconds, pc.multiply(rest, number(1000, _INT64)).cast(pa.int32())]
+    seconds = floor_divide(micros, _MICROS)
+    rest = pc.subtract(micros, pc.multiply(seconds, number(_MICROS)))
+    return [seconds, pc.multiply(rest, number(1000)).cast(pa.int32())]
 
 
 def split_duration(values: pa.Array, refuse: Refuse) -> list[pa.Array]:
     """Return the seconds and the nanoseconds of spans, both of the span's sign."""
     micros = values.view(_INT64)
     _check_range(micros, -LAST_DURATION, LAST_DURATION + 1, refuse)
-    million = number(_MICROS, _INT64)
+    million = number(_MICROS)
     seconds = pc.divide(micros, million)
     rest = pc.subtract(micros, pc.multiply(seconds, million))
-    return [seconds, pc.multiply(rest, number(1000, _INT64)).cast(pa.int32())]
+    return [seconds, pc.multiply(rest, number(1000)).cast(pa.int32())]
 
 
 def _check_range(micros: pa.Array, first: int, end: int, refuse: Refuse) -> None:
     """Refuse what is before the second `first`, or not before `end`."""
-    if _within(micros, first * _MICROS, end * _MICROS - 1):
+    if all_within(micros, first * _MICROS, end * _MICROS - 1):
         return
     for index, value in enumerate(micros.to_pylist()):
         if not first * _MICROS <= value < end * _MICROS:

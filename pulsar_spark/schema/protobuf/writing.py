@@ -18,7 +18,16 @@ from google.protobuf import empty_pb2
 from google.protobuf.message import DecodeError
 
 from pulsar_spark.errors import InvalidRow, SchemaMismatch
-from pulsar_spark.schema.arrow.arrays import binaries, booleans, integers
+from pulsar_spark.schema.arrow.arrays import (
+    binaries,
+    booleans,
+    constant,
+    fixed_width,
+    integers,
+    joined,
+    offsets_of,
+)
+from pulsar_spark.schema.arrow.varints import varints, zigzags
 from pulsar_spark.schema.protobuf import wire
 from pulsar_spark.schema.protobuf.reading import parents
 from pulsar_spark.schema.protobuf.types import (
@@ -264,7 +273,7 @@ class _StructEncoder:
         records = [part.writer.write(structs.field(part.index), row) for part in self._parts]
         if not records:
             return binaries([b""] * len(structs))
-        return wire.joined(*records) if len(records) > 1 else records[0]
+        return joined(records, len(structs)) if len(records) > 1 else records[0]
 
     def _check_oneof(
         self, name: str, members: Sequence[_Part], structs: pa.StructArray, row: Row
@@ -339,7 +348,7 @@ class ScalarWriter:
             _refuse_nulls(column, self._path, row, "is null, and the schema has no null there")
         there = column.is_valid()
         records = self._write(column.drop_null(), chosen(row, there))
-        return wire.regrouped(records, wire.positions(there))
+        return wire.regrouped(records, offsets_of(there))
 
     def _write(self, values: pa.Array, row: Row) -> pa.Array:
         values = self._scalar.convert(values, self._path, row)
@@ -347,7 +356,7 @@ class ScalarWriter:
             said = self._scalar.not_default(values)
             if len(said) and not pc.all(said).as_py():
                 records = self._scalar.encode(values.filter(said), self._head)
-                return wire.regrouped(records, wire.positions(said))
+                return wire.regrouped(records, offsets_of(said))
         return self._scalar.encode(values, self._head)
 
 
@@ -367,7 +376,7 @@ class MessageWriter:
             _refuse_nulls(column, self._path, row, "is null, and the schema requires it")
         there = column.is_valid()
         records = framed(self._field, self._encode(column.drop_null(), chosen(row, there)))
-        return wire.regrouped(records, wire.positions(there))
+        return wire.regrouped(records, offsets_of(there))
 
 
 class EmptyWriter:
@@ -378,7 +387,7 @@ class EmptyWriter:
 
     def write(self, column: pa.Array, row: Row) -> pa.Array:
         there = pc.if_else(column.is_valid(), column, booleans([False])[0])
-        return pc.if_else(there, self._record, wire.constant(b""))
+        return pc.if_else(there, self._record, constant(b""))
 
 
 def framed(field: Field, messages: pa.Array) -> pa.Array:
@@ -386,7 +395,7 @@ def framed(field: Field, messages: pa.Array) -> pa.Array:
     if field.type == Type.TYPE_GROUP:
         start = wire.tag(field.number, wire.START_GROUP)
         end = wire.tag(field.number, wire.END_GROUP)
-        return wire.joined(wire.constant(start), messages, wire.constant(end))
+        return joined([constant(start), messages, constant(end)], len(messages))
     return wire.delimited(messages, wire.tag(field.number, wire.DELIMITED))
 
 
@@ -407,7 +416,7 @@ class ListWriter:
         elements = _children(column, column.values)
         inner = _within(row, lengths)
         _refuse_nulls(elements, self._path, inner, "has an element that is null")
-        places = wire.positions(lengths)
+        places = offsets_of(lengths)
         if not isinstance(self._element, Scalar):
             return wire.regrouped(framed(self._field, self._element(elements, inner)), places)
         values = self._element.convert(elements, self._path, inner)
@@ -417,9 +426,9 @@ class ListWriter:
         return self._pack(wire.regrouped(self._element.encode(values, b""), places))
 
     def _pack(self, lists: pa.Array) -> pa.Array:
-        there = pc.not_equal(lists, wire.constant(b""))
+        there = pc.not_equal(lists, constant(b""))
         records = wire.delimited(lists.filter(there), wire.tag(self._field.number, wire.DELIMITED))
-        return wire.regrouped(records, wire.positions(there))
+        return wire.regrouped(records, offsets_of(there))
 
 
 class MapWriter:
@@ -438,10 +447,9 @@ class MapWriter:
         inner = _within(row, lengths)
         values = _children(column, column.items)
         _refuse_nulls(values, self._path, inner, "has a value that is null")
-        entries = wire.joined(
-            self._key.write(_children(column, column.keys), inner), self._value.write(values, inner)
-        )
-        return wire.regrouped(framed(self._field, entries), wire.positions(lengths))
+        keys = self._key.write(_children(column, column.keys), inner)
+        entries = joined([keys, self._value.write(values, inner)], len(keys))
+        return wire.regrouped(framed(self._field, entries), offsets_of(lengths))
 
 
 def _children(column: pa.Array, values: pa.Array) -> pa.Array:
@@ -524,11 +532,11 @@ def scalar(field: Field) -> Scalar:
         single = field.type == Type.TYPE_FLOAT
         kind = pa.float32() if single else pa.float64()
         wire_type = wire.FIXED32 if single else wire.FIXED64
-        return Scalar(wire_type, _cast_to(kind), wire.fixed, _not_zero_bits)
+        return Scalar(wire_type, _cast_to(kind), _fixed_width, _not_zero_bits)
     convert = _integers(field.type)
     if field.type in _FIXED:
         wire_type = wire.FIXED32 if field.type in _SHORT else wire.FIXED64
-        return Scalar(wire_type, convert, wire.fixed, _not_zero)
+        return Scalar(wire_type, convert, _fixed_width, _not_zero)
     encode = _zigzag_varints if field.type in _ZIGZAG else _signed_varints
     return Scalar(wire.VARINT, convert, encode, _not_zero)
 
@@ -607,18 +615,19 @@ def _enum_numbers(enum: EnumType) -> Convert:
 
 def _signed_varints(values: pa.Array, head: bytes) -> pa.Array:
     # Negative numbers have all 64 bits, whatever their type: Encoding, Signed Integers.
-    return wire.varints(values.view(_UINT64), head)
+    return wire.behind(head, varints(values))
 
 
 def _zigzag_varints(values: pa.Array, head: bytes) -> pa.Array:
-    doubled = pc.shift_left(values, wire.number(1, _INT64))
-    # All bits where a number is negative: Arrow's shifts do not go as far as 63.
-    signs = pc.negate(pc.less(values, wire.number(0, _INT64)).cast(_INT64))
-    return wire.varints(pc.bit_wise_xor(doubled, signs).view(_UINT64), head)
+    return wire.behind(head, zigzags(values))
+
+
+def _fixed_width(values: pa.Array, head: bytes) -> pa.Array:
+    return wire.behind(head, fixed_width(values))
 
 
 def _truths(values: pa.Array, head: bytes) -> pa.Array:
-    return pc.if_else(values, wire.constant(head + b"\x01"), wire.constant(head + b"\x00"))
+    return pc.if_else(values, constant(head + b"\x01"), constant(head + b"\x00"))
 
 
 # --- defaults -----------------------------------------------------------------------------
@@ -635,7 +644,7 @@ def _not_zero_bits(values: pa.Array) -> pa.Array:
 
 
 def _not_empty(values: pa.Array) -> pa.Array:
-    return pc.not_equal(values, wire.constant(b""))
+    return pc.not_equal(values, constant(b""))
 
 
 def _unchanged_flags(values: pa.Array) -> pa.Array:

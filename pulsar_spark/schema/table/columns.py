@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pulsar_spark.protocol.batches import UnpackedBatch
 from pulsar_spark.protocol.message_id import MessageIdAdv, id_tails
 from pulsar_spark.protocol.validation import as_text
+from pulsar_spark.schema.arrow.arithmetic import even_numbers
 from pulsar_spark.schema.arrow.arrays import binaries, integers, make, repeated, strings
 from pulsar_spark.schema.table import names
 from pulsar_spark.schema.table.runs import Runs
@@ -96,15 +97,10 @@ def _taken_values(batch: UnpackedBatch, rows: Sequence[int]) -> pa.Array:
     parts = pa.Array.from_buffers(
         _BYTES, slots, [None, pa.py_buffer(batch.edges), pa.py_buffer(batch.body)]
     )
-    if not batch.nulls and isinstance(rows, range) and rows.stop <= _CACHED_INDEXES:
-        return parts.take(_even_numbers().slice(rows.start, len(rows)))
+    if not batch.nulls and isinstance(rows, range):
+        return parts.take(even_numbers(rows.stop).slice(rows.start))
     nulls = frozenset(batch.nulls)
     return parts.take(integers([None if row in nulls else 2 * row for row in rows], pa.int32()))
-
-
-@cache
-def _even_numbers() -> pa.Array:
-    return integers(range(0, 2 * _CACHED_INDEXES, 2), pa.int32())
 
 
 # --- ids ----------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_spark.schema.arrow.arithmetic import number
 from pulsar_spark.schema.avro import decimals
-from pulsar_spark.schema.avro.vectors import number
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 ANY_SIZE = st.integers(1, 63).flatmap(lambda bits: st.integers(-(2**bits), 2**bits - 1))

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pulsar_spark.schema.arrow.varints import zigzag
 from pulsar_spark.schema.avro import codec as avro_codec
 from pulsar_spark.schema.avro import reading as avro_decoder
 from pulsar_spark.schema.avro.careful import MAX_EMPTY_ITEMS
-from pulsar_spark.schema.avro.definition import zigzag
 from pulsar_spark.schema.codec import Decoded
 from tests.schema.avro.random_values import Schemas, Values, encoded, info, rows
 from tests.schema.bits import assert_same_bits

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.schema.avro.definition import NO_DEFAULT, encode_default, parse_definition, zigzag
+from pulsar_spark.schema.arrow.varints import zigzag
+from pulsar_spark.schema.avro.definition import NO_DEFAULT, encode_default, parse_definition
 from tests.schema.avro.random_values import encoded
 
 POINT = {

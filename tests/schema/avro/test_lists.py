@@ -7,8 +7,9 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.schema.avro.reading import GrowingLists, Lists, Rows, merged
-from pulsar_spark.schema.avro.vectors import number, numbers
+from pulsar_spark.schema.arrow.arithmetic import number, numbers
+from pulsar_spark.schema.arrow.arrays import merged
+from pulsar_spark.schema.avro.reading import GrowingLists, Lists, Rows
 
 
 def rows(count: int) -> Rows:

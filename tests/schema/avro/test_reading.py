@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.schema.avro.definition import parse_definition, zigzag
+from pulsar_spark.schema.arrow.varints import zigzag
+from pulsar_spark.schema.avro.definition import parse_definition
 from pulsar_spark.schema.avro.reading import ColumnReader
 from pulsar_spark.schema.avro.resolution import resolve_columns
 from pulsar_spark.schema.avro.types import arrow_columns

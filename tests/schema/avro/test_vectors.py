@@ -10,15 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.schema.avro.definition import zigzag
-from pulsar_spark.schema.avro.vectors import (
-    Window,
-    even_numbers,
-    halves,
-    number,
-    numbers,
-    zeros,
-)
+from pulsar_spark.schema.arrow.arithmetic import numbers, zeros
+from pulsar_spark.schema.arrow.varints import zigzag
+from pulsar_spark.schema.avro.vectors import Window, halves
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
@@ -74,12 +68,3 @@ def test_words_and_bytes_at_any_place_even_at_the_end(data: bytes) -> None:
     low, high = halves(window.words(everywhere))
     assert low.to_pylist() == [word & 0xFFFFFFFF for word in words]
     assert high.to_pylist() == [word >> 32 & 0xFFFFFFFF for word in words]
-
-
-def test_small_arrays() -> None:
-    assert numbers(3).to_pylist() == [0, 1, 2]
-    assert numbers(50_000).to_pylist() == list(range(50_000))
-    assert even_numbers(50_000).to_pylist() == list(range(0, 100_000, 2))
-    assert even_numbers(3).to_pylist() == [0, 2, 4]
-    assert zeros(2).to_pylist() == [0, 0]
-    assert number(-5).as_py() == -5

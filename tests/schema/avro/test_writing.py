@@ -7,7 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pulsar_spark.schema.arrow.varints import zigzag
 from pulsar_spark.schema.avro import writing
 from pulsar_spark.schema.avro.writing import Unfit, Write, required
 from tests.schema.avro.random_values import encoded
@@ -69,3 +72,17 @@ def test_fields_that_are_missing_are_written_as_they_are_given() -> None:
     column = pa.array([{"a": 1}, {"a": 2}], pa.struct([("a", INTS)]))
     assert write(column).to_pylist() == [b"\2\2x", b"\4\2x"]
     assert writing.write_record([])(column).to_pylist() == [b"", b""]
+
+
+@given(st.lists(st.text(max_size=100)))
+def test_texts(values: list[str]) -> None:
+    found = writing.write_text(pa.array(values, pa.string()))
+    wanted = [value.encode() for value in values]
+    assert found.to_pylist() == [zigzag(len(value)) + value for value in wanted]
+
+
+@given(st.lists(st.lists(st.binary(max_size=5), max_size=5)))
+def test_lists(values: list[list[bytes]]) -> None:
+    found = writing.write_array(lambda items: items)(pa.array(values, pa.list_(pa.binary())))
+    wanted = [zigzag(len(v)) + b"".join(v) + (b"\0" if v else b"") for v in values]
+    assert found.to_pylist() == wanted

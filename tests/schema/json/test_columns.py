@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import struct
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from pulsar_spark.schema.arrow.arrays import build_array
 from pulsar_spark.schema.avro.definition import parse_definition
-from pulsar_spark.schema.json.careful import build
 from pulsar_spark.schema.json.types import Dialect, shape_of
 from tests.schema.json.cases import logical, nullable, record
 
@@ -18,7 +19,7 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
     ("null", [None, None], [None, None]),
     ("boolean", [True, None, False], [True, None, False]),
     ("int", [1, None], [1, None]),
-    ("float", [0.5, None, 1e39], [0.5, None, float("inf")]),
+    ("float", [struct.pack("f", 0.5), None], [0.5, None]),
     ("string", [b"\xc3\xa9", None], ["é", None]),
     ("bytes", [b"\xff", None], [b"\xff", None]),
     (
@@ -55,7 +56,7 @@ def test_columns(kind: Any, values: list[Any], wanted: list[Any]) -> None:
     node = parse_definition(json.dumps(kind).encode())
     shape = shape_of(node, node, Dialect())
     for count in range(len(values) + 1):
-        found = build(values[:count], shape)
+        found = build_array(values[:count], shape.kind)
         found.validate(full=True)
         assert found.equals(pa.array(wanted[:count], shape.kind))
         assert found.to_pylist() == wanted[:count]

@@ -14,11 +14,11 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pulsar_spark.schema.arrow.varints import varint
 from pulsar_spark.schema.codec import Decoded
 from pulsar_spark.schema.protobuf import codec
 from pulsar_spark.schema.protobuf import reading as protobuf_decoder
 from pulsar_spark.schema.protobuf.types import Type
-from pulsar_spark.schema.protobuf.wire import varint
 from tests.schema.protobuf.cases import (
     add,
     add_map,

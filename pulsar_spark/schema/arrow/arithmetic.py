@@ -1,0 +1,94 @@
+"""Arithmetic on columns of whole numbers, all at once by Arrow's own kernels."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from struct import Struct
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_spark.schema.arrow.arrays import integers
+
+_INT64, _UINT64 = pa.int64(), pa.uint64()
+_UNSIGNED = Struct("=Q")
+# So many numbers in a row are made once; Python takes its time over them.
+_KEPT = 32_768
+# Numbers that are kept, as most are asked for again and again.
+_MOST_SCALARS = 4096
+
+
+@lru_cache(_MOST_SCALARS)
+def number(value: int, kind: pa.DataType = _INT64) -> pa.Scalar:
+    """Return an integer of 32 or 64 bits as Arrow's functions take it.
+
+    pyarrow's own function for it imports pandas.
+    """
+    if kind == _UINT64:
+        return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(_UNSIGNED.pack(value))])[0]
+    return integers([value], kind)[0]
+
+
+ZERO, ONE = number(0), number(1)
+
+
+def zeros(count: int) -> pa.Array:
+    """Return an array of zeros."""
+    return pa.Array.from_buffers(_INT64, count, [None, pa.py_buffer(bytes(8 * count))])
+
+
+def numbers(count: int) -> pa.Array:
+    """Return the numbers from 0 to `count`, without it."""
+    return _numbers().slice(0, count) if count <= _KEPT else integers(range(count), _INT64)
+
+
+def even_numbers(count: int) -> pa.Array:
+    """Return the first even numbers from 0."""
+    if count <= _KEPT:
+        return _even_numbers().slice(0, count)
+    return integers(range(0, 2 * count, 2), _INT64)
+
+
+@cache
+def _numbers() -> pa.Array:
+    return integers(range(_KEPT), _INT64)
+
+
+@cache
+def _even_numbers() -> pa.Array:
+    return integers(range(0, 2 * _KEPT, 2), _INT64)
+
+
+def floor_divide(dividends: pa.Array, divisor: int) -> pa.Array:
+    """Return 64-bit quotients, rounded down: times before 1970 go towards the past."""
+    # Arrow's own division rounds towards 0.
+    quotients = pc.divide(dividends, number(divisor))
+    too_large = pc.greater(pc.multiply(quotients, number(divisor)), dividends)
+    return pc.subtract(quotients, too_large.cast(_INT64))
+
+
+def floor_modulo(dividends: pa.Array, divisor: int) -> pa.Array:
+    """Return what is left by `floor_divide`, never below 0."""
+    quotients = floor_divide(dividends, divisor)
+    return pc.subtract(dividends, pc.multiply(quotients, number(divisor)))
+
+
+def scaled(values: pa.Array, times: int, divided: int) -> pa.Array:
+    """Return 64-bit numbers in another unit; one of the two factors is 1.
+
+    Raises ArrowInvalid for what 64 bits do not hold.
+    """
+    if times > 1:
+        return pc.multiply_checked(values, number(times))
+    return floor_divide(values, divided) if divided > 1 else values
+
+
+def outside(values: pa.Array, low: int, high: int) -> pa.Array:
+    """Return where numbers are not from `low` to `high`."""
+    return pc.or_(pc.less(values, number(low)), pc.greater(values, number(high)))
+
+
+def all_within(values: pa.Array, low: int, high: int) -> bool:
+    """Return whether all numbers, besides nulls, are from `low` to `high`."""
+    least, most = (found.as_py() for found in pc.min_max(values).values())
+    return least is None or low <= least <= most <= high

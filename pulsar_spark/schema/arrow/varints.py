@@ -1,0 +1,92 @@
+"""Whole numbers in base 128, as Avro and protobuf write them: seven bits a byte, lowest first.
+
+All bytes of a number but the last have their highest bit set. Numbers with a sign are put in
+zigzag first (0, -1, 1, -2, … become 0, 1, 2, 3, …), by Avro always, by protobuf for some types.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+
+from pulsar_spark.schema.arrow.arithmetic import ONE, ZERO, number
+from pulsar_spark.schema.arrow.arrays import binaries, offsets_of
+
+_INT32, _INT64, _UINT64 = pa.int32(), pa.int64(), pa.uint64()
+# Numbers of one or two bytes are looked up.
+_SMALL = 1 << 14
+
+
+def varint(value: int) -> bytes:
+    """Return the bytes of a number of at most 64 bits without a sign."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def zigzag(value: int) -> bytes:
+    """Return the bytes of a number with a sign, in zigzag."""
+    return varint((value << 1) ^ (value >> 63))
+
+
+def zigzags(values: pa.Array) -> pa.Array:
+    """Return the bytes of each of some 64-bit numbers, in zigzag."""
+    # All bits where a number is negative: Arrow's shifts do not go as far as 63.
+    signs = pc.negate(pc.less(values, ZERO).cast(_INT64))
+    return varints(pc.bit_wise_xor(pc.shift_left(values, ONE), signs))
+
+
+def varints(values: pa.Array) -> pa.Array:
+    """Return the bytes of each of some 64-bit numbers, whose sign is one more bit."""
+    if not len(values):
+        return binaries([])
+    values = values.view(_UINT64)
+    largest = pc.max(values).as_py()
+    if largest < _SMALL:
+        return _small().take(values)
+    data = values.buffers()[1].slice(values.offset * 8, len(values) * 8)
+    packed = _packed_class()(
+        numbers=memoryview(data).cast("B").cast("Q").tolist()
+    ).SerializeToString()
+    offsets = offsets_of(_lengths(values, largest))
+    # The numbers follow their tag and their size.
+    body = pa.py_buffer(packed).slice(len(packed) - offsets[-1].as_py())
+    return pa.Array.from_buffers(pa.binary(), len(values), [None, offsets.buffers()[1], body])
+
+
+def _lengths(values: pa.Array, largest: int) -> pa.Array:
+    lengths = number(1, _INT32)
+    for bits in range(7, 64, 7):
+        if largest >> bits == 0:
+            break
+        longer = pc.greater_equal(values, number(1 << bits, _UINT64))
+        lengths = pc.add(longer.cast(_INT32), lengths)
+    return lengths
+
+
+@cache
+def _small() -> pa.Array:
+    return binaries([varint(value) for value in range(_SMALL)])
+
+
+@cache
+def _packed_class() -> Any:
+    """Return a message with a list of numbers: protobuf packs them faster than Python can."""
+    file = FileDescriptorProto(name="packed.proto", package="packed", syntax="proto3")
+    file.message_type.add(name="Packed").field.add(
+        name="numbers",
+        number=1,
+        type=FieldDescriptorProto.TYPE_UINT64,
+        label=FieldDescriptorProto.LABEL_REPEATED,
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("packed.Packed"))
