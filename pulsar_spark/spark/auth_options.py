@@ -43,8 +43,11 @@ def auth_options(plugin: str | None, params: str | None) -> AuthOptions:
         return AuthOptions()
     method = _METHODS.get(plugin.lower())
     if method is None:
+        # It is not repeated: people put tokens here.
         raise OptionError(
-            f"{_PLUGIN}: {plugin[:200]!r} is not known", "Use token, basic, tls or oauth2."
+            f"{_PLUGIN} is none of the plugins that are known",
+            f"Use token, basic, tls or oauth2, or Java's class name; credentials belong into "
+            f"{_PARAMS}.",
         )
     if method == "none":
         return AuthOptions()

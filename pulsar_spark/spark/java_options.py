@@ -8,7 +8,7 @@ must never be passed over, so each names what does the same here.
 from __future__ import annotations
 
 _CLIENT = """
-    serviceUrlProvider lookupTimeoutMs statsIntervalSeconds numIoThreads
+    serviceUrlQuarantineInitDurationMs serviceUrlQuarantineMaxDurationMs lookupTimeoutMs statsIntervalSeconds numIoThreads
     numListenerThreads connectionsPerBroker connectionMaxIdleSeconds useTcpNoDelay
     concurrentLookupRequest maxLookupRequest maxNumberOfRejectedRequestPerConnection
     requestTimeoutMs readTimeoutMs autoCertRefreshSeconds initialBackoffIntervalNanos
@@ -25,7 +25,7 @@ _READER = """
 """
 _PRODUCER = """
     topicName blockIfQueueFull maxPendingMessagesAcrossPartitions customMessageRouter
-    batchingMaxPublishDelayMicros batchingPartitionSwitchFrequencyByPublishDelay batcherBuilder
+    batchingMaxPublishDelayMicros batchingPartitionSwitchFrequencyByPublishDelay
     chunkMaxMessageSize messageCrypto initialSequenceId autoUpdatePartitions
     autoUpdatePartitionsIntervalSeconds multiSchema lazyStartPartitionedProducers properties
     isNonPartitionedTopicExpected isReplProducer initialSubscriptionName
@@ -64,6 +64,7 @@ REFUSED: dict[str, tuple[str, str]] = {
             "tlsTrustStorePath tlsTrustStorePassword sslFactoryPlugin sslFactoryPluginParams",
             _TRUST,
         ),
+        ("serviceUrlProvider", "Name all brokers in service.url: pulsar://h1:6650,h2:6650."),
         ("useTls", "Write the address as pulsar+ssl://host:6651 in service.url."),
         ("tlsCiphers tlsProtocols", "The system's OpenSSL configuration decides on them."),
         ("authentication authParamMap originalPrincipal", _AUTH),

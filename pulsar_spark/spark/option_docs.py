@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 
+from pulsar_spark.spark.option_parsers import Choice
 from pulsar_spark.spark.option_table import EVERY_VALUE, OPTIONS, Option, Scope
 
 _HEAD = """\
@@ -34,6 +35,8 @@ def _row(option: Option) -> str:
     names = f"`{option.key}`" + "".join(f", `{alias}`" for alias in option.aliases)
     default = option.shown_default or (f"`{option.default}`" if option.default else "")
     text = option.help
+    if isinstance(option.parse, Choice):
+        text += f" One of {', '.join(f'`{word}`' for word in option.parse.words)}."
     if option.unbuilt is EVERY_VALUE:
         text += " *Not supported yet.*"
     elif isinstance(option.unbuilt, tuple) and option.unbuilt:

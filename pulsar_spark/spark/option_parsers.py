@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ _ISO_TIME = re.compile(
     r"(\d{4}-\d{2}-\d{2})(?:[Tt ](\d{2}:\d{2}(?::\d{2})?)(?:[.,](\d{1,9}))?)?"
     r"\s*([Zz]|[+-]\d{2}(?::?\d{2})?)?"
 )
+_AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NANOS = 10**9
 
@@ -99,17 +101,42 @@ def within(
     return parse_within
 
 
-def choice(*words: str) -> Callable[[str], str]:
-    """Return a parser for one of `words`, in any case; the value is spelt as in `words`."""
-    by_lower = {word.lower(): word for word in words}
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A parser for one of `words`, in any case; the value is spelt as in `words`."""
 
-    def parse_choice(value: str) -> str:
-        word = by_lower.get(value.strip().lower())
-        if word is None:
-            raise ValueError(f"one of {', '.join(words)}")
-        return word
+    words: tuple[str, ...]
 
-    return parse_choice
+    def __call__(self, value: str) -> str:
+        """Return the word; ValueError for none of them."""
+        given = value.strip().lower()
+        for word in self.words:
+            if word.lower() == given:
+                return word
+        raise ValueError(f"one of {', '.join(self.words)}")
+
+
+def choice(*words: str) -> Choice:
+    """Return a parser for one of `words`."""
+    return Choice(words)
+
+
+def avro_name(value: str) -> str:
+    """Return the name of a record as Avro allows them."""
+    if not _AVRO_NAME.fullmatch(value):
+        raise ValueError("a name of Avro: letters, digits and _, not beginning with a digit")
+    return value
+
+
+def avro_namespace(value: str) -> str:
+    """Return a namespace as Avro allows them."""
+    for part in value.split("."):
+        if not _AVRO_NAME.fullmatch(part):
+            raise ValueError(
+                "a namespace of Avro: parts separated by dots, of letters, digits and _, not "
+                "beginning with a digit"
+            )
+    return value
 
 
 def text_list(value: str) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from typing import Any
 
 from pulsar_spark.spark.option_parsers import (
     Parser,
+    avro_name,
+    avro_namespace,
     boolean,
     choice,
     duration_seconds,
@@ -90,7 +92,7 @@ OPTIONS: tuple[Option, ...] = (
         text,
         "The cluster: `pulsar://h1:6650,h2:6650` or `pulsar+ssl://…`; all hosts are tried.",
         shown_default="required",
-        aliases=("serviceUrl",),
+        aliases=("serviceUrl", "pulsar.client.serviceUrl"),
     ),
     Option(
         "admin.url",
@@ -302,13 +304,16 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "schema.name",
-        text,
+        avro_name,
         "Name of the record whose schema is registered on a topic that has none.",
         Scope.WRITES,
         shown_default="the topic's local name",
     ),
     Option(
-        "schema.namespace", text, "Namespace of that record, such as `com.example`.", Scope.WRITES
+        "schema.namespace",
+        avro_namespace,
+        "Namespace of that record, such as `com.example`.",
+        Scope.WRITES,
     ),
     Option(
         "keyEncoding",
@@ -400,6 +405,13 @@ OPTIONS: tuple[Option, ...] = (
     _producer("batchingEnabled", boolean, "Whether messages are sent in batches.", default="true"),
     _producer("batchingMaxMessages", _COUNT, "Most messages of a batch.", default="1000"),
     _producer("batchingMaxBytes", within(size, 1), "Most bytes of a batch.", default="128k"),
+    _producer(
+        "batcherBuilder",
+        choice("DEFAULT", "KEY_BASED"),
+        "Which messages share a batch: any, or those with one key.",
+        default="DEFAULT",
+        unbuilt=("KEY_BASED",),
+    ),
     _producer(
         "hashingScheme",
         choice("JavaStringHash", "Murmur3_32Hash"),

@@ -13,6 +13,7 @@ from typing import Any
 
 from pulsar_spark.errors import OptionError, UnsupportedFeature, redact
 from pulsar_spark.spark import java_options
+from pulsar_spark.spark.offsets import EARLIEST_BOUND, parse_offsets, parse_times
 from pulsar_spark.spark.option_table import EVERY_VALUE, OPTIONS, Option, Scope
 
 logger = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ def resolve(options: Mapping[str, str], scope: Scope) -> Values:
         elif not option.scope & scope:
             if option.key in ("topics", "topicsPattern"):
                 raise OptionError(f"{option.key} names topics to read", "Write to one topic.")
+            _check_elsewhere(option, value)
             ignored.append(option.key)
         else:
             parsed = _parse(option, value)
@@ -112,18 +114,31 @@ def _kind(name: str) -> str:
     return next((group[0] for group in _EXCLUSIVE if key in group), key)
 
 
-def _parse(option: Option, value: str) -> Any:
+def _parse_text(option: Option, value: str) -> Any:
     try:
-        parsed = option.parse(value)
+        return option.parse(value)
     except ValueError as error:
         shown = "its value" if option.secret else repr(redact(value[:_SHOWN]))
         raise OptionError(f"{option.key}: {shown} does not fit", f"Expected {error}.") from None
+
+
+def _parse(option: Option, value: str) -> Any:
+    parsed = _parse_text(option, value)
     if parsed in option.unbuilt:
         shown = "" if option.secret or option.unbuilt is EVERY_VALUE else f"={parsed}"
         raise UnsupportedFeature(
             f"{option.key}{shown} is not supported by this version", "Leave the option out."
         )
     return parsed
+
+
+def _check_elsewhere(option: Option, value: str) -> None:
+    """Raise OptionError or InvalidOffset for a value that makes no sense for its option either."""
+    parsed = _parse_text(option, value)
+    if option.key in ("startingOffsets", "endingOffsets"):
+        parse_offsets(option.key, parsed, EARLIEST_BOUND)
+    elif option.key in ("startingTime", "endingTime"):
+        parse_times(option.key, parsed, EARLIEST_BOUND)
 
 
 def _check_foreign(name: str, value: str, ignored: list[str]) -> None:

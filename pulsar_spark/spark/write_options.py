@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,9 +12,6 @@ from pulsar_spark.spark.option_table import Scope
 from pulsar_spark.spark.options import Values, resolve
 from pulsar_spark.spark.read_options import client_options, single_topic
 from pulsar_spark.spark.write_schemas import SchemaChoice
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_NAMESPACE = re.compile(rf"{_NAME.pattern}(\.{_NAME.pattern})*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +42,12 @@ def parse_write_options(options: Mapping[str, str], scope: Scope = Scope.WRITE) 
         topic=single_topic(values),
         schema=SchemaChoice(
             values["valueFormat"],
-            _name(values, "schema.name", _NAME),
-            _name(values, "schema.namespace", _NAMESPACE),
+            values["schema.name"],
+            values["schema.namespace"],
         ),
         keys_as_bytes=values["keyEncoding"] == "bytes",
         wait_for_receipts=values["deliveryGuarantee"] != "none",
     )
-
-
-def _name(values: Values, key: str, pattern: re.Pattern[str]) -> str | None:
-    name: str | None = values[key]
-    if name is not None and not pattern.fullmatch(name):
-        raise OptionError(
-            f"{key}={name[:100]!r} is not a name of Avro",
-            "Names are of letters, digits and _, and do not begin with a digit; the parts of a "
-            "namespace are separated by dots.",
-        )
-    return name
 
 
 def _producer(values: Values) -> ProducerOptions:

@@ -68,3 +68,12 @@ def test_methods_that_are_not_built_say_so(plugin: str) -> None:
         auth_options(plugin, SECRET)
     assert isinstance(caught.value, PulsarError)
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.fault(96)
+@pytest.mark.parametrize("token", [SECRET, f"token:{SECRET}", f"eyJhbGciOi.{SECRET}"])
+def test_credentials_in_the_place_of_the_plugin_are_not_repeated(token: str) -> None:
+    for params in (None, "token:x"):
+        with pytest.raises(OptionError, match="authPluginClassName") as caught:
+            auth_options(token, params)
+        assert SECRET not in str(caught.value)

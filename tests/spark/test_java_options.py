@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pulsar_spark.spark import java_options
 from pulsar_spark.spark.option_table import OPTIONS
 
@@ -28,3 +30,52 @@ def test_without_the_prefix_no_key_is_taken_for_an_option() -> None:
     names = {name.lower() for option in OPTIONS for name in (option.key, *option.aliases)}
     assert not names & set(java_options.UNPREFIXED)
     assert "topicname" not in java_options.UNPREFIXED
+
+
+# The fields of ClientConfigurationData, ReaderConfigurationData and ProducerConfigurationData of
+# Pulsar 4.0.8, and what later versions add.
+FIELDS = {
+    "client": """
+        serviceUrl serviceUrlProvider authentication authPluginClassName authParams authParamMap
+        originalPrincipal operationTimeoutMs lookupTimeoutMs statsIntervalSeconds numIoThreads
+        numListenerThreads connectionsPerBroker connectionMaxIdleSeconds useTcpNoDelay useTls
+        tlsKeyFilePath tlsCertificateFilePath tlsTrustCertsFilePath tlsAllowInsecureConnection
+        tlsHostnameVerificationEnable sslFactoryPlugin sslFactoryPluginParams
+        concurrentLookupRequest maxLookupRequest maxLookupRedirects
+        maxNumberOfRejectedRequestPerConnection keepAliveIntervalSeconds connectionTimeoutMs
+        requestTimeoutMs readTimeoutMs autoCertRefreshSeconds initialBackoffIntervalNanos
+        maxBackoffIntervalNanos enableBusyWait listenerName useKeyStoreTls sslProvider
+        tlsKeyStoreType tlsKeyStorePath tlsKeyStorePassword tlsTrustStoreType tlsTrustStorePath
+        tlsTrustStorePassword tlsCiphers tlsProtocols memoryLimitBytes proxyServiceUrl
+        proxyProtocol enableTransaction clock dnsLookupBindAddress dnsLookupBindPort
+        dnsServerAddresses socks5ProxyAddress socks5ProxyUsername socks5ProxyPassword description
+        lookupProperties openTelemetry
+        serviceUrlQuarantineInitDurationMs serviceUrlQuarantineMaxDurationMs
+    """,
+    "reader": """
+        topicNames startMessageId startMessageFromRollbackDurationInSec receiverQueueSize
+        readerListener readerName subscriptionRolePrefix subscriptionName cryptoKeyReader
+        cryptoFailureAction messageCrypto readCompacted resetIncludeHead keyHashRanges
+        poolMessages autoUpdatePartitions autoUpdatePartitionsIntervalSeconds
+        readerInterceptorList maxPendingChunkedMessage autoAckOldestChunkedMessageOnQueueFull
+        expireTimeOfIncompleteChunkedMessageMillis subscriptionMode subscriptionInitialPosition
+    """,
+    "producer": """
+        topicName producerName sendTimeoutMs blockIfQueueFull maxPendingMessages
+        maxPendingMessagesAcrossPartitions messageRoutingMode hashingScheme cryptoFailureAction
+        customMessageRouter batchingMaxPublishDelayMicros
+        batchingPartitionSwitchFrequencyByPublishDelay batchingMaxMessages batchingMaxBytes
+        batchingEnabled batcherBuilder chunkingEnabled chunkMaxMessageSize cryptoKeyReader
+        messageCrypto encryptionKeys compressionType initialSequenceId autoUpdatePartitions
+        autoUpdatePartitionsIntervalSeconds multiSchema accessMode lazyStartPartitionedProducers
+        properties isNonPartitionedTopicExpected isReplProducer initialSubscriptionName
+    """,
+}
+
+
+@pytest.mark.parametrize("owner", FIELDS)
+def test_every_key_of_javas_client_is_known(owner: str) -> None:
+    options = {name.lower() for option in OPTIONS for name in (option.key, *option.aliases)}
+    known = options | set(java_options.IGNORED) | set(java_options.REFUSED)
+    keys = [f"pulsar.{owner}.{name}".lower() for name in FIELDS[owner].split()]
+    assert [key for key in keys if key not in known] == []

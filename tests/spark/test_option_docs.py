@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pulsar_spark.spark.option_docs import markdown
+from pulsar_spark.spark.option_parsers import Choice
 from pulsar_spark.spark.option_table import OPTIONS
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
@@ -20,3 +21,12 @@ def test_every_option_has_a_row_of_four_cells() -> None:
     assert len(rows) == len(OPTIONS)
     for row in rows:
         assert row.replace("\\|", "").count("|") == 5
+
+
+def test_all_values_of_a_choice_are_shown() -> None:
+    rows = {line.split("`")[1]: line for line in markdown().splitlines() if line.startswith("| `")}
+    choices = [option for option in OPTIONS if isinstance(option.parse, Choice)]
+    assert len(choices) > 8
+    for option in choices:
+        assert isinstance(option.parse, Choice)
+        assert all(f"`{word}`" in rows[option.key] for word in option.parse.words)

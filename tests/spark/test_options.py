@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from pulsar_spark.errors import OptionError, UnsupportedFeature
+from pulsar_spark.errors import InvalidOffset, OptionError, UnsupportedFeature
 from pulsar_spark.spark.option_table import Scope
 from pulsar_spark.spark.options import resolve
 
@@ -187,3 +187,49 @@ def test_an_error_redacts_what_looks_like_a_credential() -> None:
     with pytest.raises(OptionError) as caught:
         resolve({**BASE, "mode": f"token:{SECRET}"}, Scope.READ)
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.fault(99)
+@pytest.mark.parametrize(
+    "key,value,scope",
+    [
+        ("maxMessagesPerTrigger", "garbage", Scope.READ),
+        ("maxTriggerDelay", "soon", Scope.READ),
+        ("waitingForNonExistedTopic", "maybe", Scope.READ),
+        ("pulsar.producer.compressionType", "nope", Scope.READ),
+        ("deliveryGuarantee", "twice", Scope.STREAM_READ),
+        ("schema.name", "a-b", Scope.READ),
+        ("failOnDataLoss", "perhaps", Scope.WRITE),
+        ("pollTimeout", "-1", Scope.STREAM_WRITE),
+        ("startingOffsets", "somewhere", Scope.WRITE),
+        ("endingOffsets", '{"t": "1:"}', Scope.WRITE),
+        ("startingTime", "yesterday", Scope.WRITE),
+        ("endingTime", "soon", Scope.STREAM_READ),
+        ("pulsar.reader.receiverQueueSize", "0", Scope.WRITE),
+    ],
+)
+def test_values_of_options_for_something_else_have_to_make_sense(
+    key: str, value: str, scope: Scope
+) -> None:
+    with pytest.raises((OptionError, InvalidOffset), match=key):
+        resolve({**BASE, key: value}, scope)
+
+
+def test_options_for_something_else_pass_where_they_make_sense() -> None:
+    resolve(
+        {**BASE, "maxMessagesPerTrigger": "5", "deliveryGuarantee": "exactly-once", "sinkId": "s"},
+        Scope.READ,
+    )
+    resolve({**BASE, "startingOffsets": '{"t": "1:2"}', "startingTime": "-1h"}, Scope.WRITE)
+
+
+def test_batches_by_key_are_refused_until_there_are_some() -> None:
+    with pytest.raises(UnsupportedFeature, match="batcherBuilder=KEY_BASED"):
+        resolve({**BASE, "pulsar.producer.batcherBuilder": "key_based"}, Scope.WRITE)
+    resolve({**BASE, "pulsar.producer.batcherBuilder": "DEFAULT"}, Scope.WRITE)
+
+
+@pytest.mark.parametrize("key", ["serviceUrlProvider", "pulsar.client.serviceUrlProvider"])
+def test_a_provider_of_service_urls_is_refused(key: str) -> None:
+    with pytest.raises(OptionError, match=r"serviceUrlProvider.*service\.url"):
+        resolve({**BASE, key: "com.example.Provider"}, Scope.READ)
