@@ -8,7 +8,8 @@ must never be passed over, so each names what does the same here.
 from __future__ import annotations
 
 _CLIENT = """
-    serviceUrlQuarantineInitDurationMs serviceUrlQuarantineMaxDurationMs lookupTimeoutMs statsIntervalSeconds numIoThreads
+    serviceUrlQuarantineInitDurationMs serviceUrlQuarantineMaxDurationMs lookupTimeoutMs
+    statsIntervalSeconds numIoThreads
     numListenerThreads connectionsPerBroker connectionMaxIdleSeconds useTcpNoDelay
     concurrentLookupRequest maxLookupRequest maxNumberOfRejectedRequestPerConnection
     requestTimeoutMs readTimeoutMs autoCertRefreshSeconds initialBackoffIntervalNanos
