@@ -36,3 +36,14 @@ def register(
     plain = name == PulsarDataSource.name() and not options
     spark.dataSource.register(PulsarDataSource if plain else named_format(name, options or {}))
     make_active(spark)
+
+
+def topic_schema(topic: str, options: Mapping[str, str]) -> str:
+    """Return the definition of a topic's newest schema, as Spark's `from_avro` takes it.
+
+    `options` are those of a read (`service.url`, …). A KEY_VALUE topic's is that of its values.
+    Raises SchemaMismatch for topics whose values are no records, or that have no schema.
+    """
+    from pulsar_spark.spark.topic_schema import topic_schema
+
+    return topic_schema(topic, options)

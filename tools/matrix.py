@@ -136,6 +136,7 @@ def test(pair: Pair, python: Path, further: list[str]) -> bool:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK")}
     environment.pop("SPARK_HOME", None)
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", *TESTS]
+    command += ["-m", "not slow"]
     # Old versions of PySpark leave their own sockets to the garbage collector.
     command += ["-W", "ignore::pytest.PytestUnraisableExceptionWarning", *further]
     print(f"{pair}:", flush=True)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,12 +13,29 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pulsar_spark.testing import EmbeddedBroker
-from tests.integration.pages import examples, fills_up_with_nulls, here
+from tests.integration.pages import DOCS, examples, fills_up_with_nulls, here
 from tests.spark.topics import store_many
+from tests.support.pulsar_distribution import BrokerUnavailable, copy_artifact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
+SECONDS = 240
+AVRO_JOB = """
+from pyspark.sql import SparkSession
+
+spark = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.jars", "{jar}")
+    .config("spark.ui.enabled", "false")
+    .getOrCreate()
+)
+frame = spark.sql("SELECT 1 AS id, 'a book' AS item, struct(2 AS net) AS price")
+frame.write.format("pulsar").option("service.url", "{url}").mode("append").save("orders")
+{example}
+print([(row["id"], row["item"], row["price"]["net"]) for row in rows.collect()])
+spark.stop()
+"""
 TOPICS = ("orders", "refunds", "orders-copy")
 
 
@@ -91,6 +112,52 @@ def test_the_examples_of_filters(own: EmbeddedBroker, page: Page) -> None:
     page.python(example)
     assert page.names["evening"].columns == ["value", "__publishTime"]
     assert page.names["evening"].collect() == []
+
+
+def test_the_example_of_from_json(own: EmbeddedBroker, page: Page, spark: SparkSession) -> None:
+    from_json, _ = examples("sql.md", "from_json and from_avro")
+    frame = spark.sql("SELECT 1 AS id, 'a book' AS item, struct(2.5 AS net) AS price")
+    writer = frame.write.format("pulsar").option("service.url", own.service_url)
+    writer.option("valueFormat", "json").mode("append").save("orders")
+    page.python(from_json)
+    (row,) = page.names["rows"].collect()
+    assert (row["id"], row["item"], float(row["price"]["net"])) == (1, "a book", 2.5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * SECONDS)
+def test_the_example_of_from_avro(own: EmbeddedBroker, tmp_path: Path) -> None:
+    _, from_avro = examples("sql.md", "from_json and from_avro")
+    (tmp_path / "job.py").write_text(
+        AVRO_JOB.format(
+            jar=_spark_avro(tmp_path),
+            url=own.service_url,
+            example=here(from_avro, own.service_url, tmp_path),
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, tmp_path / "job.py"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.splitlines()[-1] == "[(1, 'a book', 2)]"
+
+
+def _spark_avro(folder: Path) -> Path:
+    """Return Spark's Avro package, which Maven fetches, of the version that the page names."""
+    text = (DOCS / "sql.md").read_text("utf-8")
+    (artifact,) = re.findall(r"--packages ([a-z0-9_.:-]+)`", text)
+    try:
+        copy_artifact(f"{artifact}:jar", folder)
+    except BrokerUnavailable as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(error))
+    (jar,) = folder.glob("spark-avro*.jar")
+    return jar
 
 
 def test_the_examples_of_spark_connect(

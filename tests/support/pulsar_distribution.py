@@ -103,28 +103,36 @@ def _find_java() -> str:
     return java
 
 
-def _fetch(lib: Path) -> None:
-    """Fill `lib`, which appears whole or not at all."""
+def copy_artifact(artifact: str, folder: Path) -> None:
+    """Let Maven put an artifact, as in `group:name:version:type`, into a folder.
+
+    Raises BrokerUnavailable, which says why it cannot be had.
+    """
     maven = shutil.which("mvn")
     if maven is None:
-        raise BrokerUnavailable("there is no mvn to fetch the Pulsar server with")
+        raise BrokerUnavailable(f"there is no mvn to fetch {artifact} with")
+    command = [maven, "-B", "-q", "dependency:copy", f"-Dartifact={artifact}"]
+    command.append(f"-DoutputDirectory={folder}")
+    try:
+        result = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_FETCH_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise BrokerUnavailable(f"mvn took more than {_FETCH_SECONDS:.0f} s") from None
+    if result.returncode:
+        raise BrokerUnavailable(f"mvn could not fetch {artifact}: {result.stdout[-500:]}")
+
+
+def _fetch(lib: Path) -> None:
+    """Fill `lib`, which appears whole or not at all."""
     with tempfile.TemporaryDirectory(dir=lib.parent, prefix="fetch-") as folder:
-        command = [maven, "-B", "-q", "dependency:copy", f"-Dartifact={_ARTIFACT}"]
-        command.append(f"-DoutputDirectory={folder}")
-        try:
-            result = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=_FETCH_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise BrokerUnavailable(f"mvn took more than {_FETCH_SECONDS:.0f} s") from None
-        if result.returncode:
-            raise BrokerUnavailable(f"mvn could not fetch {_ARTIFACT}: {result.stdout[-500:]}")
+        copy_artifact(_ARTIFACT, Path(folder))
         (tarball,) = Path(folder).glob("*.tar.gz")
         _unpack_lib(tarball, Path(folder, "lib"))
         os.rename(Path(folder, "lib"), lib)

@@ -1,0 +1,39 @@
+"""The definition of a topic's schema, for those who decode values in Spark themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.errors import PulsarError, SchemaMismatch
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import RECORD_TYPES, split_key_value
+from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.schema.registry import latest_schemas
+from pulsar_spark.spark.option_table import Scope
+from pulsar_spark.spark.read_options import parse_read_options
+
+
+def topic_schema(topic: str, options: Mapping[str, str]) -> str:
+    """Return the definition of the topic's newest schema, of its values for KEY_VALUE topics.
+
+    Raises SchemaMismatch where values are no records with a definition in text, OptionError for
+    wrong options, and what brokers refuse with.
+    """
+    parsed = parse_read_options({**options, "topic": topic}, Scope.READS)
+    (name,) = parsed.topics
+    owner = str(TopicName.parse(name).partitioned)
+    with ClientContext.shared(parsed.client) as context:
+        found = latest_schemas(context.lookup, [owner])[owner]
+    if isinstance(found, PulsarError):
+        raise found
+    if found is not None and found.type == pb.Schema.KeyValue:
+        found = split_key_value(found).value
+    if found is None or found.type not in RECORD_TYPES or found.type == pb.Schema.ProtobufNative:
+        kind = "no schema" if found is None else f"a schema of type {found.type_name}"
+        raise SchemaMismatch(
+            f"the topic has {kind}, which has no definition in text",
+            "Topics of AVRO, JSON and PROTOBUF have one.",
+            topic=owner,
+        )
+    return found.schema_data.decode("utf-8", "replace")
