@@ -55,7 +55,8 @@ class PartitionLag:
 class QueryLag:
     """The lag of all Pulsar sources of a query, by topic partition, and in all.
 
-    A total is None where that of a partition is not known.
+    A total is None where that of a partition is not known. `metrics` has the names and the form of
+    what Spark shows of its Kafka source.
     """
 
     partitions: tuple[PartitionLag, ...]
@@ -91,6 +92,44 @@ class QueryLag:
     def bytes_estimated(self) -> bool:
         """Whether bytes of any partition are estimated."""
         return any(partition.bytes_estimated for partition in self.partitions)
+
+    @property
+    def min_offsets_behind_latest(self) -> int | None:
+        """The messages that are left of the topic partition with the fewest."""
+        behind = self._behind()
+        return min(behind) if behind else None
+
+    @property
+    def max_offsets_behind_latest(self) -> int | None:
+        """The messages that are left of the topic partition with the most."""
+        behind = self._behind()
+        return max(behind) if behind else None
+
+    @property
+    def avg_offsets_behind_latest(self) -> float | None:
+        """The messages that are left of a topic partition, in the mean."""
+        behind = self._behind()
+        return sum(behind) / len(behind) if behind else None
+
+    @property
+    def metrics(self) -> dict[str, str]:
+        """Minimum, maximum and mean of the messages that are left of a topic partition.
+
+        The keys are those in `sources[0].metrics` of a query that reads Kafka:
+        minOffsetsBehindLatest, maxOffsetsBehindLatest and avgOffsetsBehindLatest. It is empty
+        where the lag of a partition is not known, and where there are none.
+        """
+        found = {
+            "minOffsetsBehindLatest": self.min_offsets_behind_latest,
+            "maxOffsetsBehindLatest": self.max_offsets_behind_latest,
+            "avgOffsetsBehindLatest": self.avg_offsets_behind_latest,
+        }
+        return {name: str(value) for name, value in found.items() if value is not None}
+
+    def _behind(self) -> list[int]:
+        """Return the messages that are left of each partition, of none if one is not known."""
+        known = [part.messages for part in self.partitions if part.messages is not None]
+        return known if len(known) == len(self.partitions) else []
 
     def __str__(self) -> str:
         count = len(self.partitions)

@@ -192,3 +192,22 @@ def test_it_loads_nothing_that_is_heavy() -> None:
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
     ).stdout.split()
     assert not {"pyspark", "pyarrow", "google.protobuf", "socket", "numpy"} & set(loaded)
+
+
+def test_metrics_have_the_names_and_form_of_those_of_sparks_kafka_source() -> None:
+    found = lag(progress(source()))
+    assert found.metrics == {
+        "minOffsetsBehindLatest": "0",
+        "maxOffsetsBehindLatest": "480",
+        "avgOffsetsBehindLatest": str(487 / 3),
+    }
+    assert found.min_offsets_behind_latest == 0
+    assert found.max_offsets_behind_latest == 480
+    assert found.avg_offsets_behind_latest == 487 / 3
+
+
+def test_there_are_no_metrics_where_a_lag_is_not_known() -> None:
+    assert lag(None).metrics == {}
+    unknown = lag(progress(source(latest={**LATEST, "lag": {ONE: {"entries": 5}}})))
+    assert unknown.metrics == {}
+    assert unknown.max_offsets_behind_latest is None

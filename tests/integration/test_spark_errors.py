@@ -167,7 +167,7 @@ def test_spark_itself_refuses_other_modes_than_append(
         writer.save()
     with error("pulsar", "Ignore"):
         writer.mode("ignore").save()
-    with error("mode overwrite cannot be had", 'mode("append")'):
+    with error("supports only mode append", 'mode("append")'):
         writer.mode("overwrite").save()
 
 

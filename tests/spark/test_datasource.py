@@ -159,7 +159,7 @@ def test_what_cannot_be_written_is_told_before_anything_is_sent(
 ) -> None:
     broker.create_topic("t")
     frame = spark.range(10).select(F.col("id").cast("string").cast("binary").alias("value"))
-    with pytest.raises(PySparkException, match="overwrite"):
+    with pytest.raises(PySparkException, match="only mode append"):
         frame.write.format("pulsar").option("service.url", broker.service_url).mode(
             "overwrite"
         ).save("t")
