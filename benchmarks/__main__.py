@@ -22,7 +22,7 @@ from benchmarks.contenders import Bench, Contender, Run
 from benchmarks.kafka import Kafka, KafkaBroker, connector_settings
 from benchmarks.results import Result, Results
 from benchmarks.spark_process import SparkProcess
-from benchmarks.topics import fill, make_topic, temporary_topic
+from benchmarks.topics import fill, kept_in_memory, make_topic, temporary_topic
 from benchmarks.workloads import ARRIVING, BACKLOG, WORKLOADS, Workload
 from tests.support.pulsar_distribution import VERSION as PULSAR_VERSION
 from tests.support.real_broker import OwnBroker, prepare
@@ -198,14 +198,19 @@ def measure_shapes(setup: Setup, results: Results) -> None:
     for workload in (w for w in WORKLOADS if w.name in arguments.only):
         scaled = workload.scaled(arguments.scale)
         if "read" in arguments.operations:
-            with setup.bench(others=True) as bench, temporary_topic(bench.broker, scaled) as topic:
+            with (
+                setup.bench(others=True) as bench,
+                temporary_topic(bench.broker, scaled) as topic,
+                contextlib.nullcontext() if scaled.stored else kept_in_memory(bench.broker, topic),
+            ):
                 fill(bench.broker, scaled, topic)
                 for name, value in contenders.decoding(bench, scaled, topic).items():
                     results.decoding[workload.name, name] = value
                 named = contenders.readers(bench, scaled, topic)
                 results.put(alternate("read", scaled, named, arguments.runs))
                 save(arguments, results)
-        if "write" in arguments.operations:
+        # To a writer, these would be others once more.
+        if "write" in arguments.operations and not scaled.stored:
             with setup.bench() as bench:
                 named = contenders.writers(bench, scaled)
                 results.put(alternate("write", scaled, named, arguments.runs))

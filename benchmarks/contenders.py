@@ -110,16 +110,17 @@ def check(workload: Workload, found: Mapping[str, int], only: tuple[str, ...] = 
 
 
 def readers(bench: Bench, workload: Workload, topic: str) -> dict[Contender, Run]:
-    """Everything that reads a topic, checked once."""
+    """Everything that reads a topic, checked once; of Pulsar's own, if the broker is the limit."""
     found: dict[Contender, Run] = {}
     if not bench.alone:
         found |= _official(bench, workload, topic)
     for name, process in bench.ours.items():
         found |= _ours(bench, name, process, workload, topic)
-    if not bench.alone:
-        found |= _trivial(bench, workload, topic)
     found |= _scala(bench, workload, topic)
-    found |= _kafka(bench, workload)
+    if not workload.stored:
+        if not bench.alone:
+            found |= _trivial(bench, workload, topic)
+        found |= _kafka(bench, workload)
     names = partitions(topic, workload)
     sizes = wire_bytes(bench, workload, topic)
     found[Contender(DRAIN)] = partial(drain, bench.broker.service_url, names, sizes)

@@ -18,11 +18,12 @@ from benchmarks.results import Results
 
 CPU_OF_SCALA = {
     "batch1000": 0.5, "batch10": 0.5, "unbatched100": 0.6, "unbatched1k": 0.6,
-    "four": 0.6, "lz4": 0.7,
+    "four": 0.6, "lz4": 0.7, "turns": 0.6, "properties": 0.5, "large": 1.0,
+    "stored1000": 0.5, "stored10": 0.5, "stored1k": 0.6,
 }  # fmt: skip
-TIMES_SCALA = {"batch1000": 2.0, "batch10": 2.0, "four": 1.5, "lz4": 1.3}
+TIMES_SCALA = {"batch1000": 2.0, "batch10": 2.0, "four": 1.5, "lz4": 1.3, "properties": 2.0}
 TIMES_SCALA_UNBATCHED = 1.2
-OF_DRAIN_UNBATCHED = 0.85
+OF_DRAIN_STORED = 0.85
 OF_TRIVIAL = {"batch1000": 0.85}
 HANDED_OF_DRAIN = 0.6
 DECODING_MICROSECONDS = {"batch10": 2.0, "unbatched100": 3.0, "unbatched1k": 3.0, "turns": 3.0}
@@ -80,16 +81,18 @@ def _whole_reads(results: Results, shape: str) -> Iterator[Target]:
 
 def _wall(results: Results, shape: str, name: str, times_scala: float) -> Target:
     """Speed against Scala's connector; where the broker is the limit, the raw drain will do."""
-    what = f"{name}: speed, of the Scala connector"
-    if shape in TIMES_SCALA:
-        return Target(shape, what, times_scala, TIMES_SCALA[shape])
     ours = results.find("read", shape, OURS, "all", name)
     drain = results.find("read", shape, DRAIN)
-    scala = Target(shape, what, times_scala, TIMES_SCALA_UNBATCHED)
-    if ours is None or drain is None:
+    scala = Target(
+        shape,
+        f"{name}: speed, of the Scala connector",
+        times_scala,
+        TIMES_SCALA.get(shape, TIMES_SCALA_UNBATCHED),
+    )
+    if ours is None or drain is None or not ours.workload.stored:
         return scala
     of_drain = Target(
-        shape, f"{name}: speed, of the raw drain", ours.times_as_fast_as(drain), OF_DRAIN_UNBATCHED
+        shape, f"{name}: speed, of the raw drain", ours.times_as_fast_as(drain), OF_DRAIN_STORED
     )
     return max(scala, of_drain, key=lambda target: target.margin)
 
@@ -98,7 +101,9 @@ def _parts(results: Results, shape: str) -> Iterator[Target]:
     drain = results.find("read", shape, DRAIN)
     for name in results.implementations:
         handed = results.find("read", shape, HANDED, "all", name)
-        if handed is not None and drain is not None and name == "native":
+        # From memory a broker gives more than any reader takes.
+        limited = handed is not None and handed.workload.stored
+        if handed is not None and drain is not None and limited and name == "native":
             what = f"{name}: handed to Spark, of the raw drain"
             yield Target(shape, what, handed.times_as_fast_as(drain), HANDED_OF_DRAIN)
     decoding = results.decoding.get((shape, "python"))

@@ -21,6 +21,23 @@ class WrongResult(Exception):
 
 
 @contextmanager
+def kept_in_memory(broker: RealBroker, topic: str) -> Iterator[None]:
+    """Have the broker keep in its cache what is written meanwhile: somebody reads along.
+
+    A consumer of a durable subscription, of which a broker for speed never thinks that it lags.
+    """
+    import pulsar
+
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    client = pulsar.Client(broker.service_url, logger=logger)
+    try:
+        client.subscribe(topic, "beside", receiver_queue_size=1)
+        yield
+    finally:
+        client.close()
+
+
+@contextmanager
 def temporary_topic(broker: RealBroker, workload: Workload) -> Iterator[str]:
     """A new topic with the workload's partitions; deleted in the end, or the disk fills up."""
     topic = make_topic(broker, workload)

@@ -46,7 +46,8 @@ class Workload:
     """`messages` messages of `size` bytes, `batch` of them in an entry (1: not batched).
 
     `producers` write an entry each in turn. `properties`: each message has an event time and three
-    properties besides its key.
+    properties besides its key. A topic that is `stored` is read from the broker's storage; others
+    are still in its memory when they are read, as what was just written.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Workload:
     compression: str = "NONE"
     producers: int = 1
     properties: bool = False
+    stored: bool = False
 
     @property
     def title(self) -> str:
@@ -68,6 +70,7 @@ class Workload:
         words += [f"{self.partitions} partitions"] if self.partitions > 1 else []
         words += [f"{self.producers} producers taking turns"] if self.producers > 1 else []
         words += ["event times and properties"] if self.properties else []
+        words += ["from storage"] if self.stored else []
         return ", ".join(words)
 
     def scaled(self, factor: float) -> Workload:
@@ -130,15 +133,19 @@ def _fillers(size: int) -> list[bytes]:
 
 
 WORKLOADS = (
-    Workload("batch1000", 1_000_000, 100, batch=1000),
-    Workload("batch10", 300_000, 100, batch=10),
-    Workload("unbatched100", 200_000, 100),
-    Workload("unbatched1k", 100_000, 1_000),
+    Workload("batch1000", 2_000_000, 100, batch=1000),
+    Workload("batch10", 1_500_000, 100, batch=10),
+    Workload("unbatched100", 600_000, 100),
+    Workload("unbatched1k", 400_000, 1_000),
     Workload("lz4", 500_000, 1_000, batch=500, compression="LZ4"),
-    Workload("four", 1_000_000, 100, batch=1000, partitions=4),
-    Workload("turns", 200_000, 100, producers=3),
-    Workload("properties", 300_000, 100, batch=1000, properties=True),
+    Workload("four", 2_000_000, 100, batch=1000, partitions=4),
+    Workload("turns", 600_000, 100, producers=3),
+    Workload("properties", 1_000_000, 100, batch=1000, properties=True),
     Workload("large", 5_000, 100_000),
+    # Here the broker is the limit: it fetches each entry from the bookie.
+    Workload("stored1000", 1_000_000, 100, batch=1000, stored=True),
+    Workload("stored10", 300_000, 100, batch=10, stored=True),
+    Workload("stored1k", 100_000, 1_000, stored=True),
 )
 
 BACKLOG = Workload("backlog", 2_000_000, 100, batch=1000, partitions=4)

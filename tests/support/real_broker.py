@@ -93,16 +93,21 @@ _CONF = {
     "numOrderedExecutorThreads": "2",
 }
 
-# Pulsar's own defaults are a heap and direct memory of 2 GB and a fifth of it as cache. Here the
-# machine is shared with what is measured; what matters is that the JVM compiles for speed and that
-# what was just written is in memory.
+# Pulsar's own defaults are a heap and direct memory of 2 GB and a fifth of it as cache, of which it
+# forgets what is older than a second. Then each entry is fetched from the bookie, at 40 µs of CPU,
+# and nothing is measured but that. Here what was written stays in memory, as long as a durable
+# subscription has a consumer and counts as one that keeps up.
 _JVM_FLAGS_FOR_SPEED = (
-    "-Xms512m",
-    "-Xmx1g",
-    "-XX:MaxDirectMemorySize=1g",
+    "-Xms2g",
+    "-Xmx4g",
+    "-XX:MaxDirectMemorySize=2g",
     "-XX:TieredStopAtLevel=4",
 )
-_CONF_FOR_SPEED = {"managedLedgerCacheSizeMB": "512"}
+_CONF_FOR_SPEED = {
+    "managedLedgerCacheSizeMB": "1024",
+    "managedLedgerCacheEvictionTimeThresholdMillis": "3600000",
+    "managedLedgerCursorBackloggedThreshold": "1000000000",
+}
 
 _LOG4J = """\
 appender.file.type=File
