@@ -21,7 +21,7 @@ import os
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -247,15 +247,6 @@ class Producer:
         finally:
             if not begun:
                 self._window.release(held)
-
-    def send_many(self, entries: Iterable[OutgoingEntry]) -> None:
-        """Send entries in order, as `send` does, but written to the connection together.
-
-        If one raises, those before it are on their way.
-        """
-        with self._my_turn():
-            for entry in entries:
-                self._send(entry, 0)
 
     def send_column(
         self,

@@ -29,7 +29,6 @@ from pulsar_spark.protocol.frames import (
     MessageBlock,
     ReceiptBlock,
     encode_command,
-    encode_payload_command,
     encode_raw_payload_command,
 )
 from pulsar_spark.protocol.states import Conversation, Role, State
@@ -123,13 +122,6 @@ class Connection:
     def forget_request(self, request_id: int) -> None:
         """Wait no longer for the answer to a request that was sent; a later one is harmless."""
         self.conversation.forget_request(request_id)
-
-    def send_payload(self, command: pb.BaseCommand, metadata: bytes, payload: Buffer) -> bool:
-        """Queue a SEND or MESSAGE with its serialized metadata; returns and raises as `send`."""
-        if not self.conversation.apply(self.role, command):
-            return False
-        self._outgoing += encode_payload_command(command, metadata, payload)
-        return True
 
     def send_frames(self, producer_id: int, frames: Iterable[Buffer]) -> bool:
         """Queue whole frames of SENDs of one producer; returns and raises as `send`."""

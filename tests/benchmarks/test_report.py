@@ -53,11 +53,11 @@ def test_the_shape_that_is_furthest_from_its_targets_comes_first() -> None:
 
 
 def test_tables_name_every_contender_with_what_a_row_costs() -> None:
-    results = Results(ours("unbatched100", 2.0, 1.0))
+    results = Results(ours("stored1k", 1.0, 0.5))
 
     text = "\n".join(report.sections(results))
 
-    assert "| pulsar_spark native, seven columns | 100,000 | 10 | 5.00 | 100 MB | 0.50 |" in text
+    assert "| pulsar_spark native, seven columns | 100,000 | 100 | 5.00 | 100 MB | 1.00 |" in text
     assert "handed to Spark, of the raw drain | 0.50 | ≥ 0.6 | **missed**" in text
 
 

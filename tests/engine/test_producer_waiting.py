@@ -70,7 +70,7 @@ def test_a_producer_whose_time_is_up_fails_no_other_on_its_connection() -> None:
         patient = make(context, send_timeout=60.0).open()
         hasty = make(context, send_timeout=0.5).open()
         script.on_send = on_send
-        first = Raised(patient.send_many, [single(bytes(MIB)) for _ in range(32)])
+        first = Raised(patient.send_column, [bytes(MIB)] * 32)
         wait_until(lambda: patient.pending_messages > 0)
         late = Raised(send_and_flush, hasty)
         finish(late)
@@ -99,8 +99,7 @@ def test_a_sender_that_waits_for_its_turn_in_vain_fails_alone() -> None:
         producer.send(single(b"1"))
         wait_until(lambda: bool(held))
         # Receipts come, so that nobody's time is up; only the second one's turn does not.
-        entries = [single(b"x") for _ in range(5)]
-        first = Raised(producer.send_many, entries)
+        first = Raised(producer.send_column, [b"x"] * 5)
         second = Raised(producer.send, single(b"mine"))
 
         def acknowledge() -> bool:

@@ -20,6 +20,7 @@ from pulsar_spark.protocol.frames import (
     MessageBlock,
     ReceiptBlock,
     encode_command,
+    encode_payload_command,
     parse_payload,
 )
 from pulsar_spark.protocol.sends import PythonSendEncoder
@@ -90,7 +91,7 @@ def test_a_ping_is_answered_inside_and_gives_no_event(pair: Pair) -> None:
 def test_an_entry_goes_to_the_broker_and_comes_back_as_it_was_sent(pair: Pair) -> None:
     open_producer(pair)
     open_consumer(pair)
-    pair.client.send_payload(commands.send(1, 0), METADATA, b"payload")
+    pair.client.send_frames(1, encode_payload_command(commands.send(1, 0), METADATA, b"payload"))
     [sent] = pair.to_broker()
     assert isinstance(sent, SendReceived)
     pair.broker.send_raw_payload(answers.message(1, MESSAGE_ID), bytes(sent.payload))
@@ -104,7 +105,7 @@ def test_an_entry_goes_to_the_broker_and_comes_back_as_it_was_sent(pair: Pair) -
 def test_the_payload_of_a_send_is_not_copied(pair: Pair) -> None:
     open_producer(pair)
     payload = bytes(100_000)
-    pair.client.send_payload(commands.send(1, 0), METADATA, payload)
+    pair.client.send_frames(1, encode_payload_command(commands.send(1, 0), METADATA, payload))
     assert any(part is payload for part in pair.client.data_to_send())
 
 
@@ -112,7 +113,7 @@ def test_a_send_after_the_broker_closed_the_producer_goes_nowhere(pair: Pair) ->
     open_producer(pair)
     pair.broker.send(commands.close_producer(1, commands.NO_REQUEST_ID))
     pair.to_client()
-    assert not pair.client.send_payload(commands.send(1, 0), METADATA, b"")
+    assert not pair.client.send_frames(1, [b"frame"])
     assert pair.client.data_to_send() == []
 
 
