@@ -66,6 +66,7 @@ SECTIONS: dict[str, dict[int, str]] = {
         102: "a broker that goes on for ever and delivers nothing of what was asked for",
         43: "impossible maximum message sizes from the broker",
         44: "hostile schemas and values",
+        113: "definitions and values that cost far more time or memory than they are long",
         112: "a value that ends the process of a library that reads it, or is rounded by it",
     },
     "Authentication and TLS": {

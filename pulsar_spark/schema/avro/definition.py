@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.arrow.varints import zigzag
+from pulsar_spark.schema.table.names import is_unicode
 
 MAX_DEFINITION = 2 * 1024 * 1024
 """The longest definition that is looked at, in bytes."""
@@ -27,6 +28,9 @@ MAX_TYPES = 20_000
 
 PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 _MAX_FIXED = 16 * 1024 * 1024
+# Of a full name, whose namespace a definition need not repeat, and of a symbol, which a byte of a
+# value stands for.
+_LONGEST_NAME = 1000
 
 
 class _NoDefault(enum.Enum):
@@ -61,7 +65,6 @@ class Fixed:
     name: str
     size: int
     logical: Logical | None = None
-    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,6 @@ class Enum:
     name: str
     symbols: tuple[str, ...]
     default: str | None = None
-    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,6 @@ class Record:
 
     name: str
     fields: tuple[Field, ...]
-    aliases: tuple[str, ...] = ()
 
 
 Node: TypeAlias = Primitive | Fixed | Enum | Array | Map | UnionOf | Record
@@ -246,7 +247,14 @@ class _Parser:
             raise _wrong(path, "is a union of nothing")
         if any(isinstance(member, list) for member in tree):
             raise _wrong(path, "is a union right in a union")
-        return UnionOf(tuple(self.parse(member, namespace, path, depth + 1) for member in tree))
+        members = tuple(self.parse(member, namespace, path, depth + 1) for member in tree)
+        seen = set()
+        for member in members:
+            kind = _kind_in_union(member)
+            if kind in seen:
+                raise _wrong(path, f"is a union with {kind} twice")
+            seen.add(kind)
+        return UnionOf(members)
 
     def _record(
         self, tree: dict[str, Any], namespace: str, path: tuple[str, ...], depth: int
@@ -264,7 +272,7 @@ class _Parser:
             if parsed.name in found:
                 raise _wrong((*path, parsed.name), "is there twice")
             found[parsed.name] = parsed
-        node = Record(name, tuple(found.values()), _aliases(tree, inner))
+        node = Record(name, tuple(found.values()))
         self._named[name] = _Named(node, self._count - count, self._deepest - depth)
         self._deepest = max(deepest, self._deepest)
         return node
@@ -273,6 +281,7 @@ class _Parser:
         name = tree.get("name") if isinstance(tree, dict) else None
         if not isinstance(name, str) or not name:
             raise _wrong(path, "has a field without a name")
+        _check_name(name, path, "a field")
         node = self._part(tree, "type", namespace, (*path, name), depth)
         return Field(name, node, tree.get("default", NO_DEFAULT), _texts(tree.get("aliases")))
 
@@ -284,13 +293,10 @@ class _Parser:
         if not isinstance(symbols, list) or not all(isinstance(item, str) for item in symbols):
             raise _wrong(path, f"is the enum {_shown(name)} without a list of symbols")
         self._grow(len(symbols), depth, path)
+        for symbol in symbols:
+            _check_name(symbol, path, "a symbol")
         default = tree.get("default")
-        node = Enum(
-            name,
-            tuple(symbols),
-            default if default in symbols else None,
-            _aliases(tree, name.rpartition(".")[0]),
-        )
+        node = Enum(name, tuple(symbols), default if default in symbols else None)
         self._named[name] = _Named(node, 1, 0)
         return node
 
@@ -299,9 +305,7 @@ class _Parser:
         size: Any = tree.get("size")
         if not 0 <= _whole(size) <= _MAX_FIXED:
             raise _wrong(path, f"is of the fixed size {_shown(size)}")
-        node = Fixed(
-            name, size, _logical(tree, "fixed", size), _aliases(tree, name.rpartition(".")[0])
-        )
+        node = Fixed(name, size, _logical(tree, "fixed", size))
         self._named[name] = _Named(node, 1, 0)
         return node
 
@@ -313,14 +317,28 @@ def _full_name(tree: dict[str, Any], namespace: str, path: tuple[str, ...]) -> s
     own = tree.get("namespace")
     if isinstance(own, str):
         namespace = own
-    return name if "." in name or not namespace else f"{namespace}.{name}"
+    # Before they are put together: each type in a namespace gets all of its name.
+    _check_name(namespace, path, "a namespace")
+    _check_name(name, path, "a type")
+    full = name if "." in name or not namespace else f"{namespace}.{name}"
+    _check_name(full, path, "a type")
+    return full
 
 
-def _aliases(tree: dict[str, Any], namespace: str) -> tuple[str, ...]:
-    return tuple(
-        name if "." in name or not namespace else f"{namespace}.{name}"
-        for name in _texts(tree.get("aliases"))
-    )
+def _check_name(name: str, path: tuple[str, ...], what: str) -> None:
+    if len(name) > _LONGEST_NAME:
+        raise _wrong(path, f"has {what} whose name has more than {_LONGEST_NAME} characters")
+    if not (name.isascii() or is_unicode(name)):
+        raise _wrong(path, f"has {what} with the name {_shown(name)}, which is not Unicode")
+
+
+def _kind_in_union(node: Node) -> str:
+    """Return what a union can have once: a name, or a type that has none."""
+    if isinstance(node, Primitive):
+        return node.kind
+    if isinstance(node, Record | Enum | Fixed):
+        return node.name
+    return type(node).__name__.lower()
 
 
 def _texts(value: Any) -> tuple[str, ...]:
@@ -391,51 +409,65 @@ class _Unfit(Exception):
     """JSON that is no value of a type."""
 
 
-def encode_default(node: Node, value: Any) -> bytes | None:
+class TooLarge(Exception):
+    """A default with more parts than there may be."""
+
+
+def encode_default(node: Node, value: Any, most: int = 2**16) -> bytes | None:
     """Return the bytes of a default, None if `value` is none for this type.
 
     Of a union any member will do; the specification asks for the first, Java's client writes
-    others too.
+    others too. Raises TooLarge for values of more than about `most` parts.
     """
-    try:
-        return _encode(node, value)
-    except (_Unfit, UnicodeEncodeError, OverflowError):
-        return None
+    return _DefaultEncoder(most).encode_if_it_fits(node, value)
 
 
-def _encode(node: Node, value: Any) -> bytes:
-    match node:
-        case Primitive():
-            data = _primitive(node.kind, value)
-        case Fixed():
-            data = _check(value, str).encode("latin-1")
-            if len(data) != node.size:
-                raise _Unfit
-        case Enum():
-            if value not in node.symbols:
-                raise _Unfit
-            data = zigzag(node.symbols.index(value))
-        case Array():
-            data = _block([_encode(node.items, item) for item in _check(value, list)])
-        case Map():
-            pairs = _check(value, dict).items()
-            data = _block([_text(key) + _encode(node.values, item) for key, item in pairs])
-        case Record():
-            found = _check(value, dict)
-            data = b"".join(
-                _encode(field.type, found.get(field.name, field.default)) for field in node.fields
-            )
-        case UnionOf():
-            data = _union(node, value)
-    return data
+class _DefaultEncoder:
+    """Encodes a default of bounded size: each item of a list has the defaults of its type."""
 
+    def __init__(self, most: int) -> None:
+        self._left = most
 
-def _union(node: UnionOf, value: Any) -> bytes:
-    for number, member in enumerate(node.members):
-        found = encode_default(member, value)
-        if found is not None:
-            return zigzag(number) + found
-    raise _Unfit
+    def encode_if_it_fits(self, node: Node, value: Any) -> bytes | None:
+        try:
+            return self._encode(node, value)
+        except (_Unfit, UnicodeEncodeError, OverflowError):
+            return None
+
+    def _encode(self, node: Node, value: Any) -> bytes:
+        self._left -= 1
+        if self._left < 0:
+            raise TooLarge
+        match node:
+            case Primitive():
+                data = _primitive(node.kind, value)
+            case Fixed():
+                data = _check(value, str).encode("latin-1")
+                if len(data) != node.size:
+                    raise _Unfit
+            case Enum():
+                if value not in node.symbols:
+                    raise _Unfit
+                data = zigzag(node.symbols.index(value))
+            case Array():
+                data = _block([self._encode(node.items, item) for item in _check(value, list)])
+            case Map():
+                pairs = _check(value, dict).items()
+                data = _block([_text(key) + self._encode(node.values, v) for key, v in pairs])
+            case Record():
+                found = _check(value, dict)
+                parts = [self._encode(f.type, found.get(f.name, f.default)) for f in node.fields]
+                data = b"".join(parts)
+            case UnionOf():
+                data = self._union(node, value)
+        return data
+
+    def _union(self, node: UnionOf, value: Any) -> bytes:
+        for number, member in enumerate(node.members):
+            found = self.encode_if_it_fits(member, value)
+            if found is not None:
+                return zigzag(number) + found
+        raise _Unfit
 
 
 def _block(items: list[bytes]) -> bytes:

@@ -9,6 +9,7 @@ unit are converted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -26,6 +27,7 @@ from pulsar_spark.schema.avro.definition import (
     Node,
     Primitive,
     Record,
+    TooLarge,
     UnionOf,
     encode_default,
     is_null,
@@ -212,6 +214,9 @@ class _Resolver:
     def __init__(self) -> None:
         self._pairs = 0
         self._default_bytes = 0
+        # Of the reader's types and unions, by identity: the reader holds them all.
+        self._kinds: dict[int, pa.DataType] = {}
+        self._members: dict[int, _Members] = {}
 
     def resolve(self, writer: Node, reader: Node, path: str) -> Plan:
         """Return the plan of one type's values; Unresolvable where the types do not go together.
@@ -221,7 +226,7 @@ class _Resolver:
         self._pairs += 1
         if self._pairs > _MAX_PAIRS:
             raise SchemaMismatch("the unions of two versions of a schema are too large", _REMEDY)
-        kind = arrow_type(reader, path)
+        kind = self._kind(reader, path)
         plan: Plan | None = None
         match writer, reader:
             case UnionOf(), _:
@@ -239,7 +244,8 @@ class _Resolver:
                 values = self._part(writer.values, reader.values, f"{path}{{}}")
                 plan = ReadMap(values, 1 + least_bytes(writer.values), kind)
             case Enum(), Enum():
-                words = [s if s in reader.symbols else reader.default for s in writer.symbols]
+                known = frozenset(reader.symbols)
+                words = [s if s in known else reader.default for s in writer.symbols]
                 plan = ReadEnum(tuple(words), kind)
             case Fixed(), Fixed() if writer.size == reader.size:
                 plan = _bytes(writer.size, writer.logical, kind)
@@ -255,7 +261,13 @@ class _Resolver:
         except SchemaMismatch as error:
             if self._pairs > _MAX_PAIRS:
                 raise
-            return Unresolvable(error.what, arrow_type(reader, path))
+            return Unresolvable(error.what, self._kind(reader, path))
+
+    def _kind(self, reader: Node, path: str) -> pa.DataType:
+        kind = self._kinds.get(id(reader))
+        if kind is None:
+            kind = self._kinds[id(reader)] = arrow_type(reader, path)
+        return kind
 
     def _part(self, writer: Node, reader: Node, path: str) -> Plan:
         return _must(self.resolve(writer, reader, path), path)
@@ -282,15 +294,18 @@ class _Resolver:
 
     def _default(self, target: int, field: Field, path: str) -> Default | None:
         known = field.default is not NO_DEFAULT
-        data = encode_default(field.type, field.default) if known else None
-        if data is not None:
-            self._default_bytes += len(data)
+        try:
+            data = encode_default(field.type, field.default) if known else None
+            self._default_bytes += len(data or b"")
             if self._default_bytes > _MAX_DEFAULTS:
-                raise SchemaMismatch(
-                    f"the default of the field {path} is too large: together they may have "
-                    f"{_MAX_DEFAULTS} bytes",
-                    _REMEDY,
-                )
+                raise TooLarge
+        except TooLarge:
+            raise SchemaMismatch(
+                f"the default of the field {path} is too large: together they may have "
+                f"{_MAX_DEFAULTS} bytes",
+                _REMEDY,
+            ) from None
+        if data is not None:
             return Default(target, self.resolve(field.type, field.type, path), data)
         if is_nullable(field.type):
             return None
@@ -311,15 +326,56 @@ class _Resolver:
     ) -> Plan | None:
         if is_null(writer):
             return ReadNull(kind) if reader.nullable else None
-        sole = sole_type(reader)
-        if sole is not None:
-            return self.resolve(writer, sole, path)
-        members = reader.present
-        for number in sorted(range(len(members)), key=lambda i: _distance(writer, members[i])):
-            found = self._try(writer, members[number], path)
+        members = self._members.get(id(reader))
+        if members is None:
+            members = self._members[id(reader)] = _Members(reader)
+        if members.sole is not None:
+            return self.resolve(writer, members.sole, path)
+        for number in members.nearest(writer):
+            found = self._try(writer, members.all[number], path)
             if not isinstance(found, Unresolvable):
                 return IntoMember(found, number, kind)
         return None
+
+
+class _Members:
+    """The members of a reader's union, found by what they are."""
+
+    def __init__(self, union: UnionOf) -> None:
+        self.all = union.present
+        self.sole = sole_type(union)
+        self._by_type: dict[type, list[int]] = {}
+        self._by_name: dict[tuple[type, str], list[int]] = {}
+        for number, member in enumerate(self.all):
+            self._by_type.setdefault(type(member), []).append(number)
+            for name in _names(member):
+                self._by_name.setdefault((type(member), name), []).append(number)
+
+    def nearest(self, writer: Node) -> Iterator[int]:
+        """Yield the numbers of all members, first of those that a type most likely became.
+
+        They are of the same name, then of the same name in another namespace, then of the same
+        kind.
+        """
+        seen: set[int] = set()
+        groups: list[Iterable[int]] = [
+            self._by_name.get((type(writer), name), ()) for name in _names(writer)
+        ]
+        groups += [self._by_type.get(type(writer), ()), range(len(self.all))]
+        for group in groups:
+            for number in group:
+                if number not in seen:
+                    seen.add(number)
+                    yield number
+
+
+def _names(node: Node) -> tuple[str, ...]:
+    """Return by what a member of a union is known: its full name, and that without a namespace."""
+    if isinstance(node, Primitive):
+        return (node.kind,)
+    if isinstance(node, Record | Enum | Fixed):
+        return node.name, node.name.rpartition(".")[2]
+    return ()
 
 
 def skip(writer: Node) -> Plan:
@@ -406,20 +462,6 @@ def _sources(writer: Record, wanted: tuple[Field, ...]) -> dict[int, int]:
                 sources[numbers[alias]] = target
                 break
     return sources
-
-
-def _distance(writer: Node, member: Node) -> int:
-    """How far a member of a union is from what was written; the nearest is taken."""
-    if writer == member:
-        return 0
-    if type(writer) is not type(member):
-        return 5
-    if isinstance(writer, Primitive) and isinstance(member, Primitive):
-        return 1 if writer.kind == member.kind else 4
-    names = [getattr(node, "name", "") for node in (writer, member)]
-    if names[0] == names[1]:
-        return 1
-    return 2 if names[0].rpartition(".")[2] == names[1].rpartition(".")[2] else 3
 
 
 def _primitive(writer: Primitive, reader: Primitive, kind: pa.DataType) -> Plan | None:

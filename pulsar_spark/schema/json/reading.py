@@ -55,12 +55,12 @@ class JsonDecoder:
         self._maps = MapReader(shapes, skipped) if by_row and not whole else None
 
     def _prepare(self, by_row: Sequence[int], *, exact: bool) -> None:
-        self._by_row = list(by_row)
+        self._by_row = frozenset(by_row)
         self._parse = parse if exact else parse_roughly
         wires = {
             name: shape.wire
             for i, ((name, _), shape) in enumerate(zip(self._fields, self._shapes, strict=True))
-            if i not in by_row
+            if i not in self._by_row
         }
         self._reader = None if self._whole else ObjectReader(wires)
 

@@ -103,8 +103,10 @@ class Dialect:
 def field_shapes(reader: avro.Node, writer: avro.Node, dialect: Dialect) -> dict[str, Shape]:
     """Return the shapes of a record's fields by name, as `writer` wrote them for `reader`."""
     assert isinstance(reader, avro.Record)
+    fields = writer.fields if isinstance(writer, avro.Record) else ()
+    written = {field.name: field.type for field in fields}
     return {
-        field.name: shape_of(field.type, _same_field(writer, field), dialect)
+        field.name: shape_of(field.type, written.get(field.name, field.type), dialect)
         for field in reader.fields
     }
 
@@ -138,11 +140,6 @@ def _only(node: avro.Node) -> avro.Node:
     """Return what a union is if it is not null, and other types as they are."""
     sole = sole_type(node) if isinstance(node, avro.UnionOf) else None
     return node if sole is None else sole
-
-
-def _same_field(writer: avro.Node, field: avro.Field) -> avro.Node:
-    found = writer.fields if isinstance(writer, avro.Record) else ()
-    return next((other.type for other in found if other.name == field.name), field.type)
 
 
 def _names(kind: pa.DataType) -> tuple[str, ...]:

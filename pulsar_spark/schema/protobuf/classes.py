@@ -43,7 +43,10 @@ def batch_class(message: Message, fields: Sequence[Field]) -> Any:
     builder = _Builder(file)
     # What is set later ends what is set in the same oneof, asked for or not.
     oneofs = {field.oneof for field in fields if field.oneof}
-    others = [each for each in message.fields if each.oneof in oneofs and each not in fields]
+    asked_for = {field.number for field in fields}
+    others = [
+        each for each in message.fields if each.oneof in oneofs and each.number not in asked_for
+    ]
     row = builder.add(fields, others)
     batch = file.message_type.add(name=_BATCH)
     batch.field.add(
@@ -79,6 +82,7 @@ class _Builder:
             self._add_field(proto, field)
         for field in only_noticed:
             self._add_field(proto, _noticed(field))
+        _add_oneofs(proto, [*fields, *only_noticed])
         self._file.message_type.append(proto)
         return name
 
@@ -92,8 +96,6 @@ class _Builder:
             default = _default(kind, field)
             if default is not None:
                 added.default_value = default
-        if field.oneof:
-            added.oneof_index = _oneof(proto, field.oneof)
 
     def _message_name(self, message: Message) -> str:
         if message.shape is Shape.JSON:
@@ -107,15 +109,16 @@ def _noticed(field: Field) -> Field:
     return replace(field, type=Type.TYPE_BYTES, message=None)
 
 
-def _oneof(proto: DescriptorProto, name: str) -> int:
-    """Return the index of a oneof, which is added where it is new."""
-    names = [each.name for each in proto.oneof_decl]
-    # Names of oneofs and fields must differ; the fields' are those of `attribute`.
-    own = f"one_of_{name}"
-    if own not in names:
-        proto.oneof_decl.add(name=own)
-        return len(names)
-    return names.index(own)
+def _add_oneofs(proto: DescriptorProto, fields: Sequence[Field]) -> None:
+    """Add the oneofs of fields, which the message has in this order."""
+    indexes: dict[str, int] = {}
+    for added, field in zip(proto.field, fields, strict=True):
+        if field.oneof:
+            if field.oneof not in indexes:
+                indexes[field.oneof] = len(indexes)
+                # Names of oneofs and fields must differ; the fields' are those of `attribute`.
+                proto.oneof_decl.add(name=f"one_of_{field.oneof}")
+            added.oneof_index = indexes[field.oneof]
 
 
 def _default(kind: int, field: Field) -> str | None:

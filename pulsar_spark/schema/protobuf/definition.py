@@ -48,6 +48,7 @@ from pulsar_spark.schema.protobuf.types import (
     check_unique,
     damaged,
 )
+from pulsar_spark.schema.table.names import is_unicode
 
 PARSING_INFO = "__PARSING_INFO__"
 """The property of Java's client with a list of the fields of a message."""
@@ -86,7 +87,7 @@ def _parse_native(info: SchemaInfo) -> Message:
     if not isinstance(parsed, dict):
         raise damaged("has a definition that is no JSON object")
     encoded, root = parsed.get("fileDescriptorSet"), parsed.get("rootMessageTypeName")
-    if not isinstance(encoded, str) or not isinstance(root, str):
+    if not isinstance(encoded, str) or not is_unicode(root):
         raise damaged("has no fileDescriptorSet or no rootMessageTypeName")
     try:
         return resolve(FileDescriptorSet.FromString(base64.b64decode(encoded, validate=True)), root)
@@ -127,7 +128,10 @@ def _avro_record(info: SchemaInfo) -> tuple[str, dict[str, Any]]:
         for entry in fields
         if isinstance(entry, dict) and isinstance(entry.get("name"), str)
     }
-    return str(record.get("name")), defaults
+    name = record.get("name")
+    if not is_unicode(name):
+        raise damaged("has a definition without a name")
+    return name, defaults
 
 
 _UNKNOWN = Message("", (), Shape.BYTES, leaves=1)
@@ -137,8 +141,10 @@ def _listed_field(entry: object, defaults: Mapping[str, Any]) -> Field:
     if not isinstance(entry, dict):
         raise damaged(f"has a property {PARSING_INFO} that is no list of fields")
     number, name, label = entry.get("number"), entry.get("name"), entry.get("label")
-    kind = Type.Type.DESCRIPTOR.values_by_name.get(f"TYPE_{entry.get('type')}")
-    if not isinstance(name, str) or kind is None or not isinstance(number, int):
+    kind_name = entry.get("type")
+    kinds = Type.Type.DESCRIPTOR.values_by_name
+    kind = kinds.get(f"TYPE_{kind_name}") if is_unicode(kind_name) else None
+    if not is_unicode(name) or kind is None or not isinstance(number, int):
         raise damaged(f"has a property {PARSING_INFO} with a field that is none")
     # What an enum's numbers are called is not in the schema, nor what is in a message within.
     type_number = Type.TYPE_INT32 if kind.number == Type.TYPE_ENUM else kind.number
@@ -162,11 +168,16 @@ def _usable_default(kind: int, value: Any) -> Any:
     """Return a default of an Avro definition where it is one of the type, else None."""
     if kind in (Type.TYPE_DOUBLE, Type.TYPE_FLOAT):
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return float(value) if is_number and value else None
+        # An integer of hundreds of digits is no double.
+        return float(value) if is_number and value and abs(value) < 2**1023 else None
     if kind == Type.TYPE_BOOL:
         return True if value is True else None
     if kind == Type.TYPE_STRING:
-        return value if isinstance(value, str) and value and _is_text(value) else None
+        if not is_unicode(value):
+            return None
+        if len(value) > _LONGEST_DEFAULT:
+            raise damaged(f"has a default with more than {_LONGEST_DEFAULT} characters")
+        return value or None
     if kind == Type.TYPE_BYTES:
         return None
     is_int = isinstance(value, int) and not isinstance(value, bool)
@@ -174,14 +185,11 @@ def _usable_default(kind: int, value: Any) -> Any:
     return value if is_int and value and lowest <= value < 2**31 else None
 
 
-def _is_text(value: str) -> bool:
-    try:
-        return bool(value.encode())
-    except UnicodeEncodeError:
-        return False
-
-
 _MAX_TYPES = 100_000
+# Each row has it in which the field is absent.
+_LONGEST_DEFAULT = 1000
+# Each type has the names of all that it lies in in its own.
+_MAX_NAMES = 64 * 1024 * 1024
 # A byte is a value of an enum, and its name is what a column holds.
 _MAX_ENUM_NAME = 128
 _NO_KEYS = MESSAGES | {
@@ -270,6 +278,7 @@ class _Index:
     def __init__(self) -> None:
         self.messages: dict[str, tuple[DescriptorProto, _Rules]] = {}
         self.enums: dict[str, tuple[EnumDescriptorProto, _Rules]] = {}
+        self._characters = 0
 
     def add_file(self, file: FileDescriptorProto) -> None:
         syntax = file.syntax or "proto2"
@@ -301,6 +310,9 @@ class _Index:
             raise damaged(f"defines {name[1:]} twice")
         if len(self.messages) + len(self.enums) >= _MAX_TYPES:
             raise damaged(f"defines more than {_MAX_TYPES} types")
+        self._characters += len(name)
+        if self._characters > _MAX_NAMES:
+            raise damaged(f"has names of its types with more than {_MAX_NAMES} characters together")
 
 
 class _Resolver:

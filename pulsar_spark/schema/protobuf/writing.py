@@ -263,8 +263,10 @@ class _StructEncoder:
     def __init__(self, parts: Sequence[_Part], path: str) -> None:
         self._parts = parts
         self._path = path
-        names = dict.fromkeys(part.field.oneof for part in parts if part.field.oneof)
-        oneofs = {name: [part for part in parts if part.field.oneof == name] for name in names}
+        oneofs: dict[str, list[_Part]] = {}
+        for part in parts:
+            if part.field.oneof:
+                oneofs.setdefault(part.field.oneof, []).append(part)
         self._oneofs = {name: members for name, members in oneofs.items() if len(members) > 1}
 
     def __call__(self, structs: pa.StructArray, row: Row) -> pa.Array:

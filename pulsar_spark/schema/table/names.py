@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeGuard
+
 VALUE = "value"
 KEY = "__key"
 TOPIC = "__topic"
@@ -22,3 +24,17 @@ SIZE = "__size"
 INDEX = "__index"
 REPLICATED_FROM = "__replicatedFrom"
 DELIVER_AT = "__deliverAt"
+
+
+def is_unicode(text: Any) -> TypeGuard[str]:
+    """Whether this is text that can be encoded, as names must be.
+
+    Halves of surrogate pairs cannot; escapes of JSON can bring them in.
+    """
+    if not isinstance(text, str):
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -57,7 +57,6 @@ def test_records_have_fields_with_defaults_and_aliases() -> None:
             Field("a", Primitive("int"), NO_DEFAULT),
             Field("b", UnionOf((Primitive("null"), Primitive("string"))), None, ("old",)),
         ),
-        ("org.example.Old", "other.Name"),
     )
 
 
