@@ -76,6 +76,9 @@ def test_typed_rows_are_written_and_read(
     assert types == {"id": "bigint", "item": "string", "inner": "struct<twice:bigint>"}
     rows = found.where("id >= 15").orderBy("id").select("item", "inner.twice").collect()
     assert [tuple(row) for row in rows] == [(f"item {id}", 2 * id) for id in range(15, 20)]
+    projection = remote.read.format("pulsar").schema("inner struct<twice:bigint>, id bigint")
+    some = projection.option("service.url", own.service_url).load("orders")
+    assert [tuple(row) for row in some.where("id = 3").collect()] == [((6,), 3)]
     # A frame that does not fit the topic's schema is told before anything is sent.
     with pytest.raises(PySparkException, match="item"):
         save(own, remote.sql("SELECT 1 AS id, 2 AS item"), "orders")
@@ -113,17 +116,28 @@ def test_streams_are_read_and_written(
     tmp_path: Path,
 ) -> None:
     expected = sorted(value.decode() for value in store_many(own, "orders-partition-1", 10))
-    options = {"service.url": own.service_url, "topic": "orders", "startingOffsets": "earliest"}
-    pulsar_spark.register(remote, name="remote_stream", options=options)
-    stream = remote.readStream.format("remote_stream").load()
-    writer = stream.writeStream.format("pulsar").option("service.url", own.service_url)
-    writer = writer.option("topic", "copy").option("checkpointLocation", str(tmp_path))
-    query = writer.trigger(availableNow=True).start()
+    for topic in ("orders", "copy"):
+        options = {"service.url": own.service_url, "topic": topic, "startingOffsets": "earliest"}
+        pulsar_spark.register(remote, name=f"remote_{topic}", options=options)
+    remote.sql("CREATE TABLE remote_copy (value BINARY) USING remote_copy")
+    try:
+        stream = remote.readStream.format("remote_orders").schema("value binary").load()
+        _write(stream.writeStream, "remote_copy", tmp_path / "first")
+        assert values(read("copy").collect()) == expected
+        _write(remote.readStream.table("remote_copy").writeStream, "remote_copy", tmp_path / "next")
+        assert values(read("copy").collect()) == sorted(2 * expected)
+    finally:
+        remote.sql("DROP TABLE remote_copy")
+
+
+def _write(writer: Any, table: str, checkpoint: Path) -> None:
+    """Let a stream write what there is now to a table."""
+    writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    query = writer.toTable(table)
     try:
         assert query.awaitTermination(60), "the query does not end"
     finally:
         query.stop()
-    assert values(read("copy").collect()) == expected
 
 
 @pytest.mark.fault(96, 99)

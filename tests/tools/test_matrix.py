@@ -58,6 +58,12 @@ def test_ci_does_not_take_nothing_for_success(
     assert not run_with
 
 
+def test_it_runs_what_the_versions_of_spark_differ_in() -> None:
+    names = {Path(path).stem for path in matrix.TESTS}
+    assert {"test_sql", "test_pipelines", "test_connect", "test_matrix_smoke"} <= names
+    assert all((matrix.ROOT / path).is_file() for path in matrix.TESTS)
+
+
 def test_a_failure_is_one(run_with: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matrix, "test", lambda *_: False)
     assert command_line(monkeypatch) == 1
