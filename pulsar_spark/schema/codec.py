@@ -40,6 +40,39 @@ from pulsar_spark.protocol.schema_info import (
 )
 
 
+class Misfit(Exception):
+    """A value that its type does not hold: why, where in the value, and in which row.
+
+    `row` is its place in the array at hand. What is raised within a value is told by those around
+    it where they have it, with `within`, from the inside out.
+    """
+
+    def __init__(self, reason: str, path: str = "", row: int = 0, remedy: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.row = row
+        self.remedy = remedy
+        self._steps = [path]
+
+    def __str__(self) -> str:
+        return f"row {self.row}: {self.field}: {self.reason}"
+
+    @property
+    def field(self) -> str:
+        """The path as people write it, such as ``address.lines[]``, "" for the value itself."""
+        found = ""
+        for step in reversed(self._steps):
+            found += step if step.startswith(("[", "{")) or not (step and found) else f".{step}"
+        return found
+
+    def within(self, step: str, row: int | None = None) -> Misfit:
+        """Return the same, one level further out, and in the row that is there."""
+        self._steps.append(step)
+        if row is not None:
+            self.row = row
+        return self
+
+
 @dataclass(frozen=True, slots=True)
 class Undecodable:
     """A value that does not decode.
@@ -79,7 +112,7 @@ class Encoder(Protocol):
     def encode(self, columns: pa.RecordBatch) -> pa.Array:
         """Return a binary array with a value for each row.
 
-        Raises InvalidRow that names the row and the field for what the schema cannot hold.
+        Raises Misfit for what the schema cannot hold.
         """
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from pulsar_spark.schema.codec import (
     NO_SCHEMA,
     PLAIN,
     Encoder,
+    Misfit,
     codec_of,
     is_record,
     key_value_parts,
@@ -31,8 +31,6 @@ from pulsar_spark.spark.write_columns import WriteColumns
 
 Locate = Callable[[int], int]
 """Turns a row of a record batch into the number of the task's row."""
-
-_ROW = re.compile(r"\brow (\d+)( of the batch)?")
 
 
 class EncodedRows(NamedTuple):
@@ -132,8 +130,12 @@ class _Part:
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         try:
             return self._encoder.encode(batch).to_pylist()  # type: ignore[no-any-return]
-        except InvalidRow as error:
-            raise InvalidRow(_renumbered(error.what, locate, self._place), error.remedy) from None
+        except Misfit as misfit:
+            raise InvalidRow(
+                f"row {locate(misfit.row)} cannot be written: {self._place}the field "
+                f"{misfit.field}: {misfit.reason}",
+                misfit.remedy,
+            ) from None
 
 
 def _named_as(columns: pa.Schema, info: SchemaInfo) -> pa.Schema:
@@ -183,9 +185,3 @@ def _present_rows(columns: Sequence[pa.Array]) -> pa.BooleanArray | None:
 def _binary(column: pa.Array) -> pa.Array:
     large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
     return column.cast(pa.large_binary() if large else pa.binary())
-
-
-def _renumbered(what: str, locate: Locate, place: str) -> str:
-    """Return an error's text with the number of the task's row in it, and the column's `place`."""
-    told = _ROW.sub(lambda found: f"row {locate(int(found[1]))}", what, count=1)
-    return told.replace(" cannot be written: ", f" cannot be written: {place}", 1)

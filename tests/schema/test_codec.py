@@ -13,7 +13,7 @@ from pulsar_spark.protocol.schema_info import (
     SchemaInfo,
     join_key_value,
 )
-from pulsar_spark.schema.codec import codec_of, is_decoded, is_record, shape
+from pulsar_spark.schema.codec import Misfit, codec_of, is_decoded, is_record, shape
 
 STRING = SchemaInfo(pb.Schema.String, "String")
 INT32 = SchemaInfo(pb.Schema.Int32, "INT32")
@@ -54,3 +54,22 @@ def test_a_damaged_pair_is_told() -> None:
         is_decoded(SchemaInfo(pb.Schema.KeyValue, "KeyValue", b"\0"))
     nested = join_key_value(STRING, join_key_value(INT32, INT32, separated=False), separated=False)
     assert not is_decoded(nested)
+
+
+@pytest.mark.parametrize(
+    "steps,field",
+    [
+        ([], ""),
+        (["a"], "a"),
+        (["lines", "address"], "address.lines"),
+        (["[3]", "lines", "address", ""], "address.lines[3]"),
+        (["x", "{'key'}", "m"], "m{'key'}.x"),
+        (["[]"], "[]"),
+    ],
+)
+def test_a_misfit_tells_its_path_from_the_outside_in(steps: list[str], field: str) -> None:
+    misfit = Misfit("it is odd", steps[0] if steps else "", row=3)
+    for step in steps[1:]:
+        misfit = misfit.within(step)
+    assert (misfit.field, misfit.row) == (field, 3)
+    assert str(misfit.within("", row=7)) == f"row 7: {field}: it is odd"

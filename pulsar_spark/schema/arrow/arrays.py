@@ -147,8 +147,11 @@ def list_array(
 
 def offsets_of(sizes: pa.Array) -> pa.Array:
     """Return the 32-bit offsets of parts of these sizes; true is 1, false is 0."""
-    ends = pc.cumulative_sum(sizes.cast(pa.int64()))
-    return pa.concat_arrays([integers([0], pa.int32()), ends.cast(pa.int32())])
+    ends = pc.cumulative_sum_checked(sizes.cast(pa.int32()))
+    return pa.concat_arrays([_START, ends])
+
+
+_START = integers([0], pa.int32())
 
 
 def pair_type(kind: pa.DataType) -> pa.DataType:

@@ -26,6 +26,7 @@ from pulsar_spark.schema.avro.resolution import (
     ReadUnion,
     Unresolvable,
 )
+from pulsar_spark.schema.codec import Misfit
 
 MAX_EMPTY_ITEMS = 1000
 """The most items of an array that take no bytes, as nulls do: no length bounds their number."""
@@ -36,20 +37,6 @@ _FLOAT_BITS = Struct("<I")
 _DOUBLE_BITS = Struct("<Q")
 _DURATION = Struct("<3I")
 _LONGEST = 63
-
-
-class Malformed(Exception):
-    """Bytes that are no value of the type: what is wrong, and the path to it, innermost first."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.path: list[str] = []
-
-    @property
-    def field(self) -> str:
-        """The path as people write it, such as ``address.lines[]``."""
-        return ".".join(reversed(self.path)).replace(".[", "[").replace(".{", "{").lstrip(".")
 
 
 class Cursor:
@@ -67,11 +54,11 @@ Read: TypeAlias = Callable[[Cursor], Any]
 
 
 def read_value(read: Read, data: bytes) -> Any:
-    """Return the value that bytes hold; raises Malformed, also for what follows it."""
+    """Return the value that bytes hold; raises Misfit, also for what follows it."""
     cursor = Cursor(data)
     value = read(cursor)
     if cursor.pos != len(data):
-        raise Malformed(f"{len(data) - cursor.pos} bytes follow the value")
+        raise Misfit(f"{len(data) - cursor.pos} bytes follow the value")
     return value
 
 
@@ -118,12 +105,12 @@ def read_long(cursor: Cursor) -> int:
             shift += 7
             pos += 1
             if shift > _LONGEST:
-                raise Malformed("a number has more than 10 bytes")
+                raise Misfit("a number has more than 10 bytes")
     except IndexError:
-        raise Malformed("the value ends within a number") from None
+        raise Misfit("the value ends within a number") from None
     number |= byte << shift
     if number >> 64:
-        raise Malformed("a number has more than 64 bits")
+        raise Misfit("a number has more than 64 bits")
     cursor.pos = pos + 1
     return (number >> 1) ^ -(number & 1)
 
@@ -132,7 +119,7 @@ def _take(cursor: Cursor, size: int) -> bytes:
     data, start = cursor.data, cursor.pos
     end = start + size
     if size < 0 or end > len(data):
-        raise Malformed(f"{size} bytes are announced, {len(data) - start} are left")
+        raise Misfit(f"{size} bytes are announced, {len(data) - start} are left")
     cursor.pos = end
     return data[start:end]
 
@@ -144,14 +131,14 @@ def _read_null(_cursor: Cursor) -> None:
 def _read_int(cursor: Cursor) -> int:
     number = read_long(cursor)
     if not -(2**31) <= number < 2**31:
-        raise Malformed(f"{number} is no int: it has more than 32 bits")
+        raise Misfit(f"{number} is no int: it has more than 32 bits")
     return number
 
 
 def _read_boolean(cursor: Cursor) -> bool:
     byte = _take(cursor, 1)[0]
     if byte > 1:
-        raise Malformed(f"a boolean is the byte {byte}")
+        raise Misfit(f"a boolean is the byte {byte}")
     return byte == 1
 
 
@@ -170,7 +157,7 @@ def _number(plan: ReadNumber) -> Read:
     def scaled(cursor: Cursor) -> int:
         number: int = read(cursor) * factor // divisor
         if not -(2**63) <= number < 2**63:
-            raise Malformed("a time lies beyond what 64 bits hold in Spark's unit")
+            raise Misfit("a time lies beyond what 64 bits hold in Spark's unit")
         return number
 
     return scaled
@@ -233,7 +220,7 @@ def _read_text(cursor: Cursor) -> bytes:
 
 
 def conversion(plan: ReadBytes) -> Callable[[bytes], Any] | None:
-    """Return what makes a value from its bytes, None if they are it; it can raise Malformed."""
+    """Return what makes a value from its bytes, None if they are it; it can raise Misfit."""
     if pa.types.is_decimal(plan.type):
         return _decimal(plan)
     if pa.types.is_struct(plan.type):
@@ -248,7 +235,7 @@ def _text(raw: bytes) -> bytes:
         try:
             raw.decode()
         except UnicodeDecodeError:
-            raise Malformed("a text is not UTF-8") from None
+            raise Misfit("a text is not UTF-8") from None
     return raw
 
 
@@ -268,7 +255,7 @@ def _decimal(plan: ReadBytes) -> Callable[[bytes], int]:
         scaled: int = int.from_bytes(raw, "big", signed=True) * factor
         number, rest = scaled // divisor, scaled % divisor
         if rest or not -bound < number < bound:
-            raise Malformed(f"a decimal does not fit decimal({precision},{scale})")
+            raise Misfit(f"a decimal does not fit decimal({precision},{scale})")
         return number
 
     return convert
@@ -280,10 +267,10 @@ def _enum(plan: ReadEnum) -> Read:
     def read(cursor: Cursor) -> bytes:
         number = read_long(cursor)
         if not 0 <= number < len(words):
-            raise Malformed(f"an enum of {len(words)} symbols has the number {number}")
+            raise Misfit(f"an enum of {len(words)} symbols has the number {number}")
         word = words[number]
         if word is None:
-            raise Malformed("an enum has a symbol that the query's schema does not know")
+            raise Misfit("an enum has a symbol that the query's schema does not know")
         return word
 
     return read
@@ -309,9 +296,8 @@ def _blocks(plan: ReadArray | ReadMap) -> Read:
             try:
                 for _ in range(count):
                     items.append(read_item(cursor))
-            except Malformed as error:
-                error.path.append(step)
-                raise
+            except Misfit as error:
+                raise error.within(step) from None
         return items if step == "[]" else list(dict(items).items())
 
     return read
@@ -320,11 +306,11 @@ def _blocks(plan: ReadArray | ReadMap) -> Read:
 def _check_count(cursor: Cursor, count: int, least: int) -> None:
     left = len(cursor.data) - cursor.pos
     if count * least > left:
-        raise Malformed(f"{count} items are announced, {left} bytes are left")
+        raise Misfit(f"{count} items are announced, {left} bytes are left")
     if not least:
         cursor.empty_items += count
         if cursor.empty_items > MAX_EMPTY_ITEMS:
-            raise Malformed(f"a value has more than {MAX_EMPTY_ITEMS} items that take no bytes")
+            raise Misfit(f"a value has more than {MAX_EMPTY_ITEMS} items that take no bytes")
 
 
 def _pair(plan: ReadMap) -> Read:
@@ -348,9 +334,8 @@ def _record(plan: ReadRecord) -> Read:
                 value = read_field(cursor)
                 if target is not None:
                     out[target] = value
-        except Malformed as error:
-            error.path.append(current)
-            raise
+        except Misfit as error:
+            raise error.within(current) from None
         return out
 
     return read
@@ -362,7 +347,7 @@ def _union(plan: ReadUnion) -> Read:
     def read(cursor: Cursor) -> Any:
         number = read_long(cursor)
         if not 0 <= number < len(branches):
-            raise Malformed(f"a union of {len(branches)} types has the number {number}")
+            raise Misfit(f"a union of {len(branches)} types has the number {number}")
         return branches[number](cursor)
 
     return read
@@ -383,6 +368,6 @@ def _member(plan: IntoMember) -> Read:
 
 def _unresolvable(reason: str) -> Read:
     def read(_cursor: Cursor) -> Any:
-        raise Malformed(reason)
+        raise Misfit(reason)
 
     return read

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.arrow.varints import zigzag
+from pulsar_spark.schema.codec import Misfit
 from pulsar_spark.schema.table.names import is_unicode
 
 MAX_DEFINITION = 2 * 1024 * 1024
@@ -405,8 +406,8 @@ def _wrong(path: tuple[str, ...], what: str) -> SchemaMismatch:
 _BOUNDS = {"int": 2**31, "long": 2**63}
 
 
-class _Unfit(Exception):
-    """JSON that is no value of a type."""
+def _none() -> Misfit:
+    return Misfit("it is no value of the type")
 
 
 class TooLarge(Exception):
@@ -431,7 +432,7 @@ class _DefaultEncoder:
     def encode_if_it_fits(self, node: Node, value: Any) -> bytes | None:
         try:
             return self._encode(node, value)
-        except (_Unfit, UnicodeEncodeError, OverflowError):
+        except (Misfit, UnicodeEncodeError, OverflowError):
             return None
 
     def _encode(self, node: Node, value: Any) -> bytes:
@@ -444,10 +445,10 @@ class _DefaultEncoder:
             case Fixed():
                 data = _check(value, str).encode("latin-1")
                 if len(data) != node.size:
-                    raise _Unfit
+                    raise _none()
             case Enum():
                 if value not in node.symbols:
-                    raise _Unfit
+                    raise _none()
                 data = zigzag(node.symbols.index(value))
             case Array():
                 data = _block([self._encode(node.items, item) for item in _check(value, list)])
@@ -467,7 +468,7 @@ class _DefaultEncoder:
             found = self.encode_if_it_fits(member, value)
             if found is not None:
                 return zigzag(number) + found
-        raise _Unfit
+        raise _none()
 
 
 def _block(items: list[bytes]) -> bytes:
@@ -490,11 +491,11 @@ def _primitive(kind: str, value: Any) -> bytes:
             if isinstance(value, float) and value.is_integer():
                 value = int(value)
             if isinstance(value, bool) or not -_BOUNDS[kind] <= _check(value, int) < _BOUNDS[kind]:
-                raise _Unfit
+                raise _none()
             data = zigzag(value)
         case "float" | "double":
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise _Unfit
+                raise _none()
             data = struct.pack("<f" if kind == "float" else "<d", float(value))
         case "bytes":
             raw = _check(value, str).encode("latin-1")
@@ -502,12 +503,12 @@ def _primitive(kind: str, value: Any) -> bytes:
         case "string":
             data = _text(_check(value, str))
         case _:
-            raise _Unfit
+            raise _none()
     return data
 
 
 def _check(value: Any, kind: type) -> Any:
     # NO_DEFAULT comes here for fields of a default record that are not in it.
     if value is NO_DEFAULT or not isinstance(value, kind):
-        raise _Unfit
+        raise _none()
     return value

@@ -39,7 +39,7 @@ from pulsar_spark.schema.arrow.arrays import (
     struct_array,
 )
 from pulsar_spark.schema.avro import decimals
-from pulsar_spark.schema.avro.careful import Malformed, Read, conversion, read_value, reader_of
+from pulsar_spark.schema.avro.careful import Read, conversion, read_value, reader_of
 from pulsar_spark.schema.avro.resolution import (
     Default,
     IntoMember,
@@ -56,7 +56,7 @@ from pulsar_spark.schema.avro.resolution import (
     Unresolvable,
 )
 from pulsar_spark.schema.avro.vectors import Window, halves
-from pulsar_spark.schema.codec import Decoded, Undecodable
+from pulsar_spark.schema.codec import Decoded, Misfit, Undecodable
 
 # A window takes eight times the memory of its values; what is larger is not copied like that.
 MAX_ROWS = 16_384
@@ -136,7 +136,7 @@ class AvroDecoder:
             if data is not None:
                 try:
                     value = read_value(read, data)
-                except Malformed as error:
+                except Misfit as error:
                     bad.append(Undecodable(first + row, error.field, error.reason))
             values.append(missing if value is None else value)
         columns = zip(*values, strict=True) if values else [()] * len(self._fields)
@@ -338,9 +338,9 @@ class ColumnReader:
         for place, item in enumerate(raw.to_pylist()):
             try:
                 if plan.size is not None and len(item) != plan.size:
-                    raise Malformed("the value ends within bytes of a fixed size")
+                    raise Misfit("the value ends within bytes of a fixed size")
                 values.append(convert(item))
-            except Malformed:
+            except Misfit:
                 wrong.append(place)
                 # Not null: there may be none where this belongs, as among the keys of a map.
                 values.append(filler)

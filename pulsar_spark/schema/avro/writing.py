@@ -6,8 +6,7 @@ always, so that they are looked for in the rows.
 
 Columns are written one at a time: there is one function for each kind of type. A writer takes an
 array without nulls, unless the type is a union that has null, and returns the bytes of each value
-as a binary array. It raises `Unfit` with the place of a value that the type cannot hold, and the
-path to it, innermost first.
+as a binary array. It raises `Misfit` for a value that the type cannot hold.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.errors import InvalidRow, SchemaMismatch
+from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.arrow.arithmetic import ONE, ZERO, floor_divide, number, outside, zeros
 from pulsar_spark.schema.arrow.arrays import (
     binaries,
@@ -50,6 +49,7 @@ from pulsar_spark.schema.avro.definition import (
 )
 from pulsar_spark.schema.avro.resolution import describe
 from pulsar_spark.schema.avro.types import DURATION, LOCAL, UTC, UUID_TEXT, is_nullable, usual_type
+from pulsar_spark.schema.codec import Misfit
 
 _INT64 = pa.int64()
 _BYTES = pa.binary()
@@ -59,28 +59,13 @@ _TRUTHS = binaries([b"\0", b"\1"])
 DAY = 86_400 * 10**9
 
 
-class Unfit(Exception):
-    """A value that its type cannot hold: its place in the array, and why."""
-
-    def __init__(self, place: int, reason: str) -> None:
-        super().__init__(reason)
-        self.place = place
-        self.reason = reason
-        self.path: list[str] = []
-
-    @property
-    def field(self) -> str:
-        """The path as people write it, such as ``address.lines[]``."""
-        return ".".join(reversed(self.path)).replace(".[", "[").replace(".{", "{")
-
-
 Write: TypeAlias = Callable[[pa.Array], pa.Array]
 
 
 def refuse(where: pa.Array, reason: str) -> None:
-    """Raise Unfit for the first place where `where` is true."""
+    """Raise Misfit for the first place where `where` is true."""
     if pc.any(where).as_py():
-        raise Unfit(pc.indices_nonzero(where)[0].as_py(), reason)
+        raise Misfit(reason, row=pc.indices_nonzero(where)[0].as_py())
 
 
 def required(write: Write) -> Write:
@@ -194,7 +179,7 @@ def _one_by_one(values: pa.Array, convert: Callable[[Any], bytes]) -> pa.Array:
         try:
             out.append(convert(value))
         except (ValueError, OverflowError) as error:
-            raise Unfit(place, str(error)) from None
+            raise Misfit(str(error), row=place) from None
     return binaries(out)
 
 
@@ -213,8 +198,7 @@ def write_uuid(values: pa.Array) -> pa.Array:
 def write_uuid_text(values: pa.Array) -> pa.Array:
     """Write UUIDs as the text that they come as."""
     unfit = pc.invert(pc.match_substring_regex(values, UUID_TEXT))
-    if pc.any(unfit).as_py():
-        raise Unfit(pc.indices_nonzero(unfit)[0].as_py(), "it is no UUID")
+    refuse(unfit, "it is no UUID")
     return write_text(values)
 
 
@@ -318,9 +302,8 @@ def write_fields(
         name, place, write = field
         try:
             parts.append(write(columns[place]))
-        except Unfit as error:
-            error.path.append(name)
-            raise
+        except Misfit as error:
+            raise error.within(name) from None
     return joined(parts, count)
 
 
@@ -362,11 +345,10 @@ def _contents(values: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
 def _items(write: Write, items: pa.Array, ends: pa.Array, step: str) -> pa.Array:
     try:
         return write(items)
-    except Unfit as error:
+    except Misfit as error:
         # From the item's place to that of the list it is in.
-        error.place = pc.sum(pc.less_equal(ends, number(error.place))).as_py() or 0
-        error.path.append(step)
-        raise
+        place = pc.sum(pc.less_equal(ends, number(error.row))).as_py() or 0
+        raise error.within(step, place) from None
 
 
 def write_nullable(null_number: int, number_of_type: int, write: Write) -> Write:
@@ -382,9 +364,8 @@ def write_nullable(null_number: int, number_of_type: int, write: Write) -> Write
         present = values.is_valid()
         try:
             written = bodies(values.filter(present))
-        except Unfit as error:
-            error.place = pc.indices_nonzero(present)[error.place].as_py()
-            raise
+        except Misfit as error:
+            raise error.within("", pc.indices_nonzero(present)[error.row].as_py()) from None
         return merged([(present, written)], len(values), _BYTES).fill_null(constant(null))
 
     return write_all
@@ -414,10 +395,9 @@ def write_union(members: Sequence[tuple[int, Write]], null_number: int | None) -
             some = column.filter(where)
             try:
                 written = joined([prefix, member[1](some)], len(some))
-            except Unfit as error:
-                error.place = pc.indices_nonzero(where)[error.place].as_py()
-                error.path.append(f"member{place}")
-                raise
+            except Misfit as error:
+                row = pc.indices_nonzero(where)[error.row].as_py()
+                raise error.within(f"member{place}", row) from None
             parts.append((where, written))
         found = merged(parts, len(values), _BYTES)
         return found if null_number is None else found.fill_null(constant(zigzag(null_number)))
@@ -457,18 +437,12 @@ class AvroEncoder:
         return AvroEncoder, (self._node, self._columns)
 
     def encode(self, columns: pa.RecordBatch) -> pa.Array:
-        """Return a binary array with a value for each row; raises InvalidRow."""
+        """Return a binary array with a value for each row; raises Misfit."""
         arrays = [
             array if array.type == kind else array.cast(kind)
             for array, kind in zip(columns.columns, self._types, strict=True)
         ]
-        try:
-            return write_fields(self._fields, arrays, columns.num_rows)
-        except Unfit as error:
-            raise InvalidRow(
-                f"row {error.place} of the batch cannot be written: the field {error.field}: "
-                f"{error.reason}"
-            ) from None
+        return write_fields(self._fields, arrays, columns.num_rows)
 
 
 class _Fitting:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pulsar_spark.schema.codec import Misfit
 from pulsar_spark.schema.json.types import Rule, Shape
 
 LONGEST_INTEGER = 40
@@ -27,24 +28,6 @@ NOT_FINITE = frozenset(("NaN", "Infinity", "-Infinity"))
 _LONGEST_DECIMAL = 1000
 _EXACT = Context(prec=_LONGEST_DECIMAL, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
-
-
-class Misfit(Exception):
-    """A value is not what its shape wants; `path` leads to it, innermost name last."""
-
-    def __init__(self, reason: str, *path: str) -> None:
-        self.reason = reason
-        self.path = path
-        super().__init__(reason)
-
-    @property
-    def field(self) -> str:
-        """The path as people write it."""
-        return "".join(self.path).removeprefix(".")
-
-    def inside(self, name: str) -> Misfit:
-        """Return the same, seen from one level further out."""
-        return Misfit(self.reason, name, *self.path)
 
 
 class NumberText(str):
@@ -299,7 +282,7 @@ def take(value: Mapping[str, Any], name: str, convert: Convert) -> Any:
     try:
         return convert(found)
     except Misfit as misfit:
-        raise misfit.inside(f".{name}") from None
+        raise misfit.within(name) from None
 
 
 def _array(shape: Shape) -> Convert:
@@ -313,7 +296,7 @@ def _array(shape: Shape) -> Convert:
             try:
                 found.append(None if item is None else part(item))
             except Misfit as misfit:
-                raise misfit.inside(f"[{index}]") from None
+                raise misfit.within(f"[{index}]") from None
         return found
 
     return convert
@@ -330,7 +313,7 @@ def _map(shape: Shape) -> Convert:
             try:
                 found.append((_text(key), None if item is None else part(item)))
             except Misfit as misfit:
-                raise misfit.inside(f"{{{key[:_MAX_SHOWN]!r}}}") from None
+                raise misfit.within(f"{{{key[:_MAX_SHOWN]!r}}}") from None
         # An object's fields have no order, so they get the same one however they are read.
         return sorted(found, key=_first)
 

@@ -73,7 +73,7 @@ def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
     """Return an encoder of record batches with these columns for a topic that has this schema.
 
     Raises SchemaMismatch that lists what does not fit. Columns that can be null are taken for
-    fields that cannot: `encode` raises InvalidRow for a null that is found there.
+    fields that cannot: `encode` raises Misfit for a null that is found there.
     """
     return JsonEncoder(parse_json_definition(info), columns, Dialect.of(info))
 

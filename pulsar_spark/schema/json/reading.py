@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_spark.schema.arrow.arrays import build_array, integers, spread
-from pulsar_spark.schema.codec import Decoded, Undecodable
+from pulsar_spark.schema.codec import Decoded, Misfit, Undecodable
 from pulsar_spark.schema.json.arrow_reader import ObjectReader, Refused, finish
-from pulsar_spark.schema.json.careful import Misfit, converter, parse, parse_roughly, take
+from pulsar_spark.schema.json.careful import converter, parse, parse_roughly, take
 from pulsar_spark.schema.json.maps import MapReader
 from pulsar_spark.schema.json.types import Rule, Shape
 

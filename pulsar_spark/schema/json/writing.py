@@ -13,13 +13,14 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.errors import InvalidRow, SchemaMismatch
+from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.arrow.arithmetic import all_within, number, scaled
 from pulsar_spark.schema.arrow.arrays import binaries, offsets_of, spread, strings
 from pulsar_spark.schema.avro import definition as avro
 from pulsar_spark.schema.avro.definition import Node, Primitive, Record, UnionOf
 from pulsar_spark.schema.avro.types import UUID_TEXT, is_nullable, sole_type
 from pulsar_spark.schema.avro.writing import AvroEncoder
+from pulsar_spark.schema.codec import Misfit
 from pulsar_spark.schema.json.types import Dialect, Rule, Shape, shape_of
 
 
@@ -47,14 +48,11 @@ class JsonEncoder:
         return JsonEncoder, self._arguments
 
     def encode(self, columns: pa.RecordBatch) -> pa.Array:
-        """Return a binary array with a value for each row; raises InvalidRow."""
+        """Return a binary array with a value for each row; raises Misfit."""
         try:
             return self._texts(columns).cast(pa.binary())
-        except Unfit:
-            row, unfit = self._find(columns)
-            raise InvalidRow(
-                f"row {row} of the batch cannot be written: the field {unfit.field}: {unfit.reason}"
-            ) from None
+        except Misfit:
+            raise self._first_misfit(columns) from None
 
     def _texts(self, columns: pa.RecordBatch) -> pa.Array:
         texts = [write(columns.column(i)) for i, write in enumerate(self._writers)]
@@ -64,43 +62,34 @@ class JsonEncoder:
         pieces = [piece for pair in zip(starts, texts, strict=True) for piece in pair]
         return joined([*pieces, end], columns.num_rows)
 
-    def _find(self, columns: pa.RecordBatch) -> tuple[int, Unfit]:
-        """Return the first row that cannot be written, and why, of columns that have one."""
+    def _first_misfit(self, columns: pa.RecordBatch) -> Misfit:
+        """Return what is wrong in the first row that cannot be written, of rows with such a one."""
         start, end = 0, columns.num_rows
         while end - start > 1:
             middle = (start + end) // 2
-            if self._unfit(columns.slice(start, middle - start)) is None:
+            if self._misfit(columns.slice(start, middle - start)) is None:
                 start = middle
             else:
                 end = middle
-        unfit = self._unfit(columns.slice(start, 1))
-        assert unfit is not None
-        return start, unfit
+        found = self._misfit(columns.slice(start, 1))
+        assert found is not None
+        return found.within("", start)
 
-    def _unfit(self, columns: pa.RecordBatch) -> Unfit | None:
+    def _misfit(self, columns: pa.RecordBatch) -> Misfit | None:
         try:
             self._texts(columns)
-        except Unfit as unfit:
-            return unfit
+        except Misfit as misfit:
+            return misfit
         return None
 
 
 Write = Callable[[pa.Array], pa.Array]
-"""Turns a column into its JSON texts, null where it is null; raises Unfit."""
+"""Turns a column into its JSON texts, null where it is null; raises Misfit."""
 
 _NANOS_PER_DAY = 86_400_000_000_000
 _SPECIAL = r'["\\\x00-\x1f]'
 _CONTROL = r"[\x00-\x1f]"
 _SHORT_ESCAPES = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
-class Unfit(Exception):
-    """A column has a value that the schema does not hold; `field` is its path."""
-
-    def __init__(self, field: str, reason: str) -> None:
-        self.field = field
-        self.reason = reason
-        super().__init__(reason)
 
 
 def writer(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> Write:
@@ -118,7 +107,7 @@ def writer(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> W
 
     def checked(column: pa.Array) -> pa.Array:
         if column.null_count:
-            raise Unfit(path, "it is null, and the topic's schema has no null there")
+            raise Misfit("it is null, and the topic's schema has no null there", path)
         return write(column)
 
     return checked
@@ -209,9 +198,9 @@ def _union(node: avro.UnionOf, kind: pa.DataType, dialect: Dialect, path: str) -
         for member in members:
             count = pc.add(count, member.is_valid().cast(pa.int32()))
         if pc.any(pc.greater(count, number(1, pa.int32()))).as_py():
-            raise Unfit(path, "more than one member of the union is not null")
+            raise Misfit("more than one member of the union is not null", path)
         if not node.nullable and pc.any(pc.equal(count, number(0, pa.int32()))).as_py():
-            raise Unfit(path, "no member of the union is set, and it has no null")
+            raise Misfit("no member of the union is set, and it has no null", path)
         return pc.coalesce(*members)
 
     return write
@@ -276,7 +265,7 @@ def quote(column: pa.Array) -> pa.Array:
 
 
 def _checker(node: avro.Node, path: str) -> Write | None:
-    """Return what raises Unfit for values that a type does not allow, if there are such."""
+    """Return what raises Misfit for values that a type does not allow, if there are such."""
     if isinstance(node, avro.Enum):
         symbols = strings(node.symbols)
         return lambda column: _symbols(column, symbols, path)
@@ -293,14 +282,14 @@ def _symbols(column: pa.Array, symbols: pa.Array, path: str) -> pa.Array:
     unknown = pc.and_(column.is_valid(), pc.invert(pc.is_in(column, value_set=symbols)))
     if pc.any(unknown).as_py():
         found = column.filter(unknown)[0].as_py()
-        raise Unfit(path, f"it is {found[:100]!r}, which is no symbol of the enum")
+        raise Misfit(f"it is {found[:100]!r}, which is no symbol of the enum", path)
     return column
 
 
 def _sized(column: pa.Array, size: int, path: str) -> pa.Array:
     sizes = pc.binary_length(column)
     if pc.any(pc.not_equal(sizes, number(size, pa.int32()))).as_py():
-        raise Unfit(path, f"it does not have the {size} bytes that the topic's schema asks for")
+        raise Misfit(f"it does not have the {size} bytes that the topic's schema asks for", path)
     return column
 
 
@@ -308,7 +297,7 @@ def _uuid_texts(column: pa.Array, path: str) -> pa.Array:
     # Bytes are made into such text.
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     if is_text and pc.any(pc.invert(pc.match_substring_regex(column, UUID_TEXT))).as_py():
-        raise Unfit(path, "it is no UUID")
+        raise Misfit("it is no UUID", path)
     return column
 
 
@@ -334,7 +323,7 @@ def _leaf(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> Wr
             return write(column, shape)
         except (pa.ArrowInvalid, ValueError) as error:
             reason = str(error) if shape.java else _REASONS.get(shape.rule, str(error))
-            raise Unfit(path, reason) from None
+            raise Misfit(reason, path) from None
 
     return convert
 

@@ -57,7 +57,7 @@ def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
 
     A column for a field with presence, a list or a map can be left out; one for a required field
     or one without presence cannot. A null is written as absent where the schema has presence, and
-    is refused (InvalidRow) elsewhere, as it would be read as a 0. Raises SchemaMismatch that names
+    is refused (Misfit) elsewhere, as it would be read as a 0. Raises SchemaMismatch that names
     all that does not fit.
     """
     return ProtobufEncoder(parse(info), columns)

@@ -17,6 +17,7 @@ from google.protobuf import json_format, struct_pb2
 
 from pulsar_spark.schema.arrow.arithmetic import all_within, floor_divide, number
 from pulsar_spark.schema.arrow.arrays import binaries, integers, strings
+from pulsar_spark.schema.codec import Misfit
 
 Report = Callable[[int, str], None]
 """Takes the index of a message and what is wrong with it."""
@@ -101,7 +102,7 @@ def json_texts(messages: Sequence[Any], report: Report) -> pa.Array:
 
 # --- writing ------------------------------------------------------------------------------
 
-Refuse = Callable[[int, str], Exception]
+Refuse = Callable[[int, str], Misfit]
 """Returns the error for the value of an index, given what is wrong with it."""
 
 

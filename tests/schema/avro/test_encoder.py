@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.errors import InvalidRow, SchemaMismatch
+from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.avro import codec as avro_codec
+from pulsar_spark.schema.codec import Misfit
 from tests.schema.avro.random_values import decoded, info
 
 UTC = pa.timestamp("us", tz="UTC")
@@ -106,7 +107,7 @@ def test_decimals_take_the_fewest_bytes() -> None:
 def test_decimals_of_another_scale_fit_if_nothing_is_lost() -> None:
     kind = logical("bytes", "decimal", precision=6, scale=1)
     assert written(kind, pa.decimal128(10, 3), Decimal("1.500")) == [Decimal("1.5")]
-    with pytest.raises(InvalidRow, match=r"row 1 .* field f: it does not fit decimal\(6,1\)"):
+    with pytest.raises(Misfit, match=r"row 1: f: it does not fit decimal\(6,1\)"):
         written(kind, pa.decimal128(10, 3), Decimal("1.5"), Decimal("1.55"))
 
 
@@ -196,8 +197,8 @@ def test_every_misfit_is_listed_with_what_to_do() -> None:
 @pytest.mark.parametrize(
     "kind,arrow,values,reason",
     [
-        ("int", pa.int32(), [1, None], "field f: it is null"),
-        (["int", "string"], pa.int32(), [1, None], "field f: it is null"),
+        ("int", pa.int32(), [1, None], "f: it is null"),
+        (["int", "string"], pa.int32(), [1, None], "f: it is null"),
         (ENUM, pa.string(), ["A", "C"], "none of the enum's symbols: A, B"),
         (["null", ENUM], pa.string(), [None, "C"], "none of the enum's symbols: A, B"),
         (FIXED, pa.binary(), [b"ab", b"abc"], "does not have the 2 bytes"),
@@ -219,19 +220,19 @@ def test_every_misfit_is_listed_with_what_to_do() -> None:
             {"type": "array", "items": "int"},
             pa.list_(pa.int32()),
             [[1, 2], [3, None]],
-            r"field f\[\]: it is null",
+            r"f\[\]: it is null",
         ),
         (
             {"type": "map", "values": ENUM},
             pa.map_(pa.string(), pa.string()),
             [[], [("a", "C")]],
-            "field f{}: it is none of",
+            "f{}: it is none of",
         ),
         (
             record(of("x", "int")) | {"name": "I"},
             pa.struct([("x", pa.int32())]),
             [{"x": 1}, {"x": None}],
-            "field f.x: it is null",
+            "f.x: it is null",
         ),
         (
             ["int", "string"],
@@ -249,7 +250,7 @@ def test_every_misfit_is_listed_with_what_to_do() -> None:
             ["int", ENUM],
             pa.struct([("member0", pa.int32()), ("member1", pa.string())]),
             [{"member0": 1}, {"member1": "C"}],
-            "field f.member1: it is none of",
+            "f.member1: it is none of",
         ),
         (
             {"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"},
@@ -262,7 +263,7 @@ def test_every_misfit_is_listed_with_what_to_do() -> None:
 def test_a_row_that_does_not_fit_is_named(
     kind: Any, arrow: pa.DataType, values: list[Any], reason: str
 ) -> None:
-    with pytest.raises(InvalidRow, match=f"row 1 of the batch cannot be written: the .*{reason}"):
+    with pytest.raises(Misfit, match=f"row 1: .*{reason}"):
         written(kind, arrow, *values)
 
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.schema.avro.definition import parse_definition
-from pulsar_spark.schema.json.careful import Misfit, converter, parse, parse_roughly
+from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.json.careful import converter, parse, parse_roughly
 from pulsar_spark.schema.json.types import Dialect, Shape, shape_of
 from tests.schema.json.cases import logical, record
 

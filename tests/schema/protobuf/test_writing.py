@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from pulsar_spark.errors import InvalidRow
+from pulsar_spark.schema.codec import Misfit
 from pulsar_spark.schema.protobuf import codec
 from pulsar_spark.schema.protobuf.types import Type
 from pulsar_spark.schema.protobuf.writing import chosen
@@ -116,30 +116,38 @@ def test_entries_of_maps_leave_out_defaults() -> None:
 @pytest.mark.parametrize(
     "file, values, problem",
     [
-        (single(Type.TYPE_INT32), [1, None], "a is null, and the schema has no null there"),
+        (single(Type.TYPE_INT32), [1, None], "a: it is null, and the schema has no null there"),
         (
             single(Type.TYPE_INT32, "proto2", label=Type.LABEL_REQUIRED),
             [1, None],
-            "a is null, and the schema has no null there",
+            "a: it is null, and the schema has no null there",
         ),
         (
             single(Type.TYPE_MESSAGE, "proto2", type_name=".t.N", label=Type.LABEL_REQUIRED),
             [{"x": 1}, None],
-            "a is null, and the schema requires it",
+            "a: it is null, and the schema requires it",
         ),
-        (single(Type.TYPE_INT32, label=REPEATED), [[1], None], "a is null, and protobuf's lists"),
-        (single(Type.TYPE_INT32, label=REPEATED), [[1, 1], [1, None]], "a has an element that is"),
+        (
+            single(Type.TYPE_INT32, label=REPEATED),
+            [[1], None],
+            "a: it is null, and protobuf",
+        ),
+        (
+            single(Type.TYPE_INT32, label=REPEATED),
+            [[1, 1], [1, None]],
+            "a: it has an element",
+        ),
         (
             single(Type.TYPE_MESSAGE, type_name=".t.N", label=REPEATED),
             [[], [{"x": 1}, None]],
-            "a has an element that is null",
+            "a: it has an element that is null",
         ),
     ],
 )
 def test_nulls_that_protobuf_has_not_are_refused_with_their_row(
     file: FileDescriptorProto, values: list[Any], problem: str
 ) -> None:
-    with pytest.raises(InvalidRow, match=f"row 1 cannot be written: {problem}") as raised:
+    with pytest.raises(Misfit, match=f"row 1: {problem}") as raised:
         write(file, values)
     assert "coalesce" in raised.value.remedy
 
@@ -148,7 +156,7 @@ def test_nulls_that_protobuf_has_not_are_refused_with_their_row(
 def test_nulls_in_maps_are_refused(value: Any) -> None:
     file = new_file()
     add_map(file.message_type.add(name="M"), "t.M", "a", 1, Type.TYPE_STRING, Type.TYPE_INT32)
-    with pytest.raises(InvalidRow, match="row 2 cannot be written: a "):
+    with pytest.raises(Misfit, match="row 2: a: it "):
         write(file, [[("a", 1), ("b", 2)], [], value])
 
 
@@ -159,7 +167,7 @@ def test_what_is_wrong_within_is_told_by_the_row_it_is_in() -> None:
     message = file.message_type.add(name="M")
     add_map(message, "t.M", "a", 1, Type.TYPE_STRING, Type.TYPE_MESSAGE, ".t.N")
     values = [[], [("a", {"x": [1, 2]}), ("b", {"x": [3]})], [("c", {"x": []}), ("d", {"x": [-1]})]]
-    with pytest.raises(InvalidRow, match=r"row 2 cannot be written: a\.value\.x is -1"):
+    with pytest.raises(Misfit, match=r"row 2: a\.value\.x: it is -1"):
         write(file, values)
 
 
