@@ -54,7 +54,7 @@ _MAX_BODY = 2**31 - 1
 # Messages smaller than this on average are worth a copy of the body, as bytes slice faster.
 _COPY_BELOW = 4096
 # From how many messages on it is worth looking whether all are laid out alike.
-_MIN_EVEN = 16
+_MIN_EVEN = 8
 _CACHED_COUNT = 10_000
 
 _U32 = Struct(">I")
