@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +11,33 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __version__ = "0.1.0"
+
+LOG_LEVEL_VARIABLE = "PULSAR_SPARK_LOG_LEVEL"
+"""Environment variable with the least level of what is logged to stderr, such as INFO.
+
+Python workers of Spark show warnings alone, and there is nobody who could configure their logging.
+"""
+
+
+def _show_log(level: str) -> None:
+    """Log to stderr from a level on, where nobody has configured logging."""
+    import logging
+
+    logger = logging.getLogger(__name__)
+    try:
+        logger.setLevel(level.strip().upper())
+    except ValueError:
+        logger.warning("%s is not a level such as INFO: it is ignored", LOG_LEVEL_VARIABLE)
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    # Whoever configures logging has the lines, and has them once.
+    handler.addFilter(lambda _: not logging.getLogger().handlers)
+    logger.addHandler(handler)
+
+
+if _level := os.environ.get(LOG_LEVEL_VARIABLE):
+    _show_log(_level)
 
 
 def register(

@@ -46,12 +46,35 @@ def read_partition(
         )
         yield from _read(context, options, partition, builder)
         yield from builder.flush()
-        if builder.dropped:
-            logger.warning(
-                "%s: %d rows were dropped by a task, as their values do not decode",
-                partition.topic,
-                builder.dropped,
-            )
+        _tell_counts(partition, builder)
+
+
+def _tell_counts(partition: PulsarInputPartition, builder: RecordBatchBuilder) -> None:
+    """Log what a task has read: nothing else leads from it to people."""
+    start, end = partition.range
+    logger.info(
+        "%s: a task has read %d messages (about %d bytes) from %s to %s; the values of %d do not "
+        "decode, and %d rows were dropped for that",
+        partition.topic,
+        builder.messages,
+        builder.size,
+        start,
+        end,
+        builder.corrupt + builder.dropped,
+        builder.dropped,
+    )
+    if builder.dropped:
+        logger.warning(
+            "%s: %d rows were dropped by a task, as their values do not decode",
+            partition.topic,
+            builder.dropped,
+        )
+    if builder.corrupt:
+        logger.warning(
+            "%s: the values of %d rows of a task are null, as they do not decode",
+            partition.topic,
+            builder.corrupt,
+        )
 
 
 def _read(

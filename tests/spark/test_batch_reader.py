@@ -136,14 +136,18 @@ def test_a_schema_that_does_not_fit_these_topics_is_told_when_planning(
 
 
 @pytest.mark.fault(95)
-def test_text_that_is_none_follows_the_mode(broker: EmbeddedBroker) -> None:
+def test_text_that_is_none_follows_the_mode(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     broker.create_topic("t")
     store(broker, "t", [b"a", b"\xff", None, b"b"])
     set_schema(broker, "t", STRING)
     with pytest.raises(CorruptMessage, match="not UTF-8"):
         values(broker, {"topic": "t"})
     assert values(broker, {"topic": "t", "mode": "DROPMALFORMED"}) == ["a", None, "b"]
+    assert "1 rows were dropped by a task" in caplog.text
     assert values(broker, {"topic": "t", "mode": "permissive"}) == ["a", None, None, "b"]
+    assert "the values of 1 rows of a task are null" in caplog.text
     kept = read(broker, {"topic": "t", "mode": "PERMISSIVE"})
     assert [row["_corrupt_record"] for row in kept] == [None, b"\xff", None, None]
     schema = StructType().add("value", StringType()).add("bad", BinaryType())

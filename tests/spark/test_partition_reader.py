@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import pickle
+import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pulsar_spark import LOG_LEVEL_VARIABLE as VARIABLE
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import ChecksumMismatch, DataLossError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
@@ -200,3 +206,45 @@ def test_the_tasks_of_many_micro_batches_share_one_connection(broker: EmbeddedBr
     assert read == [True] * 220
     assert broker.faults.seen("CONNECT") == 1
     wait_until_unused(broker)
+
+
+def test_a_task_tells_what_it_has_read(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    payloads = store_many(broker, "t", 25)
+    caplog.set_level(logging.INFO, "pulsar_spark")
+    assert len(rows_of(list(read_partition(options(broker), whole(broker), SCHEMA, VALUE)))) == 25
+    told = re.search(r"t: a task has read 25 messages \(about (\d+) bytes\) from", caplog.text)
+    assert told is not None
+    assert int(told[1]) >= sum(map(len, payloads))
+    assert "values of 0 do not decode, and 0 rows were dropped" in caplog.text
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+
+
+@pytest.mark.parametrize("level", ["INFO", "info", None, "LOUD"])
+def test_the_log_is_shown_where_the_environment_asks_for_it(
+    broker: EmbeddedBroker, level: str | None
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 25)
+    code = (
+        "import pickle, sys\n"
+        "from pulsar_spark.spark.partition_reader import read_partition\n"
+        "task = pickle.loads(sys.stdin.buffer.read())\n"
+        "assert sum(batch.num_rows for batch in read_partition(*task)) == 25\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    if level is not None:
+        environment[VARIABLE] = level
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=pickle.dumps((options(broker), whole(broker), SCHEMA, VALUE)),
+        env=environment,
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    told = done.stderr.decode()
+    assert told.count("a task has read 25 messages") == (level in ("INFO", "info"))
+    assert ("PULSAR_SPARK_LOG_LEVEL" in told) == (level == "LOUD")

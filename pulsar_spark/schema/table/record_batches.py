@@ -101,6 +101,12 @@ class RecordBatchBuilder:
         self._runs: list[Run] = []
         self._rows = 0
         self._bytes = 0
+        self.messages = 0
+        """Messages that went into batches so far."""
+        self.size = 0
+        """Their bytes, about."""
+        self.corrupt = 0
+        """Rows so far whose values do not decode and are null."""
         self.dropped = 0
         """Rows left out so far because their values do not decode."""
 
@@ -190,6 +196,8 @@ class RecordBatchBuilder:
         if not self._rows:
             return
         self._close_runs()
+        self.messages += self._rows
+        self.size += self._bytes
         pieces, self._pieces, self._rows, self._bytes = self._pieces, [], 0, 0
         # Together, as what decodes values has a cost for each call.
         batch = self._build(pieces[0] if len(pieces) == 1 else JoinedMessages(pieces))
@@ -213,6 +221,8 @@ class RecordBatchBuilder:
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         if found.bad and self._mode == DROPMALFORMED:
             batch = self._without(batch, found.bad)
+        elif found.bad:
+            self.corrupt += len({undecodable.row for undecodable in found.bad})
         return batch
 
     def _decode(self, messages: Messages) -> DecodedValues:
