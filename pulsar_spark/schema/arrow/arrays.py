@@ -16,6 +16,30 @@ import pyarrow.compute as pc
 
 from pulsar_spark.protocol.blocks import Buffer
 
+MAX_CELLS = 32 * 1024 * 1024
+"""Fields of all items of the lists in one value, absent ones too. As columns they take 256 MiB."""
+
+
+def width(kind: pa.DataType) -> int:
+    """Return of how many columns without parts a value of a type is made, lists being one."""
+    if not pa.types.is_struct(kind):
+        return 1
+    return max(sum(width(field.type) for field in kind), 1)
+
+
+def widest_item(kind: pa.DataType) -> int:
+    """Return the most columns that an item of a list or a map in a type has, 0 without such.
+
+    A byte or two of a value can be an item, whatever its width.
+    """
+    if pa.types.is_struct(kind):
+        return max((widest_item(field.type) for field in kind), default=0)
+    if pa.types.is_map(kind):
+        return max(1 + width(kind.item_type), widest_item(kind.item_type))
+    if pa.types.is_list(kind):
+        return max(width(kind.value_type), widest_item(kind.value_type))
+    return 0
+
 
 def integers(values: Sequence[int | None], kind: pa.DataType) -> pa.Array:
     """Return an array of 32 or 64-bit integers, or of a type that has such, as timestamps."""

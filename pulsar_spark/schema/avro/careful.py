@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from pulsar_spark.schema.arrow.arrays import MAX_CELLS, widest_item
 from pulsar_spark.schema.avro.resolution import (
     IntoMember,
     Plan,
@@ -29,7 +30,10 @@ from pulsar_spark.schema.avro.resolution import (
 from pulsar_spark.schema.codec import Misfit
 
 MAX_EMPTY_ITEMS = 1000
-"""The most items of an array that take no bytes, as nulls do: no length bounds their number."""
+"""The most items of arrays that take no bytes, as nulls do: no length bounds their number.
+
+An item counts as many times as it has fields.
+"""
 
 _FLOAT = Struct("<f")
 _DOUBLE = Struct("<d")
@@ -42,12 +46,13 @@ _LONGEST = 63
 class Cursor:
     """Where reading stands in the bytes of one value."""
 
-    __slots__ = ("data", "empty_items", "pos")
+    __slots__ = ("cells", "data", "empty_items", "pos")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.pos = 0
         self.empty_items = 0
+        self.cells = 0
 
 
 Read: TypeAlias = Callable[[Cursor], Any]
@@ -285,6 +290,8 @@ def _blocks(plan: ReadArray | ReadMap) -> Read:
     else:
         step, read_item = "{}", _pair(plan)
 
+    fields = widest_item(plan.type)
+
     def read(cursor: Cursor) -> Any:
         items: list[Any] = []
         while count := read_long(cursor):
@@ -292,7 +299,7 @@ def _blocks(plan: ReadArray | ReadMap) -> Read:
                 # A count below 0 is followed by the block's size, which serves to skip it.
                 count = -count
                 read_long(cursor)
-            _check_count(cursor, count, least)
+            _check_count(cursor, count, least, fields)
             try:
                 for _ in range(count):
                     items.append(read_item(cursor))
@@ -303,14 +310,17 @@ def _blocks(plan: ReadArray | ReadMap) -> Read:
     return read
 
 
-def _check_count(cursor: Cursor, count: int, least: int) -> None:
+def _check_count(cursor: Cursor, count: int, least: int, fields: int) -> None:
     left = len(cursor.data) - cursor.pos
     if count * least > left:
         raise Misfit(f"{count} items are announced, {left} bytes are left")
     if not least:
-        cursor.empty_items += count
+        cursor.empty_items += count * fields
         if cursor.empty_items > MAX_EMPTY_ITEMS:
             raise Misfit(f"a value has more than {MAX_EMPTY_ITEMS} items that take no bytes")
+    cursor.cells += count * fields
+    if cursor.cells > MAX_CELLS:
+        raise Misfit(f"the lists of a value have more than {MAX_CELLS} fields")
 
 
 def _pair(plan: ReadMap) -> Read:

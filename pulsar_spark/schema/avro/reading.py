@@ -31,12 +31,14 @@ from pulsar_spark.schema.arrow.arithmetic import (
     zeros,
 )
 from pulsar_spark.schema.arrow.arrays import (
+    MAX_CELLS,
     build_array,
     list_array,
     merged,
     offsets_of,
     pair_type,
     struct_array,
+    widest_item,
 )
 from pulsar_spark.schema.avro import decimals
 from pulsar_spark.schema.avro.careful import Read, conversion, read_value, reader_of
@@ -71,6 +73,7 @@ class AvroDecoder:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._fields = list(plan.type)
+        self._widest = widest_item(plan.type)
 
     def __reduce__(self) -> tuple[type[AvroDecoder], tuple[Plan]]:
         return AvroDecoder, (self._plan,)
@@ -92,7 +95,8 @@ class AvroDecoder:
     def _chunk(self, raw: pa.Array, first: int, bad: list[Undecodable]) -> Sequence[pa.Array]:
         count = len(raw) - raw.null_count
         size = pc.sum(pc.binary_length(raw)).as_py() or 0
-        if count < FEW or size > 2 * MAX_BYTES:
+        # What values hold is counted as they are read one by one, if they could hold too much.
+        if count < FEW or size > 2 * MAX_BYTES or size * self._widest > 2 * MAX_CELLS:
             return self._one_by_one(raw, range(len(raw)), first, bad)
         present = raw.drop_null() if raw.null_count else raw
         columns, given_up = self._in_columns(present)

@@ -11,13 +11,14 @@ nested more deeply than Python parses, in fields that are skipped, may be bad or
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.schema.arrow.arrays import build_array, integers, spread
+from pulsar_spark.schema.arrow.arrays import MAX_CELLS, build_array, integers, spread, widest_item
 from pulsar_spark.schema.codec import Decoded, Misfit, Undecodable
 from pulsar_spark.schema.json.arrow_reader import ObjectReader, Refused, finish
 from pulsar_spark.schema.json.careful import converter, parse, parse_roughly, take
@@ -35,6 +36,13 @@ _TOLERATED = 50
 _PARTS = 8
 
 
+# {} and a comma.
+_SMALLEST_ITEM = 3
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NULL_ITEM = re.compile(rb"[\[,][ \t\r\n]*null")
+_NULL_IN_MAP = re.compile(rb"[\[,:][ \t\r\n]*null")
+
+
 class JsonDecoder:
     """Decodes JSON objects to columns, by the shapes of the fields wanted.
 
@@ -48,6 +56,8 @@ class JsonDecoder:
         self._shapes = list(shapes.values())
         self._whole = whole
         self._fields = [(name, converter(shape)) for name, shape in shapes.items()]
+        self._widest = max((widest_item(shape.kind) for shape in self._shapes), default=0)
+        self._null_item = _NULL_IN_MAP if any(map(_has_maps, self._shapes)) else _NULL_ITEM
         self._unusual = 0
         # Fields that Arrow cannot read, as maps, are taken from each row by itself.
         by_row = [i for i, shape in enumerate(self._shapes) if shape.wire is None]
@@ -91,8 +101,14 @@ class JsonDecoder:
         if len(rows) == 1 and size > _LARGEST_VALUE:
             reason = f"it has {size} bytes, the limit for JSON is {_LARGEST_VALUE}"
             return [self._nulls([Undecodable(first, "", reason)])]
-        if len(rows) > 1 and (size > _MOST_BYTES or len(rows) > _MOST_ROWS):
+        most_cells = size * self._widest // _SMALLEST_ITEM
+        if len(rows) > 1 and (
+            size > _MOST_BYTES or len(rows) > _MOST_ROWS or most_cells > MAX_CELLS
+        ):
             return self._in_parts(rows, first, 2)
+        if most_cells > MAX_CELLS and self._items(rows[0].as_py()) * self._widest > MAX_CELLS:
+            reason = f"its lists have more than {MAX_CELLS} fields"
+            return [self._nulls([Undecodable(first, "", reason)])]
         pieces: list[Decoded] = []
         few, start = _FEW_ROWS, 0
         while start < len(rows):
@@ -134,6 +150,11 @@ class JsonDecoder:
         if found:
             self._prepare([*self._by_row, *found], exact=True)
             self._maps = None
+
+    def _items(self, value: bytes) -> int:
+        """Return how many items with fields the lists of a value can have at most."""
+        bare = _STRING.sub(b'""', value)
+        return bare.count(b"{") + len(self._null_item.findall(bare))
 
     def _in_parts(self, rows: pa.Array, first: int, parts: int) -> list[Decoded]:
         step = -(-len(rows) // parts)
@@ -269,3 +290,7 @@ def _reads(name: str, shape: Shape, rows: pa.Array) -> bool:
 def _needs_digits(shape: Shape) -> bool:
     """Whether floats would not do for numbers with a point."""
     return shape.rule is Rule.DECIMAL or shape.java or any(map(_needs_digits, shape.parts))
+
+
+def _has_maps(shape: Shape) -> bool:
+    return shape.rule is Rule.MAP or any(map(_has_maps, shape.parts))

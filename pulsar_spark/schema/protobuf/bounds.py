@@ -14,11 +14,9 @@ from typing import Any
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
+from pulsar_spark.schema.arrow.arrays import MAX_CELLS
 from pulsar_spark.schema.arrow.varints import varint
 from pulsar_spark.schema.protobuf.types import Field, Message, Shape, Type
-
-MAX_CELLS = 32 * 1024 * 1024
-"""Fields of all repeated messages in one value, absent ones too. As columns they take 256 MiB."""
 
 # An empty message takes a tag of a byte and a length of a byte.
 _SMALLEST = 2

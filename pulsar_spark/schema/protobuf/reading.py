@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtobufMessage
 
-from pulsar_spark.schema.arrow.arrays import binaries, booleans, integers, strings
+from pulsar_spark.schema.arrow.arrays import MAX_CELLS, binaries, booleans, integers, strings
 from pulsar_spark.schema.arrow.varints import varint
 from pulsar_spark.schema.codec import Decoded, Undecodable
-from pulsar_spark.schema.protobuf.bounds import MAX_CELLS, Counter
+from pulsar_spark.schema.protobuf.bounds import Counter
 from pulsar_spark.schema.protobuf.classes import FRAME_TAG, attribute, batch_class
 from pulsar_spark.schema.protobuf.types import (
     EnumType,

@@ -12,7 +12,14 @@ import pyarrow as pa
 from pulsar_spark.errors import CorruptMessage, PulsarError
 from pulsar_spark.protocol import blocks
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.arrow.arrays import binaries, booleans, strings
+from pulsar_spark.schema.arrow.arrays import (
+    MAX_CELLS,
+    binaries,
+    booleans,
+    strings,
+    widest_item,
+    width,
+)
 from pulsar_spark.schema.codec import Undecodable, shape
 from pulsar_spark.schema.registry import version_number
 from pulsar_spark.schema.table.columns import NEED_METADATA
@@ -94,8 +101,11 @@ class RecordBatchBuilder:
         self._needs_values = not {VALUE, CORRUPT}.isdisjoint(projection.columns)
         self._topic = topic
         self._partition = partition
-        self._max_rows = max_rows
-        self._max_bytes = max_bytes
+        # So many columns as a value can be, of so few bytes, that batches have to be smaller.
+        kinds = [] if self._decoder is None else self._decoder.types
+        self._max_rows = min(max_rows, 2 * MAX_CELLS // max(sum(map(width, kinds)), 1))
+        items = max(map(widest_item, kinds), default=0)
+        self._max_bytes = min(max_bytes, 2 * MAX_CELLS // max(items, 1))
         # What goes into the next batch: messages of before, and runs behind them.
         self._pieces: list[Messages] = []
         self._runs: list[Run] = []

@@ -57,6 +57,13 @@ class ValueDecoder:
     def __init__(self, reader: SchemaInfo, names: Sequence[str], writers: Writers) -> None:
         self._reader = reader
         self.names = tuple(names)
+        found = shape(reader)
+        self._has_keys = found.key is not None and KEY in names
+        self.types: Sequence[pa.DataType] = [
+            found.key if name == KEY and found.key else found.fields.field(name).type
+            for name in names
+        ]
+        """Those of the columns, as `names`."""
         self._writers = writers
         self._decoders: dict[bytes, Decoder | PairDecoder | _Unreadable] = {}
 
@@ -101,7 +108,7 @@ class ValueDecoder:
                 found = self._decoder_from(writer)
             except SchemaMismatch as error:
                 told = error.with_context(topic=topic)
-                found = _Unreadable(told, version, self._reader, self.names)
+                found = _Unreadable(told, version, self.types, has_keys=self._has_keys)
             if len(self._decoders) >= _MAX_DECODERS:
                 del self._decoders[next(iter(self._decoders))]
             self._decoders[version] = found
@@ -117,16 +124,12 @@ class _Unreadable:
     """Stands for the decoder of a version whose values cannot be read as the query's."""
 
     def __init__(
-        self, error: PulsarError, version: bytes, reader: SchemaInfo, names: Sequence[str]
+        self, error: PulsarError, version: bytes, types: Sequence[pa.DataType], *, has_keys: bool
     ) -> None:
         what = f"version {version_number(version)} of the topic's schema: " if version else ""
         self.error = SchemaMismatch(what + error.what, error.remedy, topic=error.topic)
-        found = shape(reader)
-        self._types = [
-            found.key if name == KEY and found.key else found.fields.field(name).type
-            for name in names
-        ]
-        self._has_keys = found.key is not None and KEY in names
+        self._types = types
+        self._has_keys = has_keys
 
     def decode(self, raw: pa.Array) -> Decoded:
         """Return columns of nulls; all that is not null itself is bad, and none of it looked at."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf.message import DecodeError
 
+from pulsar_spark.schema.arrow.arrays import MAX_CELLS
 from pulsar_spark.schema.protobuf import bounds as protobuf_bounds
 from pulsar_spark.schema.protobuf import codec as protobuf_codec
 from pulsar_spark.schema.protobuf.bounds import Counter
@@ -111,7 +112,7 @@ def test_a_value_that_would_take_all_memory_is_bad_and_leaves_the_others_alone()
     assert ids.to_pylist() == [5, None, None, 5]
     assert [value and len(value) for value in lists.to_pylist()] == [3, None, None, 3]
     assert [bad.row for bad in decoded.bad] == [1, 2]
-    assert f"more than {protobuf_bounds.MAX_CELLS} fields" in decoded.bad[0].reason
+    assert f"more than {MAX_CELLS} fields" in decoded.bad[0].reason
     only_id = protobuf_codec.decoder(info, info, ["id"]).decode(pa.array([hostile], pa.binary()))
     assert only_id.columns[0].to_pylist() == [0]
     assert not only_id.bad
