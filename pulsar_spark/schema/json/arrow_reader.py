@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
+from bisect import bisect_right
 from collections.abc import Mapping
 from decimal import Decimal
 
@@ -46,8 +47,8 @@ _BEYOND_DECIMALS = (
     r"|[0-9.]{29}[eE]"
     r"|\\u00(?:2[bBdDeE]|3[0-9]|[46]5)"
 )
-# What Arrow takes for numbers and Python's JSON module does not.
-_ODD_NUMBER = re.compile(rb"-NaN|Inf(?!inity)")
+# What ends the stream, and what Arrow takes for numbers and Python's JSON module does not.
+_ODD = re.compile(rb"\0|-NaN|Inf(?!inity)")
 
 
 # In Arrow's words; where they should change, rows are only decoded more slowly.
@@ -103,8 +104,10 @@ class ObjectReader:
             _refuse(pc.match_substring_regex(texts, _BEYOND_DECIMALS))
         lines = pc.binary_join_element_wise(texts, self._line_end, self._nothing)
         data = lines.buffers()[2].to_pybytes()
-        if b"\0" in data or ((b"NaN" in data or b"Inf" in data) and _ODD_NUMBER.search(data)):
-            raise Refused
+        may_be_odd = b"\0" in data or b"NaN" in data or b"Inf" in data
+        if may_be_odd and (odd := _ODD.search(data)):
+            edges = memoryview(lines.buffers()[1]).cast("i")
+            raise Refused(bisect_right(edges, odd.start(), 0, len(lines) + 1) - 1)
         if self._refused and b"null" in data:
             candidates = texts.filter(pc.match_substring(texts, "null"))
             if _any_matches(candidates, self._refused):
@@ -179,8 +182,29 @@ def _are_braced(texts: pa.Array) -> pa.Array:
 def finish(column: pa.Array, shape: Shape) -> pa.Array:
     """Return a column of the type of its shape, from one of its wire type.
 
-    Raises ArrowInvalid if a value has none in that type.
+    Raises Refused for the first row with a value that has none in that type.
     """
+    try:
+        return _finish(column, shape)
+    except pa.ArrowInvalid:
+        raise Refused(_first_unfit(column, shape)) from None
+
+
+def _first_unfit(column: pa.Array, shape: Shape) -> int:
+    """Return the first row that cannot be finished, of a column that has such a one."""
+    start, end = 0, len(column)
+    while end - start > 1:
+        middle = (start + end) // 2
+        try:
+            # As an array of its own, so that lists have no items of other rows behind them.
+            _finish(pa.concat_arrays([column.slice(start, middle - start)]), shape)
+            start = middle
+        except pa.ArrowInvalid:
+            end = middle
+    return start
+
+
+def _finish(column: pa.Array, shape: Shape) -> pa.Array:
     if _is_finished(shape):
         return column
     return _finish_parts(column, shape) if shape.parts else _finish_leaf(column, shape)
@@ -200,7 +224,7 @@ def _finish_leaf(column: pa.Array, shape: Shape) -> pa.Array:
 
 def _finish_parts(column: pa.Array, shape: Shape) -> pa.Array:
     if shape.rule is Rule.RECORD:
-        parts = [finish(column.field(i), part) for i, part in enumerate(shape.parts)]
+        parts = [_finish(column.field(i), part) for i, part in enumerate(shape.parts)]
         mask = column.is_null() if column.null_count else None
         fields = [shape.kind.field(i) for i in range(shape.kind.num_fields)]
         return pa.StructArray.from_arrays(parts, fields=fields, mask=mask)
@@ -211,7 +235,7 @@ def _finish_parts(column: pa.Array, shape: Shape) -> pa.Array:
         column.buffers()[:2],
         column.null_count,
         column.offset,
-        children=[finish(column.values, shape.parts[0])],
+        children=[_finish(column.values, shape.parts[0])],
     )
 
 

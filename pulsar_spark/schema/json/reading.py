@@ -1,9 +1,13 @@
 """Values of JSON → columns: many at once, or one by one where that does not go.
 
-Rows are read together by Arrow's JSON reader. Where it refuses, the rows that are to be blamed are
-taken one by one, or, where that is not known, rows are divided until few are left; so a value that
-is broken, or written in an unusual way, costs little more than itself. Fields that are unusual in
-many rows are soon taken from each row by itself, and only the others are read together.
+Rows are read together by Arrow's JSON reader. Where it refuses, the row that is to be blamed and
+some behind it are taken one by one; so a value that is broken, or written in an unusual way, costs
+little more than itself. Fields that are unusual in many rows are soon taken from each row by
+itself, and only the others are read together.
+
+Arrow's JSON reader knows no maps. But most maps of a topic share a few keys, and read as records
+with these fields they become maps again without looking at each. Nothing may be lost by this: a
+key that is not known, or a known one that is there with null, makes the reader refuse the rows.
 
 Whether and as what a value decodes does not depend on those around it, but for one thing: what is
 nested more deeply than Python parses, in fields that are skipped, may be bad or skipped with them.
@@ -11,18 +15,29 @@ nested more deeply than Python parses, in fields that are skipped, may be bad or
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.schema.arrow.arrays import MAX_CELLS, build_array, integers, spread, widest_item
+from pulsar_spark.schema.arrow.arrays import (
+    MAX_CELLS,
+    build_array,
+    from_words,
+    integers,
+    offsets_of,
+    spread,
+    strings,
+    widest_item,
+)
 from pulsar_spark.schema.codec import Decoded, Misfit, Undecodable
 from pulsar_spark.schema.json.arrow_reader import ObjectReader, Refused, finish
 from pulsar_spark.schema.json.careful import converter, parse, parse_roughly, take
-from pulsar_spark.schema.json.maps import MapReader
 from pulsar_spark.schema.json.types import Rule, Shape
 
 _MOST_BYTES = 8 * 1024 * 1024
@@ -30,10 +45,9 @@ _MOST_ROWS = 65_536
 _LARGEST_VALUE = 1024 * 1024 * 1024
 _FEW_ROWS = 16
 _MANY_ROWS = 1024
-_PART_ROWS = 256
+_LEAST_REACH = 256
 # One row in so many may be unusual without a change of how its fields are read.
 _TOLERATED = 50
-_PARTS = 8
 
 
 # {} and a comma.
@@ -105,30 +119,32 @@ class JsonDecoder:
         if len(rows) > 1 and (
             size > _MOST_BYTES or len(rows) > _MOST_ROWS or most_cells > MAX_CELLS
         ):
-            return self._in_parts(rows, first, 2)
+            half = len(rows) // 2
+            behind = self._decode(rows.slice(half), first + half)
+            return [*self._decode(rows.slice(0, half), first), *behind]
         if most_cells > MAX_CELLS and self._items(rows[0].as_py()) * self._widest > MAX_CELLS:
             reason = f"its lists have more than {MAX_CELLS} fields"
             return [self._nulls([Undecodable(first, "", reason)])]
         pieces: list[Decoded] = []
-        few, start = _FEW_ROWS, 0
+        start, few, reach = 0, _FEW_ROWS, len(rows)
         while start < len(rows):
-            rest = rows.slice(start)
+            some = rows.slice(start, reach)
             try:
-                pieces.append(Decoded(self._together(rest)))
+                pieces.append(Decoded(self._together(some)))
             except Refused as refused:
-                blamed = refused.row
+                blamed = min(refused.row or 0, len(some) - 1)
             else:
-                self._unusual = max(self._unusual - len(rest) // _TOLERATED, 0)
-                return pieces
-            if blamed is None and len(rest) > max(few, _PART_ROWS):
-                return [*pieces, *self._in_parts(rest, first + start, _PARTS)]
-            blamed = min(blamed or 0, len(rest) - 1)
+                self._unusual = max(self._unusual - len(some) // _TOLERATED, 0)
+                start, reach = start + len(some), 4 * reach
+                continue
             if blamed > few:
-                pieces += self._decode(rest.slice(0, blamed), first + start)
+                pieces += self._decode(some.slice(0, blamed), first + start)
                 start, few = start + blamed, _FEW_ROWS
             else:
                 # Rows that need it are seldom alone, and each attempt costs as much as many rows.
                 few = min(2 * few, _MANY_ROWS)
+            # So that what is behind a row that is refused is not read for each such row.
+            reach = max(2 * blamed, _LEAST_REACH)
             alone = rows.slice(start, few)
             pieces.append(self._one_by_one(alone, first + start))
             self._adapt(alone, {item.row - first - start for item in pieces[-1].bad})
@@ -156,14 +172,6 @@ class JsonDecoder:
         bare = _STRING.sub(b'""', value)
         return bare.count(b"{") + len(self._null_item.findall(bare))
 
-    def _in_parts(self, rows: pa.Array, first: int, parts: int) -> list[Decoded]:
-        step = -(-len(rows) // parts)
-        return [
-            piece
-            for start in range(0, len(rows), step)
-            for piece in self._decode(rows.slice(start, step), first + start)
-        ]
-
     # --- many rows ------------------------------------------------------------------------
 
     def _together(self, rows: pa.Array) -> list[pa.Array]:
@@ -172,7 +180,7 @@ class JsonDecoder:
             if self._maps is None or self._maps.given_up:
                 return self._read(rows)
             return self._read_maps(rows, self._maps)
-        except (pa.ArrowInvalid, Misfit, RecursionError):
+        except (Misfit, RecursionError):
             raise Refused from None
 
     def _read_maps(self, rows: pa.Array, maps: MapReader) -> list[pa.Array]:
@@ -282,7 +290,7 @@ def _reads(name: str, shape: Shape, rows: pa.Array) -> bool:
     """Whether Arrow can read a field of these rows."""
     try:
         finish(ObjectReader({name: shape.wire}).read(rows)[0], shape)
-    except (Refused, pa.ArrowInvalid):
+    except Refused:
         return False
     return True
 
@@ -294,3 +302,134 @@ def _needs_digits(shape: Shape) -> bool:
 
 def _has_maps(shape: Shape) -> bool:
     return shape.rule is Rule.MAP or any(map(_has_maps, shape.parts))
+
+
+# --- maps, read as records --------------------------------------------------------------------
+
+_MOST_KEYS = 64
+_LONGEST_KEY = 200
+_MOST_FAILURES = 4
+_SPACE = r"[ \t\r\n]*"
+# A key that is not written as it could be most simply, with null.
+_ESCAPED_WITH_NULL = rf'\\.(?:[^"\\]|\\.)*"{_SPACE}:{_SPACE}null'
+
+Keys = dict[str, list[str]]
+
+
+class MapReader:
+    """Reads the fields `wanted` of objects that have no others than these and `skipped`.
+
+    Learns the keys of maps, and gives up where there are too many or rows keep being refused.
+    """
+
+    def __init__(self, wanted: Mapping[str, Shape], skipped: Mapping[str, Shape]) -> None:
+        self._wanted = wanted
+        self._shapes = {**skipped, **wanted}
+        self._keys: Keys = {
+            name: [] for name, shape in self._shapes.items() if shape.rule is Rule.MAP
+        }
+        self._reader: ObjectReader | None = None
+        self._failures = 0
+        self.given_up = not all(map(_is_readable, self._shapes.values()))
+
+    @property
+    def maps(self) -> Sequence[str]:
+        """The fields that are maps, whose keys are to be learned."""
+        return list(self._keys)
+
+    @property
+    def knows_keys(self) -> bool:
+        """Whether keys were learned, so that reading makes sense."""
+        return self._reader is not None
+
+    def learn(self, name: str, keys: Iterable[str]) -> None:
+        """Add to the known keys of a map."""
+        known = self._keys[name]
+        new = set(keys).difference(known)
+        if len(known) + len(new) > _MOST_KEYS or any(len(key) > _LONGEST_KEY for key in new):
+            self.given_up = True
+        elif new or self._reader is None:
+            known[:] = sorted([*known, *new], key=str.encode)
+            self._reader = ObjectReader(
+                {n: self._wire(n, shape) for n, shape in self._shapes.items()},
+                refused=_with_null(chain.from_iterable(self._keys.values())),
+            )
+
+    def failed(self) -> None:
+        """Take note of rows that were refused for their maps."""
+        self._failures += 1
+        self.given_up = self.given_up or self._failures >= _MOST_FAILURES
+
+    def read(self, rows: pa.Array) -> list[pa.Array]:
+        """Return the columns wanted of a binary array without nulls.
+
+        Raises Refused, strictly for rows that are refused for their maps.
+        """
+        if self._reader is None:
+            raise Refused(strictly=True)
+        found = self._reader.read(rows)
+        columns = dict(zip(self._shapes, found, strict=True))
+        read = [self._finish(n, columns[n], shape) for n, shape in self._wanted.items()]
+        self._failures = 0
+        return read
+
+    def _wire(self, name: str, shape: Shape) -> pa.DataType:
+        if shape.rule is not Rule.MAP:
+            return shape.wire
+        return pa.struct([(key, shape.parts[0].wire) for key in self._keys[name]])
+
+    def _finish(self, name: str, column: pa.Array, shape: Shape) -> pa.Array:
+        if shape.rule is not Rule.MAP:
+            return finish(column, shape)
+        return _as_map(column, self._keys[name], shape)
+
+
+def _is_readable(shape: Shape) -> bool:
+    return shape.wire is not None or (shape.rule is Rule.MAP and shape.parts[0].wire is not None)
+
+
+def _with_null(keys: Iterable[str]) -> str:
+    """Return a pattern of RE2 for one of the keys with null."""
+    texts = [re.escape(json.dumps(key, ensure_ascii=False)) for key in sorted(set(keys))]
+    if not texts:
+        return _ESCAPED_WITH_NULL
+    return rf"(?:{'|'.join(texts)}){_SPACE}:{_SPACE}null|{_ESCAPED_WITH_NULL}"
+
+
+def _as_map(column: pa.StructArray, keys: Sequence[str], shape: Shape) -> pa.Array:
+    """Return the map of a record's fields that are not null."""
+    count, width = len(column), len(keys)
+    parts = [finish(column.field(i), shape.parts[0]) for i in range(width)]
+    # By field first, as they lie one behind the other; then by row.
+    places: array[int] = array("i", bytes(4 * count * width))
+    fields: array[int] = array("i", bytes(4 * count * width))
+    for i in range(width):
+        places[i::width] = array("i", range(i * count, (i + 1) * count))
+        fields[i::width] = array("i", [i]) * count
+    flat = pa.concat_arrays(parts or [pa.nulls(0, shape.kind.item_type)])
+    values = flat.take(from_words(places, pa.int32()))
+    there = values.is_valid()
+    entries = pa.StructArray.from_arrays(
+        [strings(keys).take(from_words(fields, pa.int32()).filter(there)), values.filter(there)],
+        fields=[shape.kind.key_field, shape.kind.item_field],
+    )
+    return pa.Array.from_buffers(
+        shape.kind,
+        count,
+        [_validity(column), _offsets(parts, count)],
+        children=[entries],
+    )
+
+
+def _offsets(parts: Sequence[pa.Array], count: int) -> pa.Buffer:
+    sizes = from_words(array("i", bytes(4 * count)), pa.int32())
+    for part in parts:
+        sizes = pc.add(sizes, part.is_valid().cast(pa.int32()))
+    return offsets_of(sizes).buffers()[1]
+
+
+def _validity(column: pa.Array) -> pa.Buffer | None:
+    if not column.null_count:
+        return None
+    # An array of its own, so that its bits begin with a byte.
+    return pa.concat_arrays([column.is_valid()]).buffers()[1]

@@ -27,9 +27,8 @@ from pulsar_spark.schema.arrow.arrays import (
     joined,
     offsets_of,
 )
-from pulsar_spark.schema.arrow.varints import varints, zigzags
+from pulsar_spark.schema.arrow.varints import varint, varints, zigzags
 from pulsar_spark.schema.codec import Misfit
-from pulsar_spark.schema.protobuf import wire
 from pulsar_spark.schema.protobuf.reading import parents
 from pulsar_spark.schema.protobuf.types import (
     UNSIGNED,
@@ -325,9 +324,7 @@ def chosen(row: Row, flags: pa.Array) -> Row:
 def _refuse_nulls(column: pa.Array, path: str, row: Row, problem: str) -> None:
     if column.null_count:
         first = column.is_valid().to_pylist().index(False)
-        raise Misfit(
-            f"it {problem}", path, row(first), "Fill it, for example with coalesce, or drop it."
-        )
+        raise Misfit(f"it {problem}", path, row(first), _FILL)
 
 
 class ScalarWriter:
@@ -339,7 +336,7 @@ class ScalarWriter:
         self._nullable = field.presence is Presence.EXPLICIT
         # Where the default is another than zero, zero must be said.
         self._omits_default = field.presence is Presence.IMPLICIT and field.default is None
-        self._head = wire.tag(field.number, scalar.wire_type)
+        self._head = tag(field.number, scalar.wire_type)
 
     def write(self, column: pa.Array, row: Row) -> pa.Array:
         if not column.null_count:
@@ -348,7 +345,7 @@ class ScalarWriter:
             _refuse_nulls(column, self._path, row, "is null, and the schema has no null there")
         there = column.is_valid()
         records = self._write(column.drop_null(), chosen(row, there))
-        return wire.regrouped(records, offsets_of(there))
+        return regrouped(records, offsets_of(there))
 
     def _write(self, values: pa.Array, row: Row) -> pa.Array:
         values = self._scalar.convert(values, self._path, row)
@@ -356,7 +353,7 @@ class ScalarWriter:
             said = self._scalar.not_default(values)
             if len(said) and not pc.all(said).as_py():
                 records = self._scalar.encode(values.filter(said), self._head)
-                return wire.regrouped(records, offsets_of(said))
+                return regrouped(records, offsets_of(said))
         return self._scalar.encode(values, self._head)
 
 
@@ -376,7 +373,7 @@ class MessageWriter:
             _refuse_nulls(column, self._path, row, "is null, and the schema requires it")
         there = column.is_valid()
         records = framed(self._field, self._encode(column.drop_null(), chosen(row, there)))
-        return wire.regrouped(records, offsets_of(there))
+        return regrouped(records, offsets_of(there))
 
 
 class EmptyWriter:
@@ -393,10 +390,10 @@ class EmptyWriter:
 def framed(field: Field, messages: pa.Array) -> pa.Array:
     """Return messages as records of a field."""
     if field.type == Type.TYPE_GROUP:
-        start = wire.tag(field.number, wire.START_GROUP)
-        end = wire.tag(field.number, wire.END_GROUP)
+        start = tag(field.number, START_GROUP)
+        end = tag(field.number, END_GROUP)
         return joined([constant(start), messages, constant(end)], len(messages))
-    return wire.delimited(messages, wire.tag(field.number, wire.DELIMITED))
+    return delimited(messages, tag(field.number, DELIMITED))
 
 
 # --- repeated fields ----------------------------------------------------------------------
@@ -418,17 +415,17 @@ class ListWriter:
         _refuse_nulls(elements, self._path, inner, "has an element that is null")
         places = offsets_of(lengths)
         if not isinstance(self._element, Scalar):
-            return wire.regrouped(framed(self._field, self._element(elements, inner)), places)
+            return regrouped(framed(self._field, self._element(elements, inner)), places)
         values = self._element.convert(elements, self._path, inner)
         if not self._field.packed:
-            head = wire.tag(self._field.number, self._element.wire_type)
-            return wire.regrouped(self._element.encode(values, head), places)
-        return self._pack(wire.regrouped(self._element.encode(values, b""), places))
+            head = tag(self._field.number, self._element.wire_type)
+            return regrouped(self._element.encode(values, head), places)
+        return self._pack(regrouped(self._element.encode(values, b""), places))
 
     def _pack(self, lists: pa.Array) -> pa.Array:
         there = pc.not_equal(lists, constant(b""))
-        records = wire.delimited(lists.filter(there), wire.tag(self._field.number, wire.DELIMITED))
-        return wire.regrouped(records, offsets_of(there))
+        records = delimited(lists.filter(there), tag(self._field.number, DELIMITED))
+        return regrouped(records, offsets_of(there))
 
 
 class MapWriter:
@@ -449,7 +446,7 @@ class MapWriter:
         _refuse_nulls(values, self._path, inner, "has a value that is null")
         keys = self._key.write(_children(column, column.keys), inner)
         entries = joined([keys, self._value.write(values, inner)], len(keys))
-        return wire.regrouped(framed(self._field, entries), offsets_of(lengths))
+        return regrouped(framed(self._field, entries), offsets_of(lengths))
 
 
 def _children(column: pa.Array, values: pa.Array) -> pa.Array:
@@ -523,22 +520,22 @@ def accepts(field: Field, kind: pa.DataType) -> bool:
 def scalar(field: Field) -> Scalar:
     """Return how a field's values are written."""
     if field.enum is not None:
-        return Scalar(wire.VARINT, _enum_numbers(field.enum), _signed_varints, _not_zero)
+        return Scalar(VARINT, _enum_numbers(field.enum), _signed_varints, _not_zero)
     if field.type in (Type.TYPE_STRING, Type.TYPE_BYTES):
-        return Scalar(wire.DELIMITED, _as_binary, wire.delimited, _not_empty)
+        return Scalar(DELIMITED, _as_binary, delimited, _not_empty)
     if field.type == Type.TYPE_BOOL:
-        return Scalar(wire.VARINT, _unchanged, _truths, _unchanged_flags)
+        return Scalar(VARINT, _unchanged, _truths, _unchanged_flags)
     if field.type in (Type.TYPE_FLOAT, Type.TYPE_DOUBLE):
         single = field.type == Type.TYPE_FLOAT
         kind = pa.float32() if single else pa.float64()
-        wire_type = wire.FIXED32 if single else wire.FIXED64
+        wire_type = FIXED32 if single else FIXED64
         return Scalar(wire_type, _cast_to(kind), _fixed_width, _not_zero_bits)
     convert = _integers(field.type)
     if field.type in _FIXED:
-        wire_type = wire.FIXED32 if field.type in _SHORT else wire.FIXED64
+        wire_type = FIXED32 if field.type in _SHORT else FIXED64
         return Scalar(wire_type, convert, _fixed_width, _not_zero)
     encode = _zigzag_varints if field.type in _ZIGZAG else _signed_varints
-    return Scalar(wire.VARINT, convert, encode, _not_zero)
+    return Scalar(VARINT, convert, encode, _not_zero)
 
 
 # --- conversions --------------------------------------------------------------------------
@@ -617,15 +614,15 @@ def _enum_numbers(enum: EnumType) -> Convert:
 
 def _signed_varints(values: pa.Array, head: bytes) -> pa.Array:
     # Negative numbers have all 64 bits, whatever their type: Encoding, Signed Integers.
-    return wire.behind(head, varints(values))
+    return behind(head, varints(values))
 
 
 def _zigzag_varints(values: pa.Array, head: bytes) -> pa.Array:
-    return wire.behind(head, zigzags(values))
+    return behind(head, zigzags(values))
 
 
 def _fixed_width(values: pa.Array, head: bytes) -> pa.Array:
-    return wire.behind(head, fixed_width(values))
+    return behind(head, fixed_width(values))
 
 
 def _truths(values: pa.Array, head: bytes) -> pa.Array:
@@ -651,3 +648,36 @@ def _not_empty(values: pa.Array) -> pa.Array:
 
 def _unchanged_flags(values: pa.Array) -> pa.Array:
     return values
+
+
+# --- the wire: a tag (number << 3 | wire type) and a payload; binary arrays without nulls -----
+
+VARINT, FIXED64, DELIMITED, START_GROUP, END_GROUP, FIXED32 = range(6)
+
+_BINARY = pa.binary()
+_INT32 = pa.int32()
+
+
+def tag(number: int, wire_type: int) -> bytes:
+    """Return what stands before each payload of a field."""
+    return varint(number << 3 | wire_type)
+
+
+def behind(head: bytes, values: pa.Array) -> pa.Array:
+    """Return bytes each after `head`."""
+    return joined([constant(head), values], len(values)) if head else values
+
+
+def delimited(values: pa.Array, head: bytes = b"") -> pa.Array:
+    """Return bytes with their lengths before them, each after `head`."""
+    lengths = pc.binary_length(values).dictionary_encode()
+    distinct = [head + varint(length) for length in lengths.dictionary.to_pylist()]
+    return joined([binaries(distinct).take(lengths.indices), values], len(values))
+
+
+def regrouped(parts: pa.Array, places: pa.Array) -> pa.Array:
+    """Return rows of the parts that are between these places, without a copy."""
+    _, offsets, data = parts.buffers()
+    ends = pa.Array.from_buffers(_INT32, len(parts) + 1, [None, offsets], offset=parts.offset)
+    taken = ends.take(places)
+    return pa.Array.from_buffers(_BINARY, len(places) - 1, [None, taken.buffers()[1], data])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pulsar_spark.schema.avro.definition import Record, parse_definition
 from pulsar_spark.schema.json.arrow_reader import Refused
-from pulsar_spark.schema.json.maps import MapReader
+from pulsar_spark.schema.json.reading import MapReader
 from pulsar_spark.schema.json.types import Dialect, Shape, field_shapes
 from tests.schema.json.cases import logical, nullable, record
 

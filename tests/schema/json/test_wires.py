@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.schema.avro.definition import parse_definition
-from pulsar_spark.schema.json.arrow_reader import ObjectReader, finish
+from pulsar_spark.schema.json.arrow_reader import ObjectReader, Refused, finish
 from pulsar_spark.schema.json.types import Dialect, Shape, shape_of
 from tests.schema.json.cases import logical, nullable, plain, record
 
@@ -56,8 +56,16 @@ def test_times_in_their_unit_alone_and_in_records_and_arrays(
 
 def test_times_beyond_64_bits_are_refused() -> None:
     found = shape(logical("long", "timestamp-millis"))
-    with pytest.raises(pa.ArrowInvalid):
+    with pytest.raises(Refused):
         finish(pa.array([2**62], pa.int64()), found)
+
+
+def test_the_row_is_told_whose_value_has_no_place_wherever_in_it() -> None:
+    moments = array(logical("long", "timestamp-millis"))
+    rows = [[1], None, [], [2, 3], [4, 2**62], [5], [2**62]]
+    with pytest.raises(Refused) as caught:
+        finish(pa.array(rows, shape(moments).wire), shape(moments))
+    assert caught.value.row == 4
 
 
 def test_decimals_of_more_digits_than_the_type_has_are_refused() -> None:
@@ -69,7 +77,7 @@ def test_decimals_of_more_digits_than_the_type_has_are_refused() -> None:
             if fits:
                 finish(column, shape(kind)).validate(full=True)
             else:
-                with pytest.raises(pa.ArrowInvalid):
+                with pytest.raises(Refused):
                     finish(column, shape(kind))
 
 
@@ -78,7 +86,7 @@ def test_base64_becomes_bytes() -> None:
     column = finish(pa.array(["AP8=", None, ""]), found)
     assert column.equals(pa.array([b"\x00\xff", None, b""], pa.binary()))
     for text in ("a", "AP8", "A*==", "é"):
-        with pytest.raises(pa.ArrowInvalid):
+        with pytest.raises(Refused):
             finish(pa.array([text]), found)
 
 

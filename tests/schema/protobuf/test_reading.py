@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.protobuf import classes as protobuf_classes
 from pulsar_spark.schema.protobuf import codec
+from pulsar_spark.schema.protobuf import reading as protobuf_classes
 from pulsar_spark.schema.protobuf.reading import Place, nested, parents
 from pulsar_spark.schema.protobuf.types import Type
 from tests.schema.protobuf.cases import SCALARS, add, add_map, class_of, info_of, new_file
