@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow as pa
 
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.codec import shape
+from pulsar_spark.schema.codec import typed_columns
 from pulsar_spark.schema.table.record_batches import MAX_ROWS, Projection, RecordBatchBuilder
 
 RECORDS = 100_000
@@ -75,7 +75,7 @@ class Records:
 
     def builder(self) -> RecordBatchBuilder:
         """Return what makes record batches of all fields."""
-        fields = shape(self.info).fields
+        fields = typed_columns(self.info).fields
         return RecordBatchBuilder(
             pa.schema(list(fields)),
             Projection(tuple(fields.names), self.info),

@@ -119,7 +119,7 @@ class Encoder(Protocol):
 NO_SCHEMA = SchemaInfo(BYTES)
 """What a topic without a schema has: values are bytes."""
 
-_CACHED_SHAPES = 64
+_CACHED_COLUMNS = 64
 PLAIN = frozenset((BYTES, pb.Schema.String))
 """Types whose values are bytes or text as they are."""
 _PRIMITIVE = frozenset(PRIMITIVE_NAMES) - PLAIN
@@ -141,7 +141,7 @@ class Codec(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TypedColumns:
     """What a topic's messages are as columns.
 
     `fields` are the columns of the value. `key` is the type of the key, None where it is the
@@ -159,18 +159,20 @@ def is_decoded(info: SchemaInfo) -> bool:
     return _has_codec(info.type)
 
 
-@lru_cache(_CACHED_SHAPES)
-def shape(info: SchemaInfo) -> Shape:
+@lru_cache(_CACHED_COLUMNS)
+def typed_columns(info: SchemaInfo) -> TypedColumns:
     """Return the columns of a schema that `is_decoded`.
 
     Raises SchemaMismatch, which names the path, for what cannot be columns.
     """
     if info.type != pb.Schema.KeyValue:
-        return Shape(codec_of(info).arrow_schema(info))
+        return TypedColumns(codec_of(info).arrow_schema(info))
     parts = key_value_parts(info)
     fields = codec_of(parts.value).arrow_schema(parts.value)
     keys = codec_of(parts.key).arrow_schema(parts.key)
-    return Shape(fields, pa.struct(list(keys)) if is_record(parts.key) else keys.field(0).type)
+    return TypedColumns(
+        fields, pa.struct(list(keys)) if is_record(parts.key) else keys.field(0).type
+    )
 
 
 def key_value_parts(info: SchemaInfo) -> KeyValueSchema:

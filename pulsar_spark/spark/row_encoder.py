@@ -22,7 +22,7 @@ from pulsar_spark.schema.codec import (
     codec_of,
     is_record,
     key_value_parts,
-    shape,
+    typed_columns,
 )
 from pulsar_spark.schema.key_value import join_pairs
 from pulsar_spark.schema.table.names import KEY
@@ -142,7 +142,7 @@ def _named_as(columns: pa.Schema, info: SchemaInfo) -> pa.Schema:
     """Return columns with the names of a record's fields, as case does not matter to Spark."""
     if not is_record(info):
         return columns
-    names = shape(info).fields.names
+    names = typed_columns(info).fields.names
     known = {name.lower(): name for name in names}
 
     def named(name: str) -> str:
@@ -165,7 +165,7 @@ def _key_part(field: StructField, info: SchemaInfo) -> _Part:
     if unwraps and not isinstance(field.dataType, StructType):
         raise SchemaMismatch(
             f"the topic's keys are {info.type_name} records with the fields "
-            f"{', '.join(shape(info).fields.names)}, but the column is "
+            f"{', '.join(typed_columns(info).fields.names)}, but the column is "
             f"{field.dataType.simpleString()}",
             "Make it a struct of them.",
         )

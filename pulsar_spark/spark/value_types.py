@@ -17,7 +17,7 @@ from pulsar_spark.schema.codec import (
     is_record,
     key_value_parts,
     record_name,
-    shape,
+    typed_columns,
 )
 from pulsar_spark.schema.table.names import VALUE
 from pulsar_spark.spark.compat import spark_schema, spark_type
@@ -38,12 +38,12 @@ class ValueType:
     @property
     def fields(self) -> StructType:
         """The columns of the value."""
-        return _BINARY if self.schema is None else spark_schema(shape(self.schema).fields)
+        return _BINARY if self.schema is None else spark_schema(typed_columns(self.schema).fields)
 
     @property
     def key_type(self) -> DataType | None:
         """The type of the topic's keys, None where they are the messages' own, in bytes."""
-        key = None if self.schema is None else shape(self.schema).key
+        key = None if self.schema is None else typed_columns(self.schema).key
         return None if key is None else spark_type(key)
 
 
@@ -100,7 +100,10 @@ def _check_record(topic: str, found: SchemaInfo, wanted: SchemaInfo) -> None:
     what = f"the topic's values are records {name!r}, those of the query {wanted_name!r}"
     if name == wanted_name:
         try:
-            fields, wanted_fields = set(shape(found).fields.names), set(shape(wanted).fields.names)
+            fields, wanted_fields = (
+                set(typed_columns(found).fields.names),
+                set(typed_columns(wanted).fields.names),
+            )
         except SchemaMismatch:
             # It cannot be columns, but the query's version can, and its messages may be of that.
             return
@@ -118,7 +121,7 @@ def _check_record(topic: str, found: SchemaInfo, wanted: SchemaInfo) -> None:
 def _decoded(schema: SchemaInfo, topics: list[str]) -> ValueType:
     try:
         if is_decoded(schema):
-            shape(schema)
+            typed_columns(schema)
             return ValueType(schema)
     except SchemaMismatch as error:
         raise SchemaMismatch(error.what, error.remedy or _RAW, topic=_some(topics)) from None

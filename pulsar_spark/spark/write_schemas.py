@@ -25,7 +25,7 @@ from pulsar_spark.schema.codec import (
     key_value_parts,
     primitive_for,
     record_definition,
-    shape,
+    typed_columns,
 )
 from pulsar_spark.schema.table.names import KEY
 from pulsar_spark.spark.compat import arrow_schema
@@ -166,7 +166,7 @@ def _adopted(current: SchemaInfo, columns: WriteColumns, choice: SchemaChoice) -
         is_record(current)
         and _is_one_struct(columns.fields)
         and columns.fields.names[0].lower()
-        not in [name.lower() for name in shape(current).fields.names]
+        not in [name.lower() for name in typed_columns(current).fields.names]
     )
     if choice.value_format in ("avro", "json"):
         current = _evolved(current, _record(columns, unwraps=unwraps))
@@ -178,7 +178,7 @@ def _evolved(current: SchemaInfo, fields: pa.Schema) -> SchemaInfo:
 
     What the schema has stays as it is: only so is the new version compatible with the old.
     """
-    known = {name.lower() for name in shape(current).fields.names}
+    known = {name.lower() for name in typed_columns(current).fields.names}
     added = [field for field in fields if field.name.lower() not in known]
     if not added or not is_record(current):
         return current

@@ -13,7 +13,7 @@ from pulsar_spark.protocol.schema_info import (
     SchemaInfo,
     join_key_value,
 )
-from pulsar_spark.schema.codec import Misfit, codec_of, is_decoded, is_record, shape
+from pulsar_spark.schema.codec import Misfit, codec_of, is_decoded, is_record, typed_columns
 
 STRING = SchemaInfo(pb.Schema.String, "String")
 INT32 = SchemaInfo(pb.Schema.Int32, "INT32")
@@ -25,8 +25,8 @@ def test_primitives_are_one_column(kind: int) -> None:
     info = SchemaInfo(kind)
     assert is_decoded(info)
     assert not is_record(info)
-    assert shape(info).fields.names == ["value"]
-    assert shape(info).key is None
+    assert typed_columns(info).fields.names == ["value"]
+    assert typed_columns(info).key is None
 
 
 @pytest.mark.parametrize("kind", [99, pb.Schema.External, pb.Schema.AutoConsume])
@@ -38,7 +38,7 @@ def test_other_schemas_have_no_codec(kind: int) -> None:
 
 def test_key_and_value_have_types_of_their_own() -> None:
     for separated in (True, False):
-        found = shape(join_key_value(STRING, INT32, separated=separated))
+        found = typed_columns(join_key_value(STRING, INT32, separated=separated))
         assert found.fields == pa.schema([("value", pa.int32())])
         assert found.key == pa.string()
 

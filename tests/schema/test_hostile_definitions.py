@@ -18,7 +18,7 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Type
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.codec import codec_of, shape
+from pulsar_spark.schema.codec import codec_of, typed_columns
 from tests.schema.protobuf.cases import add, add_map, info_of, new_file
 from tests.schema.protobuf.test_listed_messages import info as listed
 
@@ -183,7 +183,7 @@ def test_unions_that_have_nothing_in_common_are_given_up_soon() -> None:
 def test_unions_have_each_type_once(kind: Any) -> None:
     for kinds in ([kind, kind], ["null", kind, "string", kind]):
         with pytest.raises(SchemaMismatch, match=r"the field u is a union with .* twice"):
-            shape(avro(one(kinds)))
+            typed_columns(avro(one(kinds)))
 
 
 @pytest.mark.fault(44)
@@ -204,14 +204,14 @@ def test_unions_have_each_type_once(kind: Any) -> None:
 )
 def test_halves_of_surrogate_pairs_in_names_are_our_own_error(made: Any, tree: Any) -> None:
     with pytest.raises(SchemaMismatch) as caught:
-        shape(made(tree))
+        typed_columns(made(tree))
     str(caught.value).encode()
 
 
 @pytest.mark.fault(44)
 def test_halves_of_surrogate_pairs_elsewhere_do_no_harm() -> None:
     tree = {**record({"a": "string"}, "R", {"a": "\ud800"}), "doc": "\ud800", "aliases": ["\ud800"]}
-    assert shape(avro(tree)).fields == pa.schema([("a", pa.string())])
+    assert typed_columns(avro(tree)).fields == pa.schema([("a", pa.string())])
 
 
 @pytest.mark.fault(44)
@@ -232,7 +232,7 @@ def test_halves_of_surrogate_pairs_elsewhere_do_no_harm() -> None:
 )
 def test_nor_in_names_of_protobuf(info: SchemaInfo) -> None:
     with pytest.raises(SchemaMismatch) as caught:
-        shape(info)
+        typed_columns(info)
     str(caught.value).encode()
 
 
@@ -249,7 +249,7 @@ def test_nor_in_names_of_protobuf(info: SchemaInfo) -> None:
 def test_names_are_no_longer_than_names_are(tree: Any) -> None:
     for made in (avro, as_json):
         with pytest.raises(SchemaMismatch, match="more than 1000 characters"):
-            shape(made(tree))
+            typed_columns(made(tree))
 
 
 @pytest.mark.fault(113)
@@ -259,7 +259,7 @@ def test_names_of_protobuf_types_are_not_all_as_long_as_their_package() -> None:
     for number in range(20_000):
         file.message_type.add(name=f"M{number}")
     with pytest.raises(SchemaMismatch, match="names of its types"):
-        shape(info_of(file, "M1"))
+        typed_columns(info_of(file, "M1"))
 
 
 @pytest.mark.fault(113)

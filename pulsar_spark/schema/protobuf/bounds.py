@@ -16,7 +16,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from pulsar_spark.schema.arrow.arrays import MAX_CELLS
 from pulsar_spark.schema.arrow.varints import varint
-from pulsar_spark.schema.protobuf.types import Field, Message, Shape, Type
+from pulsar_spark.schema.protobuf.types import Field, Form, Message, Type
 
 # An empty message takes a tag of a byte and a length of a byte.
 _SMALLEST = 2
@@ -55,7 +55,7 @@ class _Level:
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self._fields = [
-            field for field in fields if field.message and field.message.shape is not Shape.JSON
+            field for field in fields if field.message and field.message.form is not Form.JSON
         ]
 
     @cached_property

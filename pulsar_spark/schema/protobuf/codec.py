@@ -23,13 +23,13 @@ from pulsar_spark.schema.codec import Decoder, Encoder
 from pulsar_spark.schema.protobuf.definition import parse
 from pulsar_spark.schema.protobuf.reading import ProtobufDecoder
 from pulsar_spark.schema.protobuf.resolution import resolved
-from pulsar_spark.schema.protobuf.types import columns_of
+from pulsar_spark.schema.protobuf.types import arrow_columns
 from pulsar_spark.schema.protobuf.writing import ProtobufEncoder
 
 
 def arrow_schema(info: SchemaInfo) -> pa.Schema:
     """Return the columns of a schema's values. Raises SchemaMismatch, as `parse` does."""
-    return columns_of(parse(info))
+    return arrow_columns(parse(info))
 
 
 def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Decoder:

@@ -40,9 +40,9 @@ from pulsar_spark.schema.protobuf.types import (
     UNSIGNED,
     EnumType,
     Field,
+    Form,
     Message,
     Presence,
-    Shape,
     Type,
     check_number,
     check_unique,
@@ -134,7 +134,7 @@ def _avro_record(info: SchemaInfo) -> tuple[str, dict[str, Any]]:
     return name, defaults
 
 
-_UNKNOWN = Message("", (), Shape.BYTES, leaves=1)
+_UNKNOWN = Message("", (), Form.BYTES, leaves=1)
 
 
 def _listed_field(entry: object, defaults: Mapping[str, Any]) -> Field:
@@ -215,14 +215,14 @@ _SECONDS_AND_NANOS = (
 )
 # Those that have a shape of their own if they look as they should: number, type, repeated.
 _WELL_KNOWN = {
-    "google.protobuf.Timestamp": (Shape.TIMESTAMP, _SECONDS_AND_NANOS),
-    "google.protobuf.Duration": (Shape.DURATION, _SECONDS_AND_NANOS),
+    "google.protobuf.Timestamp": (Form.TIMESTAMP, _SECONDS_AND_NANOS),
+    "google.protobuf.Duration": (Form.DURATION, _SECONDS_AND_NANOS),
     "google.protobuf.FieldMask": (
-        Shape.FIELD_MASK,
+        Form.FIELD_MASK,
         ((1, FieldDescriptorProto.TYPE_STRING, True),),
     ),
 } | {
-    f"google.protobuf.{name}Value": (Shape.WRAPPER, ((1, kind, False),))
+    f"google.protobuf.{name}Value": (Form.WRAPPER, ((1, kind, False),))
     for name, kind in _WRAPPED.items()
 }
 # They hold each other, so that they cannot be columns; protobuf's own JSON of them can.
@@ -266,9 +266,9 @@ def resolve(files: FileDescriptorSet, root: str) -> Message:
     for file in files.file:
         index.add_file(file)
     found = _Resolver(index).message(f".{root.removeprefix('.')}", ())
-    if found.shape is not Shape.STRUCT:
+    if found.form is not Form.STRUCT:
         # As the outermost message even a Timestamp is a record: of seconds and nanos.
-        return Message(found.name, found.fields, Shape.STRUCT, leaves=found.leaves)
+        return Message(found.name, found.fields, Form.STRUCT, leaves=found.leaves)
     return found
 
 
@@ -346,7 +346,7 @@ class _Resolver:
             raise damaged(f"does not define the message {name[1:]}")
         proto, rules = found
         if name[1:] in _JSON and path:
-            return Message(name[1:], (), Shape.JSON, leaves=1)
+            return Message(name[1:], (), Form.JSON, leaves=1)
         real_oneofs = _oneof_names(proto)
         fields = tuple(self._field(each, rules, real_oneofs, path) for each in proto.field)
         check_unique(name[1:], fields)
@@ -459,9 +459,9 @@ def _is_packed(proto: FieldDescriptorProto, kind: int, rules: _Rules) -> bool:
     return proto.options.packed if proto.options.HasField("packed") else rules.packed
 
 
-def _shape(name: str, fields: tuple[Field, ...]) -> Shape:
+def _shape(name: str, fields: tuple[Field, ...]) -> Form:
     if not fields:
-        return Shape.EMPTY
-    shape, expected = _WELL_KNOWN.get(name, (Shape.STRUCT, ()))
+        return Form.EMPTY
+    shape, expected = _WELL_KNOWN.get(name, (Form.STRUCT, ()))
     found = tuple(sorted((each.number, each.type, each.repeated) for each in fields))
-    return shape if found == expected else Shape.STRUCT
+    return shape if found == expected else Form.STRUCT

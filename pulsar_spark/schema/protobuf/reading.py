@@ -32,9 +32,9 @@ from pulsar_spark.schema.protobuf.bounds import Counter
 from pulsar_spark.schema.protobuf.types import (
     EnumType,
     Field,
+    Form,
     Message,
     Presence,
-    Shape,
     Type,
     column_type,
     message_type,
@@ -401,25 +401,25 @@ Content = Callable[[Sequence[Any], Place], pa.Array]
 
 
 def _content(message: Message, own: type[Any], path: str) -> Content:
-    match message.shape:
-        case Shape.EMPTY:
+    match message.form:
+        case Form.EMPTY:
             return lambda messages, place: booleans([True] * len(messages))
-        case Shape.BYTES:
+        case Form.BYTES:
             return lambda messages, place: _bytes(
                 [each.SerializeToString() for each in messages], None, place
             )
-        case Shape.JSON:
+        case Form.JSON:
             return lambda messages, place: json_texts(
                 messages, lambda i, reason: place.report(i, path, reason)
             )
-        case Shape.TIMESTAMP | Shape.DURATION:
-            make = timestamps if message.shape is Shape.TIMESTAMP else durations
+        case Form.TIMESTAMP | Form.DURATION:
+            make = timestamps if message.form is Form.TIMESTAMP else durations
             return lambda messages, place: make(
                 list(map(attrgetter("f1"), messages)),
                 list(map(attrgetter("f2"), messages)),
                 lambda i, reason: place.report(i, path, reason),
             )
-        case Shape.WRAPPER | Shape.FIELD_MASK:
+        case Form.WRAPPER | Form.FIELD_MASK:
             return reader(message.fields[0], own, path).read
     kind = message_type(message)
     readers = [reader(field, own, path) for field in message.fields]
@@ -636,7 +636,7 @@ class _Builder:
                 added.default_value = default
 
     def _message_name(self, message: Message) -> str:
-        if message.shape is Shape.JSON:
+        if message.form is Form.JSON:
             return f".{message.name}"
         return f".{_PACKAGE}.{self.add(message.fields)}"
 

@@ -54,7 +54,7 @@ class Presence(PythonEnum):
     REQUIRED = "an error for those who write"
 
 
-class Shape(PythonEnum):
+class Form(PythonEnum):
     """What a message is as a column."""
 
     STRUCT = "its fields"
@@ -102,7 +102,7 @@ class Message:
 
     name: str
     fields: tuple[Field, ...]
-    shape: Shape = Shape.STRUCT
+    form: Form = Form.STRUCT
     is_entry: bool = False
     leaves: int = field(default=0, compare=False)
 
@@ -152,15 +152,15 @@ _SCALARS: dict[int, pa.DataType] = {
 
 
 _SHAPES = {
-    Shape.EMPTY: pa.bool_(),
-    Shape.TIMESTAMP: pa.timestamp("us", tz="UTC"),
-    Shape.DURATION: pa.duration("us"),
-    Shape.JSON: pa.string(),
-    Shape.BYTES: pa.binary(),
+    Form.EMPTY: pa.bool_(),
+    Form.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    Form.DURATION: pa.duration("us"),
+    Form.JSON: pa.string(),
+    Form.BYTES: pa.binary(),
 }
 
 
-def columns_of(message: Message) -> pa.Schema:
+def arrow_columns(message: Message) -> pa.Schema:
     """Return the columns of an outermost message."""
     return pa.schema([pa.field(field.name, column_type(field)) for field in message.fields])
 
@@ -184,8 +184,8 @@ def single_type(field: Field) -> pa.DataType:
 
 def message_type(message: Message) -> pa.DataType:
     """Return the type of a message within another."""
-    if message.shape in _SHAPES:
-        return _SHAPES[message.shape]
-    if message.shape in (Shape.WRAPPER, Shape.FIELD_MASK):
+    if message.form in _SHAPES:
+        return _SHAPES[message.form]
+    if message.form in (Form.WRAPPER, Form.FIELD_MASK):
         return column_type(message.fields[0])
     return pa.struct([pa.field(each.name, column_type(each)) for each in message.fields])

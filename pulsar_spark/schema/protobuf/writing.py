@@ -34,9 +34,9 @@ from pulsar_spark.schema.protobuf.types import (
     UNSIGNED,
     EnumType,
     Field,
+    Form,
     Message,
     Presence,
-    Shape,
     Type,
     column_type,
     message_type,
@@ -137,7 +137,7 @@ def _single(field: Field, kind: pa.DataType, path: str, misfits: list[str]) -> W
             misfits.append(_misfit(field, kind, path))
             return None
         return ScalarWriter(field, scalar(field), path)
-    if message.shape is Shape.EMPTY and pa.types.is_boolean(kind):
+    if message.form is Form.EMPTY and pa.types.is_boolean(kind):
         return EmptyWriter(field)
     encode = _message(field, message, kind, path, misfits)
     return None if encode is None else MessageWriter(field, encode, path)
@@ -158,15 +158,15 @@ def _message(
     field: Field, message: Message, kind: pa.DataType, path: str, misfits: list[str]
 ) -> Encode | None:
     """Return the encoder of the messages that values of a type are."""
-    if message.shape is Shape.STRUCT and pa.types.is_struct(kind):
+    if message.form is Form.STRUCT and pa.types.is_struct(kind):
         columns = [kind.field(index) for index in range(kind.num_fields)]
         return _struct(message, columns, path, misfits)
-    if message.shape in (Shape.WRAPPER, Shape.FIELD_MASK):
+    if message.form in (Form.WRAPPER, Form.FIELD_MASK):
         inner = _writer(message.fields[0], kind, path, misfits)
         return None if inner is None else inner.write
-    if message.shape in _WHOLE and kind == message_type(message):
-        return _WHOLE[message.shape](message, path)
-    if message.shape in _TIMES and _is_time(kind, message_type(message)):
+    if message.form in _WHOLE and kind == message_type(message):
+        return _WHOLE[message.form](message, path)
+    if message.form in _TIMES and _is_time(kind, message_type(message)):
         return _time(message, path)
     misfits.append(_misfit_within(field, kind, path))
     return None
@@ -188,10 +188,10 @@ def _unknown(message: Message, path: str) -> Encode:
     return lambda values, row: _checked_messages(values, path, row)
 
 
-_WHOLE: dict[Shape, Callable[[Message, str], Encode]] = {
-    Shape.EMPTY: _empty,
-    Shape.JSON: _json,
-    Shape.BYTES: _unknown,
+_WHOLE: dict[Form, Callable[[Message, str], Encode]] = {
+    Form.EMPTY: _empty,
+    Form.JSON: _json,
+    Form.BYTES: _unknown,
 }
 
 
@@ -208,7 +208,7 @@ def _checked_messages(values: pa.Array, path: str, row: Row) -> pa.Array:
 _FILL = "Fill it, for example with coalesce, or drop it."
 _CHANGE = "Change the value or drop the row."
 _JSON_REMEDY = "Write JSON as RFC 8259 has it: an object for a Struct, an array for a ListValue."
-_TIMES = {Shape.TIMESTAMP: split_timestamp, Shape.DURATION: split_duration}
+_TIMES = {Form.TIMESTAMP: split_timestamp, Form.DURATION: split_duration}
 
 
 def _is_time(kind: pa.DataType, wanted: pa.DataType) -> bool:
@@ -219,7 +219,7 @@ def _is_time(kind: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _time(message: Message, path: str) -> Encode:
-    split = _TIMES[message.shape]
+    split = _TIMES[message.form]
     kind = [pa.field("seconds", pa.int64()), pa.field("nanos", pa.int32())]
     fields = [
         _Part(field, index, ScalarWriter(field, scalar(field), path))

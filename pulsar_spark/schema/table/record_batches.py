@@ -20,7 +20,7 @@ from pulsar_spark.schema.arrow.arrays import (
     widest_item,
     width,
 )
-from pulsar_spark.schema.codec import Undecodable, shape
+from pulsar_spark.schema.codec import Undecodable, typed_columns
 from pulsar_spark.schema.registry import version_number
 from pulsar_spark.schema.table.columns import NEED_METADATA
 from pulsar_spark.schema.table.messages import (
@@ -290,7 +290,7 @@ def _value_decoder(projection: Projection, writers: Writers | None) -> ValueDeco
     schema = projection.schema
     if schema is None:
         return None
-    found = shape(schema)
+    found = typed_columns(schema)
     typed = set(found.fields.names) | ({KEY} if found.key is not None else set())
     names = [name for name in projection.columns if name in typed]
     if not names and (projection.mode == DROPMALFORMED or CORRUPT in projection.columns):

@@ -20,7 +20,7 @@ from pulsar_spark.errors import PulsarError, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow.arrays import from_words, repeated_by_run
-from pulsar_spark.schema.codec import Decoded, Decoder, Undecodable, decoder_of, shape
+from pulsar_spark.schema.codec import Decoded, Decoder, Undecodable, decoder_of, typed_columns
 from pulsar_spark.schema.key_value import PairDecoder
 from pulsar_spark.schema.registry import version_number
 from pulsar_spark.schema.table.messages import Messages
@@ -57,7 +57,7 @@ class ValueDecoder:
     def __init__(self, reader: SchemaInfo, names: Sequence[str], writers: Writers) -> None:
         self._reader = reader
         self.names = tuple(names)
-        found = shape(reader)
+        found = typed_columns(reader)
         self._has_keys = found.key is not None and KEY in names
         self.types: Sequence[pa.DataType] = [
             found.key if name == KEY and found.key else found.fields.field(name).type

@@ -13,9 +13,9 @@ from pulsar_spark.schema.protobuf.definition import resolve
 from pulsar_spark.schema.protobuf.types import (
     MAX_DEPTH,
     Field,
+    Form,
     Message,
     Presence,
-    Shape,
     Type,
 )
 from tests.schema.protobuf.cases import WELL_KNOWN, add, add_map, new_file
@@ -133,14 +133,14 @@ def test_well_known_types_have_their_shapes_where_they_look_like_them() -> None:
     names = ("Timestamp", "Duration", "BytesValue", "FieldMask", "Value", "Any")
     for number, name in enumerate(names, 1):
         add(message, name, number, Type.TYPE_MESSAGE, type_name=f".google.protobuf.{name}")
-    shapes = [field.message.shape for field in resolved(file).fields if field.message]
+    shapes = [field.message.form for field in resolved(file).fields if field.message]
     assert shapes == [
-        Shape.TIMESTAMP,
-        Shape.DURATION,
-        Shape.WRAPPER,
-        Shape.FIELD_MASK,
-        Shape.JSON,
-        Shape.STRUCT,
+        Form.TIMESTAMP,
+        Form.DURATION,
+        Form.WRAPPER,
+        Form.FIELD_MASK,
+        Form.JSON,
+        Form.STRUCT,
     ]
     own = FileDescriptorProto(name="own.proto", package="google.protobuf", syntax="proto3")
     add(own.message_type.add(name="Timestamp"), "seconds", 1, Type.TYPE_STRING)
@@ -148,13 +148,13 @@ def test_well_known_types_have_their_shapes_where_they_look_like_them() -> None:
     add(outer, "a", 1, Type.TYPE_MESSAGE, type_name=".google.protobuf.Timestamp")
     found = resolve(FileDescriptorSet(file=[own]), "google.protobuf.M").fields[0].message
     assert found is not None
-    assert found.shape is Shape.STRUCT
+    assert found.form is Form.STRUCT
 
 
 @pytest.mark.parametrize("name", ["Timestamp", "Struct", "Value", "Int64Value"])
 def test_as_the_outermost_message_well_known_types_are_records(name: str) -> None:
     found = resolved(new_file(), f"google.protobuf.{name}")
-    assert found.shape is Shape.STRUCT
+    assert found.form is Form.STRUCT
     assert found.fields
 
 

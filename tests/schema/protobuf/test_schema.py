@@ -16,7 +16,7 @@ from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.protobuf.definition import MAX_DEFINITION, PARSING_INFO, parse
-from pulsar_spark.schema.protobuf.types import Presence, Shape, Type
+from pulsar_spark.schema.protobuf.types import Form, Presence, Type
 from tests.schema.protobuf.cases import add, info_of, native, new_file
 
 # As Java's client writes it, for a class with fields of these types.
@@ -179,7 +179,7 @@ def test_messages_within_are_bytes_as_the_schema_does_not_say_them(
 ) -> None:
     (field,) = parse(listed([(1, "sub", kind, label)])).fields
     assert field.message is not None
-    assert field.message.shape is Shape.BYTES
+    assert field.message.form is Form.BYTES
     assert field.presence is presence
 
 

@@ -18,7 +18,7 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo, join_key_value
-from pulsar_spark.schema.codec import shape
+from pulsar_spark.schema.codec import typed_columns
 from pulsar_spark.schema.table.names import KEY
 from pulsar_spark.schema.table.record_batches import (
     CORRUPT,
@@ -65,7 +65,7 @@ def build(
     reader: SchemaInfo, writers: dict[bytes, SchemaInfo], mode: str, *entries: Any
 ) -> list[dict[str, Any]]:
     """Return rows of the query's columns, with those of values that do not decode."""
-    found = shape(reader)
+    found = typed_columns(reader)
     columns = [*found.fields.names, CORRUPT]
     types = [*found.fields.types, pa.binary()]
     if found.key is not None:
