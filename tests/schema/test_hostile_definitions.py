@@ -215,6 +215,19 @@ def test_halves_of_surrogate_pairs_elsewhere_do_no_harm() -> None:
 
 
 @pytest.mark.fault(44)
+@pytest.mark.parametrize("doc", ['"\ud800"', '"\xff"', "[" * 900 + "]" * 900, '"é"'])
+def test_a_definition_as_the_python_client_writes_them_may_hold_anything(doc: str) -> None:
+    text = f'{{\n "doc":{doc},"type":"record","name":"R","fields":[{{"name":"a","type":"int"}}]}}'
+    for errors in ("surrogatepass", "surrogateescape"):
+        try:
+            data = text.encode("utf-8", errors)
+        except UnicodeEncodeError:
+            continue
+        made = SchemaInfo(pb.Schema.Json, "", data)
+        codec_of(made).decoder(made, made, ["a"])
+
+
+@pytest.mark.fault(44)
 @pytest.mark.parametrize(
     "info",
     [

@@ -173,3 +173,48 @@ def test_widths_of_types() -> None:
     assert widest_item(pa.int32()) == 0
     assert widest_item(pa.list_(pa.list_(point))) == 2
     assert widest_item(pa.map_(pa.string(), point)) == 3
+
+
+MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 18}
+LONG = 2_000_000
+
+
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+LISTS = {kind: {"type": "array", "items": kind} for kind in ("int", "string", "bytes")}
+
+
+# Without a clock: in quadratic time each of these takes hours.
+@pytest.mark.fault(113)
+@pytest.mark.parametrize(
+    "kind, start, repeated, end",
+    [
+        (MONEY, '"', "9", 'x"'),
+        (MONEY, '"', "9", '..."'),
+        (MONEY, "", "9", ".x"),
+        (MONEY, "0.", "0", "1e99999999999"),
+        (MONEY, "0e", "9", ""),
+        ("long", "", "9", ".0"),
+        ("double", "0.", "9", "x"),
+        (MILLIS, '"', "2", '"'),
+        ({"type": "int", "logicalType": "date"}, '"2024-01-01', "-01", '"'),
+        (LISTS["string"], '["', '\\"', ""),
+        (LISTS["bytes"], '["', "=", '"]'),
+        (LISTS["int"], "[", ",", "]"),
+        ("string", "[", " ", "x"),
+    ],
+)
+def test_no_text_takes_long_to_be_no_value(kind: Any, start: str, repeated: str, end: str) -> None:
+    schema = info(record("R", {"a": kind, "b": "int"}), pb.Schema.Json)
+    text = f'{{"b":7,"a":{start}{repeated * LONG}{end}}}'
+    found = decode(schema, schema, [text.encode(), b'{"b":7}'])
+    assert [item.row for item in found.bad] == [0]
+    assert found.columns[1].to_pylist() == [None, 7]
+
+
+@pytest.mark.fault(113)
+def test_a_long_text_of_braces_and_quotes_is_counted_once() -> None:
+    tree = record("R", {"a": {"type": "array", "items": wide()}, "b": "int"})
+    schema = info(tree, pb.Schema.Json)
+    for text in (b'"' + b'\\"' * LONG, b'"\\' * LONG, b'"\xff' * LONG):
+        found = decode(schema, schema, [b'{"b":7,"a":' + text + b"}"])
+        assert [item.row for item in found.bad] == [0]

@@ -27,7 +27,8 @@ NOT_FINITE = frozenset(("NaN", "Infinity", "-Infinity"))
 
 _LONGEST_DECIMAL = 1000
 _EXACT = Context(prec=_LONGEST_DECIMAL, Emax=MAX_EMAX, Emin=MIN_EMIN)
-_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
+# In one way only for any text, so that no text takes long to be none.
+_DECIMAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
 
 
 class NumberText(str):

@@ -36,7 +36,7 @@ from pulsar_spark.schema.arrow.arrays import (
     widest_item,
 )
 from pulsar_spark.schema.codec import Decoded, Misfit, Undecodable
-from pulsar_spark.schema.json.arrow_reader import ObjectReader, Refused, finish
+from pulsar_spark.schema.json.arrow_reader import ObjectReader, Refused, finish, without_strings
 from pulsar_spark.schema.json.careful import converter, parse, parse_roughly, take
 from pulsar_spark.schema.json.types import Rule, Shape
 
@@ -52,9 +52,8 @@ _TOLERATED = 50
 
 # {} and a comma.
 _SMALLEST_ITEM = 3
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_NULL_ITEM = re.compile(rb"[\[,][ \t\r\n]*null")
-_NULL_IN_MAP = re.compile(rb"[\[,:][ \t\r\n]*null")
+_NULL_ITEM = r"[\[,][ \t\r\n]*null"
+_NULL_IN_MAP = r"[\[,:][ \t\r\n]*null"
 
 
 class JsonDecoder:
@@ -122,7 +121,7 @@ class JsonDecoder:
             half = len(rows) // 2
             behind = self._decode(rows.slice(half), first + half)
             return [*self._decode(rows.slice(0, half), first), *behind]
-        if most_cells > MAX_CELLS and self._items(rows[0].as_py()) * self._widest > MAX_CELLS:
+        if most_cells > MAX_CELLS and self._items(rows) * self._widest > MAX_CELLS:
             reason = f"its lists have more than {MAX_CELLS} fields"
             return [self._nulls([Undecodable(first, "", reason)])]
         pieces: list[Decoded] = []
@@ -167,12 +166,14 @@ class JsonDecoder:
             self._prepare([*self._by_row, *found], exact=True)
             self._maps = None
 
-    def _items(self, value: bytes) -> int:
+    def _items(self, rows: pa.Array) -> int:
         """Return how many items with fields the lists of a value can have at most."""
-        bare = _STRING.sub(b'""', value)
-        return bare.count(b"{") + len(self._null_item.findall(bare))
-
-    # --- many rows ------------------------------------------------------------------------
+        try:
+            bare = without_strings(rows.cast(pa.string()))
+        except pa.ArrowInvalid:
+            return 0  # It is no JSON, which those say who read it.
+        nulls = pc.count_substring_regex(bare, self._null_item)
+        return int(pc.sum(pc.add(pc.count_substring(bare, "{"), nulls)).as_py())
 
     def _together(self, rows: pa.Array) -> list[pa.Array]:
         """Return the columns of rows; raises Refused if one has to be looked at by itself."""

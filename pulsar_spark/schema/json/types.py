@@ -92,12 +92,15 @@ class Dialect:
         """Return the dialect of values with a schema whose definition is JSON."""
         definition = info.schema_data
         is_java = _JAVA_PROPERTY in info.properties
-        is_python = (
-            not is_java
-            and definition.startswith(b"{\n ")
-            and definition.decode() == json.dumps(json.loads(definition), indent=1)
-        )
+        is_python = not is_java and definition.startswith(b"{\n ") and _is_indented(definition)
         return cls(is_python, is_java, _JAVA_NUMBER.search(definition) is not None)
+
+
+def _is_indented(definition: bytes) -> bool:
+    try:
+        return definition == json.dumps(json.loads(definition), indent=1).encode()
+    except RecursionError:
+        return False
 
 
 def field_shapes(reader: avro.Node, writer: avro.Node, dialect: Dialect) -> dict[str, Shape]:
