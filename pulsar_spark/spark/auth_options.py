@@ -39,14 +39,14 @@ def auth_options(plugin: str | None, params: str | None) -> AuthOptions:
     """
     if plugin is None:
         if params is not None:
-            raise OptionError(f"{_PARAMS} is given without {_PLUGIN}", f"Set {_PLUGIN} as well.")
+            raise OptionError(f"{_PARAMS} needs {_PLUGIN}", f"Set {_PLUGIN} as well.")
         return AuthOptions()
     method = _METHODS.get(plugin.lower())
     if method is None:
         # It is not repeated: people put tokens here.
         raise OptionError(
-            f"{_PLUGIN} is none of the plugins that are known",
-            f"Use token, basic, tls or oauth2, or Java's class name; credentials belong into "
+            f"{_PLUGIN} names an unknown authentication plugin",
+            f"Use token, basic, tls or oauth2, or Java's class name; credentials belong in "
             f"{_PARAMS}.",
         )
     if method == "none":
@@ -57,7 +57,7 @@ def auth_options(plugin: str | None, params: str | None) -> AuthOptions:
         return _basic(params)
     if method == "keystore":
         raise OptionError(
-            f"{_PLUGIN}: Java key stores cannot be read",
+            f"{_PLUGIN}: Java key stores are not supported",
             "Use tls, with the certificate and key as PEM files.",
         )
     raise UnsupportedFeature(

@@ -166,8 +166,8 @@ def _project(
 def _check_corrupt_column(name: str, taken: Container[str]) -> None:
     if name.lower() in taken:
         raise OptionError(
-            f"columnNameOfCorruptRecord names {name!r}, a column that is there already",
-            "Set it to a name that no column has.",
+            f"columnNameOfCorruptRecord is {name!r}, but there is a column of that name already",
+            "Choose a name that no column has.",
         )
 
 
@@ -175,7 +175,7 @@ def _known_column(field: StructField, known: Mapping[str, Column]) -> Column:
     column = known.get(field.name.lower())
     if column is None:
         raise OptionError(
-            f"the schema has a column {field.name!r}, which this read does not offer",
+            f"the schema has a column {field.name!r}, but this read has no such column",
             _offer(field.name, [found.name for found in known.values()]),
         )
     metadata = column in METADATA_COLUMNS or column in POSITION_COLUMNS
@@ -183,7 +183,7 @@ def _known_column(field: StructField, known: Mapping[str, Column]) -> Column:
         raise _unfit(field, column.data_type.simpleString(), value=not metadata)
     if column.optional and not field.nullable:
         raise OptionError(
-            f"the schema says that the column {field.name!r} is never null, but it can be",
+            f"the schema declares the column {field.name!r} as NOT NULL, but it can be null",
             "Declare it nullable.",
         )
     return column
@@ -197,13 +197,13 @@ def _value_fields(kind: ValueType) -> StructType:
         lower = name.lower()
         if lower in _FIXED_NAMES:
             raise SchemaMismatch(
-                f"the values have a field {name!r}, which is the name of a column of every read",
+                f"the values have a field {name!r}, but every read has a column of that name",
                 _REMEDY,
             )
         if lower in seen:
             raise SchemaMismatch(
-                f"the values have the fields {seen[lower]!r} and {name!r}, which Spark takes for "
-                "one: case does not matter to it",
+                f"the values have the fields {seen[lower]!r} and {name!r}, which differ in "
+                "nothing but case, and Spark treats them as one",
                 _REMEDY,
             )
         seen[lower] = name

@@ -101,8 +101,8 @@ class OffsetSpec:
         for name in given:
             if name not in known:
                 raise InvalidOffset(
-                    f"{self.option} names the topic {name!r}, which is not read",
-                    "Name topics of this read only.",
+                    f"{self.option} names the topic {name!r}, but this read does not include it",
+                    "Name only topics of this read.",
                 )
         bounds: dict[str, Bound] = {}
         for topic, partitions in topics.items():
@@ -216,11 +216,10 @@ def _json_object(option: str, text: str) -> list[tuple[str, Any]]:
 def _allowed(option: str, bound: Bound, refused: frozenset[BoundKind]) -> Bound:
     if bound.kind in refused:
         raise InvalidOffset(
-            f"{option} cannot be {bound.kind.value!r}: a batch reads what is there, "
-            "from a start to an end",
+            f"{option} cannot be {bound.kind.value!r} in a batch read: nothing would be read",
             "Read a stream to wait for new messages."
             if bound.kind is BoundKind.LATEST
-            else "Give an end behind the start.",
+            else "Give an end after the start.",
         )
     return bound
 
@@ -302,4 +301,4 @@ def _id_bound(message_id: MessageIdAdv) -> Bound:
 def _wrong(option: str, value: Any, expected: str) -> InvalidOffset:
     shown = repr(value)
     shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
-    return InvalidOffset(f"{option} does not understand {shown}", f"Expected {expected}.")
+    return InvalidOffset(f"{option} cannot be {shown}", f"Expected {expected}.")

@@ -18,7 +18,7 @@ Generated from `pulsar_spark/spark/option_table.py`: change it there, then run
 
 Keys are case-insensitive. A duration is a number of milliseconds, or `500ms`, `30s`, `5m`, `1h`; a
 size a number of bytes, or `64k`, `10m`, `1g`. An option that is unknown, misspelt, contradictory or
-out of range is an error. Keys of Java's Pulsar client that mean nothing here are ignored with one
+out of range is an error. Keys of Java's Pulsar client that have no effect here are ignored with one
 log line; those that would change security are an error that names the equivalent.
 
 | option | for | default | meaning |

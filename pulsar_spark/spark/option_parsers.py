@@ -36,7 +36,7 @@ def text(value: str) -> str:
     """Return the text without blanks around it; ValueError if nothing is left."""
     value = value.strip()
     if not value:
-        raise ValueError("a text that is not empty")
+        raise ValueError("a non-empty text")
     return value
 
 
@@ -124,7 +124,7 @@ def choice(*words: str) -> Choice:
 def avro_name(value: str) -> str:
     """Return the name of a record as Avro allows them."""
     if not _AVRO_NAME.fullmatch(value):
-        raise ValueError("a name of Avro: letters, digits and _, not beginning with a digit")
+        raise ValueError("an Avro name: letters, digits and _, not beginning with a digit")
     return value
 
 
@@ -133,7 +133,7 @@ def avro_namespace(value: str) -> str:
     for part in value.split("."):
         if not _AVRO_NAME.fullmatch(part):
             raise ValueError(
-                "a namespace of Avro: parts separated by dots, of letters, digits and _, not "
+                "an Avro namespace: parts separated by dots, of letters, digits and _, not "
                 "beginning with a digit"
             )
     return value
@@ -162,7 +162,7 @@ def iso_millis(value: str) -> int:
         # The clock shows whole seconds and zones have whole minutes: nothing is cut off here.
         seconds = (moment - _EPOCH) // timedelta(seconds=1)
     except (ValueError, OverflowError):
-        raise ValueError("an ISO-8601 time that exists") from None
+        raise ValueError("a valid ISO-8601 time") from None
     nanos = seconds * _NANOS + int((fraction or "0").ljust(9, "0"))
     return -(-nanos // 1_000_000)
 

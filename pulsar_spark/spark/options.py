@@ -78,7 +78,11 @@ def resolve(options: Mapping[str, str], scope: Scope) -> Values:
             _check_foreign(name, value, ignored)
         elif not option.scope & scope:
             if option.key in ("topics", "topicsPattern"):
-                raise OptionError(f"{option.key} names topics to read", "Write to one topic.")
+                raise OptionError(
+                    f"{option.key} is only for reads",
+                    "Write to one topic with the option topic, or name topics in the column "
+                    "__topic.",
+                )
             _check_elsewhere(option, value)
             ignored.append(option.key)
         else:
@@ -89,7 +93,7 @@ def resolve(options: Mapping[str, str], scope: Scope) -> Values:
             if option.key == "admin.url":
                 ignored.append(option.key)
     if ignored:
-        logger.warning("These options mean nothing here and are ignored: %s", ", ".join(ignored))
+        logger.warning("These options have no effect here and are ignored: %s", ", ".join(ignored))
     values = {
         option.key: found[option.key][1] if option.key in found else option.default_value
         for option in OPTIONS
@@ -119,7 +123,9 @@ def _parse_text(option: Option, value: str) -> Any:
         return option.parse(value)
     except ValueError as error:
         shown = "its value" if option.secret else repr(redact(value[:_SHOWN]))
-        raise OptionError(f"{option.key}: {shown} does not fit", f"Expected {error}.") from None
+        raise OptionError(
+            f"{option.key}: {shown} is not a valid value", f"Expected {error}."
+        ) from None
 
 
 def _parse(option: Option, value: str) -> Any:
@@ -150,7 +156,9 @@ def _check_foreign(name: str, value: str, ignored: list[str]) -> None:
     if lower in java_options.REFUSED:
         key, remedy = java_options.REFUSED[lower]
         if java_options.HARMLESS_VALUES.get(lower) != value.strip().lower():
-            raise OptionError(f"{key} is an option of the Java client, without effect here", remedy)
+            raise OptionError(
+                f"{key} is an option of the Java client that has no effect here", remedy
+            )
         ignored.append(key)
     elif lower in java_options.IGNORED or lower.startswith(java_options.IGNORED_PREFIX):
         ignored.append(java_options.IGNORED.get(lower, name))

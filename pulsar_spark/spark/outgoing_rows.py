@@ -187,7 +187,7 @@ def _properties(
                     raise InvalidRow(
                         f"row {part.locate(row)}: the property {key!r} of {names.PROPERTIES} is "
                         "null",
-                        "Leave such properties out, as with map_filter(…).",
+                        "Leave it out, for example with map_filter(…).",
                     )
     # Nothing to say in any row is no column at all: messages without metadata go faster.
     return maps if any(maps) else None

@@ -97,7 +97,7 @@ def _read(
                     yield from builder.add_columns(item)
             if reader.incomplete:
                 logger.warning(
-                    "%s: a task left out %d messages in chunks that are not whole",
+                    "%s: a task skipped messages whose chunks are incomplete: %d",
                     partition.topic,
                     reader.incomplete,
                 )

@@ -366,8 +366,8 @@ def _check_order(topic: str, start: Bound, end: Bound) -> None:
     # a start that is the end says the same.
     if start.kind is end.kind is BoundKind.TIME and start.millis > end.millis:
         raise InvalidOffset(
-            f"the read starts at {start}, behind its end at {end}",
-            "Exchange startingTime with endingTime, or the times of the offsets.",
+            f"the read would start at {start}, after its end at {end}",
+            "Swap startingTime and endingTime, or check the offsets.",
             topic=topic,
         )
 

@@ -69,7 +69,7 @@ def read_options(values: Values, options: Mapping[str, str], scope: Scope) -> Re
     topics, pattern = _topics(values, options)
     if values["valueFormat"] not in ("auto", "raw"):
         raise OptionError(
-            f"valueFormat={values['valueFormat']} is for writing",
+            f"valueFormat={values['valueFormat']} is only for writes",
             "A read takes auto (the topic's schema decides) or raw.",
         )
     prefix = values["subscriptionPrefix"]
@@ -146,7 +146,7 @@ def single_topic(values: Values) -> str | None:
 
 def _topic(name: str) -> TopicName:
     if "," in name:
-        raise OptionError("topic holds a comma", "Name several topics with the option topics.")
+        raise OptionError("topic contains a comma", "Name several topics with the option topics.")
     return TopicName.parse(name.strip())
 
 
@@ -163,7 +163,7 @@ def _topics(
     ]
     if len(given) != 1:
         raise OptionError(
-            f"{' and '.join(given)} exclude each other" if given else "no topic is given",
+            f"{' and '.join(given)} cannot be used together" if given else "no topic is given",
             "Set one of topic, topics and topicsPattern.",
         )
     if pattern:
@@ -216,4 +216,4 @@ def _ending(values: Values, scope: Scope) -> OffsetSpec:
 
 def _exclude(first: str, first_value: object, second: str, second_value: object) -> None:
     if first_value is not None and second_value is not None:
-        raise OptionError(f"{first} and {second} exclude each other", "Set one of them.")
+        raise OptionError(f"{first} and {second} cannot be used together", "Set one of them.")

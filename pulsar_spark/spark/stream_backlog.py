@@ -282,7 +282,7 @@ class Backlogs:
     def _fail(self, error: PulsarError) -> None:
         if self._clock() >= self._silent_until:
             self._silent_until = self._clock() + _SILENCE
-            logger.info("what is left behind a batch is not known for now: %s", error)
+            logger.info("the backlog behind this micro-batch is not known for now: %s", error)
 
 
 def _estimate(known: _Known, end: Position, now_ms: int, pool: Sequence[FoundEntry]) -> Left:

@@ -66,7 +66,7 @@ class StreamOffset:
         version = body.get("version")
         if not isinstance(version, int) or isinstance(version, bool):
             raise InvalidOffset(
-                "the checkpoint's offset has no version: it is not one of this data source",
+                "the checkpoint's offset has no version: another data source wrote it",
                 "A checkpoint belongs to one query and one source: give this query a new one.",
             )
         if version != VERSION:

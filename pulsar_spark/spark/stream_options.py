@@ -77,7 +77,7 @@ def _caps(values: Values) -> Caps:
     if most is not None and least is not None and least > most:
         raise OptionError(
             f"minMessagesPerTrigger={least} is more than maxMessagesPerTrigger={most}",
-            "A batch could never have as many messages.",
+            "Lower minMessagesPerTrigger, or raise maxMessagesPerTrigger.",
         )
     return Caps(
         max_messages=most,

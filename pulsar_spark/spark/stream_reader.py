@@ -54,10 +54,10 @@ class PulsarStreamReader(DataSourceStreamReader):
         if caps.bounded and not self._warned:
             self._warned = True
             logger.warning(
-                "this version of Spark makes one batch of Trigger.AvailableNow and Trigger.Once: "
-                "with maxMessagesPerTrigger or maxBytesPerTrigger they end before all was read, "
-                "and the next run goes on from there. From Spark 4.2 on they read all of it in "
-                "batches within the bounds."
+                "this version of Spark runs Trigger.AvailableNow and Trigger.Once as one batch: "
+                "with maxMessagesPerTrigger or maxBytesPerTrigger it may end before all is read, "
+                "and the next run continues from there. From Spark 4.2 on they read everything, in "
+                "batches within these limits."
             )
         start = self._source.last or self._source.initial()
         # A restarted query may ask before it has repeated its last batch, but not again.

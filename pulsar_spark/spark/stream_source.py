@@ -117,7 +117,7 @@ class StreamSource:
             for topic, result in subscriptions.unsubscribe().items():
                 if isinstance(result, PulsarError) and not isinstance(result, TopicNotFound):
                     logger.warning(
-                        "%s: the subscription %s stays behind: %s",
+                        "%s: the subscription %s could not be removed: %s",
                         topic,
                         subscriptions.name,
                         result,
@@ -146,8 +146,8 @@ class StreamSource:
         name = self._options.subscription or start.subscription
         if name != start.subscription:
             logger.warning(
-                "the checkpoint's subscription is %s; from now on it is %s, as the option says. "
-                "Remove the old one: it holds what is not read.",
+                "the checkpoint's subscription is %s, but the option subscription says %s, which "
+                "is used from now on. Remove the old one: it keeps unread messages.",
                 start.subscription,
                 name,
             )
@@ -251,7 +251,7 @@ class StreamSource:
         try:
             return self._backlogs.left(spans, probe, int(time.time() * 1000))
         except Exception:
-            logger.warning("what is left to be read cannot be told", exc_info=True)
+            logger.warning("the backlog cannot be determined", exc_info=True)
             return {topic: Left() for topic, (start, end) in spans.items() if start < end}
 
     # --- a batch ------------------------------------------------------------------------------

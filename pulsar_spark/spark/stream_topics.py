@@ -86,7 +86,7 @@ class StreamTopics:
             if topic not in self._subscriptions:
                 begun = positions.get(topic, EARLIEST_POSITION) != EARLIEST_POSITION
                 if positions and topic not in positions:
-                    logger.info("%s: is new, and read from its earliest message", topic)
+                    logger.info("%s: a new topic partition, read from its earliest message", topic)
                 # Where it should exist but does not, LATEST shows it: see data_loss.
                 self._subscriptions.add(topic, LATEST if begun else EARLIEST)
         for topic in set(self._subscriptions.topics).difference(partitions):
@@ -275,7 +275,7 @@ class StreamTopics:
         for kept in (self._judged, self._unread):
             kept.pop(topic, None)
         if position == seen == EARLIEST_POSITION:
-            logger.info("%s: is gone, and was empty", topic)
+            logger.info("%s: was deleted, and was empty", topic)
             return
         begun = f"{position} on, where the query stands"
         self._lost(

@@ -50,7 +50,7 @@ class TopicPattern:
             return cls(_namespace_of_full(text), text, local=False)
         parts = text.split("/", 2)
         if len(parts) == 2:
-            raise OptionError("topicsPattern lacks its tenant or namespace", _REMEDY)
+            raise OptionError("topicsPattern has no tenant or namespace", _REMEDY)
         if len(parts) == 1:
             return cls(_DEFAULT_NAMESPACE, text, local=True)
         namespace = _namespace(parts[0], parts[1])
@@ -105,7 +105,7 @@ def _namespace(tenant: str, name: str) -> str:
     for part in (tenant, name):
         if not _ENTITY.fullmatch(part):
             raise OptionError(
-                f"topicsPattern: {part[:100]!r} is no tenant or namespace, which are literal",
+                f"topicsPattern: {part[:100]!r} is not a literal tenant or namespace",
                 _REMEDY,
             )
     return f"{tenant}/{name}"

@@ -63,7 +63,7 @@ def value_type(schemas: Mapping[str, SchemaInfo | None], *, allow_different: boo
             described = "; ".join(f"{s.type_name}: {_some(t)}" for s, t in by_schema.values())
             raise OptionError(
                 f"the topics have different schemas ({described})",
-                "Read them apart, or set allowDifferentTopicSchemas=true to read raw values.",
+                "Read them separately, or set allowDifferentTopicSchemas=true to read raw values.",
             )
         return ValueType()
     for schema, topics in by_schema.values():
@@ -112,8 +112,8 @@ def _check_record(topic: str, found: SchemaInfo, wanted: SchemaInfo) -> None:
         what = f"the topic's records {name!r} have no field of those of the query"
     raise SchemaMismatch(
         what,
-        "Read the topics apart, or set allowDifferentTopicSchemas=true: then fields that records "
-        "do not have are null.",
+        "Read the topics separately, or set allowDifferentTopicSchemas=true: then fields that "
+        "records do not have are null.",
         topic=topic,
     )
 

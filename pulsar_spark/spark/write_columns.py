@@ -79,7 +79,7 @@ def plan_columns(schema: StructType, *, topic_given: bool, value_format: str) ->
         if name is None:
             values.append(position)
         elif name in by_name:
-            raise InvalidRow(f"there are two columns {name}", "Drop one of them.")
+            raise InvalidRow(f"there are two columns named {name}", "Drop one of them.")
         elif name in _HONOURED:
             if name != names.KEY or value_format in _ONE_VALUE:
                 check_type(name, field)
@@ -139,7 +139,7 @@ def _check_names(fields: StructType) -> None:
         other = seen.setdefault(name.lower(), name)
         if other is not name:
             raise InvalidRow(
-                f"the columns {other!r} and {name!r} differ at most in case, which Spark does not "
-                "look at",
+                f"the columns {other!r} and {name!r} differ in nothing but case, and Spark "
+                "treats them as one",
                 "Rename one of them.",
             )

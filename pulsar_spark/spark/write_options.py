@@ -55,7 +55,7 @@ def _producer(values: Values) -> ProducerOptions:
     batching = values["pulsar.producer.batchingEnabled"]
     if chunking and batching:
         raise OptionError(
-            "pulsar.producer.chunkingEnabled and batchingEnabled exclude each other",
+            "pulsar.producer.chunkingEnabled and batchingEnabled cannot be used together",
             "Set pulsar.producer.batchingEnabled=false to send large messages in chunks.",
         )
     return ProducerOptions(

@@ -170,7 +170,7 @@ def test_a_fault_in_the_report_is_logged_and_nothing_else(
     assert report is not None
     assert report["lag"] == {full("t"): {}}
     assert lag({"endOffset": end, "latestOffset": report}).messages is None
-    assert "cannot be told" in caplog.text
+    assert "cannot be determined" in caplog.text
 
 
 # --- long runs ----------------------------------------------------------------------------------

@@ -110,8 +110,11 @@ def test_the_column_of_corrupt_records_is_string_or_binary() -> None:
         (StructField("__publishTime", LongType()), "'__publishTime' is bigint, not timestamp"),
         (StructField("__publish_time", TimestampType()), "Did you mean '__publishTime'?"),
         (StructField("colour", StringType()), "It offers: value"),
-        (StructField("value", BinaryType(), nullable=False), "'value' is never null"),
-        (StructField("__eventTime", TimestampType(), nullable=False), "'__eventTime' is never"),
+        (
+            StructField("value", BinaryType(), nullable=False),
+            "'value' as NOT NULL",
+        ),
+        (StructField("__eventTime", TimestampType(), nullable=False), "'__eventTime' as NOT NULL"),
     ],
 )
 def test_a_column_that_does_not_fit_is_named(field: StructField, told: str) -> None:
@@ -144,7 +147,7 @@ def test_fields_of_records_come_before_the_named_columns() -> None:
     assert project(asked, avro("b", "a"), CORRUPT, FAILFAST) == ("a", "__topic")
     with pytest.raises(OptionError, match="'a' is bigint, not int"):
         project(StructType().add("a", LongType()), avro("b", "a"), CORRUPT, FAILFAST)
-    with pytest.raises(OptionError, match="'a' is never null, but it can be"):
+    with pytest.raises(OptionError, match="'a' as NOT NULL, but it can be null"):
         project(StructType().add("a", IntegerType(), nullable=False), avro("a"), CORRUPT, FAILFAST)
 
 
@@ -170,7 +173,7 @@ def test_a_field_of_values_is_read_though_it_is_called_like_the_column_of_corrup
         assert project(schema, kind, CORRUPT, mode)[1] == CORRUPT
         with pytest.raises(OptionError, match="columnNameOfCorruptRecord"):
             project(schema, kind, "__topic", mode)
-    with pytest.raises(OptionError, match="Set it to a name that no column has"):
+    with pytest.raises(OptionError, match="Choose a name that no column has"):
         project(schema, kind, CORRUPT, PERMISSIVE)
     assert project(schema, kind, "bad", PERMISSIVE)[1] == CORRUPT
 

@@ -109,22 +109,22 @@ def test_a_pattern_stands_instead_of_topics() -> None:
     "given,told",
     [
         ({}, "no topic is given"),
-        ({"topic": "t", "topics": "u"}, "topic and topics exclude"),
-        ({"topic": "t", "topicsPattern": "u"}, "topic and topicsPattern exclude"),
+        ({"topic": "t", "topics": "u"}, "topic and topics cannot be"),
+        ({"topic": "t", "topicsPattern": "u"}, "topic and topicsPattern cannot be"),
         ({"topic": "t", "path": "u"}, "different topics"),
         ({"topic": "t,u"}, "comma"),
         ({"topic": "t", "service.url": "localhost:6650"}, "service.url"),
         ({"topic": "t", "service.url": "pulsar://h:99999"}, "service.url"),
-        ({"topic": "t", "valueFormat": "avro"}, "valueFormat=avro is for writing"),
+        ({"topic": "t", "valueFormat": "avro"}, "valueFormat=avro is only for writes"),
         ({"paths": "t"}, "paths"),
         ({"paths": "[1]"}, "paths"),
         (
             {"topic": "t", "startingOffsets": "earliest", "startingTime": "0"},
-            "startingOffsets and startingTime exclude",
+            "startingOffsets and startingTime cannot",
         ),
         (
             {"topic": "t", "endingOffsets": "latest", "endingTime": "5"},
-            "endingOffsets and endingTime exclude",
+            "endingOffsets and endingTime cannot",
         ),
     ],
 )

@@ -68,9 +68,9 @@ def test_checkpoints_of_all_versions_are_still_read(path: Path) -> None:
     "body,what",
     [
         ([], "not a JSON object"),
-        ({}, "not one of this data source"),
-        ({"t": {"0": 23}}, "not one of this data source"),
-        ({"version": "1"}, "not one of this data source"),
+        ({}, "another data source"),
+        ({"t": {"0": 23}}, "another data source"),
+        ({"version": "1"}, "another data source"),
         ({"version": 2, "anything": 1}, "has version 2; this package knows version 1"),
         ({"version": 0}, "version 0"),
         ({"version": 1}, "its keys"),

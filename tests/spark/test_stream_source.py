@@ -184,7 +184,7 @@ def test_another_name_takes_over_at_the_position_of_the_checkpoint(
     new = store_many(broker, "t", 20)
     other = make(offset=query.start(), subscription="new")
     assert other.batch() == new
-    assert "from now on it is new" in caplog.text
+    assert "the option subscription says new" in caplog.text
     assert other.start().subscription == "new"
     other.batch()
     wait_until(lambda: broker.subscriptions("t")["new"].backlog == 0)

@@ -51,7 +51,7 @@ def test_a_topic_without_a_definition_is_an_error(broker: EmbeddedBroker) -> Non
 
 def test_wrong_options_are_errors(broker: EmbeddedBroker) -> None:
     broker.create_topic("t")
-    with pytest.raises(OptionError, match="exclude each other"):
+    with pytest.raises(OptionError, match="cannot be used together"):
         definition(broker, topicsPattern="t.*")
     with pytest.raises(OptionError, match="is not an option"):
         definition(broker, colour="blue")

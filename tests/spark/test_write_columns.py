@@ -112,7 +112,12 @@ def test_a_column_of_another_type_is_named(name: str, kind: DataType) -> None:
         ),
         ([StructField("value", IntegerType())], "raw", InvalidRow, "value is int"),
         ([StructField("value", IntegerType())], "string", InvalidRow, "value is int"),
-        ([VALUE, StructField("VALUE", StringType())], "auto", InvalidRow, "differ at most in case"),
+        (
+            [VALUE, StructField("VALUE", StringType())],
+            "auto",
+            InvalidRow,
+            "in nothing but case",
+        ),
         ([VALUE, StructField("__key", IntegerType())], "raw", InvalidRow, "__key is int"),
         ([StructField("value", StringType())], "raw", InvalidRow, "Cast it to binary"),
         ([VALUE], "string", InvalidRow, "Cast it to string"),
@@ -120,7 +125,7 @@ def test_a_column_of_another_type_is_named(name: str, kind: DataType) -> None:
             [VALUE, StructField("__key", StringType()), StructField("__KEY", StringType())],
             "auto",
             InvalidRow,
-            "two columns __key",
+            "two columns named __key",
         ),
     ],
 )
