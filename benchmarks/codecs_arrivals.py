@@ -8,6 +8,8 @@ The same records go through the builder of record batches, whose rows are bounde
 - alternating: with two versions, message by message, as two producers of different releases that
   do not batch write them (the older one lacks a field);
 - in parts: `PART` at a time, as they come where frames for the careful way lie between them.
+
+JSON is also measured as it is written less usually: with times as text in all values, or in few.
 """
 
 from __future__ import annotations
@@ -107,6 +109,16 @@ def measure(count: int = RECORDS) -> list[Arrival]:
             Arrival(records.name, how, micros, best["batched"] / micros)
             for how, micros in best.items()
         ]
+    usual = next(each.micros for each in found if (each.format, each.how) == ("JSON", "batched"))
+    for every in (1, 100):
+        records = _with_times_as_text(count, every)
+        parts, builder = records.parts(MAX_ROWS), records.builder()
+        best_time = float("inf")
+        for _ in range(ROUNDS):
+            started = time.process_time()
+            assert _decode(builder, parts) == count
+            best_time = min(best_time, (time.process_time() - started) * 1e6 / count)
+        found.append(Arrival(records.name, "batched", best_time, usual / best_time))
     return found
 
 
@@ -154,6 +166,19 @@ def _formats(count: int) -> list[Records]:
         ),
         Records("Protobuf", new.info, new.values, old.info, old.values),
     ]
+
+
+def _with_times_as_text(count: int, every: int) -> Records:
+    """Return records of JSON of which each so manieth has its time as ISO 8601 text."""
+    from benchmarks import codecs_json
+
+    info = codecs_json.schema_of(codecs_json.MIXED)
+    rows = codecs_json.records(count)
+    for row in rows[every // 2 :: every]:
+        row["at"] = "2026-01-02T03:04:05.678Z"
+    values = [json.dumps(row, separators=(",", ":")).encode() for row in rows]
+    which = "all" if every == 1 else f"one in {every}"
+    return Records(f"JSON, times as text in {which}", info, values, info, values)
 
 
 def main() -> None:

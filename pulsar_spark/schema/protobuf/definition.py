@@ -213,7 +213,7 @@ _SECONDS_AND_NANOS = (
     (1, FieldDescriptorProto.TYPE_INT64, False),
     (2, FieldDescriptorProto.TYPE_INT32, False),
 )
-# Those that have a shape of their own if they look as they should: number, type, repeated.
+# Those that have a form of their own if they look as they should: number, type, repeated.
 _WELL_KNOWN = {
     "google.protobuf.Timestamp": (Form.TIMESTAMP, _SECONDS_AND_NANOS),
     "google.protobuf.Duration": (Form.DURATION, _SECONDS_AND_NANOS),
@@ -462,6 +462,6 @@ def _is_packed(proto: FieldDescriptorProto, kind: int, rules: _Rules) -> bool:
 def _shape(name: str, fields: tuple[Field, ...]) -> Form:
     if not fields:
         return Form.EMPTY
-    shape, expected = _WELL_KNOWN.get(name, (Form.STRUCT, ()))
+    form, expected = _WELL_KNOWN.get(name, (Form.STRUCT, ()))
     found = tuple(sorted((each.number, each.type, each.repeated) for each in fields))
-    return shape if found == expected else Form.STRUCT
+    return form if found == expected else Form.STRUCT
