@@ -40,10 +40,15 @@ def _row(option: Option) -> str:
     if option.unbuilt is EVERY_VALUE:
         text += " *Not supported yet.*"
     elif isinstance(option.unbuilt, tuple) and option.unbuilt:
-        values = ", ".join(f"`{value!s}`" for value in option.unbuilt)
+        values = ", ".join(f"`{_written(value)}`" for value in option.unbuilt)
         text += f" *Not supported yet: {values}.*"
     cells = (names, _scope(option.scope), default, text)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+
+
+def _written(value: object) -> str:
+    """Return a value as users write it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _scope(scope: Scope) -> str:

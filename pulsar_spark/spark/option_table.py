@@ -137,21 +137,21 @@ OPTIONS: tuple[Option, ...] = (
         "startingTime",
         text,
         "First publish time to read: milliseconds, ISO-8601 (UTC without a zone), an age such as "
-        "`-1h`, or JSON per topic. Excludes `startingOffsets`.",
+        "`-1h`, or JSON per topic. Not together with `startingOffsets`.",
         Scope.READS,
     ),
     Option(
         "endingTime",
         text,
-        "Publish time before which a batch ends, written as `startingTime`. Excludes "
+        "Publish time before which a batch ends, written as `startingTime`. Not together with "
         "`endingOffsets`.",
         Scope.READ,
     ),
     Option(
         "publishTimeTolerance",
         duration_seconds,
-        "How far publish times may be out of order on a topic: searches by time are widened by it "
-        "on both sides. Rows further out of order can be missed.",
+        "How far publish times on a topic may be out of order: searches by time look this much "
+        "further on both sides. Rows that are further out of order can be missed.",
         Scope.READS,
         default="1m",
     ),
@@ -165,14 +165,15 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "mode",
         choice("FAILFAST", "PERMISSIVE", "DROPMALFORMED"),
-        "What becomes of a value that does not decode: fail, null, or no row.",
+        "What to do with a value that does not decode: fail the query, set its columns to null, or "
+        "drop the row.",
         Scope.READS,
         default="FAILFAST",
     ),
     Option(
         "columnNameOfCorruptRecord",
         text,
-        "Column that takes such a value's bytes with `mode` PERMISSIVE, behind all others.",
+        "Name of the last column, which has the bytes of such a value with `mode` PERMISSIVE.",
         Scope.READS,
         default="_corrupt_record",
     ),
@@ -193,8 +194,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "failOnDataLoss",
         boolean,
-        "Whether to fail when data that should be read is gone (messages, or chunks of one), or to "
-        "go on and log what was lost.",
+        "`true`: fail when data that should be read is gone (messages, or chunks of one). `false`: "
+        "continue, and log what was lost.",
         Scope.READS,
         default="true",
     ),
@@ -223,27 +224,26 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "minPartitions",
         within(integer, 1, _MAX_TASKS),
-        "Least number of Spark tasks of a read: topic partitions are split to reach it.",
+        "Minimum number of Spark tasks of a read: topic partitions are split to reach it.",
         Scope.READS,
     ),
     Option(
         "maxBytesPerTrigger",
         size,
-        "Most bytes of a micro-batch, as they are stored; 0 sets no bound. At least one entry is "
-        "read.",
+        "Maximum bytes of a micro-batch, as stored; 0 sets no limit. At least one entry is read.",
         Scope.STREAM_READ,
     ),
     Option(
         "maxMessagesPerTrigger",
         _COUNT,
-        "Most messages of a micro-batch, also inside batched entries.",
+        "Maximum number of messages in a micro-batch; batched entries are split to keep it.",
         Scope.STREAM_READ,
     ),
     Option(
         "minMessagesPerTrigger",
         _COUNT,
-        "Least messages of a micro-batch, which waits for them until `maxTriggerDelay`. The first "
-        "one after a start does not wait.",
+        "Minimum number of messages in a micro-batch, which waits for them, for `maxTriggerDelay` "
+        "at most. The first one after a start does not wait.",
         Scope.STREAM_READ,
     ),
     Option(
@@ -355,8 +355,12 @@ OPTIONS: tuple[Option, ...] = (
         default="true",
         unbuilt=(False,),
     ),
-    _client("operationTimeoutMs", _MILLIS, "Bound of a request with its retries.", default="30000"),
-    _client("connectionTimeoutMs", _MILLIS, "Bound of one attempt to connect.", default="10000"),
+    _client(
+        "operationTimeoutMs", _MILLIS, "Time limit of a request, retries included.", default="30000"
+    ),
+    _client(
+        "connectionTimeoutMs", _MILLIS, "Time limit of one attempt to connect.", default="10000"
+    ),
     _client(
         "keepAliveIntervalSeconds",
         within(plain_seconds, 1, 3600, " seconds"),
@@ -366,21 +370,22 @@ OPTIONS: tuple[Option, ...] = (
     _client(
         "memoryLimitBytes",
         within(size, 1 << 20),
-        "What a task's reader may hold undecoded, or its producers unacknowledged.",
+        "Memory for messages that a task's reader has not decoded, or that its producers wait for "
+        "receipts of.",
         default="64m",
     ),
     _client(
         "maxLookupRedirects",
         within(integer, 0, 1000),
-        "Redirects that a lookup follows.",
+        "Maximum number of redirects that a lookup follows.",
         default="20",
     ),
     _client("listenerName", text, "The brokers' advertised listener to connect to."),
     _reader(
         "receiverQueueSize",
         within(integer, 1, 1_000_000),
-        "Messages asked for ahead. Without it the reader starts at 1000 and adapts.",
-        shown_default="1000 and on",
+        "Number of messages to request ahead. Without it the reader starts at 1000 and adapts.",
+        shown_default="1000, then adapted",
     ),
     _reader(
         "cryptoPrivateKeyPath",
@@ -392,19 +397,21 @@ OPTIONS: tuple[Option, ...] = (
     _reader(
         "cryptoFailureAction",
         choice("FAIL", "DISCARD", "CONSUME"),
-        "What becomes of a message that cannot be decrypted.",
+        "What to do with a message that cannot be decrypted.",
         default="FAIL",
         unbuilt=("DISCARD", "CONSUME"),
     ),
     _producer(
         "compressionType",
         choice("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"),
-        "Codec of the messages' bodies.",
+        "Compression of the messages' payloads.",
         default="NONE",
     ),
     _producer("batchingEnabled", boolean, "Whether messages are sent in batches.", default="true"),
-    _producer("batchingMaxMessages", _COUNT, "Most messages of a batch.", default="1000"),
-    _producer("batchingMaxBytes", within(size, 1), "Most bytes of a batch.", default="128k"),
+    _producer(
+        "batchingMaxMessages", _COUNT, "Maximum number of messages in a batch.", default="1000"
+    ),
+    _producer("batchingMaxBytes", within(size, 1), "Maximum bytes of a batch.", default="128k"),
     _producer(
         "batcherBuilder",
         choice("DEFAULT", "KEY_BASED"),
@@ -415,7 +422,7 @@ OPTIONS: tuple[Option, ...] = (
     _producer(
         "hashingScheme",
         choice("JavaStringHash", "Murmur3_32Hash"),
-        "Hash of the key that chooses the partition.",
+        "Hash function that maps a key to a partition.",
         default="JavaStringHash",
     ),
     _producer(
@@ -433,13 +440,14 @@ OPTIONS: tuple[Option, ...] = (
     _producer(
         "sendTimeoutMs",
         _MILLIS,
-        "How long messages may wait for receipts while none comes; the task fails then.",
+        "How long to wait for the next receipt before the task fails.",
         default="30000",
     ),
     _producer(
         "maxPendingMessages",
         within(integer, 0, _MAX_INT),
-        "Most messages of a producer that wait for receipts; 0: memory alone is the bound.",
+        "Maximum number of messages of a producer that wait for receipts; 0: only memory limits "
+        "it.",
         default="0",
     ),
     _producer(
@@ -467,7 +475,7 @@ OPTIONS: tuple[Option, ...] = (
     _producer(
         "cryptoFailureAction",
         choice("FAIL", "SEND"),
-        "What becomes of a message that cannot be encrypted.",
+        "What to do with a message that cannot be encrypted.",
         default="FAIL",
         unbuilt=("SEND",),
     ),
