@@ -192,6 +192,30 @@ def test_a_deleted_version_is_an_error_that_names_it(broker: EmbeddedBroker) -> 
     assert values(broker, {"topic": "t", "valueFormat": "raw"}) == [b"\0\0\0\2"]
 
 
+@pytest.mark.fault(64)
+def test_messages_of_a_version_of_another_type_are_told_apart(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As the strategy ALWAYS_COMPATIBLE has it.
+    monkeypatch.setattr("pulsar_spark.testing.schemas._check_fits", lambda old, new: None)
+    broker.create_topic("t")
+    definition = b'{"type":"record","name":"R","fields":[{"name":"a","type":["null","int"]}]}'
+    for kind in (pb.Schema.Json, pb.Schema.Avro):
+        set_schema(broker, "t", SchemaInfo(kind, "R", definition))
+    old, new = (number.to_bytes(8, "big") for number in (0, 1))
+    store(broker, "t", [b'{"a":0}', None], schema_version=old)
+    store(broker, "t", [b"\2\6"], schema_version=new)
+    with pytest.raises(
+        SchemaMismatch, match=r"version 0.*the type JSON, the query has AVRO"
+    ) as why:
+        read(broker, {"topic": "t"})
+    assert why.value.message_id is not None
+    kept = read(broker, {"topic": "t", "mode": "PERMISSIVE"})
+    assert [row["a"] for row in kept] == [None, None, 3]
+    assert [row["_corrupt_record"] for row in kept] == [b'{"a":0}', None, None]
+    assert [row["a"] for row in read(broker, {"topic": "t", "mode": "DROPMALFORMED"})] == [None, 3]
+
+
 def test_a_topic_without_anything_to_read_has_no_partitions_and_no_rows(
     broker: EmbeddedBroker,
 ) -> None:
