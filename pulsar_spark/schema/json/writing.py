@@ -356,6 +356,10 @@ def _uuids(column: pa.Array, shape: Shape) -> pa.Array:
 def _floats(column: pa.Array, shape: Shape) -> pa.Array:
     column = column.cast(shape.kind)
     texts = column.cast(pa.string())
+    # Without a point it is an integer to others, which has no such zero.
+    minus_zero = pc.equal(texts, text("-0"))
+    if pc.any(minus_zero).as_py():
+        texts = pc.if_else(minus_zero, text("-0.0"), texts)
     finite = pc.is_finite(column)
     if not pc.any(pc.invert(finite)).as_py():
         return texts

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import random
+import struct
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -17,9 +19,11 @@ from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.avro.definition import parse_definition
 from pulsar_spark.schema.avro.types import arrow_type
 from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.json import codec as json_codec
 from pulsar_spark.schema.json.types import Dialect
 from pulsar_spark.schema.json.writing import quote, writer
-from tests.schema.json.cases import logical, nullable, record
+from tests.schema.bits import assert_same_bits
+from tests.schema.json.cases import info, logical, nullable, record
 
 JAVA, PYTHON = Dialect(), Dialect(bytes_are_text=True)
 
@@ -169,3 +173,23 @@ def test_what_lies_in_nulls_is_not_looked_at() -> None:
     assert write(nullable(record([("a", "int")])), column) == [None, '{"a":1}']
     lists = pa.ListArray.from_arrays([0, None, 2], pa.array([1, None], pa.int32()))
     assert write(nullable({"type": "array", "items": nullable("int")}), lists) == ["[1,null]", None]
+
+
+@pytest.mark.fault(114)
+@pytest.mark.parametrize("kind, code", [("float", "f"), ("double", "d")])
+def test_floats_are_written_such_that_others_read_them_to_the_bit(kind: str, code: str) -> None:
+    rng = random.Random(code)
+    size = struct.calcsize(code)
+    random_floats = [struct.unpack(code, rng.randbytes(size))[0] for _ in range(2000)]
+    given = [-0.0, 0.0, 1.0, 0.1, *(number for number in random_floats if math.isfinite(number))]
+    schema = info(record([("f", nullable(kind))]))
+    columns = json_codec.arrow_schema(schema)
+    column = pa.array([*given, None], columns.field("f").type)
+    batch = pa.RecordBatch.from_arrays([column], schema=columns)
+    written = json_codec.encoder(schema, columns).encode(batch)
+    found = [json.loads(value)["f"] for value in written.to_pylist()]
+    assert found[-1] is None
+    for number, text in zip(column.drop_null().to_pylist(), found, strict=False):
+        assert struct.pack(code, float(text)) == struct.pack(code, number)
+    assert isinstance(found[0], float)
+    assert_same_bits(json_codec.decoder(schema, schema, ["f"]).decode(written).columns[0], column)
