@@ -72,7 +72,7 @@ def topic(broker: Embedded) -> str:
         ({"startingOffsets": '{"t": '}, ("startingOffsets is not valid JSON",)),
         (
             {"startingOffsets": '{"other": "earliest"}'},
-            ("startingOffsets names the topic 'persistent://public/default/other'", "not read"),
+            ("names the topic 'persistent://public/default/other'", "does not include"),
         ),
         (
             {"startingTime": "-1h", "startingOffsets": "earliest"},
@@ -82,7 +82,10 @@ def topic(broker: Embedded) -> str:
             {"pulsar.client.useKeyStoreTls": "true"},
             ("pulsar.client.useKeyStoreTls", "pulsar.client.tlsTrustCertsFilePath"),
         ),
-        ({"pulsar.client.authPluginClassName": "magic"}, ("authPluginClassName: 'magic'", "token")),
+        (
+            {"pulsar.client.authPluginClassName": "magic"},
+            ("authPluginClassName names an unknown", "token"),
+        ),
         ({"topic": "a b://c"}, ("InvalidTopicName", "a b://c")),
         ({"topic": "non-persistent://public/default/n"}, ("keeps nothing", "PulsarClient")),
     ],
