@@ -82,6 +82,23 @@ def texts(frame: DataFrame) -> list[str]:
     return sorted(bytes(row["value"]).decode() for row in frame.collect())
 
 
+def test_every_example_of_the_page_is_run() -> None:
+    run = {
+        ("A view of a topic", "sql"): 2,
+        ("Tables, without addresses and passwords in SQL", "sql"): 2,
+        ("Tables, without addresses and passwords in SQL", "python"): 2,
+        ("Filters and columns", "python"): 1,
+        ("Declarative pipelines", "yaml"): 1,
+        ("Declarative pipelines", "python"): 1,
+        ("Spark Connect", "python"): 1,
+        ("from_json and from_avro", "python"): 2,
+    }
+    counted = {key: len(examples("sql.md", *key)) for key in run}
+    assert counted == run
+    blocks = re.findall(r"^```(\w+)$", (DOCS / "sql.md").read_text("utf-8"), re.MULTILINE)
+    assert len(blocks) == sum(run.values())
+
+
 def test_the_examples_of_views(spark: SparkSession, own: EmbeddedBroker, page: Page) -> None:
     view, insert = examples("sql.md", "A view of a topic", "sql")
     assert page.sql(view) == [[], []]
