@@ -25,7 +25,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -38,6 +38,9 @@ from pulsar_spark.protocol.schema_info import (
     SchemaInfo,
     split_key_value,
 )
+
+if TYPE_CHECKING:
+    from pulsar_spark.schema.avro.definition import Record
 
 
 class Misfit(Exception):
@@ -187,21 +190,14 @@ def key_value_parts(info: SchemaInfo) -> KeyValueSchema:
 
 def is_record(info: SchemaInfo) -> bool:
     """Whether a schema's values are records, whose fields are columns."""
-    if info.type in _PROTOBUF:
-        return True
-    if info.type not in (pb.Schema.Avro, pb.Schema.Json):
-        return False
-    try:
-        definition = json.loads(info.schema_data)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(definition, dict) and definition.get("type") in ("record", "error")
+    return info.type in _PROTOBUF or _avro_record(info) is not None
 
 
 def record_name(info: SchemaInfo) -> str | None:
     """Return the name, without its namespace, of the records that a schema's values are."""
-    if not is_record(info):
-        return None
+    if info.type not in _PROTOBUF:
+        record = _avro_record(info)
+        return None if record is None else record.name.rpartition(".")[2]
     try:
         definition = json.loads(info.schema_data)
     except (ValueError, RecursionError):
@@ -209,6 +205,19 @@ def record_name(info: SchemaInfo) -> str | None:
     key = "rootMessageTypeName" if info.type == pb.Schema.ProtobufNative else "name"
     name = definition.get(key) if isinstance(definition, dict) else None
     return name.rpartition(".")[2] if isinstance(name, str) else None
+
+
+def _avro_record(info: SchemaInfo) -> Record | None:
+    """Return the record that an AVRO or a JSON schema defines; None for what is no such schema."""
+    if info.type not in (pb.Schema.Avro, pb.Schema.Json):
+        return None
+    from pulsar_spark.schema.avro import definition
+
+    try:
+        node = definition.parse_definition(info.schema_data)
+    except SchemaMismatch:
+        return None
+    return node if isinstance(node, definition.Record) else None
 
 
 def codec_of(info: SchemaInfo) -> Codec:

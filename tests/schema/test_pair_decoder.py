@@ -10,7 +10,7 @@ import pytest
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo, join_key_value
-from pulsar_spark.schema.codec import Undecodable
+from pulsar_spark.schema.codec import Undecodable, typed_columns
 from pulsar_spark.schema.key_value import PairDecoder
 
 NONE = SchemaInfo(BYTES)
@@ -77,3 +77,15 @@ def test_another_schema_is_no_pair() -> None:
     info = join_key_value(INT32, INT32, separated=False)
     with pytest.raises(SchemaMismatch, match="INT32, the query has KEY_VALUE"):
         PairDecoder(INT32, info, ["value"])
+
+
+@pytest.mark.parametrize("kind", [pb.Schema.Json, pb.Schema.Avro])
+def test_keys_are_records_however_their_definition_says_so(kind: int) -> None:
+    wrapped = SchemaInfo(kind, "r", b'{"type":' + RECORD.schema_data + b"}")
+    info = join_key_value(wrapped, STRING, separated=False)
+    fields = pa.struct([("a", pa.int32()), ("b", pa.string())])
+    assert typed_columns(info).key == fields
+    key = b'{"a":1,"b":"x"}' if kind == pb.Schema.Json else b"\2\2\2\2x"
+    found = PairDecoder(info, info, ["__key"]).decode(binary(pair(key, b"v")), None)
+    assert not found.bad
+    assert found.columns[0].to_pylist() == [{"a": 1, "b": "x"}]
