@@ -28,7 +28,7 @@ class AuthenticationToken(Authentication):
                 "a function that gives tokens is not supported yet", "Give the token itself."
             )
         if not isinstance(token, str):
-            raise OptionError("a token is text")
+            raise OptionError("a token must be text")
         super().__init__(AuthOptions(method="token", token=token))
 
 
@@ -53,7 +53,7 @@ class AuthenticationBasic(Authentication):
                     "auth_params_string is not JSON with username and password"
                 ) from None
         if not isinstance(username, str) or not isinstance(password, str):
-            raise OptionError("username and password are text")
+            raise OptionError("username and password must be text")
         if method != "basic":
             raise UnsupportedFeature("other method names than basic are not supported yet")
         super().__init__(AuthOptions(method="basic", username=username, password=password))

@@ -60,7 +60,7 @@ def parse_service_url(text: str) -> ServiceUrl:
         raise OptionError("service.url is not a Pulsar service URL", _REMEDY)
     if "@" in rest:
         raise OptionError(
-            "service.url holds a user name or password",
+            "service.url contains a user name or password",
             "Leave it out, and set pulsar.client.authPluginClassName and authParams.",
         )
     if scheme in ("http", "https"):
@@ -123,5 +123,5 @@ def _host(text: str, tls: bool) -> str:
     default = DEFAULT_TLS_PORT if tls else DEFAULT_PORT
     port = int(match[2]) if match[2] else default
     if not 0 < port <= _MAX_PORT:
-        raise OptionError(f"service.url has port {port}, which no host has", _REMEDY)
+        raise OptionError(f"service.url has the port {port}, which is out of range", _REMEDY)
     return f"{match[1]}:{port}"

@@ -694,7 +694,7 @@ class ClientConnection:
         except Exception as error:
             # Neither its text nor its traceback is shown: they may quote a secret.
             raise AuthenticationError(
-                f"credentials could not be had ({type(error).__name__})",
+                f"credentials could not be obtained ({type(error).__name__})",
                 broker=self.address.logical,
             ) from None
         if data:

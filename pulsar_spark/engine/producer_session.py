@@ -354,7 +354,7 @@ class Registrar:
         if isinstance(error, PulsarError):
             self._owner.give_up(error)
         elif error is not None:
-            logger.error("a producer does not come back", exc_info=error)
+            logger.error("a producer could not be opened again", exc_info=error)
             self._owner.give_up(ConnectionLost(f"an internal error, see the log: {error!r}"))
 
     def _return(self, closing: ProducerSession | None, error: PulsarError) -> Operation[None]:

@@ -406,7 +406,7 @@ class EntryReader:
         end, timeout = self._decoder.end, self._options.poll_timeout
         if end is not None and self._patience.stalled >= timeout:
             raise OperationTimeout(
-                f"nothing of the range was received for {timeout:g} s at position "
+                f"no message of the range arrived for {timeout:g} s at position "
                 f"{self.position}, it ends at {end}, the topic's last message is "
                 f"{self._last_id or 'not known'}",
                 "Check the topic (an open transaction holds reading back), or raise pollTimeout.",
