@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_PREFIX = "option."
-# The catalog sets both, whatever else it adds.
-_MARKS = ("provider", "owner")
+OPTION_PREFIX = "option."
+CATALOG_KEYS = frozenset(
+    {"provider", "owner", "location", "is_managed_location", "external", "comment", "collation"}
+)
+"""What a catalog knows of a table, in lower case; none of it is an option of a source."""
 
 
 def without_catalog_keys(options: Mapping[str, str]) -> dict[str, str]:
@@ -21,7 +23,16 @@ def without_catalog_keys(options: Mapping[str, str]) -> dict[str, str]:
     A table's `path` is the folder of its LOCATION, or of `OPTIONS (path …)`, never a topic.
     """
     lowered = {name.lower(): value for name, value in options.items()}
-    if not all(mark in lowered for mark in _MARKS):
-        return dict(options)
-    names = [name[len(_PREFIX) :] for name in lowered if name.startswith(_PREFIX)]
-    return {name: lowered.get(name, lowered[_PREFIX + name]) for name in names if name != "path"}
+    prefixed = [name for name in lowered if name.startswith(OPTION_PREFIX)]
+    if "provider" not in lowered or not ("owner" in lowered or prefixed):
+        # Not of a table, or of a catalog that is none of Spark's: nothing else is known of it.
+        folder = lowered.get("location")
+        return {
+            name: value
+            for name, value in options.items()
+            if folder is None or name.lower() != "path" or value != folder
+        }
+    names = [name[len(OPTION_PREFIX) :] for name in prefixed]
+    given = {name: lowered.get(name, lowered[OPTION_PREFIX + name]) for name in names}
+    given.pop("path", None)
+    return given

@@ -13,6 +13,7 @@ from typing import Any
 
 from pulsar_spark.errors import OptionError, UnsupportedFeature, redact
 from pulsar_spark.spark import java_options
+from pulsar_spark.spark.catalog_options import CATALOG_KEYS, OPTION_PREFIX
 from pulsar_spark.spark.offsets import EARLIEST_BOUND, parse_offsets, parse_times
 from pulsar_spark.spark.option_table import EVERY_VALUE, OPTIONS, Option, Scope
 
@@ -36,10 +37,11 @@ _SPARK_KEYS = frozenset(
         "asyncprogresstrackingenabled",
         "asyncprogresstrackingcheckpointintervalms",
         "truncate",
+        *CATALOG_KEYS,
     }
 )
 # Spark adds keys of its own that begin so, as for partitionBy.
-_SPARK_PREFIXES = ("__", "spark.")
+_SPARK_PREFIXES = ("__", "spark.", OPTION_PREFIX)
 
 # Of each group one option may be given.
 _EXCLUSIVE = (

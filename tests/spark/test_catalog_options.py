@@ -9,6 +9,7 @@ from pulsar_spark.errors import OptionError
 from pulsar_spark.spark.catalog_options import without_catalog_keys
 from pulsar_spark.spark.datasource import PulsarDataSource
 from pulsar_spark.spark.read_options import parse_read_options
+from tests.spark.topics import full
 
 GIVEN = {"service.url": "pulsar://h:6650", "topic": "orders", "mode": "PERMISSIVE"}
 CATALOG = {
@@ -51,6 +52,14 @@ def test_the_folder_of_a_table_is_no_topic() -> None:
         assert "path" not in without_catalog_keys(of_a_table(options))
     with pytest.raises(OptionError, match="no topic"):
         PulsarDataSource(of_a_table({"service.url": "pulsar://h"})).schema()
+
+
+@pytest.mark.parametrize("name", [*CATALOG, "option.topic", "Option.Path"])
+def test_no_key_of_a_catalog_is_an_error_by_itself(name: str) -> None:
+    given = {**GIVEN, name: "orders"}
+    assert parse_read_options(without_catalog_keys(given)).topics == (full("orders"),)
+    folder = {"location": "file:/warehouse/t", "path": "file:/warehouse/t"}
+    assert parse_read_options(without_catalog_keys({**GIVEN, **folder})).pattern is None
 
 
 def test_other_options_stay_as_they_are() -> None:
