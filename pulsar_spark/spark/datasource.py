@@ -15,18 +15,22 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pulsar_spark.errors import PulsarError
-from pulsar_spark.spark.batch_reader import PulsarBatchReader, PushdownBatchReader, infer_schema
-from pulsar_spark.spark.batch_writer import PulsarBatchWriter
-from pulsar_spark.spark.catalog_options import without_catalog_keys
 from pulsar_spark.spark.compat import ends_micro_batch, filters_are_pushed, limits_are_told
-from pulsar_spark.spark.option_table import Scope
-from pulsar_spark.spark.options import over_defaults
-from pulsar_spark.spark.read_options import parse_read_options
-from pulsar_spark.spark.refused_reader import RefusedStreamReader
-from pulsar_spark.spark.stream_options import parse_stream_options
-from pulsar_spark.spark.stream_reader import PulsarStreamReader
-from pulsar_spark.spark.stream_writer import stream_writer
-from pulsar_spark.spark.write_options import parse_write_options
+from pulsar_spark.spark.options.catalog import without_catalog_keys
+from pulsar_spark.spark.options.read import parse_read_options
+from pulsar_spark.spark.options.resolve import over_defaults
+from pulsar_spark.spark.options.stream import parse_stream_options
+from pulsar_spark.spark.options.table import Scope
+from pulsar_spark.spark.options.write import parse_write_options
+from pulsar_spark.spark.reading.batch_reader import (
+    PulsarBatchReader,
+    PushdownBatchReader,
+    infer_schema,
+)
+from pulsar_spark.spark.streaming.reader import PulsarStreamReader
+from pulsar_spark.spark.streaming.refused_reader import RefusedStreamReader
+from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
+from pulsar_spark.spark.writing.stream_writer import stream_writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,6 @@ def stream_reader_class() -> type[PulsarStreamReader]:
     """Return the reader for what this version of Spark asks of streams."""
     if not limits_are_told():
         return PulsarStreamReader
-    from pulsar_spark.spark.admission_reader import AdmissionStreamReader
+    from pulsar_spark.spark.streaming.admission_reader import AdmissionStreamReader
 
     return AdmissionStreamReader

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from pulsar_spark.errors import OptionError
 from pulsar_spark.spark.datasource import FormatDefaults, PulsarDataSource
-from pulsar_spark.spark.option_table import Scope
-from pulsar_spark.spark.options import resolve
+from pulsar_spark.spark.options.resolve import resolve
+from pulsar_spark.spark.options.table import Scope
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 

@@ -23,7 +23,7 @@ from pulsar_spark.protocol.message_id import (
     Position,
 )
 from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.spark.option_parsers import duration_millis, iso_millis
+from pulsar_spark.spark.options.parsers import duration_millis, iso_millis
 
 _AGE = re.compile(r"-\s*(\d+\s*[A-Za-z]+)")
 _ID = re.compile(r"-?\d+:-?\d+(:-?\d+){0,2}")

@@ -10,8 +10,8 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import RECORD_TYPES, split_key_value
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas
-from pulsar_spark.spark.option_table import Scope
-from pulsar_spark.spark.read_options import parse_read_options
+from pulsar_spark.spark.options.read import parse_read_options
+from pulsar_spark.spark.options.table import Scope
 
 
 def topic_schema(topic: str, options: Mapping[str, str]) -> str:

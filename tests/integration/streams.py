@@ -13,8 +13,8 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.protocol.batches import MessageFields
-from pulsar_spark.spark.stream_offsets import StreamOffset
-from pulsar_spark.spark.stream_options import Caps
+from pulsar_spark.spark.options.stream import Caps
+from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from tests.integration.brokers import Broker, Embedded, Real, rest_path
 from tests.integration.messages import clustered
 from tests.spark.streams import NO_CAPS, Make, Query, queries

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pulsar_spark.spark.compat import limits_are_told
-from pulsar_spark.spark.stream_offsets import StreamOffset
+from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration import checkpoints
 from tests.spark.topics import full, store

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import (
 from pulsar_spark.engine.probe import Probe
 from pulsar_spark.progress import QueryLag, lag
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-from pulsar_spark.spark.stream_options import Caps
+from pulsar_spark.spark.options.stream import Caps
 from tests.integration.brokers import Broker
 from tests.integration.messages import clustered
 from tests.integration.streams import Feed

@@ -14,7 +14,7 @@ import pytest
 
 from pulsar_spark.errors import DataLossError
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
-from pulsar_spark.spark.stream_options import Caps
+from pulsar_spark.spark.options.stream import Caps
 from tests.integration.brokers import Broker, Embedded
 from tests.integration.streams import Feed
 from tests.spark.streams import NO_CAPS, Make, Query

@@ -10,7 +10,7 @@ import pytest
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import DataLossError, TopicNotFound
 from pulsar_spark.protocol.batches import MessageFields
-from pulsar_spark.spark.stream_options import Caps
+from pulsar_spark.spark.options.stream import Caps
 from tests.integration.brokers import Broker, Real, as_real, rest_path
 from tests.integration.java_peer import JavaContent, JavaPeer
 from tests.integration.messages import clustered, read_rows

@@ -18,8 +18,8 @@ from pulsar_spark.engine.subscription import TopicEnd
 from pulsar_spark.errors import ConsumerBusy, DataLossError
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import Position
-from pulsar_spark.spark.stream_offsets import StreamOffset
-from pulsar_spark.spark.stream_options import Caps
+from pulsar_spark.spark.options.stream import Caps
+from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from tests.integration.brokers import Broker
 from tests.integration.messages import clustered
 from tests.integration.spark_io import official

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from pulsar_spark.protocol.message_id import Position
-from pulsar_spark.spark.backlog_front import Sample
+from pulsar_spark.spark.streaming.backlog_front import Sample
 
 
 class Backlog:

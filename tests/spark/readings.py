@@ -10,9 +10,9 @@ from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.reader import EntryReader
 from pulsar_spark.protocol.blocks import BlockOptions
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-from pulsar_spark.spark.loss_watch import LossWatch
-from pulsar_spark.spark.partitions import PulsarInputPartition
-from pulsar_spark.spark.read_options import parse_read_options
+from pulsar_spark.spark.options.read import parse_read_options
+from pulsar_spark.spark.reading.loss_watch import LossWatch
+from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 
 
 class Reading:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from pulsar_spark.spark.batch_reader import PulsarBatchReader, infer_schema
-from pulsar_spark.spark.partitions import PulsarInputPartition
-from pulsar_spark.spark.stream_offsets import StreamOffset
-from pulsar_spark.spark.stream_options import Caps, StreamOptions, parse_stream_options
-from pulsar_spark.spark.stream_source import StreamSource
+from pulsar_spark.spark.options.stream import Caps, StreamOptions, parse_stream_options
+from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader, infer_schema
+from pulsar_spark.spark.reading.partitions import PulsarInputPartition
+from pulsar_spark.spark.streaming.source import StreamSource
+from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import full, rows_of
 

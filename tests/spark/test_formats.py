@@ -13,7 +13,7 @@ import pulsar_spark
 from pulsar_spark.errors import OptionError, PulsarError, UnsupportedFeature
 from pulsar_spark.spark.datasource import PulsarDataSource
 from pulsar_spark.spark.formats import named_format
-from pulsar_spark.spark.options import over_defaults
+from pulsar_spark.spark.options.resolve import over_defaults
 
 SECRET = "canary-7b1f"
 DEFAULTS = {

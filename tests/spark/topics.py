@@ -16,8 +16,8 @@ from pulsar_spark.protocol.batches import MessageFields, encode_batch
 from pulsar_spark.protocol.frames import encode_payload_command
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.spark.batch_reader import PulsarBatchReader, infer_schema
-from pulsar_spark.spark.read_options import parse_read_options
+from pulsar_spark.spark.options.read import parse_read_options
+from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader, infer_schema
 from pulsar_spark.testing import EmbeddedBroker
 
 NOW = 1_800_000_000_000

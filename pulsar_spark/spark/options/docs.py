@@ -1,0 +1,66 @@
+"""docs/options.md, generated from the table of options.
+
+`python -m pulsar_spark.spark.options.docs > docs/options.md` writes it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pulsar_spark.spark.options.parsers import Choice
+from pulsar_spark.spark.options.table import EVERY_VALUE, OPTIONS, Option, Scope
+
+_HEAD = """\
+# Options
+
+Generated from `pulsar_spark/spark/options/table.py`: change it there, then run
+`python -m pulsar_spark.spark.options.docs > docs/options.md`.
+
+Keys are case-insensitive. A duration is a number of milliseconds, or `500ms`, `30s`, `5m`, `1h`; a
+size a number of bytes, or `64k`, `10m`, `1g`. An option that is unknown, misspelt, contradictory or
+out of range is an error. Keys of Java's Pulsar client that have no effect here are ignored with one
+log line; those that would change security are an error that names the equivalent.
+
+| option | for | default | meaning |
+|---|---|---|---|
+"""
+
+
+def markdown() -> str:
+    """Return the text of docs/options.md."""
+    return _HEAD + "".join(_row(option) for option in OPTIONS)
+
+
+def _row(option: Option) -> str:
+    names = f"`{option.key}`" + "".join(f", `{alias}`" for alias in option.aliases)
+    default = option.shown_default or (f"`{option.default}`" if option.default else "")
+    text = option.help
+    if isinstance(option.parse, Choice):
+        text += f" One of {', '.join(f'`{word}`' for word in option.parse.words)}."
+    if option.unbuilt is EVERY_VALUE:
+        text += " *Not supported yet.*"
+    elif isinstance(option.unbuilt, tuple) and option.unbuilt:
+        values = ", ".join(f"`{_written(value)}`" for value in option.unbuilt)
+        text += f" *Not supported yet: {values}.*"
+    cells = (names, _scope(option.scope), default, text)
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+
+
+def _written(value: object) -> str:
+    """Return a value as users write it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _scope(scope: Scope) -> str:
+    words = {
+        Scope.BOTH: "read, write",
+        Scope.READS: "read",
+        Scope.WRITES: "write",
+        Scope.READ: "batch read",
+        Scope.STREAM_READ: "stream read",
+    }
+    return words[scope]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

@@ -1,0 +1,219 @@
+"""What a read was asked for: the options of reading, checked against each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql.types import StructType
+
+from pulsar_spark.engine.options import ClientOptions, ReaderOptions, TlsOptions
+from pulsar_spark.errors import OptionError, UnsupportedFeature
+from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.spark.offsets import (
+    EARLIEST_BOUND,
+    LATEST_BOUND,
+    BoundKind,
+    OffsetSpec,
+    parse_offsets,
+    parse_times,
+)
+from pulsar_spark.spark.options.auth import auth_options
+from pulsar_spark.spark.options.resolve import Values, resolve
+from pulsar_spark.spark.options.table import Scope
+from pulsar_spark.spark.options.topic_patterns import TopicPattern
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """Everything that planning and reading need; plain data.
+
+    Either `topics` (full names) or `pattern` is set. Times are milliseconds. A stream that is
+    `waiting` begins also while topics do not exist.
+    """
+
+    client: ClientOptions
+    reader: ReaderOptions
+    topics: tuple[str, ...]
+    pattern: TopicPattern | None
+    starting: OffsetSpec
+    ending: OffsetSpec
+    publish_time_tolerance: int
+    raw: bool
+    mode: str
+    corrupt_column: str
+    include_metadata: bool
+    allow_different_schemas: bool
+    fail_on_data_loss: bool
+    partitions_per_topic_partition: int
+    min_partitions: int | None
+    waiting: bool = False
+    query: StructType | None = None
+    """The columns of the query."""
+    inferred: bool = False
+    """Whether they are those that the topics had when it was planned, not the user's choice."""
+
+
+def parse_read_options(options: Mapping[str, str], scope: Scope = Scope.READ) -> ReadOptions:
+    """Return the options of a batch read, of a stream (STREAM_READ) or of any read (READS).
+
+    Raises OptionError, InvalidOffset or UnsupportedFeature that names the option.
+    """
+    return read_options(resolve(options, scope), options, scope)
+
+
+def read_options(values: Values, options: Mapping[str, str], scope: Scope) -> ReadOptions:
+    """Return the options of a read from the `values` that were resolved of `options`."""
+    client = client_options(values)
+    topics, pattern = _topics(values, options)
+    if values["valueFormat"] not in ("auto", "raw"):
+        raise OptionError(
+            f"valueFormat={values['valueFormat']} is only for writes",
+            "A read takes auto (the topic's schema decides) or raw.",
+        )
+    prefix = values["subscriptionPrefix"]
+    return ReadOptions(
+        client=client,
+        reader=ReaderOptions(
+            receiver_queue_size=values["pulsar.reader.receiverQueueSize"] or 1000,
+            auto_scale="pulsar.reader.receiverQueueSize" not in values,
+            memory_budget=values["pulsar.client.memoryLimitBytes"],
+            read_compacted=values["readCompacted"],
+            poll_timeout=values["pollTimeout"],
+            skip_incomplete=not values["failOnDataLoss"],
+            **({"subscription_prefix": prefix} if prefix else {}),
+        ),
+        topics=topics,
+        pattern=pattern,
+        starting=_starting(values, scope),
+        ending=_ending(values, scope),
+        publish_time_tolerance=round(values["publishTimeTolerance"] * 1000),
+        raw=values["valueFormat"] == "raw",
+        mode=values["mode"],
+        corrupt_column=values["columnNameOfCorruptRecord"],
+        include_metadata=values["includeMetadata"],
+        allow_different_schemas=values["allowDifferentTopicSchemas"],
+        fail_on_data_loss=values["failOnDataLoss"],
+        partitions_per_topic_partition=values["partitionsPerTopicPartition"],
+        min_partitions=values["minPartitions"],
+        waiting=bool(values.by_key.get("waitingForNonExistedTopic")),
+    )
+
+
+def client_options(values: Values) -> ClientOptions:
+    """Return the client's options, of a read or a write.
+
+    Raises OptionError for a missing or wrong service URL and credentials that do not fit.
+    """
+    if values["service.url"] is None:
+        raise OptionError(
+            "service.url is required",
+            "Set it to pulsar://host:6650. Spark does not pass the options of CREATE TABLE on to "
+            "queries: see docs/sql.md.",
+        )
+    return ClientOptions(
+        service_url=values["service.url"],
+        operation_timeout=values["pulsar.client.operationTimeoutMs"],
+        connection_timeout=values["pulsar.client.connectionTimeoutMs"],
+        keep_alive_interval=values["pulsar.client.keepAliveIntervalSeconds"],
+        max_lookup_redirects=values["pulsar.client.maxLookupRedirects"],
+        listener_name=values["pulsar.client.listenerName"],
+        auth=auth_options(
+            values["pulsar.client.authPluginClassName"], values["pulsar.client.authParams"]
+        ),
+        tls=TlsOptions(
+            trust_certs_file=values["pulsar.client.tlsTrustCertsFilePath"],
+            certificate_file=values["pulsar.client.tlsCertificateFilePath"],
+            key_file=values["pulsar.client.tlsKeyFilePath"],
+            allow_insecure=values["pulsar.client.tlsAllowInsecureConnection"],
+            verify_hostname=values["pulsar.client.tlsHostnameVerificationEnable"],
+        ),
+        memory_limit=values["pulsar.client.memoryLimitBytes"],
+    )
+
+
+def single_topic(values: Values) -> str | None:
+    """Return the full name that `topic`, `.load(…)` or `.save(…)` gives, or None.
+
+    Raises OptionError for several names and for two that differ, InvalidTopicName.
+    """
+    names = {str(_topic(name)) for name in (values["topic"], values.path) if name}
+    if len(names) > 1:
+        raise OptionError("topic and the path of load() or save() name different topics")
+    return names.pop() if names else None
+
+
+def _topic(name: str) -> TopicName:
+    if "," in name:
+        raise OptionError("topic contains a comma", "Name several topics with the option topics.")
+    return TopicName.parse(name.strip())
+
+
+def _topics(
+    values: Values, options: Mapping[str, str]
+) -> tuple[tuple[str, ...], TopicPattern | None]:
+    single = single_topic(values)
+    several = values["topics"] or _paths(options)
+    pattern = values["topicsPattern"]
+    given = [
+        name
+        for name, value in (("topic", single), ("topics", several), ("topicsPattern", pattern))
+        if value
+    ]
+    if len(given) != 1:
+        raise OptionError(
+            f"{' and '.join(given)} cannot be used together" if given else "no topic is given",
+            "Set one of topic, topics and topicsPattern.",
+        )
+    if pattern:
+        return (), TopicPattern.parse(pattern)
+    names = (single,) if single else tuple(str(TopicName.parse(name)) for name in several)
+    for name in names:
+        if not TopicName.parse(name).is_persistent:
+            raise UnsupportedFeature(
+                "a non-persistent topic cannot be read from Spark: its broker keeps nothing, so "
+                "there is no range of messages to read, nor to read again when a task is retried",
+                "Use pulsar_spark.client.PulsarClient, or a persistent topic.",
+                topic=name,
+            )
+    return tuple(dict.fromkeys(names)), None
+
+
+def _paths(options: Mapping[str, str]) -> list[str]:
+    """Return the names of `.load([…])`, which Spark hands over as a JSON array."""
+    text = next((value for name, value in options.items() if name.lower() == "paths"), "[]")
+    try:
+        names = json.loads(text)
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise OptionError("paths is not a JSON array of topics", "Set the option topics.")
+    return names
+
+
+def _starting(values: Values, scope: Scope) -> OffsetSpec:
+    refused = (BoundKind.LATEST,) if scope is Scope.READ else ()
+    default = LATEST_BOUND if scope is Scope.STREAM_READ else EARLIEST_BOUND
+    offsets, times = values["startingOffsets"], values["startingTime"]
+    _exclude("startingOffsets", offsets, "startingTime", times)
+    if times is not None:
+        return parse_times("startingTime", times, default, refused=refused)
+    text = str(default) if offsets is None else offsets
+    return parse_offsets("startingOffsets", text, default, refused=refused)
+
+
+def _ending(values: Values, scope: Scope) -> OffsetSpec:
+    if scope is Scope.STREAM_READ:
+        return OffsetSpec("endingOffsets", LATEST_BOUND)
+    refused = (BoundKind.EARLIEST,) if scope is Scope.READ else ()
+    offsets, times = values["endingOffsets"], values["endingTime"]
+    _exclude("endingOffsets", offsets, "endingTime", times)
+    if times is not None:
+        return parse_times("endingTime", times, LATEST_BOUND, refused=refused)
+    return parse_offsets("endingOffsets", offsets or "latest", LATEST_BOUND, refused=refused)
+
+
+def _exclude(first: str, first_value: object, second: str, second_value: object) -> None:
+    if first_value is not None and second_value is not None:
+        raise OptionError(f"{first} and {second} cannot be used together", "Set one of them.")

@@ -1,0 +1,183 @@
+"""The text of options, as Spark hands it over → parsed values, held to the table of options.
+
+What an option needs beyond its own text is the business of `read`, `stream` and `write`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pulsar_spark.errors import OptionError, UnsupportedFeature, redact
+from pulsar_spark.spark.offsets import EARLIEST_BOUND, parse_offsets, parse_times
+from pulsar_spark.spark.options import java as java_options
+from pulsar_spark.spark.options.catalog import CATALOG_KEYS, OPTION_PREFIX
+from pulsar_spark.spark.options.table import EVERY_VALUE, OPTIONS, Option, Scope
+
+logger = logging.getLogger(__name__)
+
+_SHOWN = 100
+
+_BY_NAME: dict[str, Option] = {
+    name.lower(): option for option in OPTIONS for name in (option.key, *option.aliases)
+}
+
+_SPARK_KEYS = frozenset(
+    {
+        "path",
+        "paths",
+        "checkpointlocation",
+        "queryname",
+        "outputmode",
+        "mergeschema",
+        "partitionoverwritemode",
+        "asyncprogresstrackingenabled",
+        "asyncprogresstrackingcheckpointintervalms",
+        "truncate",
+        *CATALOG_KEYS,
+    }
+)
+# Spark adds keys of its own that begin so, as for partitionBy.
+_SPARK_PREFIXES = ("__", "spark.", OPTION_PREFIX)
+
+# Of each group one option may be given.
+_EXCLUSIVE = (
+    ("topic", "topics", "topicsPattern", "path", "paths"),
+    ("startingOffsets", "startingTime"),
+    ("endingOffsets", "endingTime"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Parsed values by option key; `given` are the keys that the user set."""
+
+    by_key: Mapping[str, Any]
+    given: frozenset[str]
+    path: str | None
+
+    def __getitem__(self, key: str) -> Any:
+        return self.by_key[key]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.given
+
+
+def resolve(options: Mapping[str, str], scope: Scope) -> Values:
+    """Return the value of every option for `scope`, given or default.
+
+    Raises OptionError for names and values that the table does not know, UnsupportedFeature for
+    what is not built yet. Logs in one line what was given and means nothing here.
+    """
+    found: dict[str, tuple[str, Any]] = {}
+    ignored: list[str] = []
+    for name, value in options.items():
+        option = _BY_NAME.get(name.lower())
+        if option is None:
+            _check_foreign(name, value, ignored)
+        elif not option.scope & scope:
+            if option.key in ("topics", "topicsPattern"):
+                raise OptionError(
+                    f"{option.key} is only for reads",
+                    "Write to one topic with the option topic, or name topics in the column "
+                    "__topic.",
+                )
+            _check_elsewhere(option, value)
+            ignored.append(option.key)
+        else:
+            parsed = _parse(option, value)
+            other, before = found.setdefault(option.key, (name, parsed))
+            if before != parsed:
+                raise OptionError(f"{other} and {name} are the same option, with two values")
+            if option.key == "admin.url":
+                ignored.append(option.key)
+    if ignored:
+        logger.warning("These options have no effect here and are ignored: %s", ", ".join(ignored))
+    values = {
+        option.key: found[option.key][1] if option.key in found else option.default_value
+        for option in OPTIONS
+        if option.scope & scope
+    }
+    lowered = {name.lower(): value for name, value in options.items()}
+    return Values(values, frozenset(found), lowered.get("path"))
+
+
+def over_defaults(given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
+    """Return `given` and the defaults that it leaves: not the same option, nor what excludes it."""
+    taken = {_kind(name) for name in given}
+    left = {name: value for name, value in defaults.items() if _kind(name) not in taken}
+    return {**left, **given}
+
+
+def _kind(name: str) -> str:
+    """Return what names of one option, and of options that exclude each other, have in common."""
+    lower = name.lower()
+    option = _BY_NAME.get(lower)
+    key = lower if option is None else option.key
+    return next((group[0] for group in _EXCLUSIVE if key in group), key)
+
+
+def _parse_text(option: Option, value: str) -> Any:
+    try:
+        return option.parse(value)
+    except ValueError as error:
+        shown = "its value" if option.secret else repr(redact(value[:_SHOWN]))
+        raise OptionError(
+            f"{option.key}: {shown} is not a valid value", f"Expected {error}."
+        ) from None
+
+
+def _parse(option: Option, value: str) -> Any:
+    parsed = _parse_text(option, value)
+    if parsed in option.unbuilt:
+        shown = "" if option.secret or option.unbuilt is EVERY_VALUE else f"={parsed}"
+        raise UnsupportedFeature(
+            f"{option.key}{shown} is not supported by this version", "Leave the option out."
+        )
+    return parsed
+
+
+def _check_elsewhere(option: Option, value: str) -> None:
+    """Raise OptionError or InvalidOffset for a value that makes no sense for its option either."""
+    parsed = _parse_text(option, value)
+    if option.key in ("startingOffsets", "endingOffsets"):
+        parse_offsets(option.key, parsed, EARLIEST_BOUND)
+    elif option.key in ("startingTime", "endingTime"):
+        parse_times(option.key, parsed, EARLIEST_BOUND)
+
+
+def _check_foreign(name: str, value: str, ignored: list[str]) -> None:
+    lower = name.lower()
+    if lower in _SPARK_KEYS or lower.startswith(_SPARK_PREFIXES):
+        return
+    # Settings of Java's client are also written without the prefix.
+    lower = java_options.UNPREFIXED.get(lower, lower)
+    if lower in java_options.REFUSED:
+        key, remedy = java_options.REFUSED[lower]
+        if java_options.HARMLESS_VALUES.get(lower) != value.strip().lower():
+            raise OptionError(
+                f"{key} is an option of the Java client that has no effect here", remedy
+            )
+        ignored.append(key)
+    elif lower in java_options.IGNORED or lower.startswith(java_options.IGNORED_PREFIX):
+        ignored.append(java_options.IGNORED.get(lower, name))
+    else:
+        raise OptionError(f"{name[:_SHOWN]!r} is not an option", _suggestion(lower))
+
+
+def _suggestion(lower: str) -> str:
+    candidates: dict[str, str] = {}
+    for option in OPTIONS:
+        for name in (option.key, *option.aliases):
+            candidates[name.lower()] = name
+            # People leave the prefix out, or write another one.
+            candidates.setdefault(name.lower().rpartition(".")[2], name)
+    close = difflib.get_close_matches(lower, candidates, n=1, cutoff=0.6)
+    if not close:
+        close = difflib.get_close_matches(lower.rpartition(".")[2], candidates, n=1, cutoff=0.75)
+    if close:
+        return f"Did you mean {candidates[close[0]]!r}? All options are listed in docs/options.md."
+    return f"The options are: {', '.join(option.key for option in OPTIONS)}."

@@ -1,0 +1,88 @@
+"""What a stream was asked for: the options of a read, its subscription, and its caps."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pulsar_spark.errors import OptionError
+from pulsar_spark.spark.options.read import ReadOptions, read_options
+from pulsar_spark.spark.options.resolve import Values, resolve
+from pulsar_spark.spark.options.table import Scope
+
+_PREFIX = "spark-pulsar"
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Bounds of one micro-batch; None sets none. `max_delay` is in seconds.
+
+    A batch waits for `min_messages` until `max_delay` has passed since the one before.
+    """
+
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    min_messages: int | None = None
+    max_delay: float = 0.0
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is an upper bound."""
+        return self.max_messages is not None or self.max_bytes is not None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """Everything that a stream needs; plain data. `subscription` is None for a generated name."""
+
+    read: ReadOptions
+    subscription: str | None
+    prefix: str
+    caps: Caps
+
+    def subscription_name(self) -> str:
+        """Return the given name, or a new one that nobody else uses."""
+        return self.subscription or f"{self.prefix}-{secrets.token_hex(8)}"
+
+
+def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
+    """Return the options of a stream.
+
+    Raises OptionError, InvalidOffset or UnsupportedFeature that names the option.
+    """
+    values = resolve(options, Scope.STREAM_READ)
+    _check_endless(options)
+    return StreamOptions(
+        read=read_options(values, options, Scope.STREAM_READ),
+        subscription=values["subscription"],
+        prefix=values["subscriptionPrefix"] or _PREFIX,
+        caps=_caps(values),
+    )
+
+
+def _check_endless(options: Mapping[str, str]) -> None:
+    """Raise OptionError for an end: who gives one would wait for a query that never stops."""
+    given = {name.lower() for name in options}
+    for key in ("endingOffsets", "endingTime"):
+        if key.lower() in given:
+            raise OptionError(
+                f"{key} is for batches: a stream has no end",
+                "Leave it out; Trigger.AvailableNow reads up to what is there when it begins.",
+            )
+
+
+def _caps(values: Values) -> Caps:
+    most, least = values["maxMessagesPerTrigger"], values["minMessagesPerTrigger"]
+    if most is not None and least is not None and least > most:
+        raise OptionError(
+            f"minMessagesPerTrigger={least} is more than maxMessagesPerTrigger={most}",
+            "Lower minMessagesPerTrigger, or raise maxMessagesPerTrigger.",
+        )
+    return Caps(
+        max_messages=most,
+        # 0 bytes is the Scala connector's way to set no bound.
+        max_bytes=values["maxBytesPerTrigger"] or None,
+        min_messages=least,
+        max_delay=values["maxTriggerDelay"],
+    )

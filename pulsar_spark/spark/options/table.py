@@ -1,0 +1,482 @@
+"""All options, in one table: key, names, default, parser, help and where each applies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Flag, auto
+from typing import Any
+
+from pulsar_spark.spark.options.parsers import (
+    Parser,
+    avro_name,
+    avro_namespace,
+    boolean,
+    choice,
+    duration_seconds,
+    integer,
+    plain_seconds,
+    size,
+    text,
+    text_list,
+    within,
+)
+
+_MAX_TASKS = 100_000
+_MAX_INT = 2**31 - 1
+
+
+class Scope(Flag):
+    """What an option applies to."""
+
+    READ = auto()
+    STREAM_READ = auto()
+    WRITE = auto()
+    STREAM_WRITE = auto()
+    READS = READ | STREAM_READ
+    WRITES = WRITE | STREAM_WRITE
+    BOTH = READS | WRITES
+
+
+class _Every:
+    """Stands for all values of an option."""
+
+    def __contains__(self, value: object) -> bool:
+        return True
+
+
+EVERY_VALUE = _Every()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. `default` is text that `parse` takes, or None where there is none.
+
+    `shown_default` is for people where `default` does not tell. Values in `unbuilt` are
+    documented and not supported yet. A `secret` value is repeated nowhere.
+    """
+
+    key: str
+    parse: Parser
+    help: str
+    scope: Scope = Scope.BOTH
+    default: str | None = None
+    shown_default: str | None = None
+    aliases: tuple[str, ...] = ()
+    secret: bool = False
+    unbuilt: tuple[Any, ...] | _Every = ()
+
+    @property
+    def default_value(self) -> Any:
+        """The parsed default."""
+        return None if self.default is None else self.parse(self.default)
+
+
+def _client(name: str, parse: Parser, help: str, **more: Any) -> Option:
+    return Option(f"pulsar.client.{name}", parse, help, **more)
+
+
+def _reader(name: str, parse: Parser, help: str, **more: Any) -> Option:
+    return Option(f"pulsar.reader.{name}", parse, help, scope=Scope.READS, **more)
+
+
+def _producer(name: str, parse: Parser, help: str, **more: Any) -> Option:
+    return Option(f"pulsar.producer.{name}", parse, help, scope=Scope.WRITES, **more)
+
+
+_COUNT = within(integer, 1, _MAX_INT)
+_MILLIS = within(duration_seconds, 0.001, unit=" second")
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        "service.url",
+        text,
+        "The cluster: `pulsar://h1:6650,h2:6650` or `pulsar+ssl://…`; all hosts are tried.",
+        shown_default="required",
+        aliases=("serviceUrl", "pulsar.client.serviceUrl"),
+    ),
+    Option(
+        "admin.url",
+        text,
+        "Accepted for the Scala connector's jobs; not needed, ignored.",
+        aliases=("adminUrl",),
+    ),
+    Option(
+        "topic",
+        text,
+        'One topic, as a short or full name, also of one partition; or `.load("topic")`, '
+        '`.save("topic")`. On write it wins over the column `__topic`.',
+        shown_default="to read: one of `topic`, `topics`, `topicsPattern`",
+    ),
+    Option("topics", text_list, "Topics to read, separated by commas.", Scope.READS),
+    Option(
+        "topicsPattern",
+        text,
+        "Topics to read, as a regular expression on the whole full name without `-partition-N`. "
+        "Tenant and namespace are literal; a bare pattern means `public/default`. System topics "
+        "and non-persistent ones never match.",
+        Scope.READS,
+    ),
+    Option(
+        "startingOffsets",
+        text,
+        "`earliest`, `latest` (streams), or JSON: topic or partition → `earliest`, `latest`, "
+        "`ledger:entry[:partition[:batchIndex]]`, an ISO time, an age such as `-1h`, or the Scala "
+        "connector's array of bytes. Inclusive.",
+        Scope.READS,
+        shown_default="batch `earliest`, stream `latest`",
+    ),
+    Option(
+        "endingOffsets",
+        text,
+        "As `startingOffsets`, for the end of a batch. Inclusive for a given id; `latest` is fixed "
+        "when the read is planned.",
+        Scope.READ,
+        shown_default="`latest`",
+    ),
+    Option(
+        "startingTime",
+        text,
+        "First publish time to read: milliseconds, ISO-8601 (UTC without a zone), an age such as "
+        "`-1h`, or JSON per topic. Not together with `startingOffsets`.",
+        Scope.READS,
+    ),
+    Option(
+        "endingTime",
+        text,
+        "Publish time before which a batch ends, written as `startingTime`. Not together with "
+        "`endingOffsets`.",
+        Scope.READ,
+    ),
+    Option(
+        "publishTimeTolerance",
+        duration_seconds,
+        "How far publish times on a topic may be out of order: searches by time look this much "
+        "further on both sides. Rows that are further out of order can be missed.",
+        Scope.READS,
+        default="1m",
+    ),
+    Option(
+        "valueFormat",
+        choice("auto", "raw", "avro", "json", "string"),
+        "`auto`: the topic's schema decides. `raw`: `value binary`. On write also `avro`, `json`: "
+        "new columns are added to the topic's schema; `string`. See schemas.md.",
+        default="auto",
+    ),
+    Option(
+        "mode",
+        choice("FAILFAST", "PERMISSIVE", "DROPMALFORMED"),
+        "What to do with a value that does not decode: fail the query, set its columns to null, or "
+        "drop the row.",
+        Scope.READS,
+        default="FAILFAST",
+    ),
+    Option(
+        "columnNameOfCorruptRecord",
+        text,
+        "Name of the last column, which has the bytes of such a value with `mode` PERMISSIVE.",
+        Scope.READS,
+        default="_corrupt_record",
+    ),
+    Option(
+        "includeMetadata",
+        boolean,
+        "Adds the position and producer columns.",
+        Scope.READS,
+        default="false",
+    ),
+    Option(
+        "allowDifferentTopicSchemas",
+        boolean,
+        "`true` reads topics of different schemas together, as raw `value`; `false` refuses them.",
+        Scope.READS,
+        default="false",
+    ),
+    Option(
+        "failOnDataLoss",
+        boolean,
+        "`true`: fail when data that should be read is gone (messages, or chunks of one). `false`: "
+        "continue, and log what was lost.",
+        Scope.READS,
+        default="true",
+    ),
+    Option(
+        "pollTimeout",
+        _MILLIS,
+        "How long a read waits without progress before it fails.",
+        Scope.READS,
+        default="120s",
+        aliases=("pollTimeoutMs",),
+    ),
+    Option(
+        "waitingForNonExistedTopic",
+        boolean,
+        "`true`: a stream waits for topics that do not exist yet.",
+        Scope.STREAM_READ,
+        default="false",
+    ),
+    Option(
+        "partitionsPerTopicPartition",
+        within(integer, 1, _MAX_TASKS),
+        "How many Spark tasks read one topic partition.",
+        Scope.READS,
+        default="1",
+    ),
+    Option(
+        "minPartitions",
+        within(integer, 1, _MAX_TASKS),
+        "Minimum number of Spark tasks of a read: topic partitions are split to reach it.",
+        Scope.READS,
+    ),
+    Option(
+        "maxBytesPerTrigger",
+        size,
+        "Maximum bytes of a micro-batch, as stored; 0 sets no limit. At least one entry is read.",
+        Scope.STREAM_READ,
+    ),
+    Option(
+        "maxMessagesPerTrigger",
+        _COUNT,
+        "Maximum number of messages in a micro-batch; batched entries are split to keep it.",
+        Scope.STREAM_READ,
+    ),
+    Option(
+        "minMessagesPerTrigger",
+        _COUNT,
+        "Minimum number of messages in a micro-batch, which waits for them, for `maxTriggerDelay` "
+        "at most. The first one after a start does not wait.",
+        Scope.STREAM_READ,
+    ),
+    Option(
+        "maxTriggerDelay",
+        duration_seconds,
+        "How long a stream waits for `minMessagesPerTrigger`.",
+        Scope.STREAM_READ,
+        default="15m",
+    ),
+    Option(
+        "subscription",
+        text,
+        "Name of a stream's durable subscription, one on each topic partition. Each query needs "
+        "its own.",
+        Scope.STREAM_READ,
+        shown_default="generated once, kept in the checkpoint",
+        aliases=("predefinedSubscription",),
+    ),
+    Option(
+        "subscriptionPrefix",
+        text,
+        "First part of generated subscription names.",
+        Scope.READS,
+        shown_default="`spark-pulsar`",
+    ),
+    Option(
+        "readCompacted",
+        boolean,
+        "Reads the compacted view of the topics.",
+        Scope.READS,
+        default="false",
+        aliases=("pulsar.reader.readCompacted",),
+    ),
+    Option(
+        "deliveryGuarantee",
+        choice("at-least-once", "exactly-once", "none"),
+        "`at-least-once`; `exactly-once` by transactions; `none`: a task does not wait for "
+        "receipts, failures are logged and counted.",
+        Scope.WRITES,
+        default="at-least-once",
+        unbuilt=("exactly-once",),
+    ),
+    Option(
+        "sinkId",
+        text,
+        "Name of an exactly-once sink.",
+        Scope.WRITES,
+        shown_default="`checkpointLocation`",
+        unbuilt=EVERY_VALUE,
+    ),
+    Option(
+        "transactionTimeout",
+        duration_seconds,
+        "How long a transaction of the exactly-once sink may stay open.",
+        Scope.WRITES,
+        default="1h",
+        unbuilt=EVERY_VALUE,
+    ),
+    Option(
+        "schema.name",
+        avro_name,
+        "Name of the record whose schema is registered on a topic that has none.",
+        Scope.WRITES,
+        shown_default="the topic's local name",
+    ),
+    Option(
+        "schema.namespace",
+        avro_namespace,
+        "Namespace of that record, such as `com.example`.",
+        Scope.WRITES,
+    ),
+    Option(
+        "keyEncoding",
+        choice("auto", "bytes"),
+        "`auto`: a binary key that is valid UTF-8 is sent as text. `bytes`: every key is sent "
+        "base64 with its flag.",
+        Scope.WRITES,
+        default="auto",
+    ),
+    _client(
+        "authPluginClassName",
+        text,
+        "How to log in: `token`, `basic`, `tls`, `oauth2`, or the Java class's name.",
+    ),
+    _client(
+        "authParams",
+        text,
+        "Credentials in Java's forms: `token:…`, `file:///…`, JSON.",
+        secret=True,
+    ),
+    _client(
+        "tlsTrustCertsFilePath", text, "PEM file of trusted certificates.", unbuilt=EVERY_VALUE
+    ),
+    _client(
+        "tlsCertificateFilePath", text, "PEM file of the client's certificate.", unbuilt=EVERY_VALUE
+    ),
+    _client("tlsKeyFilePath", text, "PEM file of the client's key.", unbuilt=EVERY_VALUE),
+    _client(
+        "tlsAllowInsecureConnection",
+        boolean,
+        "`true` accepts any certificate.",
+        default="false",
+        unbuilt=(True,),
+    ),
+    _client(
+        "tlsHostnameVerificationEnable",
+        boolean,
+        "Whether the certificate must name the host.",
+        default="true",
+        unbuilt=(False,),
+    ),
+    _client(
+        "operationTimeoutMs", _MILLIS, "Time limit of a request, retries included.", default="30000"
+    ),
+    _client(
+        "connectionTimeoutMs", _MILLIS, "Time limit of one attempt to connect.", default="10000"
+    ),
+    _client(
+        "keepAliveIntervalSeconds",
+        within(plain_seconds, 1, 3600, " seconds"),
+        "Time between PINGs.",
+        default="30",
+    ),
+    _client(
+        "memoryLimitBytes",
+        within(size, 1 << 20),
+        "Memory for messages that a task's reader has not decoded, or that its producers wait for "
+        "receipts of.",
+        default="64m",
+    ),
+    _client(
+        "maxLookupRedirects",
+        within(integer, 0, 1000),
+        "Maximum number of redirects that a lookup follows.",
+        default="20",
+    ),
+    _client("listenerName", text, "The brokers' advertised listener to connect to."),
+    _reader(
+        "receiverQueueSize",
+        within(integer, 1, 1_000_000),
+        "Number of messages to request ahead. Without it the reader starts at 1000 and adapts.",
+        shown_default="1000, then adapted",
+    ),
+    _reader(
+        "cryptoPrivateKeyPath",
+        text,
+        "Private key: PEM path or content, or JSON of name → key.",
+        secret=True,
+        unbuilt=EVERY_VALUE,
+    ),
+    _reader(
+        "cryptoFailureAction",
+        choice("FAIL", "DISCARD", "CONSUME"),
+        "What to do with a message that cannot be decrypted.",
+        default="FAIL",
+        unbuilt=("DISCARD", "CONSUME"),
+    ),
+    _producer(
+        "compressionType",
+        choice("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"),
+        "Compression of the messages' payloads.",
+        default="NONE",
+    ),
+    _producer("batchingEnabled", boolean, "Whether messages are sent in batches.", default="true"),
+    _producer(
+        "batchingMaxMessages", _COUNT, "Maximum number of messages in a batch.", default="1000"
+    ),
+    _producer("batchingMaxBytes", within(size, 1), "Maximum bytes of a batch.", default="128k"),
+    _producer(
+        "batcherBuilder",
+        choice("DEFAULT", "KEY_BASED"),
+        "Which messages share a batch: any, or those with one key.",
+        default="DEFAULT",
+        unbuilt=("KEY_BASED",),
+    ),
+    _producer(
+        "hashingScheme",
+        choice("JavaStringHash", "Murmur3_32Hash"),
+        "Hash function that maps a key to a partition.",
+        default="JavaStringHash",
+    ),
+    _producer(
+        "messageRoutingMode",
+        choice("RoundRobinPartition", "SinglePartition"),
+        "Where messages without a key go.",
+        default="RoundRobinPartition",
+    ),
+    _producer(
+        "producerName",
+        text,
+        "Name of the producers. The first task takes it as it is, the others add their number.",
+        shown_default="the broker names them",
+    ),
+    _producer(
+        "sendTimeoutMs",
+        _MILLIS,
+        "How long to wait for the next receipt before the task fails.",
+        default="30000",
+    ),
+    _producer(
+        "maxPendingMessages",
+        within(integer, 0, _MAX_INT),
+        "Maximum number of messages of a producer that wait for receipts; 0: only memory limits "
+        "it.",
+        default="0",
+    ),
+    _producer(
+        "chunkingEnabled",
+        boolean,
+        "Whether messages above the broker's maximum are sent in chunks; needs "
+        "`batchingEnabled=false`.",
+        default="false",
+    ),
+    _producer(
+        "accessMode",
+        choice("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing"),
+        "Who else may write to the topic. With several tasks only `Shared` works.",
+        default="Shared",
+    ),
+    _producer(
+        "encryptionKeys", text_list, "Names of the keys to encrypt with.", unbuilt=EVERY_VALUE
+    ),
+    _producer(
+        "cryptoPublicKeyPath",
+        text,
+        "Public key: PEM path or content, or JSON of name → key.",
+        unbuilt=EVERY_VALUE,
+    ),
+    _producer(
+        "cryptoFailureAction",
+        choice("FAIL", "SEND"),
+        "What to do with a message that cannot be encrypted.",
+        default="FAIL",
+        unbuilt=("SEND",),
+    ),
+)

@@ -1,0 +1,73 @@
+"""What a write was asked for: the options of writing, checked against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pulsar_spark.engine.options import ClientOptions, ProducerOptions
+from pulsar_spark.errors import OptionError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.spark.options.read import client_options, single_topic
+from pulsar_spark.spark.options.resolve import Values, resolve
+from pulsar_spark.spark.options.table import Scope
+from pulsar_spark.spark.writing.schemas import SchemaChoice
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Everything that writing needs; plain data.
+
+    `topic` is a full name, or None where rows name theirs. With `wait_for_receipts` False
+    (deliveryGuarantee none) failed messages are counted, not raised.
+    """
+
+    client: ClientOptions
+    producer: ProducerOptions
+    topic: str | None
+    schema: SchemaChoice
+    keys_as_bytes: bool
+    wait_for_receipts: bool
+
+
+def parse_write_options(options: Mapping[str, str], scope: Scope = Scope.WRITE) -> WriteOptions:
+    """Return the options of a write, of a batch or with `Scope.STREAM_WRITE` of a stream.
+
+    Raises OptionError or UnsupportedFeature that names the option.
+    """
+    values = resolve(options, scope)
+    return WriteOptions(
+        client=client_options(values),
+        producer=_producer(values),
+        topic=single_topic(values),
+        schema=SchemaChoice(
+            values["valueFormat"],
+            values["schema.name"],
+            values["schema.namespace"],
+        ),
+        keys_as_bytes=values["keyEncoding"] == "bytes",
+        wait_for_receipts=values["deliveryGuarantee"] != "none",
+    )
+
+
+def _producer(values: Values) -> ProducerOptions:
+    chunking = values["pulsar.producer.chunkingEnabled"]
+    batching = values["pulsar.producer.batchingEnabled"]
+    if chunking and batching:
+        raise OptionError(
+            "pulsar.producer.chunkingEnabled and batchingEnabled cannot be used together",
+            "Set pulsar.producer.batchingEnabled=false to send large messages in chunks.",
+        )
+    return ProducerOptions(
+        compression=pb.CompressionType.Value(values["pulsar.producer.compressionType"]),
+        batching_enabled=batching,
+        batching_max_messages=values["pulsar.producer.batchingMaxMessages"],
+        batching_max_bytes=values["pulsar.producer.batchingMaxBytes"],
+        send_timeout=values["pulsar.producer.sendTimeoutMs"],
+        max_pending_messages=values["pulsar.producer.maxPendingMessages"],
+        hashing_scheme=values["pulsar.producer.hashingScheme"],
+        routing_mode=values["pulsar.producer.messageRoutingMode"],
+        producer_name=values["pulsar.producer.producerName"],
+        access_mode=pb.ProducerAccessMode.Value(values["pulsar.producer.accessMode"]),
+        chunking_enabled=chunking,
+    )

@@ -1,0 +1,1 @@
+"""Reading: what a read is planned into, and what a task does with its part."""

@@ -1,0 +1,117 @@
+"""The reader of a batch: plans on the driver, reads in tasks.
+
+What is pickled to the tasks is plain data: the options and the projection. Connections are made
+where they are used and closed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.schema.table.names import KEY
+from pulsar_spark.schema.table.record_batches import PERMISSIVE, Projection
+from pulsar_spark.spark.columns import check_columns, project, read_schema
+from pulsar_spark.spark.compat import arrow_schema
+from pulsar_spark.spark.options.read import ReadOptions
+from pulsar_spark.spark.reading.filters import PushedFilters, take_filters
+from pulsar_spark.spark.reading.partition_reader import read_partition
+from pulsar_spark.spark.reading.partitions import PulsarInputPartition
+from pulsar_spark.spark.reading.planner import Planner
+from pulsar_spark.spark.value_types import ValueType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+
+
+def infer_values(options: ReadOptions) -> ValueType | None:
+    """Return what the values of a read are, from the schemas of its topics; asks the brokers.
+
+    None is for topics that do not exist yet: such values are bytes, unless the topics say
+    otherwise when they are there. Raises what `Planner.topics` and `Planner.value_type` raise.
+    """
+    if options.raw and options.pattern is None:
+        # Nothing needs to be asked, and planning says whether the topics exist.
+        return ValueType()
+    with ClientContext.shared(options.client) as context:
+        planner = Planner(context, options)
+        topics = planner.find_topics().topics if options.waiting else planner.topics()
+        return planner.value_type(topics) if topics else None
+
+
+def infer_schema(options: ReadOptions) -> StructType:
+    """Return the schema of a read, as `infer_values`.
+
+    With PERMISSIVE, which keeps the bytes of values that do not decode, they have a column. Raises
+    what `read_schema` raises.
+    """
+    kind = infer_values(options) or ValueType()
+    return read_schema(
+        kind,
+        include_metadata=options.include_metadata,
+        corrupt_column=options.corrupt_column if options.mode == PERMISSIVE else None,
+    )
+
+
+class PulsarBatchReader(DataSourceReader):
+    """Reads topics as they are when `partitions` is called. Asks no broker before that."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = replace(options, query=schema)
+        self._schema = schema
+        # What can be wrong whatever the topics' schemas are is told without asking any broker.
+        self._columns = check_columns(schema, options.corrupt_column, options.mode, raw=options.raw)
+        self._pushed = PushedFilters()
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan the read: topics, ends and pieces, fixed from now on.
+
+        Raises what `Planner` raises, and OptionError for a schema that does not fit the topics.
+        """
+        with ClientContext.shared(self._options.client) as context:
+            planner = Planner(context, self._options)
+            topics = planner.topics()
+            kind = planner.value_type(topics)
+            project(self._schema, kind, self._options.corrupt_column, self._options.mode)
+            return [*planner.partitions(topics, kind, self._pushed)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one of the partitions, in a task."""
+        # Where nothing is planned Spark makes a partition of its own.
+        if not isinstance(partition, PulsarInputPartition):
+            return iter(())
+        kind = ValueType(partition.schema)
+        projection = Projection(
+            columns=project(self._schema, kind, self._options.corrupt_column, self._options.mode),
+            schema=partition.schema,
+            mode=self._options.mode,
+            filter=partition.row_filter,
+        )
+        return read_partition(self._options, partition, arrow_schema(self._schema), projection)
+
+
+class PushdownBatchReader(PulsarBatchReader):
+    """A batch reader that takes filters. Spark refuses such a class while pushdown is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take the filters that can be met exactly, and return the others."""
+        filters = list(filters)
+        columns = self._columns
+        if KEY in columns and self._keys_are_typed(filters):
+            # Typed keys are not compared as the bytes that messages have.
+            columns = tuple("" if column == KEY else column for column in columns)
+        self._pushed, left = take_filters(filters, columns, self._schema.fieldNames())
+        return left
+
+    def _keys_are_typed(self, filters: list[Filter]) -> bool:
+        names = {getattr(found, "attribute", ("",))[0].lower() for found in filters}
+        if KEY.lower() not in names:
+            return False
+        kind = infer_values(self._options)
+        return kind is not None and kind.key_type is not None

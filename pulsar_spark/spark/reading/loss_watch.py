@@ -1,0 +1,146 @@
+"""Whether messages of a range were deleted before a task has read them.
+
+Ids that no entry has are no loss: transactions and compaction leave such gaps. Nor is it one that
+a ledger is deleted that was read already. What tells is the first entry that the topic still
+keeps: what lies behind it was not deleted. For a ledger of which nothing is kept any more, it has
+to be known where it ended, and what came behind it: that is asked when its first entry comes.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.probe import LedgerEnd, Probe
+from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.spark.offsets import entry_end
+from pulsar_spark.spark.options.read import ReadOptions
+from pulsar_spark.spark.reading.data_loss import extent
+from pulsar_spark.spark.reading.partitions import PulsarInputPartition
+
+logger = logging.getLogger(__name__)
+
+
+class LossWatch:
+    """Watches the ledgers that a reader meets in the range of a partition. It is a RangeWatch.
+
+    With failOnDataLoss it raises DataLossError, else it logs what was lost.
+    """
+
+    def __init__(
+        self, context: ClientContext, options: ReadOptions, partition: PulsarInputPartition
+    ) -> None:
+        self._context = context
+        self._options = options
+        self._partition = partition
+        self._probe = Probe(context.pool)
+        self._is_silent = options.reader.read_compacted
+        self._began = False
+        # Where the ledger ends that is being read, None where that is not known.
+        self._ledger: LedgerEnd | None = None
+
+    def on_ledger(self, before: Position, found: Position) -> None:
+        """The first entry of the range came, or the first one of another ledger."""
+        if self._is_silent:
+            return
+        if not self._began:
+            self._check_start(found)
+        elif (expected := self._expected(before)) is not None and found > expected:
+            self._check(expected, found)
+        self._began = True
+        self._ledger = None
+        if found.ledger_id < self._partition.range[1].ledger_id:
+            try:
+                self._ledger = self._probe.ledger_end(self._partition.topic, found.ledger_id)
+            except TopicNotFound:
+                raise
+            except PulsarError as error:
+                logger.info(
+                    "%s: the end of a ledger is not known: %s", self._partition.topic, error
+                )
+
+    def on_end(self, before: Position, found: Position | None) -> None:
+        """Nothing more comes of the range: the next entry is the one found, None for none."""
+        if self._is_silent:
+            return
+        end = self._partition.range[1]
+        if not self._began:
+            self._check_start(end if found is None else found)
+            return
+        expected = self._expected(before)
+        if expected is not None and expected < end and (found is None or found > expected):
+            self._check(expected, found)
+
+    def lost(self, error: PulsarError) -> None:
+        """Raise the error of a loss, or log it."""
+        if self._options.fail_on_data_loss:
+            raise error
+        logger.warning("data was lost: %s", error)
+
+    def _expected(self, before: Position) -> Position | None:
+        """Return the position where the next entry is to be, or none up to there was deleted.
+
+        None where nothing came behind the ledger that was read to its end.
+        """
+        ledger = self._ledger
+        if ledger is None or before.entry_id <= ledger.last_entry_id:
+            return before
+        return ledger.next
+
+    def _check(self, expected: Position, found: Position | None) -> None:
+        kept = self._first_kept()
+        is_kept = kept is not None and kept[:2] <= expected[:2]
+        if not is_kept or (found is None and self._ends_before(expected)):
+            self._tell("while they were read: the read stands", expected, kept)
+
+    def _ends_before(self, position: Position) -> bool:
+        """Whether the topic ends before an entry that it had: then it is another topic."""
+        last = Lookup(self._context.pool).last_message_id(self._partition.topic)
+        return entry_end(last) < Position(*position[:2])
+
+    def _check_start(self, found: Position) -> None:
+        start, end = self._partition.range
+        if found[:2] <= start[:2]:
+            return
+        if start == EARLIEST_POSITION:
+            # What was deleted before the read began was not to be read, but for all of it.
+            if found >= end and not self._is_kept_from(end):
+                self._tell("between planning and reading: the range ends", end, None)
+            return
+        if self._partition.resumed and self._is_read_before(found):
+            return
+        kept = self._first_kept()
+        if kept is None or kept[:2] > start[:2]:
+            self._tell("between planning and reading: the range begins", start, kept)
+
+    def _is_kept_from(self, position: Position) -> bool:
+        kept = self._first_kept()
+        return kept is not None and kept[:2] <= position[:2]
+
+    def _is_read_before(self, found: Position) -> bool:
+        """Whether a range that another one ended before can well begin with nothing.
+
+        A ledger goes when all of it was read, so that a range begins in a later one. And a range
+        can hold nothing but aborted transactions.
+        """
+        start, end = self._partition.range
+        if found != end:
+            return found.ledger_id != start.ledger_id
+        last = Lookup(self._context.pool).last_message_id(self._partition.topic)
+        return last.ledger_id == end.ledger_id and entry_end(last) >= end
+
+    def _first_kept(self) -> Position | None:
+        kept = self._probe.first_entry_at(self._partition.topic, EARLIEST_POSITION)
+        return None if kept is None else kept.start
+
+    def _tell(self, what: str, position: Position, kept: Position | None) -> None:
+        self.lost(
+            DataLossError(
+                f"messages were deleted {what} at {position}, the first message that is kept is "
+                f"at {'none' if kept is None else kept}{extent(position, kept)}",
+                "Raise the topic's retention, or set failOnDataLoss=false to read what is there.",
+                topic=self._partition.topic,
+            )
+        )

@@ -1,0 +1,105 @@
+"""One task: a range of a topic partition → record batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.entries import ReceivedEntry
+from pulsar_spark.engine.reader import EntryReader
+from pulsar_spark.errors import TopicNotFound
+from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.schema.registry import SchemaVersions
+from pulsar_spark.schema.table.record_batches import Projection, RecordBatchBuilder
+from pulsar_spark.spark.options.read import ReadOptions
+from pulsar_spark.spark.reading.loss_watch import LossWatch
+from pulsar_spark.spark.reading.partitions import PulsarInputPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+
+def read_partition(
+    options: ReadOptions,
+    partition: PulsarInputPartition,
+    schema: pa.Schema,
+    projection: Projection,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a partition.
+
+    Connections are made when the first batch is asked for, and closed when the iterator ends,
+    fails or is closed. Raises what the reader and the builder of record batches raise. With
+    failOnDataLoss, raises TopicNotFound for a topic that is gone and DataLossError for messages
+    that were deleted before they were read; without, logs them and goes on.
+    """
+    with ClientContext.shared(options.client) as context:
+        builder = RecordBatchBuilder(
+            schema,
+            projection,
+            partition.topic,
+            TopicName.parse(partition.topic).partition_index,
+            SchemaVersions(context.lookup, partition.topic),
+        )
+        yield from _read(context, options, partition, builder)
+        yield from builder.flush()
+        _tell_counts(partition, builder)
+
+
+def _tell_counts(partition: PulsarInputPartition, builder: RecordBatchBuilder) -> None:
+    """Log what a task has read: nothing else leads from it to people."""
+    start, end = partition.range
+    logger.info(
+        "%s: a task has read %d messages (about %d bytes) from %s to %s; the values of %d do not "
+        "decode, and %d rows were dropped for that",
+        partition.topic,
+        builder.messages,
+        builder.size,
+        start,
+        end,
+        builder.corrupt + builder.dropped,
+        builder.dropped,
+    )
+    if builder.dropped:
+        logger.warning(
+            "%s: %d rows were dropped by a task, as their values do not decode",
+            partition.topic,
+            builder.dropped,
+        )
+    if builder.corrupt:
+        logger.warning(
+            "%s: the values of %d rows of a task are null, as they do not decode",
+            partition.topic,
+            builder.corrupt,
+        )
+
+
+def _read(
+    context: ClientContext,
+    options: ReadOptions,
+    partition: PulsarInputPartition,
+    builder: RecordBatchBuilder,
+) -> Iterator[pa.RecordBatch]:
+    start, end = partition.range
+    wanted = builder.block_options(end, options.reader.memory_budget)
+    watch = LossWatch(context, options, partition)
+    with EntryReader(
+        context.pool, partition.topic, start, end, options.reader, watch=watch
+    ) as reader:
+        try:
+            for item in reader if wanted is None else reader.read(wanted):
+                if isinstance(item, ReceivedEntry):
+                    yield from builder.add(item)
+                else:
+                    yield from builder.add_columns(item)
+            if reader.incomplete:
+                logger.warning(
+                    "%s: a task skipped messages whose chunks are incomplete: %d",
+                    partition.topic,
+                    reader.incomplete,
+                )
+        except TopicNotFound as error:
+            watch.lost(error)

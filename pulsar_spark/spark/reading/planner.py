@@ -1,0 +1,410 @@
+"""Topics and bounds → the ranges that tasks read, fixed once for a batch.
+
+Whatever is asked of brokers is asked for all topic partitions at once. Nothing is created, and
+nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TypeVar
+
+from pyspark.sql.types import StructType
+
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.probe import FoundEntry, Probe
+from pulsar_spark.errors import DataLossError, InvalidOffset, PulsarError, TopicNotFound
+from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageIdAdv, Position
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.schema.registry import latest_schemas, older_schemas
+from pulsar_spark.schema.table.runs import RowFilter
+from pulsar_spark.spark.columns import is_offered
+from pulsar_spark.spark.offsets import (
+    LATEST_BOUND,
+    Bound,
+    BoundKind,
+    end_position,
+    entry_end,
+    start_position,
+)
+from pulsar_spark.spark.options.read import ReadOptions
+from pulsar_spark.spark.reading.filters import PushedFilters
+from pulsar_spark.spark.reading.partitions import PulsarInputPartition
+from pulsar_spark.spark.reading.range_splitter import Question, split_ranges
+from pulsar_spark.spark.value_types import ValueType, check_alike, value_type
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Topics = Mapping[str, Sequence[str]]
+"""Full names of topics → full names of their partitions that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTopics:
+    """The topics that exist, and for the others that were asked for what the broker says."""
+
+    topics: Topics
+    missing: Mapping[str, TopicNotFound]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """What is read of one topic partition: the positions [start, end), of which the filter takes.
+
+    `resumed` says that the range goes on where an earlier one of the same stream ended.
+    """
+
+    topic: str
+    start: Position
+    end: Position
+    row_filter: RowFilter
+    resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where reading a topic partition starts; what was published before the time is not read."""
+
+    position: Position
+    published_from: int | None = None
+
+
+class Planner:
+    """Plans one read with the connections of a client context, which it does not close."""
+
+    def __init__(self, context: ClientContext, options: ReadOptions) -> None:
+        self._options = options
+        self._lookup = context.lookup
+        self._probe = Probe(context.pool)
+
+    # --- topics -------------------------------------------------------------------------------
+
+    def topics(self) -> Topics:
+        """Return the topics to read with their partitions.
+
+        Raises TopicNotFound for a topic that does not exist, and where no topic matches.
+        """
+        found = self.find_topics()
+        for error in found.missing.values():
+            raise error
+        if not found.topics and (pattern := self._options.pattern) is not None:
+            raise TopicNotFound(
+                f"no topic of the namespace {pattern.namespace} matches topicsPattern",
+                "Check the pattern; system topics and non-persistent ones never match.",
+            )
+        return found.topics
+
+    def find_topics(self) -> FoundTopics:
+        """Return the topics to read that exist, with their partitions, and those that do not."""
+        names: Sequence[str] = self._options.topics
+        pattern = self._options.pattern
+        if pattern is not None:
+            names = pattern.select(self._lookup.topics_of_namespace(pattern.namespace))
+        results = self._lookup.partitions_many(names)
+        missing = {
+            name: result for name, result in results.items() if isinstance(result, TopicNotFound)
+        }
+        counts = _all({name: result for name, result in results.items() if name not in missing})
+        if pattern is not None:
+            # It was deleted since the topics were listed.
+            missing.clear()
+        # A partition that is named beside its topic is read once.
+        seen: set[str] = set()
+        topics: dict[str, list[str]] = {}
+        for name in sorted(counts, key=lambda name: -counts[name]):
+            topic = TopicName.parse(name)
+            partitions = [str(topic.partition(i)) for i in range(counts[name])] or [name]
+            if fresh := [partition for partition in partitions if partition not in seen]:
+                topics[name] = fresh
+                seen.update(fresh)
+        return FoundTopics(topics, missing)
+
+    def value_type(self, topics: Topics) -> ValueType:
+        """Return what the values are: for a query the newest that has its columns.
+
+        Raises OptionError where schemas exclude each other, SchemaMismatch for one that cannot
+        be columns.
+        """
+        if self._options.raw:
+            return ValueType()
+        owners = list(dict.fromkeys(str(TopicName.parse(name).partitioned) for name in topics))
+        schemas: Mapping[str, SchemaInfo | None] = _all(latest_schemas(self._lookup, owners))
+        if self._options.query is not None:
+            return self._type_of_query(schemas, self._options.query)
+        return value_type(schemas, allow_different=self._options.allow_different_schemas)
+
+    def _type_of_query(
+        self, schemas: Mapping[str, SchemaInfo | None], query: StructType
+    ) -> ValueType:
+        """Return the version of the topics' schema that a query's columns are of.
+
+        Raises SchemaMismatch for a topic with other records, unless different schemas are allowed.
+        If they were inferred it is the newest that has just these columns, else the newest that
+        has them all: a query keeps its columns while the schemas of its topics go on, each at
+        its own time.
+        """
+        corrupt = (self._options.corrupt_column, self._options.mode)
+        inferred = self._options.inferred
+        kinds = {None if found is None else found.type for found in schemas.values()}
+        if inferred and len(kinds) == 1:
+            # They were one when the columns were inferred.
+            newest = dict([next(iter(schemas.items()))])
+        else:
+            newest = dict(schemas)
+        kind = value_type(newest, allow_different=self._options.allow_different_schemas)
+        if kind.schema is None:
+            return kind
+        if inferred and is_offered(query, ValueType(), *corrupt):
+            # Its topics had no schema, or several, when it was planned.
+            return kind if is_offered(query, kind, *corrupt) else ValueType()
+        first: ValueType | None = None
+        for schema in chain(schemas.values(), *(self._older(topic) for topic in schemas)):
+            found = ValueType(schema)
+            if schema is not None and is_offered(query, found, *corrupt):
+                first = first or found
+                if not inferred or set(found.fields.names) <= set(query.names):
+                    first = found
+                    break
+        if first is None:
+            return kind
+        if first.schema is not None and not self._options.allow_different_schemas:
+            check_alike(schemas, first.schema)
+        return first
+
+    def _older(self, topic: str) -> Iterator[SchemaInfo]:
+        yield from older_schemas(self._lookup, topic)
+
+    # --- ranges -------------------------------------------------------------------------------
+
+    def partitions(
+        self, topics: Topics, kind: ValueType, pushed: PushedFilters | None = None
+    ) -> list[PulsarInputPartition]:
+        """Return what each task reads; nothing for topic partitions without anything to read.
+
+        Raises InvalidOffset for bounds that do not fit the topics, DataLossError for a message
+        id that is gone, unless failOnDataLoss is off.
+        """
+        return self.tasks(self._ranges(topics, pushed or PushedFilters()), kind)
+
+    def tasks(self, ranges: Sequence[ReadRange], kind: ValueType) -> list[PulsarInputPartition]:
+        """Return what each task reads of ranges, split as the options ask."""
+        pieces = split_ranges(
+            [(found.topic, found.start, found.end) for found in ranges],
+            self._options.partitions_per_topic_partition,
+            self._options.min_partitions or 1,
+            self._ask,
+        )
+        return [
+            PulsarInputPartition(
+                found.topic,
+                start,
+                end,
+                found.row_filter,
+                schema=kind.schema,
+                resumed=found.resumed and start == found.start,
+            )
+            for found, parts in zip(ranges, pieces, strict=True)
+            for start, end in parts
+        ]
+
+    def starts(self, bounds: Mapping[str, Bound]) -> dict[str, Start]:
+        """Return where a stream starts on each topic partition.
+
+        Raises DataLossError for a message id that is gone, unless failOnDataLoss is off.
+        """
+        last_ids = self.last_ids(list(bounds))
+        ends = dict.fromkeys(bounds, LATEST_BOUND)
+        first = self._first_positions(bounds, ends)
+        found = self._times(bounds, -self._options.publish_time_tolerance)
+        starts: dict[str, Start] = {}
+        for topic, bound in bounds.items():
+            last_end = entry_end(last_ids[topic])
+            if bound.kind is BoundKind.ID:
+                self._check_start(topic, bound, first[topic], last_end)
+            if bound.kind is BoundKind.LATEST:
+                starts[topic] = Start(last_end)
+                continue
+            since = bound.millis if bound.kind is BoundKind.TIME else None
+            starts[topic] = Start(_start(bound, found.get(topic), last_end), since)
+        return starts
+
+    def _ranges(self, topics: Topics, pushed: PushedFilters) -> list[ReadRange]:
+        now = int(time.time() * 1000)
+        starts = self._options.starting.bounds(topics, now)
+        ends = self._options.ending.bounds(topics, now)
+        starts = {topic: bound for topic, bound in starts.items() if pushed.takes_partition(topic)}
+        ends = {topic: ends[topic] for topic in starts}
+        last_ids = self.last_ids(list(starts))
+        first = self._first_positions(starts, ends)
+        tolerance = self._options.publish_time_tolerance
+        from_start = self._times(starts, -tolerance)
+        from_end = self._times(ends, tolerance)
+        ranges: list[ReadRange] = []
+        for topic, last_id in last_ids.items():
+            last_end = end_position(last_id)
+            start, end = starts[topic], ends[topic]
+            _check_order(topic, start, end)
+            if start.kind is BoundKind.ID:
+                self._check_start(topic, start, first[topic], last_end)
+            if end.kind is BoundKind.ID:
+                self._check_end(topic, end, first[topic], last_end)
+            found = ReadRange(
+                topic,
+                _start(start, from_start.get(topic), last_end),
+                _end(end, from_end.get(topic), last_end),
+                _narrowed(pushed.row_filter, start, end),
+            )
+            if found.start < found.end:
+                ranges.append(found)
+        return ranges
+
+    def last_ids(self, partitions: Sequence[str]) -> dict[str, MessageIdAdv]:
+        """Return the last message of each topic partition, EARLIEST for those without any."""
+        results = self._lookup.last_message_ids(partitions)
+        for topic, result in results.items():
+            # Partitions are made lazily and removed when idle: such a one is empty.
+            if isinstance(result, TopicNotFound) and TopicName.parse(topic).partition_index >= 0:
+                results[topic] = EARLIEST
+        return _all(results)
+
+    def _times(self, bounds: Mapping[str, Bound], shift: int) -> dict[str, FoundEntry | None]:
+        questions = [
+            (topic, max(bound.millis + shift, 0))
+            for topic, bound in bounds.items()
+            if bound.kind is BoundKind.TIME
+        ]
+        return self._answers(questions, self._probe.first_entries_from_time(questions))
+
+    def _ask(self, questions: Sequence[Question]) -> list[Position | None]:
+        answers = self._probe.first_entries_at(questions)
+        return [
+            None if answer is None else Position(answer.start.ledger_id, answer.start.entry_id)
+            for answer in _each(answers)
+        ]
+
+    # --- data loss ----------------------------------------------------------------------------
+
+    def _first_positions(
+        self, starts: Mapping[str, Bound], ends: Mapping[str, Bound]
+    ) -> dict[str, FoundEntry | None]:
+        """Return the first entry that is kept, for partitions with a given id."""
+        if self._options.reader.read_compacted:
+            # What compaction removed is not lost.
+            return dict.fromkeys(starts)
+        questions = [
+            (topic, EARLIEST_POSITION)
+            for topic in starts
+            if BoundKind.ID in (starts[topic].kind, ends[topic].kind)
+        ]
+        return self._answers(questions, self._probe.first_entries_at(questions))
+
+    def _answers(
+        self,
+        questions: Sequence[tuple[str, object]],
+        results: Sequence[FoundEntry | PulsarError | None],
+    ) -> dict[str, FoundEntry | None]:
+        answers: dict[str, FoundEntry | None] = {}
+        for (topic, _), result in zip(questions, results, strict=True):
+            missing = (
+                isinstance(result, TopicNotFound) and TopicName.parse(topic).partition_index >= 0
+            )
+            (answers[topic],) = _each([None if missing else result])
+        return answers
+
+    def _check_start(
+        self, topic: str, bound: Bound, first: FoundEntry | None, last_end: Position
+    ) -> None:
+        assert bound.message_id is not None
+        start = start_position(bound.message_id)
+        if first is not None and start < Position(first.start.ledger_id, first.start.entry_id):
+            self._lost(
+                topic, bound.message_id, f"its first message that is kept is at {first.start}"
+            )
+        elif start > max(last_end, Position(last_end.ledger_id, last_end.entry_id + 1)):
+            self._lost(topic, bound.message_id, f"it ends at {last_end}")
+
+    def _check_end(
+        self, topic: str, bound: Bound, first: FoundEntry | None, last_end: Position
+    ) -> None:
+        assert bound.message_id is not None
+        end = end_position(bound.message_id)
+        if first is not None and end <= Position(first.start.ledger_id, first.start.entry_id):
+            self._lost(
+                topic, bound.message_id, f"its first message that is kept is at {first.start}"
+            )
+        elif end > max(last_end, Position(last_end.ledger_id, last_end.entry_id + 1)):
+            logger.warning(
+                "%s: endingOffsets is %s, but the topic ends at %s: it is read up to there",
+                topic,
+                bound.message_id,
+                last_end,
+            )
+
+    def _lost(self, topic: str, message_id: MessageIdAdv, what: str) -> None:
+        error = DataLossError(
+            f"the message that was asked for is not on the topic: {what}",
+            "It was deleted by retention, time to live or with the topic. Give another offset, "
+            "or set failOnDataLoss=false to read what is there.",
+            topic=topic,
+            message_id=message_id,
+        )
+        if self._options.fail_on_data_loss:
+            raise error
+        logger.warning("%s", error)
+
+
+def _check_order(topic: str, start: Bound, end: Bound) -> None:
+    """Raise InvalidOffset for a time to start at behind the time to end at."""
+    # Ids can be so where nothing is new: a job's start then lies right behind its end. For times
+    # a start that is the end says the same.
+    if start.kind is end.kind is BoundKind.TIME and start.millis > end.millis:
+        raise InvalidOffset(
+            f"the read would start at {start}, after its end at {end}",
+            "Swap startingTime and endingTime, or check the offsets.",
+            topic=topic,
+        )
+
+
+def _start(bound: Bound, found: FoundEntry | None, last_end: Position) -> Position:
+    if bound.kind is BoundKind.EARLIEST:
+        return EARLIEST_POSITION
+    if bound.kind is BoundKind.ID and bound.message_id is not None:
+        return start_position(bound.message_id)
+    return last_end if found is None else found.start
+
+
+def _end(bound: Bound, found: FoundEntry | None, last_end: Position) -> Position:
+    if bound.kind is BoundKind.ID and bound.message_id is not None:
+        return min(end_position(bound.message_id), last_end)
+    # What came after the planning began is not read, wherever a later search ended.
+    return last_end if found is None else min(found.start, last_end)
+
+
+def _narrowed(row_filter: RowFilter, start: Bound, end: Bound) -> RowFilter:
+    low, high = row_filter.published_from, row_filter.published_before
+    if start.kind is BoundKind.TIME:
+        low = start.millis if low is None else max(low, start.millis)
+    if end.kind is BoundKind.TIME:
+        high = end.millis if high is None else min(high, end.millis)
+    return replace(row_filter, published_from=low, published_before=high)
+
+
+def _all(results: Mapping[str, T | PulsarError]) -> dict[str, T]:
+    return dict(zip(results, _each(results.values()), strict=True))
+
+
+def _each(results: Iterable[T | PulsarError]) -> list[T]:
+    """Return the results; raises the first error among them."""
+    found: list[T] = []
+    for result in results:
+        if isinstance(result, PulsarError):
+            raise result
+        found.append(result)
+    return found

@@ -1,0 +1,1 @@
+"""Streams: where the next micro-batch ends, what it holds, and what is acknowledged."""

@@ -1,0 +1,71 @@
+"""The reader of a stream where Spark says how much a batch may have: from version 4.2 on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from pulsar_spark.spark.options.stream import Caps
+from pulsar_spark.spark.streaming.reader import PulsarStreamReader
+from pulsar_spark.spark.streaming.stream_offset import StreamOffset
+
+
+class AdmissionStreamReader(PulsarStreamReader, SupportsTriggerAvailableNow):
+    """A stream reader that is told where the query stands, and how much to read."""
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the caps of the options, as far as Spark has words for them."""
+        caps = self._options.caps
+        if caps.max_messages is not None:
+            return ReadMaxRows(caps.max_messages)
+        if caps.max_bytes is not None:
+            return ReadMaxBytes(caps.max_bytes)
+        if caps.min_messages is not None:
+            return ReadMinRows(caps.min_messages)
+        return ReadAllAvailable()
+
+    def latestOffset(  # type: ignore[override]
+        self, start: dict[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        """Return where the next batch ends; what lies before `start` is committed."""
+        caps = caps_within(self._options.caps, limit)
+        return self._source.latest(StreamOffset.from_json(start), caps).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return where the topics ended when they were last looked at, and what is left of them.
+
+        Spark shows it in a query's progress and does nothing else with it: it is no offset.
+        """
+        report = self._source.report()
+        if report is None:
+            return None
+        left = self._source.left()
+        return {**report.to_json(), "lag": {topic: left[topic].to_json() for topic in sorted(left)}}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Let the query end at what there is now."""
+        self._source.fix_end()
+
+
+def caps_within(caps: Caps, limit: ReadLimit) -> Caps:
+    """Return the caps of the options within Spark's limit; to read all lifts them."""
+    if isinstance(limit, ReadAllAvailable):
+        return Caps()
+    if isinstance(limit, ReadMaxRows):
+        return replace(caps, max_messages=_least(caps.max_messages, limit.max_rows))
+    if isinstance(limit, ReadMaxBytes):
+        return replace(caps, max_bytes=_least(caps.max_bytes, limit.max_bytes))
+    return caps
+
+
+def _least(own: int | None, given: int) -> int:
+    return given if own is None else min(own, given)

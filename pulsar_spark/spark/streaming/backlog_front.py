@@ -1,0 +1,421 @@
+"""The beginning of one topic partition's backlog: how far a number of messages or bytes reaches.
+
+Without the admin port a broker does not tell how many messages lie between two positions. It does
+tell the first entry at or behind a position, with its number of messages and its size. From such
+samples the front of the backlog is estimated, by strata, so that runs and mixtures of small and
+large entries are both seen. Messages are a bound: where entries differ each of them is looked at,
+up to the one that the limit falls into, and what lies behind more entries than that is estimated
+with a margin. A broker that stamps an index on its entries makes it exact.
+
+The work is done by generators which yield positions and are sent samples, so that the fronts of
+many topic partitions are asked about in the same rounds.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Generator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+from pulsar_spark.protocol.message_id import Position
+from pulsar_spark.spark.reading.range_splitter import BEYOND_LEDGER, Ledger
+
+_MAX_STEPS = 12
+_MAX_LEDGERS = 200
+# How many entries one sample may stand for.
+_REACH = 512
+_REMEMBERED = 4096
+# Standard deviations that an estimate of entries which differ stays below a limit.
+_MARGIN = 4.0
+
+
+class Sample(NamedTuple):
+    """The first entry at or behind a position.
+
+    `place` is the position asked for, or the entry's beginning behind it; `messages` are those
+    from there on, `behind` is the position behind the last of them. `last_index` is that of
+    the entry's last message, None where the broker stamps none.
+    """
+
+    place: Position
+    behind: Position
+    messages: int
+    size: int
+    last_index: int | None
+    publish_time: int
+
+
+Questions: TypeAlias = "list[Position]"
+Answers: TypeAlias = "list[Sample | None]"
+Steps: TypeAlias = "Generator[Questions, Answers, None]"
+
+
+class Amount(NamedTuple):
+    """Messages and bytes; as a limit, infinite where there is none."""
+
+    messages: float
+    size: float
+
+    def minus(self, other: Amount) -> Amount:
+        """Return what is left, never negative."""
+        return Amount(max(self.messages - other.messages, 0), max(self.size - other.size, 0))
+
+    def fits(self, limit: Amount) -> bool:
+        """Whether it is within a limit."""
+        return self.messages <= limit.messages and self.size <= limit.size
+
+
+NOTHING = Amount(0, 0)
+
+
+@dataclass(slots=True)
+class Experience:
+    """What the entries of a topic partition were like so far: mean and spread of their messages.
+
+    Old entries are forgotten slowly. It keeps a sample that happens to hold small entries only
+    from being taken for all.
+    """
+
+    count: float = 0.0
+    messages: float = 0.0
+    squares: float = 0.0
+
+    def add(self, messages: int) -> None:
+        """Take note of one entry."""
+        if self.count >= _REMEMBERED:
+            for name in ("count", "messages", "squares"):
+                setattr(self, name, getattr(self, name) / 2)
+        self.count += 1
+        self.messages += messages
+        self.squares += messages * messages
+
+    @property
+    def mean(self) -> float:
+        """Messages of an entry."""
+        return self.messages / self.count if self.count else 1.0
+
+    @property
+    def deviation(self) -> float:
+        """Their standard deviation."""
+        if not self.count:
+            return 0.0
+        return math.sqrt(max(self.squares / self.count - self.mean**2, 0.0))
+
+
+class Front:
+    """The front of the backlog [start, end) of one topic partition, as far as it was looked at.
+
+    `take` decides how much of it fits a limit: `cut` is the position behind it, `used` what it
+    has, exactly or by estimate, `exhausted` whether it is all there is. `batch_size` is that of
+    the entry which the cut lies in, 0 if it lies between entries. `samples` is how many entries
+    may be looked at for one decision, `exact` how many where they differ.
+    """
+
+    def __init__(
+        self,
+        start: Position,
+        end: Position,
+        samples: int,
+        experience: Experience | None = None,
+        seed: int = 0,
+        exact: int = 2048,
+    ) -> None:
+        self.start = start
+        self.end = end
+        self.first: Sample | None = None
+        self.cut = start
+        self.used = NOTHING
+        self.exhausted = False
+        self.batch_size = 0
+        self._samples = samples
+        self._exact = max(exact, samples)
+        self._experience = experience or Experience()
+        self._random = random.Random(seed)
+        self._ledgers: list[Ledger] = []
+        # Whether the ledgers that are known are all that count, and whether there are more.
+        self._complete = self._shortened = False
+        # Slot (the number of an entry id, counted from the start) → what is there, if anything.
+        self._seen: dict[int, Sample | None] = {}
+
+    # --- slots ----------------------------------------------------------------------------------
+
+    @property
+    def slots(self) -> int:
+        """Entry ids that the front is known to have; not each needs to hold an entry."""
+        return sum(ledger.low for ledger in self._ledgers)
+
+    def _place(self, slot: int) -> Position:
+        for ledger in self._ledgers:
+            if slot < ledger.low:
+                place = Position(ledger.ledger_id, ledger.first + slot)
+                return max(place, self.start)
+            slot -= ledger.low
+        last = self._ledgers[-1]
+        return Position(last.ledger_id, last.first + last.low)
+
+    def look(self) -> Steps:
+        """Find the first entry."""
+        (self.first,) = yield [self.start]
+        if self.first is None or self.first.place >= self.end:
+            # Nothing can be read of it: there are only entries that no reader is sent.
+            self.first = None
+            self.cut, self.exhausted = self.end, True
+            return
+        self._enter(self.first)
+        self._learn(0, self.first)
+
+    def _enter(self, found: Sample) -> None:
+        ledger = Ledger(found.place.ledger_id, found.place.entry_id)
+        if ledger.ledger_id == self.end.ledger_id:
+            behind = self.end.entry_id + (1 if self.end.batch_index else 0)
+            ledger.low = max(behind - ledger.first, 1)
+            ledger.high = ledger.low + 1
+            self._complete = True
+        self._ledgers.append(ledger)
+
+    def _reach(self, slots: int) -> Steps:
+        """Get to know so many slots, or all that there are."""
+        while self.slots < slots and not self._complete:
+            last = self._ledgers[-1]
+            if last.exact:
+                yield from self._next_ledger(last)
+                continue
+            missing = slots - self.slots
+            if last.high:
+                probe = last.next_probe()
+            else:
+                probe = Position(last.ledger_id, last.first + last.low + missing - 1)
+            (found,) = yield [probe]
+            last.learn(probe, None if found is None else Position(*found.place[:2]))
+
+    def _next_ledger(self, last: Ledger) -> Steps:
+        (found,) = yield [Position(last.ledger_id, BEYOND_LEDGER)]
+        ahead = found is not None and found.place.ledger_id > last.ledger_id
+        if found is None or not ahead or found.place >= self.end:
+            self._complete = True
+        elif len(self._ledgers) >= _MAX_LEDGERS:
+            # Enough for one batch; the next one goes on from there.
+            self._complete = self._shortened = True
+        else:
+            self._enter(found)
+
+    def _ask(self, slots: list[int]) -> Steps:
+        asked = [slot for slot in slots if slot not in self._seen]
+        if not asked:
+            return
+        answers = yield [self._place(slot) for slot in asked]
+        for slot, found in zip(asked, answers, strict=True):
+            self._learn(slot, found)
+
+    def _learn(self, slot: int, found: Sample | None) -> None:
+        here = found is not None and found.place[:2] == self._place(slot)[:2]
+        self._seen[slot] = found if here else None
+        # What is left of an entry tells nothing of entries.
+        if found is not None and here and not found.place.batch_index:
+            self._experience.add(found.messages)
+
+    # --- deciding -------------------------------------------------------------------------------
+
+    def take(self, limit: Amount) -> Steps:
+        """Decide how much fits `limit`; at first `look`. Asked again, only a higher limit helps."""
+        if self.first is None:
+            return
+        if self.first.last_index is not None and limit.messages < math.inf:
+            yield from self._take_by_index(limit)
+        else:
+            yield from self._take_by_samples(limit)
+
+    def take_first(self, most: float) -> None:
+        """Take the first entry whatever its size, at most so many messages of it."""
+        if self.first is not None:
+            messages = min(self.first.messages, most)
+            self._cut_at(self.first, messages)
+            self.used = Amount(messages, self.first.size)
+            self.exhausted = self.cut >= self.end
+
+    def _cut_at(self, found: Sample, messages: float) -> None:
+        """Cut behind so many messages of an entry."""
+        self.batch_size = 0
+        self.cut = min(_behind(found), self.end)
+        if messages < found.messages:
+            place = found.place
+            inside = place.batch_index + int(messages)
+            self.cut = min(Position(place.ledger_id, place.entry_id, inside), self.end)
+            self.batch_size = found.behind.batch_index
+
+    def _take_by_samples(self, limit: Amount) -> Steps:
+        assert self.first is not None
+        window = self._guess(limit)
+        fit, used, inside = 0, NOTHING, 0
+        for _ in range(_MAX_STEPS):
+            yield from self._reach(window)
+            window = min(window, self.slots)
+            strata = self._strata(window)
+            yield from self._ask([slot for slot, _ in strata])
+            fit, used, inside = self._fit(strata, limit)
+            if fit >= window:
+                if self._complete and window >= self.slots:
+                    break
+                if window >= self._farthest:
+                    break
+                window = min(max(2 * window, self._guess(limit)), self._farthest)
+            elif window - fit > max(fit // 2, self._samples):
+                # Sampled too thinly for so small a part of it.
+                window = max(fit + fit // 4, min(self._samples, window - 1))
+            else:
+                break
+        if limit.messages < math.inf and window > self._samples and self._differ:
+            window = min(window, fit + fit // 4 + 1)
+            head = min(window, self._exact)
+            tail = [(head + slot, width) for slot, width in self._strata(window - head)]
+            strata = [*((slot, 1) for slot in range(head)), *tail]
+            yield from self._ask([slot for slot, _ in strata])
+            fit, used, inside = self._fit(strata, limit, _MARGIN)
+        self._settle(fit, used, inside)
+
+    @property
+    def _differ(self) -> bool:
+        """Whether entries are known to have different numbers of messages."""
+        whole = {found.messages for slot, found in self._seen.items() if slot and found}
+        return len(whole) > 1 or self._experience.deviation > 0
+
+    @property
+    def _farthest(self) -> int:
+        return int(_REACH * (self._samples + self._experience.count))
+
+    def _guess(self, limit: Amount) -> int:
+        assert self.first is not None
+        each = max(self._experience.mean, 1.0)
+        by_messages = limit.messages / each
+        by_size = limit.size / max(self.first.size, 1)
+        return int(max(min(by_messages, by_size, self._farthest), 1)) + 1
+
+    def _strata(self, window: int) -> list[tuple[int, int]]:
+        """Return slots to look at, each with how many slots it stands for, in order."""
+        if window <= self._samples:
+            return [(slot, 1) for slot in range(window)]
+        edges = [window * number // self._samples for number in range(self._samples + 1)]
+        # Anywhere in a stratum: entries can come in a rhythm.
+        return [(self._random.randrange(low, high), high - low) for low, high in pairwise(edges)]
+
+    def _fit(
+        self, strata: list[tuple[int, int]], limit: Amount, deviations: float = 1.0
+    ) -> tuple[int, Amount, int]:
+        """Return how many slots fit the limit, what is taken, and how much of it of the next slot.
+
+        Where a slot stands for others, it is taken to have some standard deviations more.
+        """
+        wide = sum(width > 1 for _, width in strata)
+        margin = deviations * self._experience.deviation / math.sqrt(wide) if wide else 0.0
+        slots, messages, size = 0, 0.0, 0.0
+        for slot, width in strata:
+            found = self._seen[slot]
+            each = (0.0, 0.0) if found is None else (float(found.messages), float(found.size))
+            each = each[0] + (margin if width > 1 else 0.0), each[1]
+            fitting = width
+            for cost, done, most in (
+                (each[0], messages, limit.messages),
+                (each[1], size, limit.size),
+            ):
+                if cost * width > most - done:
+                    fitting = min(fitting, max(int((most - done) // cost), 0))
+            slots += fitting
+            messages += fitting * each[0]
+            size += fitting * each[1]
+            if fitting < width:
+                inside = int(min(max(limit.messages - messages, 0), each[0]))
+                if width > 1 or not 0 < inside < each[0] or size + each[1] > limit.size:
+                    break
+                # Bytes are those of whole entries, messages also of parts.
+                return slots, Amount(messages + inside, size + each[1]), inside
+        return slots, Amount(messages, size), 0
+
+    def _settle(self, fit: int, used: Amount, inside: int = 0) -> None:
+        self.used = used
+        self.batch_size = 0
+        found = self._seen.get(fit) if inside else None
+        if found is not None:
+            self._cut_at(found, inside)
+            self.exhausted = self.cut >= self.end
+        elif self._complete and fit >= self.slots and not self._shortened:
+            self.cut, self.exhausted = self.end, True
+        else:
+            self.cut, self.exhausted = min(self._place(fit), self.end), False
+            if not fit:
+                self.cut = self.start
+
+    # --- by index -------------------------------------------------------------------------------
+
+    def _take_by_index(self, limit: Amount) -> Steps:
+        assert self.first is not None
+        assert self.first.last_index is not None
+        if limit.size < math.inf:
+            yield from self._take_by_samples(Amount(math.inf, limit.size))
+        begin = self.first.last_index - self.first.messages + 1
+        wanted = int(limit.messages)
+        self.batch_size = 0
+        last: list[int] = [begin - 1]
+        cut = self.start if not wanted else (yield from self._find(begin + wanted - 1, last))
+        if cut is not None and (limit.size == math.inf or cut < self.cut):
+            self.cut, self.exhausted = cut, False
+            self.used = Amount(wanted, self.used.size)
+            if not cut.batch_index:
+                self.batch_size = 0
+        elif limit.size == math.inf:
+            self.batch_size = 0
+            self._settle(self.slots, Amount(last[0] - begin + 1, 0.0))
+
+    def _find(self, index: int, last: list[int]) -> Generator[Questions, Answers, Position | None]:
+        """Return the position right behind the message with `index`, None if that is too far.
+
+        `last` is to hold the highest index that was met before it.
+        """
+        assert self.first is not None
+        low = 0
+        high = int((index - (self.first.last_index or 0)) / max(self._experience.mean, 1.0)) + 1
+        while True:
+            yield from self._reach(high + 1)
+            high = min(high, self.slots - 1)
+            if not (yield from self._is_before(high, index, last)):
+                break
+            if high >= self.slots - 1 and self._complete:
+                return None
+            low, high = high + 1, 2 * high + 1
+        while low < high:
+            middle = (low + high) // 2
+            if (yield from self._is_before(middle, index, last)):
+                low = middle + 1
+            else:
+                high = middle
+        (found,) = yield [self._place(low)]
+        if found is None or found.place >= self.end:
+            return None
+        place = found.place
+        if found.last_index is None:
+            return Position(*place)
+        inside = found.messages - (found.last_index - index)
+        if inside >= found.messages:
+            return _behind(found)
+        self.batch_size = found.behind.batch_index
+        return Position(place.ledger_id, place.entry_id, place.batch_index + inside)
+
+    def _is_before(
+        self, slot: int, index: int, last: list[int]
+    ) -> Generator[Questions, Answers, bool]:
+        """Return whether the first entry at or behind a slot ends before `index`."""
+        (found,) = yield [self._place(slot)]
+        if found is None or found.place >= self.end or found.last_index is None:
+            return False
+        if found.last_index < index:
+            last[0] = max(last[0], found.last_index)
+            return True
+        return False
+
+
+def _behind(sample: Sample) -> Position:
+    """Return the position behind an entry: the next entry's."""
+    ledger_id, entry_id, index = sample.behind
+    return Position(ledger_id, entry_id + (1 if index else 0))

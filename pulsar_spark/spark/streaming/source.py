@@ -1,0 +1,385 @@
+"""The driver's part of a stream: which topics, where they end, what a batch reads, what is done.
+
+A durable subscription on each topic partition holds what was not read. It is created before the
+first offset is decided, acknowledged cumulatively with what Spark has committed, and never moved
+back while it exists. Where the stream stands is in Spark's offsets alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.probe import FoundEntry, Probe
+from pulsar_spark.engine.subscription import EARLIEST, LATEST, SubscriptionSet
+from pulsar_spark.errors import PulsarError, TopicNotFound
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.schema.table.runs import RowFilter
+from pulsar_spark.spark.offsets import BoundKind, entry_end
+from pulsar_spark.spark.options.stream import Caps, StreamOptions
+from pulsar_spark.spark.reading.partitions import PulsarInputPartition
+from pulsar_spark.spark.reading.planner import Planner, ReadRange, Topics
+from pulsar_spark.spark.streaming.admission import Admission
+from pulsar_spark.spark.streaming.backlog import SAMPLE_SECONDS, Backlogs, Left
+from pulsar_spark.spark.streaming.backlog_front import Sample
+from pulsar_spark.spark.streaming.stream_offset import StreamOffset
+from pulsar_spark.spark.streaming.topics import Span, StreamTopics
+from pulsar_spark.spark.value_types import ValueType
+
+logger = logging.getLogger(__name__)
+
+
+class StreamSource:
+    """Decides on the offsets of one query, in one process. `close` it at the end.
+
+    Nothing is connected before it is needed.
+    """
+
+    settle_seconds = 2.0
+    """How long the first batch of a process has to rest before it is taken for committed."""
+
+    def __init__(self, options: StreamOptions) -> None:
+        self.last: StreamOffset | None = None
+        """The offset that was decided on, or learnt, last."""
+        self._options = options
+        self._context: ClientContext | None = None
+        self._subscriptions: SubscriptionSet | None = None
+        self._topics: StreamTopics | None = None
+        self._initial: StreamOffset | None = None
+        # Whether the first offset behind the initial one is still to be decided on.
+        self._first = False
+        self._target: Mapping[str, Position] | None = None
+        self._admission = Admission(self._sample)
+        self._backlogs = Backlogs()
+        # Where a batch ended inside an entry: the position, and the entry's number of messages.
+        self._batch_sizes: dict[str, tuple[Position, int]] = {}
+        # When the last batch was decided on. The first one does not wait for more.
+        self._batch_at = -math.inf
+        self._kind: tuple[frozenset[str], ValueType] | None = None
+        # The batch that was planned last, what Spark has said last that it has committed, and
+        # whether it says so late: None as long as that is not known.
+        self._planned: tuple[StreamOffset, StreamOffset] | None = None
+        self._told: StreamOffset | None = None
+        self._late: bool | None = None
+        # The offset that the stream rests at, and since when.
+        self._resting: tuple[StreamOffset, float] | None = None
+
+    # --- the first offset ---------------------------------------------------------------------
+
+    def initial(self) -> StreamOffset:
+        """Return where the query starts, decided once, with the subscriptions in place.
+
+        Raises TopicNotFound, unless the stream waits for its topics, DataLossError for a start
+        that is gone, ConsumerBusy, and what else brokers refuse with.
+        """
+        if self._initial is None:
+            self._initial = self._decide_initial()
+            self._first = True
+            self.last = self._initial
+        return self._initial
+
+    def _decide_initial(self) -> StreamOffset:
+        planner = self._planner()
+        waiting = self._options.read.waiting
+        topics = planner.find_topics().topics if waiting else planner.topics()
+        bounds = self._options.read.starting.bounds(topics, int(time.time() * 1000))
+        subscriptions = self._open(self._options.subscription_name())
+        try:
+            for topic, bound in bounds.items():
+                subscriptions.add(topic, LATEST if bound.kind is BoundKind.LATEST else EARLIEST)
+            # Held first, decided then: what comes in between is kept.
+            self._follow().ends(dict.fromkeys(bounds, EARLIEST_POSITION))
+            starts = planner.starts(bounds)
+        except PulsarError:
+            self._abandon(subscriptions)
+            raise
+        positions = {topic: start.position for topic, start in starts.items()}
+        logger.info(
+            "the query starts with %d topic partitions, held by the subscription %s",
+            len(positions),
+            subscriptions.name,
+        )
+        published_from = {
+            topic: start.published_from
+            for topic, start in starts.items()
+            if start.published_from is not None
+        }
+        return StreamOffset(subscriptions.name, positions, published_from=published_from)
+
+    def _abandon(self, subscriptions: SubscriptionSet) -> None:
+        """Leave, and remove subscriptions that nobody would ever find again."""
+        if self._options.subscription is None:
+            for topic, result in subscriptions.unsubscribe().items():
+                if isinstance(result, PulsarError) and not isinstance(result, TopicNotFound):
+                    logger.warning(
+                        "%s: the subscription %s could not be removed: %s",
+                        topic,
+                        subscriptions.name,
+                        result,
+                    )
+        subscriptions.close()
+        self._subscriptions = self._topics = None
+
+    def learn(self, offset: StreamOffset) -> None:
+        """Take note of the offset that a restarted query goes on from."""
+        self.last = offset
+        if self._initial is None:
+            # Spark asks for the start of its first batch again if that was not finished.
+            starts = offset.positions if offset.starts is None else offset.starts
+            self._initial = replace(offset, positions=starts, starts=None, ends={})
+
+    # --- the next offset ----------------------------------------------------------------------
+
+    def latest(self, start: StreamOffset, caps: Caps, *, committed: bool = True) -> StreamOffset:
+        """Return where the next batch ends, `start` itself if there is nothing to read.
+
+        If it is `committed`, what lies before `start` is acknowledged, unless Spark says so later
+        than it plans. Raises DataLossError,
+        unless failOnDataLoss is off, ConsumerBusy, TopicNotFound, and what else brokers refuse
+        with.
+        """
+        name = self._options.subscription or start.subscription
+        if name != start.subscription:
+            logger.warning(
+                "the checkpoint's subscription is %s, but the option subscription says %s, which "
+                "is used from now on. Remove the old one: it keeps unread messages.",
+                start.subscription,
+                name,
+            )
+        self._open(name)
+        follow = self._follow()
+        follow.refresh(start.positions, start.ends)
+        spans = follow.spans(start.positions)
+        if committed and self._is_durable(start):
+            self._acknowledge(start)
+        if self._target is not None:
+            spans = {topic: _bounded(span, self._target, topic) for topic, span in spans.items()}
+        return self._offset(start, name, self._admit(spans, caps))
+
+    def _admit(self, spans: Mapping[str, Span], caps: Caps) -> Mapping[str, Span]:
+        if caps.min_messages is not None and not self.end_is_fixed:
+            due = time.monotonic() >= self._batch_at + caps.max_delay
+            if not due and not self._admission.holds(spans, caps.min_messages):
+                return {topic: Span(span.start, span.start) for topic, span in spans.items()}
+        if not caps.bounded:
+            return spans
+        cuts = self._admission.admit(spans, caps)
+        for topic in set(self._batch_sizes).difference(spans):
+            del self._batch_sizes[topic]
+        for topic, size in self._admission.batch_sizes.items():
+            self._batch_sizes[topic] = cuts[topic], size
+        return {topic: Span(span.start, cuts[topic]) for topic, span in spans.items()}
+
+    def _sample(self, questions: Sequence[tuple[str, Position]]) -> list[Sample | None]:
+        """Answer the questions of admission control."""
+        assert self._context is not None
+        answers: list[Sample | None] = []
+        for found in Probe(self._context.pool).first_entries_at(questions):
+            if isinstance(found, PulsarError):
+                raise found
+            answers.append(None if found is None else _sample(found))
+        return answers
+
+    def _offset(self, start: StreamOffset, name: str, spans: Mapping[str, Span]) -> StreamOffset:
+        positions: dict[str, Position] = {}
+        for topic, span in spans.items():
+            if span.start < span.end:
+                positions[topic] = span.end
+            elif topic in start.positions:
+                positions[topic] = start.positions[topic]
+            # A new partition without a message would only make an empty batch.
+        first = self._first and start == self._initial
+        if positions == start.positions and not first:
+            self.last = start
+            return start
+        self._first = False
+        self._batch_at = time.monotonic()
+        self.last = StreamOffset(
+            name,
+            positions,
+            starts=start.positions if first else None,
+            published_from={
+                topic: millis
+                for topic, millis in start.published_from.items()
+                if topic in positions
+            },
+            ends={
+                topic: end
+                for topic, end in self._follow().seen.items()
+                if topic in positions and positions[topic] < end
+            },
+        )
+        return self.last
+
+    def fix_end(self) -> None:
+        """Let no offset from now on lie behind what the topics hold at this moment."""
+        planner = self._planner()
+        partitions = [name for names in planner.find_topics().topics.values() for name in names]
+        last_ids = planner.last_ids(partitions)
+        self._target = {topic: entry_end(last_id) for topic, last_id in last_ids.items()}
+
+    @property
+    def end_is_fixed(self) -> bool:
+        """Whether `fix_end` was called."""
+        return self._target is not None
+
+    def report(self) -> StreamOffset | None:
+        """Return where the topics ended at the last look, None before the first one."""
+        if self._topics is None or self.last is None:
+            return None
+        return StreamOffset(self.last.subscription, {**self.last.positions, **self._topics.seen})
+
+    def left(self) -> dict[str, Left]:
+        """Return what is left of topic partitions behind the offset that was decided on last.
+
+        Those of which nothing is left are not among them. It never raises: a batch does not fail
+        because it cannot be told how many are to follow.
+        """
+        if self._topics is None or self._context is None or self.last is None:
+            return {}
+        ends = self.last.positions
+        spans = {
+            topic: (ends.get(topic, EARLIEST_POSITION), end)
+            for topic, end in self._topics.seen.items()
+        }
+        probe = Probe(self._context.pool, SAMPLE_SECONDS)
+        try:
+            return self._backlogs.left(spans, probe, int(time.time() * 1000))
+        except Exception:
+            logger.warning("the backlog cannot be determined", exc_info=True)
+            return {topic: Left() for topic, (start, end) in spans.items() if start < end}
+
+    # --- a batch ------------------------------------------------------------------------------
+
+    def plan(self, start: StreamOffset, end: StreamOffset) -> list[PulsarInputPartition]:
+        """Return what the tasks of a batch read: exactly what lies between two offsets."""
+        self._watch_commits(start, end)
+        ranges: list[ReadRange] = []
+        for topic, stop in end.positions.items():
+            begin = start.positions.get(topic, EARLIEST_POSITION)
+            if stop < begin:
+                # The topic was made anew meanwhile, and `stop` is a position of the new one.
+                begin = EARLIEST_POSITION
+            if begin < stop:
+                row_filter = RowFilter(published_from=end.published_from.get(topic))
+                resumed = begin != EARLIEST_POSITION
+                ranges.append(ReadRange(topic, begin, stop, row_filter, resumed=resumed))
+        if not ranges:
+            return []
+        planned = self._planner().tasks(ranges, self.value_type(end))
+        logger.info(
+            "a batch of %d tasks reads %d topic partitions for the subscription %s",
+            len(planned),
+            len(ranges),
+            end.subscription,
+        )
+        return planned
+
+    def value_type(self, offset: StreamOffset) -> ValueType:
+        """Return the type of the values, asked anew when there are other topics."""
+        names = frozenset(str(TopicName.parse(topic).partitioned) for topic in offset.positions)
+        if self._kind is None or self._kind[0] != names:
+            topics: Topics = {name: [name] for name in sorted(names)}
+            self._kind = names, self._planner().value_type(topics)
+        return self._kind[1]
+
+    def commit(self, offset: StreamOffset) -> None:
+        """Acknowledge what lies before an offset that Spark has committed; returns at once.
+
+        A broker that is away is told later.
+        """
+        self._told = offset
+        self._acknowledge(offset)
+
+    def _watch_commits(self, start: StreamOffset, end: StreamOffset) -> None:
+        """Learn from a new batch whether Spark had committed the one before when it planned it.
+
+        It has, but with asynchronous progress tracking: then batches go on while checkpoints are
+        written now and then, and what a batch starts from need not be in any.
+        """
+        before, self._planned = self._planned, (start, end)
+        if before is None or before == (start, end) or before[1] != start:
+            return
+        late = self._told != start
+        if late and not self._late:
+            logger.warning(
+                "Spark plans micro-batches before it says that those before are committed "
+                "(asyncProgressTrackingEnabled): messages are acknowledged when it says so."
+            )
+        self._late = late
+
+    def _is_durable(self, start: StreamOffset) -> bool:
+        """Whether the checkpoint is certain to hold what a batch starts from."""
+        if self._planned is None:
+            # It comes from the checkpoint.
+            return True
+        if self._late is not None:
+            return not self._late
+        now = time.monotonic()
+        if self._resting is None or self._resting[0] != start:
+            self._resting = start, now
+        # A first batch is written to the checkpoint at once, but perhaps in the background.
+        return now - self._resting[1] >= self.settle_seconds
+
+    def _acknowledge(self, offset: StreamOffset) -> None:
+        if self._subscriptions is None:
+            return
+        seen = self._follow().seen
+        for topic, position in offset.positions.items():
+            # Beyond a topic's end lies what was read of another one, that had its name before.
+            if topic in self._subscriptions and position <= seen.get(topic, EARLIEST_POSITION):
+                inside, size = self._batch_sizes.get(topic, (position, 0))
+                self._subscriptions.acknowledge(topic, position, size if inside == position else 0)
+
+    # --- connections --------------------------------------------------------------------------
+
+    def _planner(self) -> Planner:
+        if self._context is None:
+            self._context = ClientContext.shared(self._options.read.client)
+        return Planner(self._context, self._options.read)
+
+    def _open(self, name: str) -> SubscriptionSet:
+        if self._subscriptions is None:
+            planner = self._planner()
+            assert self._context is not None
+            reader = self._options.read.reader
+            self._subscriptions = SubscriptionSet(
+                self._context, name, reader.poll_timeout, read_compacted=reader.read_compacted
+            )
+            self._topics = StreamTopics(
+                self._context, planner, self._subscriptions, self._options.read
+            )
+        return self._subscriptions
+
+    def _follow(self) -> StreamTopics:
+        assert self._topics is not None
+        return self._topics
+
+    def close(self) -> None:
+        """Leave the brokers; subscriptions stay. May be called twice."""
+        if self._subscriptions is not None:
+            self._subscriptions.close()
+            self._subscriptions = self._topics = None
+        if self._context is not None:
+            self._context.close()
+            self._context = None
+
+
+def _bounded(span: Span, target: Mapping[str, Position], topic: str) -> Span:
+    return Span(span.start, min(span.end, target.get(topic, EARLIEST_POSITION)))
+
+
+def _sample(found: FoundEntry) -> Sample:
+    return Sample(
+        place=found.start,
+        behind=found.stop,
+        messages=found.messages - found.start.batch_index,
+        size=found.size,
+        last_index=found.index,
+        publish_time=found.publish_time,
+    )

@@ -1,0 +1,296 @@
+"""The topics of a stream while it runs: new ones, vanished ones, and where each of them ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.probe import FoundEntry, Probe
+from pulsar_spark.engine.subscription import EARLIEST, LATEST, SubscriptionSet, TopicEnd
+from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.spark.offsets import entry_end
+from pulsar_spark.spark.options.read import ReadOptions
+from pulsar_spark.spark.reading.data_loss import LossVerdict, extent, judge
+from pulsar_spark.spark.reading.planner import FoundTopics, Planner
+
+logger = logging.getLogger(__name__)
+
+# Each of so many topics is asked for its partitions at every look, more of them once a second.
+_ASKED_EACH_TIME = 100
+_LOOK_SECONDS = 1.0
+# Topic partitions that a warning about many names.
+_SHOWN = 5
+
+_GO_ON = "Start a query with a new checkpoint, or set failOnDataLoss=false to go on."
+
+Positions = Mapping[str, Position]
+
+
+class Span(NamedTuple):
+    """What there is to read of a topic partition: from where a stream stands to its end."""
+
+    start: Position
+    end: Position
+
+
+class StreamTopics:
+    """Follows the topics of one stream, with the subscriptions that hold them."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        planner: Planner,
+        subscriptions: SubscriptionSet,
+        options: ReadOptions,
+    ) -> None:
+        self._probe = Probe(context.pool)
+        self._planner = planner
+        self._subscriptions = subscriptions
+        self._options = options
+        self._found: FoundTopics | None = None
+        self._look_at = 0.0
+        # Per topic partition: its end at the last look, and how its subscription stood when it
+        # was judged last.
+        self.seen: dict[str, Position] = {}
+        # The first end that was seen behind where the stream stands: what lies before is unread.
+        self._unread: dict[str, Position] = {}
+        self._judged: dict[str, tuple[Position | None, int]] = {}
+        # Where a restarted query stood, of topic partitions that do not keep that any more, and
+        # whether their subscription was still there.
+        self._left_behind: dict[str, bool] = {}
+        # Those of them of which it cannot be known whether anything came before it was deleted.
+        self._unsure: list[str] = []
+
+    # --- which topics ---------------------------------------------------------------------------
+
+    def refresh(self, positions: Positions, ends: Positions | None = None) -> None:
+        """Look which topic partitions there are, and hold those that are new.
+
+        `ends` are where those ended, as far as is known, that had more than was read. Raises
+        TopicNotFound for a topic that is not there, unless the stream waits for topics or does
+        without them.
+        """
+        found = self._look()
+        for name, error in found.missing.items():
+            known = any(str(TopicName.parse(topic).partitioned) == name for topic in positions)
+            if self._options.fail_on_data_loss and not (known or self._options.waiting):
+                raise error
+        partitions = [topic for names in found.topics.values() for topic in names]
+        self._look_back(partitions, positions, ends or {})
+        for topic in partitions:
+            if topic not in self._subscriptions:
+                begun = positions.get(topic, EARLIEST_POSITION) != EARLIEST_POSITION
+                if positions and topic not in positions:
+                    logger.info("%s: a new topic partition, read from its earliest message", topic)
+                # Where it should exist but does not, LATEST shows it: see data_loss.
+                self._subscriptions.add(topic, LATEST if begun else EARLIEST)
+        for topic in set(self._subscriptions.topics).difference(partitions):
+            self._subscriptions.remove(topic)
+
+    def _look_back(self, partitions: Sequence[str], positions: Positions, ends: Positions) -> None:
+        """Before topic partitions are held again: see whether they keep where the query stood.
+
+        For those that do not it is to be known whether the subscription is still there, which
+        nobody can tell once it is held again.
+        """
+        begun = [
+            topic
+            for topic in partitions
+            if topic not in self._subscriptions
+            and positions.get(topic, EARLIEST_POSITION) != EARLIEST_POSITION
+        ]
+        self._unread.update({topic: ends[topic] for topic in begun if topic in ends})
+        if self._options.reader.read_compacted or not begun:
+            return
+        found = self._probe.first_entries_at([(topic, EARLIEST_POSITION) for topic in begun])
+        gone = [
+            topic
+            for topic, first in zip(begun, found, strict=True)
+            if not isinstance(first, PulsarError) and not _keeps(first, positions[topic])
+        ]
+        name = self._subscriptions.name
+        held = self._probe.subscriptions_exist([(topic, name) for topic in gone])
+        self._left_behind = {
+            # What hinders from knowing hinders from holding it, too, and is told then.
+            topic: isinstance(is_held, PulsarError) or is_held
+            for topic, is_held in zip(gone, held, strict=True)
+        }
+
+    def _look(self) -> FoundTopics:
+        now = time.monotonic()
+        if self._found is None or now >= self._look_at:
+            self._found = self._planner.find_topics()
+            many = len(self._found.topics) > _ASKED_EACH_TIME
+            self._look_at = now + _LOOK_SECONDS if many else 0.0
+        return self._found
+
+    # --- where they end -------------------------------------------------------------------------
+
+    def spans(self, positions: Positions) -> dict[str, Span]:
+        """Return what there is to read of each topic partition, from `positions` on.
+
+        Partitions that vanished are not among them. Raises DataLossError, unless failOnDataLoss
+        is off.
+        """
+        for topic in {**self.seen, **positions}:
+            if topic not in self._subscriptions:
+                self._vanished(topic, positions.get(topic, EARLIEST_POSITION))
+        spans: dict[str, Span] = {}
+        for topic, end in self.ends(positions).items():
+            position = positions.get(topic, EARLIEST_POSITION)
+            spans[topic] = Span(self._start(topic, position, end), entry_end(end.last))
+        self._tell_unsure()
+        return spans
+
+    def ends(self, positions: Positions) -> dict[str, TopicEnd]:
+        """Return where all topic partitions and their subscriptions stand.
+
+        Left out are partitions that the broker does not make, and those that vanished. Raises
+        DataLossError, unless failOnDataLoss is off, and what brokers refuse with.
+        """
+        known = {topic: max(self.seen.get(topic, at), at) for topic, at in positions.items()}
+        results = self._subscriptions.ends(known={**self.seen, **known})
+        unused = [
+            topic
+            for topic, result in results.items()
+            if isinstance(result, TopicNotFound)
+            and TopicName.parse(topic).partition_index >= 0
+            and positions.get(topic, EARLIEST_POSITION) == EARLIEST_POSITION
+        ]
+        results.update(self._subscriptions.create_partitions(unused))
+        ends: dict[str, TopicEnd] = {}
+        for topic, result in results.items():
+            position = positions.get(topic, EARLIEST_POSITION)
+            if isinstance(result, TopicNotFound):
+                if topic in positions or topic in self.seen:
+                    self._vanished(topic, position)
+                continue
+            if isinstance(result, PulsarError):
+                raise result
+            ends[topic] = result
+            if position != EARLIEST_POSITION:
+                self._subscriptions.set_initial(topic, LATEST)
+        return ends
+
+    # --- data loss ----------------------------------------------------------------------------
+
+    def _start(self, topic: str, position: Position, found: TopicEnd) -> Position:
+        """Return where to read from: `position`, if the topic is still the same."""
+        end = entry_end(found.last)
+        self.seen[topic] = end
+        unread = self._unread.get(topic)
+        if unread is None or unread <= position:
+            unread = None
+            self._unread[topic] = end
+        if self._options.reader.read_compacted:
+            # What compaction removed is not lost.
+            return position
+        verdict = judge(position, end, found.done, unread)
+        held = self._left_behind.pop(topic, None)
+        if verdict is LossVerdict.KEPT and held is False:
+            # Whatever came since, nothing has kept it.
+            verdict = LossVerdict.UNHELD
+        elif verdict is LossVerdict.KEPT and held:
+            self._unsure.append(topic)
+        if verdict is LossVerdict.KEPT:
+            self._judged.pop(topic, None)
+        elif verdict is LossVerdict.ROLLED_BACK:
+            self._lost(
+                topic,
+                f"the offset rolled back: the query has read up to {position}, but the topic ends "
+                f"at {end}. It was deleted and created again; what was not read of the old one "
+                "is gone",
+            )
+            self._move(topic, EARLIEST_POSITION)
+            del self._unread[topic]
+            return EARLIEST_POSITION
+        elif self._judged.get(topic) != (found.done, found.attachment):
+            self._look_closer(topic, position, verdict, found)
+            self._judged[topic] = found.done, found.attachment
+            self._unread[topic] = end
+        return position
+
+    def _look_closer(
+        self, topic: str, position: Position, verdict: LossVerdict, found: TopicEnd
+    ) -> None:
+        """See whether what the subscription does not hold any more is still stored."""
+        name = self._subscriptions.name
+        first = self._probe.first_entry_at(topic, EARLIEST_POSITION)
+        if verdict is LossVerdict.UNHELD:
+            # It did not exist, or somebody emptied it: from here on it holds what is left.
+            logger.warning(
+                "%s: the subscription %s was removed or emptied by others; it is set to %s, where "
+                "the query stands",
+                topic,
+                name,
+                position,
+            )
+            self._move(topic, position)
+        if first is None or first.start[:2] > position[:2]:
+            upto = "the topic's end" if first is None else str(first.start)
+            much = extent(position, None if first is None else first.start, self._unread.get(topic))
+            self._lost(topic, f"messages from {position} up to {upto} are gone{much}")
+        elif verdict is LossVerdict.SKIPPED:
+            logger.warning(
+                "%s: the subscription %s was moved to %s by others or by expiry, while the query "
+                "stands at %s: it does not hold what lies between, which is still stored",
+                topic,
+                name,
+                found.done,
+                position,
+            )
+
+    def _tell_unsure(self) -> None:
+        unsure, self._unsure = self._unsure, []
+        if unsure:
+            logger.warning(
+                "%d topic partitions have deleted the ledgers that the query had read up to, as "
+                "they do when all of a ledger was read. Messages that came while the query was "
+                "down are not missing, unless a time to live (messageTTL) or somebody by hand "
+                "expired them before: brokers do not tell. They are %s%s",
+                len(unsure),
+                ", ".join(unsure[:_SHOWN]),
+                ", …" if len(unsure) > _SHOWN else "",
+            )
+
+    def _move(self, topic: str, position: Position) -> None:
+        (error,) = self._subscriptions.seek({topic: position}).values()
+        if error is not None:
+            logger.warning(
+                "%s: the subscription %s could not be moved to %s: %s",
+                topic,
+                self._subscriptions.name,
+                position,
+                error,
+            )
+
+    def _vanished(self, topic: str, position: Position) -> None:
+        self._subscriptions.remove(topic)
+        seen = self.seen.pop(topic, None)
+        for kept in (self._judged, self._unread):
+            kept.pop(topic, None)
+        if position == seen == EARLIEST_POSITION:
+            logger.info("%s: was deleted, and was empty", topic)
+            return
+        begun = f"{position} on, where the query stands"
+        self._lost(
+            topic,
+            "the topic partition is gone: what was on it from "
+            f"{'its beginning on' if position == EARLIEST_POSITION else begun}, cannot be read",
+        )
+
+    def _lost(self, topic: str, what: str) -> None:
+        error = DataLossError(what, _GO_ON, topic=topic)
+        if self._options.fail_on_data_loss:
+            raise error
+        logger.warning("data was lost: %s", error)
+
+
+def _keeps(first: FoundEntry | None, position: Position) -> bool:
+    """Whether a topic whose first message is `first` was not deleted from a position on."""
+    return first is not None and first.start[:2] <= position[:2]

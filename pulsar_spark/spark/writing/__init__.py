@@ -1,0 +1,1 @@
+"""Writing: rows → messages, in tasks, and what the driver checks before."""

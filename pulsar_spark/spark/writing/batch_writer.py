@@ -1,0 +1,83 @@
+"""The writer of a batch: checks on the driver, writes in tasks.
+
+Delivery is at least once: a task that is run again writes its rows again, and rows of tasks
+that succeeded stay when others fail.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pulsar_spark.errors import OptionError
+from pulsar_spark.spark.options.write import WriteOptions
+from pulsar_spark.spark.writing.columns import plan_columns
+from pulsar_spark.spark.writing.schemas import Target
+from pulsar_spark.spark.writing.task_writer import (
+    PulsarCommitMessage,
+    find_targets,
+    sum_up,
+    warn_of_duplicates,
+    write_task,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+
+class PulsarBatchWriter(DataSourceArrowWriter):
+    """Writes a data frame. What is pickled to the tasks is plain data."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError(
+                "the pulsar sink supports only mode append: messages of a topic are not replaced",
+                'Write with mode("append").',
+            )
+        self._options = options
+        self._columns = plan_columns(
+            schema,
+            topic_given=options.topic is not None,
+            value_format=options.schema.value_format,
+        )
+        self._targets: dict[str, Target] = {}
+
+    def check(self) -> None:
+        """Ask the broker, before any task runs, whether the values fit the topic's schema.
+
+        Topics that rows name are asked about by the tasks that meet them.
+        """
+        self._targets = find_targets(self._options, self._columns)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PulsarCommitMessage:
+        """Write the rows of a task."""
+        return write_task(self._options, self._columns, iterator, self._targets)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Log what was written, on the driver."""
+        total = sum_up(messages)
+        logger.info("%d messages written by %d tasks", total.messages, _ended_well(messages))
+        if total.failed:
+            logger.warning(
+                "%d messages could not be written (deliveryGuarantee none)", total.failed
+            )
+        warn_of_duplicates(total)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Log that the job has failed: what its tasks have written stays."""
+        logger.warning(
+            "the write failed; %d messages of %d tasks that ended well stay on their topics, and "
+            "will be there twice if it is run again",
+            sum_up(messages).acknowledged,
+            _ended_well(messages),
+        )
+
+
+def _ended_well(messages: Sequence[WriterCommitMessage | None]) -> int:
+    return sum(message is not None for message in messages)

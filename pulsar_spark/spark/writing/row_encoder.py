@@ -1,0 +1,187 @@
+"""Rows of a data frame → payloads, and typed keys, of messages of one topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructField, StructType
+
+from pulsar_spark.errors import InvalidRow, SchemaMismatch
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema.arrow.arrays import binaries
+from pulsar_spark.schema.codec import (
+    NO_SCHEMA,
+    PLAIN,
+    Encoder,
+    Misfit,
+    codec_of,
+    is_record,
+    key_value_parts,
+    typed_columns,
+)
+from pulsar_spark.schema.key_value import join_pairs
+from pulsar_spark.schema.table.names import KEY
+from pulsar_spark.spark.compat import arrow_schema
+from pulsar_spark.spark.writing.columns import WriteColumns
+
+Locate = Callable[[int], int]
+"""Turns a row of a record batch into the number of the task's row."""
+
+
+class EncodedRows(NamedTuple):
+    """A payload for each row, None for a null value, and keys where the topic's are typed.
+
+    `null_keys` says which keys are null, where the topic tells that from no key.
+    """
+
+    payloads: list[bytes | None]
+    keys: list[bytes | None] | None = None
+    null_keys: list[bool] | None = None
+
+
+class RowEncoder:
+    """Encodes rows with the columns of a data frame for a topic with the schema `schema`.
+
+    `unwraps` says that the value's one column is a struct whose fields are those of the record.
+    Raises SchemaMismatch that tells of all columns which do not fit.
+    """
+
+    def __init__(
+        self, columns: WriteColumns, schema: SchemaInfo | None, *, unwraps: bool = False
+    ) -> None:
+        info = schema or NO_SCHEMA
+        self.typed_keys = info.type == pb.Schema.KeyValue
+        self._separated = False
+        self._key: _Part | None = None
+        self._key_position = columns.position(KEY)
+        misfits: list[SchemaMismatch] = []
+        if self.typed_keys:
+            parts = key_value_parts(info)
+            info, self._separated = parts.value, parts.separated
+            if columns.key is not None:
+                with _collected(misfits, f"{KEY}: "):
+                    self._key = _key_part(columns.key, parts.key)
+        self._positions = columns.values
+        with _collected(misfits):
+            self._value = _Part(columns.fields, info, unwraps=unwraps)
+        if misfits:
+            remedies = dict.fromkeys(misfit.remedy for misfit in misfits)
+            raise SchemaMismatch("; ".join(misfit.what for misfit in misfits), " ".join(remedies))
+
+    def encode(self, batch: pa.RecordBatch, locate: Locate) -> EncodedRows:
+        """Encode rows; raises InvalidRow that names the task's row and the field."""
+        columns = [batch.column(position) for position in self._positions]
+        payloads = self._value.encode(columns, locate)
+        if not self.typed_keys:
+            return EncodedRows(payloads)
+        keys: list[bytes | None] = [None] * len(payloads)
+        if self._key is not None and self._key_position is not None:
+            keys = self._key.encode([batch.column(self._key_position)], locate)
+        if self._separated:
+            null_keys = [key is None for key in keys]
+            return EncodedRows(payloads, keys, null_keys if any(null_keys) else None)
+        return EncodedRows(join_pairs(binaries(keys), binaries(payloads)).to_pylist())
+
+
+class _Part:
+    """Encodes columns as values of one schema. Rows in which all of them are null are null."""
+
+    def __init__(
+        self, fields: StructType, info: SchemaInfo, *, unwraps: bool, place: str = ""
+    ) -> None:
+        self._place = place
+        self._plain = info.type in PLAIN
+        self._unwraps = unwraps
+        if unwraps:
+            (field,) = fields.fields
+            assert isinstance(field.dataType, StructType)
+            fields = field.dataType
+        self._schema = _named_as(arrow_schema(fields), info)
+        self._encoder: Encoder = codec_of(info).encoder(info, self._schema)
+
+    def encode(self, columns: Sequence[pa.Array], locate: Locate) -> list[bytes | None]:
+        if self._plain:
+            # No need to bring Arrow's several kinds of strings into one.
+            return _binary(columns[0]).to_pylist()  # type: ignore[no-any-return]
+        present = _present_rows(columns)
+        if self._unwraps:
+            columns = columns[0].flatten()
+        if present is None:
+            return self._encode(columns, locate)
+        rows: list[int] = pc.indices_nonzero(present).to_pylist()
+        found: list[bytes | None] = [None] * len(present)
+        packed = [column.filter(present) for column in columns]
+        for row, payload in zip(
+            rows, self._encode(packed, lambda index: locate(rows[index])), strict=True
+        ):
+            found[row] = payload
+        return found
+
+    def _encode(self, columns: Sequence[pa.Array], locate: Locate) -> list[bytes | None]:
+        arrays = [
+            column if column.type == kind else column.cast(kind)
+            for column, kind in zip(columns, self._schema.types, strict=True)
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        try:
+            return self._encoder.encode(batch).to_pylist()  # type: ignore[no-any-return]
+        except Misfit as misfit:
+            raise InvalidRow(
+                f"row {locate(misfit.row)} cannot be written: {self._place}the field "
+                f"{misfit.field}: {misfit.reason}",
+                misfit.remedy,
+            ) from None
+
+
+def _named_as(columns: pa.Schema, info: SchemaInfo) -> pa.Schema:
+    """Return columns with the names of a record's fields, as case does not matter to Spark."""
+    if not is_record(info):
+        return columns
+    names = typed_columns(info).fields.names
+    known = {name.lower(): name for name in names}
+
+    def named(name: str) -> str:
+        return name if name in names else known.get(name.lower(), name)
+
+    return pa.schema([column.with_name(named(column.name)) for column in columns])
+
+
+@contextmanager
+def _collected(misfits: list[SchemaMismatch], place: str = "") -> Iterator[None]:
+    """Add what is raised to `misfits`, with the column's `place` before it."""
+    try:
+        yield
+    except SchemaMismatch as error:
+        misfits.append(SchemaMismatch(place + error.what, error.remedy))
+
+
+def _key_part(field: StructField, info: SchemaInfo) -> _Part:
+    unwraps = is_record(info)
+    if unwraps and not isinstance(field.dataType, StructType):
+        raise SchemaMismatch(
+            f"the topic's keys are {info.type_name} records with the fields "
+            f"{', '.join(typed_columns(info).fields.names)}, but the column is "
+            f"{field.dataType.simpleString()}",
+            "Make it a struct of them.",
+        )
+    return _Part(StructType([field]), info, unwraps=unwraps, place=f"{KEY}: ")
+
+
+def _present_rows(columns: Sequence[pa.Array]) -> pa.BooleanArray | None:
+    """Return which rows are not null in all columns, None if that are all rows."""
+    if any(column.null_count == 0 for column in columns):
+        return None
+    present = columns[0].is_valid()
+    for column in columns[1:]:
+        present = pc.or_(present, column.is_valid())
+    return present if present.false_count else None
+
+
+def _binary(column: pa.Array) -> pa.Array:
+    large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    return column.cast(pa.large_binary() if large else pa.binary())

@@ -1,0 +1,243 @@
+"""What rows are written as: the topic's schema is adopted, or one is made of the columns.
+
+Decided on the driver before anything is sent, for a topic that rows name by the first task that
+meets it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from pulsar_spark.errors import PulsarError, SchemaMismatch
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo, join_key_value
+from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.schema.codec import (
+    is_decoded,
+    is_record,
+    key_value_parts,
+    primitive_for,
+    record_definition,
+    typed_columns,
+)
+from pulsar_spark.schema.table.names import KEY
+from pulsar_spark.spark.compat import arrow_schema
+from pulsar_spark.spark.writing.columns import WriteColumns, check_type
+from pulsar_spark.spark.writing.row_encoder import RowEncoder
+
+_RAW = "Write bytes as they are with valueFormat=raw."
+_FORMATS = {"avro": pb.Schema.Avro, "json": pb.Schema.Json, "string": pb.Schema.String}
+_EVOLVING = {pb.Schema.Avro: "avro", pb.Schema.Json: "json"}
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the rows for one topic are written as; plain data.
+
+    `schema` is what producers register, None for bytes as they are. `unwraps` says that the
+    value's one column is a struct whose fields are those of the record.
+    """
+
+    schema: SchemaInfo | None = None
+    unwraps: bool = False
+
+    def encoder(self, columns: WriteColumns) -> RowEncoder:
+        """Return an encoder; raises SchemaMismatch that tells of each column that does not fit."""
+        return RowEncoder(columns, self.schema, unwraps=self.unwraps)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChoice:
+    """What the options say of schemas; names are None where they are not given."""
+
+    value_format: str = "auto"
+    name: str | None = None
+    namespace: str | None = None
+
+
+def target_for(
+    topic: str, current: SchemaInfo | None, columns: WriteColumns, choice: SchemaChoice
+) -> Target:
+    """Return what rows with these columns are written as, `current` being the topic's schema.
+
+    Raises SchemaMismatch, InvalidRow for a key that messages cannot have.
+    """
+    try:
+        return _target(topic, current, columns, choice)
+    except PulsarError as error:
+        raise error.with_context(topic=topic) from None
+
+
+def _target(
+    topic: str, current: SchemaInfo | None, columns: WriteColumns, choice: SchemaChoice
+) -> Target:
+    if current is not None and current.type == BYTES:
+        current = None
+    if choice.value_format == "raw":
+        target = Target()
+    elif current is None:
+        target = _made(topic, columns, choice)
+    else:
+        target = _adopted(current, columns, choice)
+    if not (target.schema and target.schema.type == pb.Schema.KeyValue) and columns.key:
+        check_type(KEY, columns.key)
+    try:
+        # An encoder is what knows all that does not fit.
+        target.encoder(columns)
+    except SchemaMismatch as error:
+        format_name = _EVOLVING.get(0 if current is None else current.type)
+        if choice.value_format == "auto" and format_name:
+            remedy = f"{error.remedy} valueFormat={format_name} adds columns that it does not have."
+            raise SchemaMismatch(error.what, remedy) from None
+        raise
+    return target
+
+
+# --- a topic without a schema -------------------------------------------------------------
+
+
+def _made(topic: str, columns: WriteColumns, choice: SchemaChoice) -> Target:
+    fields = columns.fields
+    if choice.value_format in ("auto", "string") and len(fields) == 1:
+        primitive = primitive_for(arrow_schema(fields).field(0).type)
+        if primitive is not None:
+            return Target(None if primitive.type == BYTES else primitive)
+    kind = _FORMATS.get(choice.value_format, pb.Schema.Avro)
+    unwraps = _is_one_struct(fields)
+    made = _definition(kind, columns, unwraps=unwraps, topic=topic, choice=choice)
+    return Target(made, unwraps)
+
+
+def _definition(
+    kind: int, columns: WriteColumns, *, unwraps: bool, topic: str, choice: SchemaChoice
+) -> SchemaInfo:
+    name = choice.name or _record_name(topic)
+    fields = _nullable(_record(columns, unwraps=unwraps))
+    return record_definition(kind, fields, name, choice.namespace)
+
+
+def _record(columns: WriteColumns, *, unwraps: bool) -> pa.Schema:
+    fields = columns.fields
+    kind = fields.fields[0].dataType
+    return arrow_schema(kind if unwraps and isinstance(kind, StructType) else fields)
+
+
+def _record_name(topic: str) -> str:
+    return _plain_name(TopicName.parse(topic).partitioned.local_name)
+
+
+def _plain_name(text: str) -> str:
+    name = _NOT_IN_NAMES.sub("_", text)
+    return f"_{name}" if name[:1].isdigit() else name
+
+
+# --- a topic that has one -----------------------------------------------------------------
+
+
+def _adopted(current: SchemaInfo, columns: WriteColumns, choice: SchemaChoice) -> Target:
+    if not is_decoded(current):
+        raise SchemaMismatch(
+            f"the topic's schema is {current.type_name}, which this version does not encode", _RAW
+        )
+    if current.type == pb.Schema.KeyValue:
+        parts = key_value_parts(current)
+        target = _adopted(parts.value, columns, choice)
+        if target.schema is None or target.schema == parts.value:
+            return replace(target, schema=current)
+        return replace(
+            target, schema=join_key_value(parts.key, target.schema, separated=parts.separated)
+        )
+    wanted = _FORMATS.get(choice.value_format, current.type)
+    if wanted != current.type:
+        raise SchemaMismatch(
+            f"the topic's schema is {current.type_name}, but valueFormat={choice.value_format} "
+            "was asked for",
+            f"Leave valueFormat out to write what the topic has. {_RAW}",
+        )
+    unwraps = (
+        is_record(current)
+        and _is_one_struct(columns.fields)
+        and columns.fields.names[0].lower()
+        not in [name.lower() for name in typed_columns(current).fields.names]
+    )
+    if choice.value_format in ("avro", "json"):
+        current = _evolved(current, _record(columns, unwraps=unwraps))
+    return Target(current, unwraps)
+
+
+def _evolved(current: SchemaInfo, fields: pa.Schema) -> SchemaInfo:
+    """Return a topic's schema with the columns that it does not have yet behind its own fields.
+
+    What the schema has stays as it is: only so is the new version compatible with the old.
+    """
+    known = {name.lower() for name in typed_columns(current).fields.names}
+    added = [field for field in fields if field.name.lower() not in known]
+    if not added or not is_record(current):
+        return current
+    definition: dict[str, Any] = json.loads(current.schema_data)
+    definition["fields"] += _made_fields(current.type, added, definition)
+    # The layout tells whose JSON it is: that of Python's client is indented.
+    indented = current.schema_data.startswith(b"{\n ")
+    text = json.dumps(definition, **({"indent": 1} if indented else {"separators": (",", ":")}))
+    return replace(current, schema_data=text.encode())
+
+
+def _made_fields(
+    kind: int, added: Sequence[pa.Field], definition: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return definitions of fields, whose types have names that `definition` does not have yet."""
+    # What a topic's record is called need not follow the rules for names that are made.
+    name = _plain_name(definition["name"].rpartition(".")[2])
+    taken = _type_names(definition["fields"])
+    while True:
+        made = record_definition(kind, _nullable(pa.schema(added)), name, None)
+        fields: list[dict[str, Any]] = json.loads(made.schema_data)["fields"]
+        if taken.isdisjoint(_type_names(fields)):
+            return fields
+        name += "_"
+
+
+def _type_names(tree: Any) -> set[str]:
+    """Return the names, without namespaces, of the types that are defined in a definition."""
+    if isinstance(tree, list):
+        return set().union(*map(_type_names, tree))
+    if not isinstance(tree, dict):
+        return set()
+    is_named = tree.get("type") in ("record", "error", "enum", "fixed")
+    own = {tree["name"].rpartition(".")[2]} if is_named else set()
+    return own.union(*(_type_names(tree.get(key)) for key in ("type", "fields", "items", "values")))
+
+
+def _nullable(fields: pa.Schema) -> pa.Schema:
+    """Return the columns as fields that can be null, which others can add and leave out later.
+
+    So can the fields of structs in them: that Spark knows of no null there today is chance.
+    """
+    return pa.schema([_nullable_field(field) for field in fields])
+
+
+def _nullable_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_nullable_fields(field.type)).with_nullable(True)
+
+
+def _nullable_fields(kind: pa.DataType) -> pa.DataType:
+    """Return a type of which the fields of all structs can be null."""
+    if pa.types.is_struct(kind):
+        return pa.struct([_nullable_field(kind.field(i)) for i in range(kind.num_fields)])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_nullable_fields(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field, kind.item_field.with_type(_nullable_fields(kind.item_type)))
+    return kind
+
+
+def _is_one_struct(fields: StructType) -> bool:
+    return len(fields) == 1 and isinstance(fields.fields[0].dataType, StructType)

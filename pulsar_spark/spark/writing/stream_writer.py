@@ -1,0 +1,121 @@
+"""The writer of a stream's micro-batches: checks on the driver, writes in tasks.
+
+Spark makes it anew for every micro-batch, and once more, in another process, to commit or abort
+it: nothing is remembered here from one to the next. Delivery is at least once. A micro-batch is
+committed only when the brokers have acknowledged every message of it; a task or a micro-batch
+that is run again writes its rows again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.types import Row, StructType
+
+from pulsar_spark.spark.compat import ArrowStreamWriterBase, rows_to_arrow, streams_are_arrow
+from pulsar_spark.spark.options.write import WriteOptions
+from pulsar_spark.spark.writing.columns import plan_columns
+from pulsar_spark.spark.writing.schemas import Target
+from pulsar_spark.spark.writing.task_writer import (
+    PulsarCommitMessage,
+    find_targets,
+    sum_up,
+    warn_of_duplicates,
+    write_task,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+# Spark has all rows of one of its own batches in memory; this bounds our copy of them.
+_ROWS_AT_ONCE = 1000
+
+
+class PulsarStreamWriter(DataSourceStreamWriter):
+    """What writers of rows and of record batches share. What is pickled is plain data."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._columns = plan_columns(
+            schema,
+            topic_given=options.topic is not None,
+            value_format=options.schema.value_format,
+        )
+        self._targets: dict[str, Target] = {}
+
+    def check(self) -> None:
+        """Ask the broker, before any task runs, whether the values fit the topic's schema.
+
+        Topics that rows name are asked about by the tasks that meet them.
+        """
+        self._targets = find_targets(self._options, self._columns)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Log what the micro-batch wrote, on the driver."""
+        total = sum_up(messages)
+        warn_of_duplicates(total)
+        if self._options.wait_for_receipts:
+            logger.info(
+                "micro-batch %d is committed: %d messages written by %d tasks, all acknowledged",
+                batchId,
+                total.messages,
+                len(messages),
+            )
+            return
+        logger.log(
+            logging.WARNING if total.failed else logging.INFO,
+            "micro-batch %d is committed: %d messages of %d tasks, of which %d were acknowledged "
+            "when the tasks ended and %d could not be written (deliveryGuarantee none)",
+            batchId,
+            total.messages,
+            len(messages),
+            total.acknowledged,
+            total.failed,
+        )
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Log that the micro-batch has failed: what its tasks have written stays."""
+        total = sum_up(messages)
+        logger.warning(
+            "micro-batch %d failed; %d messages of %d tasks that ended well, and what the others "
+            "had sent, stay on their topics, and will be there twice when it is run again",
+            batchId,
+            total.acknowledged,
+            sum(message is not None for message in messages),
+        )
+
+
+class RowStreamWriter(PulsarStreamWriter):
+    """For versions of Spark that hand rows to the writers of streams."""
+
+    def write(self, iterator: Iterator[Row]) -> PulsarCommitMessage:
+        """Write the rows of a task."""
+        return write_task(self._options, self._columns, self._batches(iterator), self._targets)
+
+    def _batches(self, rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
+        while some := list(islice(rows, _ROWS_AT_ONCE)):
+            yield from rows_to_arrow(some, self._schema)
+
+
+class ArrowStreamWriter(PulsarStreamWriter, ArrowStreamWriterBase):
+    """For versions of Spark that hand record batches to the writers of streams."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PulsarCommitMessage:
+        """Write the rows of a task."""
+        return write_task(self._options, self._columns, iterator, self._targets)
+
+
+def stream_writer(options: WriteOptions, schema: StructType) -> PulsarStreamWriter:
+    """Return the writer that this version of Spark can drive.
+
+    Raises what `plan_columns` raises for columns that cannot be written.
+    """
+    kind = ArrowStreamWriter if streams_are_arrow() else RowStreamWriter
+    return kind(options, schema)

@@ -1,0 +1,280 @@
+"""One task: record batches → messages on topics, all of them acknowledged at its end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.partitioned_producer import PartitionedProducer
+from pulsar_spark.errors import InvalidRow, PulsarError
+from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.schema.registry import latest_schemas
+from pulsar_spark.schema.table import names
+from pulsar_spark.spark.options.write import WriteOptions
+from pulsar_spark.spark.writing.columns import WriteColumns
+from pulsar_spark.spark.writing.outgoing_rows import RowConverter, TopicRows
+from pulsar_spark.spark.writing.row_encoder import RowEncoder
+from pulsar_spark.spark.writing.schemas import Target, target_for
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pulsar_spark.protocol.schema_info import SchemaInfo
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PulsarCommitMessage(WriterCommitMessage):
+    """What a task has written; plain data.
+
+    `messages` are those that were handed to producers, `acknowledged` those whose receipts
+    came, `failed` those that could not be written (deliveryGuarantee none only). `last_ids`
+    is the last acknowledged id of each topic partition, as text. `duplicates` are those of the
+    acknowledged ones that a broker which deduplicates had already, and did not store.
+    """
+
+    messages: int
+    acknowledged: int
+    failed: int
+    last_ids: tuple[tuple[str, str], ...]
+    duplicates: int = 0
+
+
+class TaskWriter:
+    """Writes the rows of one task; a writer of its own for each topic that rows name.
+
+    `targets` is what was decided on before, by topic.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        options: WriteOptions,
+        columns: WriteColumns,
+        targets: Mapping[str, Target] | None = None,
+    ) -> None:
+        self._context = context
+        self._options = options
+        self._columns = columns
+        self._producer = replace(
+            options.producer, producer_name=_task_name(options.producer.producer_name)
+        )
+        self._rows = RowConverter(columns, options.topic, keys_as_bytes=options.keys_as_bytes)
+        self._targets: dict[str, Target] = dict(targets or {})
+        self._encoders: dict[str, RowEncoder] = {}
+        self._writers: dict[str, PartitionedProducer] = {}
+        self._failed = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write the rows of a record batch; blocks while too much is not acknowledged.
+
+        Raises InvalidRow and MessageTooLarge with the row, and what the broker refuses with.
+        """
+        converted = [
+            (part.topic, self._rows.messages(part, encoder))
+            for part in self._rows.split(batch)
+            if (encoder := self._encoder(part)) is not None
+        ]
+        # All of a record batch is converted before anything of it is sent.
+        for topic, columns in converted:
+            try:
+                self._writer(topic).write(columns)
+            except PulsarError as error:
+                if self._options.wait_for_receipts:
+                    raise
+                self._count_failures(len(columns), error)
+        if self._options.wait_for_receipts:
+            self._check_duplicates()
+
+    def finish(self) -> PulsarCommitMessage:
+        """Return when every message is acknowledged, or only handed over if that is not asked."""
+        if self._options.wait_for_receipts:
+            for writer in self._writers.values():
+                writer.flush()
+            self._check_duplicates()
+            # All are acknowledged: what goes wrong from here on is no loss.
+            self._leave()
+        else:
+            for writer in self._writers.values():
+                try:
+                    writer.flush_batches()
+                except PulsarError as error:
+                    logger.warning("messages were lost (deliveryGuarantee none): %s", error)
+            self.abort()
+            if (dropped := self._dropped()) is not None:
+                logger.warning("messages were lost (deliveryGuarantee none): %s", dropped)
+        return self._commit_message()
+
+    def abort(self) -> None:
+        """Leave the brokers without waiting for receipts."""
+        for writer in self._writers.values():
+            writer.abort()
+
+    def _leave(self) -> None:
+        for writer in self._writers.values():
+            try:
+                writer.close()
+            except PulsarError as error:
+                logger.info("%s: a producer was not closed: %s", writer.topic, error)
+
+    def _commit_message(self) -> PulsarCommitMessage:
+        counts = [writer.counts for writer in self._writers.values()]
+        last_ids = {
+            topic: str(message_id)
+            for writer in self._writers.values()
+            for topic, message_id in writer.last_message_ids.items()
+        }
+        return PulsarCommitMessage(
+            messages=self._rows.rows,
+            acknowledged=sum(count.acknowledged for count in counts),
+            failed=self._failed,
+            last_ids=tuple(sorted(last_ids.items())),
+            duplicates=sum(count.duplicates for count in counts),
+        )
+
+    def _check_duplicates(self) -> None:
+        if (dropped := self._dropped()) is not None:
+            raise dropped
+
+    def _dropped(self) -> InvalidRow | None:
+        """Return the error of rows that a broker took for duplicates, which they are not.
+
+        With ids of the producer's own only what is sent again is a duplicate. With a given name
+        and given ids, to have them dropped is what was asked for.
+        """
+        if not self._rows.brings_sequence_ids or self._producer.producer_name is not None:
+            return None
+        for writer in self._writers.values():
+            if duplicates := writer.counts.duplicates:
+                return InvalidRow(
+                    f"the broker dropped {duplicates} rows as duplicates: the topic deduplicates, "
+                    f"and their {names.SEQUENCE_ID} are not above those that were sent before",
+                    f"Leave the column {names.SEQUENCE_ID} out (a frame that was read with "
+                    "includeMetadata has the ids of other producers), or set "
+                    "pulsar.producer.producerName if rows are to be deduplicated by their ids.",
+                    topic=writer.topic,
+                )
+        return None
+
+    def _encoder(self, part: TopicRows) -> RowEncoder | None:
+        """Return the encoder for a topic; None where its failure is only to be counted."""
+        found = self._encoders.get(part.topic)
+        if found is not None:
+            return found
+        try:
+            target = self._targets.get(part.topic)
+            if target is None:
+                target = find_target(self._context, self._options, self._columns, part.topic)
+            self._targets[part.topic] = target
+            self._encoders[part.topic] = encoder = target.encoder(self._columns)
+        except PulsarError as error:
+            if self._options.wait_for_receipts:
+                raise
+            self._count_failures(part.batch.num_rows, error)
+            return None
+        return encoder
+
+    def _writer(self, topic: str) -> PartitionedProducer:
+        writer = self._writers.get(topic)
+        if writer is None:
+            schema = self._targets[topic].schema
+            options: ProducerOptions = replace(self._producer, schema=schema)
+            writer = self._writers[topic] = PartitionedProducer(self._context, topic, options)
+        return writer
+
+    def _count_failures(self, messages: int, error: PulsarError) -> None:
+        if not self._failed:
+            logger.warning("messages were lost (deliveryGuarantee none): %s", error)
+        self._failed += messages
+
+
+def find_target(
+    context: ClientContext, options: WriteOptions, columns: WriteColumns, topic: str
+) -> Target:
+    """Return what rows are written as on a topic; asks the broker for its schema.
+
+    Raises SchemaMismatch or InvalidRow for columns that do not fit it.
+    """
+    owner = str(TopicName.parse(topic).partitioned)
+    current: SchemaInfo | PulsarError | None = None
+    if options.schema.value_format != "raw":
+        current = latest_schemas(context.lookup, [owner])[owner]
+    if isinstance(current, PulsarError):
+        raise current
+    return target_for(owner, current, columns, options.schema)
+
+
+def find_targets(options: WriteOptions, columns: WriteColumns) -> dict[str, Target]:
+    """Return what rows are written as on the topic that the options name, for the tasks.
+
+    Raises what `find_target` raises. Without such a topic nobody is asked.
+    """
+    if options.topic is None:
+        return {}
+    with ClientContext.shared(options.client) as context:
+        return {options.topic: find_target(context, options, columns, options.topic)}
+
+
+def sum_up(messages: Sequence[WriterCommitMessage | None]) -> PulsarCommitMessage:
+    """Return what all tasks together have written, without ids; None is a task that failed."""
+    written = [message for message in messages if isinstance(message, PulsarCommitMessage)]
+    return PulsarCommitMessage(
+        messages=sum(task.messages for task in written),
+        acknowledged=sum(task.acknowledged for task in written),
+        failed=sum(task.failed for task in written),
+        last_ids=(),
+        duplicates=sum(task.duplicates for task in written),
+    )
+
+
+def warn_of_duplicates(total: PulsarCommitMessage) -> None:
+    """Log that brokers had messages already, if they had."""
+    if total.duplicates:
+        logger.warning(
+            "%d of %d messages were not stored: their topics deduplicate, and had them already",
+            total.duplicates,
+            total.messages,
+        )
+
+
+def write_task(
+    options: WriteOptions,
+    columns: WriteColumns,
+    batches: Iterable[pa.RecordBatch],
+    targets: Mapping[str, Target] | None = None,
+) -> PulsarCommitMessage:
+    """Write all rows of a task and return what was written.
+
+    Connections are made for the first row and closed in any case.
+    """
+    with ClientContext.shared(options.client) as context:
+        writer = TaskWriter(context, options, columns, targets)
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    writer.write(batch)
+            return writer.finish()
+        except BaseException:
+            writer.abort()
+            raise
+
+
+def _task_name(name: str | None) -> str | None:
+    """Return the producers' name in this task: no two may have the same at a time.
+
+    The first task's first attempt takes the name as it is.
+    """
+    context = TaskContext.get()
+    if name is None or context is None:
+        return name
+    if context.attemptNumber():
+        return f"{name}-{context.partitionId()}-{context.attemptNumber()}"
+    return f"{name}-{context.partitionId()}" if context.partitionId() else name

@@ -1,0 +1,79 @@
+"""authPluginClassName and authParams."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsar_spark.engine.options import AuthOptions
+from pulsar_spark.errors import OptionError, PulsarError, UnsupportedFeature
+from pulsar_spark.spark.options.auth import auth_options
+
+JAVA = "org.apache.pulsar.client.impl.auth."
+SECRET = "canary-7b1f"
+
+
+@pytest.mark.parametrize(
+    "plugin,params,expected",
+    [
+        (None, None, AuthOptions()),
+        (JAVA + "AuthenticationDisabled", "", AuthOptions()),
+        ("token", "token:abc", AuthOptions("token", token="abc")),
+        (JAVA + "AuthenticationToken", "abc", AuthOptions("token", token="abc")),
+        ("token", '{"token": "abc"}', AuthOptions("token", token="abc")),
+        ("token", "file:///run/a%20b", AuthOptions("token", token_file="/run/a b")),
+        ("token", "file:/run/t", AuthOptions("token", token_file="/run/t")),
+        (
+            JAVA + "AuthenticationBasic",
+            '{"userId": "u", "password": "p:,"}',
+            AuthOptions("basic", username="u", password="p:,"),
+        ),
+        ("basic", "userId:u,password:p", AuthOptions("basic", username="u", password="p")),
+    ],
+)
+def test_the_forms_of_java_are_understood(
+    plugin: str | None, params: str | None, expected: AuthOptions
+) -> None:
+    assert auth_options(plugin, params) == expected
+
+
+@pytest.mark.fault(99)
+@pytest.mark.parametrize(
+    "plugin,params",
+    [
+        (None, SECRET),
+        ("tokne", SECRET),
+        ("token", ""),
+        ("token", None),
+        ("token", '{"other": "canary-7b1f"}'),
+        ("token", "{canary-7b1f"),
+        ("basic", SECRET),
+        ("basic", '{"password": "canary-7b1f"}'),
+        (JAVA + "AuthenticationKeyStoreTls", SECRET),
+    ],
+)
+def test_what_does_not_fit_is_an_error_without_the_secret(
+    plugin: str | None, params: str | None
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        auth_options(plugin, params)
+    assert SECRET not in str(caught.value)
+    assert "pulsar.client.auth" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "plugin", ["tls", "oauth2", JAVA + "oauth2.AuthenticationOAuth2", "athenz", "sasl"]
+)
+def test_methods_that_are_not_built_say_so(plugin: str) -> None:
+    with pytest.raises(UnsupportedFeature) as caught:
+        auth_options(plugin, SECRET)
+    assert isinstance(caught.value, PulsarError)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.fault(96)
+@pytest.mark.parametrize("token", [SECRET, f"token:{SECRET}", f"eyJhbGciOi.{SECRET}"])
+def test_credentials_in_the_place_of_the_plugin_are_not_repeated(token: str) -> None:
+    for params in (None, "token:x"):
+        with pytest.raises(OptionError, match="authPluginClassName") as caught:
+            auth_options(token, params)
+        assert SECRET not in str(caught.value)

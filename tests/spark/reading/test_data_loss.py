@@ -1,0 +1,97 @@
+"""When a stream lost data, and when it only looks so."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.spark.reading.data_loss import LossVerdict, extent, judge
+
+EMPTY = EARLIEST_POSITION
+
+
+@pytest.mark.parametrize(
+    "position,end,done",
+    [
+        # Nothing read yet, whatever the subscription says.
+        (EMPTY, Position(5, 3), Position(5, 3)),
+        (EMPTY, EMPTY, Position(5, 0)),
+        # All read and acknowledged; nothing new, or new messages in the same or a later ledger.
+        (Position(5, 3), Position(5, 3), Position(5, 3)),
+        (Position(5, 3), Position(5, 9), Position(5, 3)),
+        (Position(5, 3), Position(7, 2), Position(5, 3)),
+        # The acknowledgement is still on its way, or was lost with the broker.
+        (Position(5, 3), Position(5, 3), Position(4, 0)),
+        # The ledger was deleted once it was read, and the subscription went on to the next one.
+        (Position(5, 3), EMPTY, Position(7, 0)),
+        (Position(5, 3), Position(7, 2), Position(7, 0)),
+        # Markers of transactions behind what was read, deleted with it.
+        (Position(5, 3), EMPTY, Position(5, 5)),
+        # Inside a batch only what lies before its entry is acknowledged.
+        (Position(5, 3, 2), Position(5, 4), Position(5, 3)),
+        # A broker that does not tell.
+        (Position(5, 3), Position(7, 2), None),
+    ],
+)
+def test_gaps_later_ledgers_and_late_acknowledgements_are_no_loss(
+    position: Position, end: Position, done: Position | None
+) -> None:
+    assert judge(position, end, done) is LossVerdict.KEPT
+    assert judge(position, end, done, seen=position) is LossVerdict.KEPT
+
+
+def test_what_is_unread_in_a_later_ledger_only_is_no_loss_of_the_ledgers_before() -> None:
+    # The ledger was deleted once it was read; what came since was seen, and is still held.
+    position, seen = Position(5, 3), Position(7, 2)
+    assert judge(position, Position(7, 2), Position(7, 0), seen) is LossVerdict.KEPT
+    assert judge(position, Position(7, 9), Position(7, 0), seen) is LossVerdict.KEPT
+
+
+@pytest.mark.fault(55)
+def test_a_topic_that_ends_before_the_position_is_another_one() -> None:
+    assert judge(Position(5, 3), Position(2, 9), Position(2, 9)) is LossVerdict.ROLLED_BACK
+    assert judge(Position(5, 3), Position(5, 2), None) is LossVerdict.ROLLED_BACK
+
+
+@pytest.mark.fault(58)
+@pytest.mark.parametrize(
+    "end,done,seen",
+    [
+        # Moved within the ledger, or into a later one.
+        (Position(5, 9), Position(5, 6), None),
+        (Position(7, 9), Position(7, 2), None),
+        # It stands at a ledger's beginning, but there was something to read before.
+        (Position(7, 9), Position(7, 0), Position(5, 8)),
+        (EMPTY, Position(7, 0), Position(5, 8)),
+        (EMPTY, Position(5, 8), Position(5, 8)),
+        # All of it is deleted, but where it stands others were.
+        (EMPTY, Position(8, 100), None),
+    ],
+)
+def test_a_subscription_that_others_moved_does_not_hold_what_is_unread(
+    end: Position, done: Position, seen: Position | None
+) -> None:
+    assert judge(Position(5, 3), end, done, seen) is LossVerdict.SKIPPED
+
+
+@pytest.mark.fault(73)
+def test_a_subscription_behind_everything_was_created_anew() -> None:
+    assert judge(Position(5, 3), Position(5, 9), Position(5, 9)) is LossVerdict.UNHELD
+    assert judge(Position(5, 3), Position(8, 1), Position(8, 1)) is LossVerdict.UNHELD
+
+
+@pytest.mark.parametrize(
+    "stop,known,text",
+    [
+        (Position(5, 4), None, "(1 entry at most)"),
+        (Position(5, 13), Position(5, 7), "(10 entries at most)"),
+        (Position(7, 2), Position(5, 8), "(5 entries at least)"),
+        (None, Position(5, 8), "(5 entries at least)"),
+        (None, None, "not known"),
+        (Position(7, 2), Position(6, 8), "not known"),
+    ],
+)
+def test_how_much_was_lost_is_told_as_far_as_it_is_known(
+    stop: Position | None, known: Position | None, text: str
+) -> None:
+    assert text in extent(Position(5, 3), stop, known)

@@ -1,0 +1,556 @@
+"""Which ranges of which topic partitions a read is made of."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.errors import (
+    DataLossError,
+    InvalidOffset,
+    OptionError,
+    SchemaMismatch,
+    TopicNotFound,
+)
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.message_id import MessageIdAdv, Position
+from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value
+from pulsar_spark.schema.table.runs import RowFilter
+from pulsar_spark.spark.columns import read_schema
+from pulsar_spark.spark.options.read import parse_read_options
+from pulsar_spark.spark.reading.filters import Condition, PushedFilters
+from pulsar_spark.spark.reading.partitions import PulsarInputPartition
+from pulsar_spark.spark.reading.planner import Planner, Topics
+from pulsar_spark.spark.value_types import ValueType
+from pulsar_spark.testing import EmbeddedBroker
+from tests.spark.topics import NOW, full, set_schema, store, store_many, values
+from tests.support.waiting import wait_until
+
+STRING = SchemaInfo(pb.Schema.String, "String")
+AVRO = SchemaInfo(pb.Schema.Avro, "r", b'{"type":"record","name":"r","fields":[]}')
+
+
+def plan(
+    broker: EmbeddedBroker,
+    options: dict[str, Any],
+    pushed: PushedFilters | None = None,
+) -> list[PulsarInputPartition]:
+    given = {
+        key: json.dumps(value) if isinstance(value, dict) else str(value)
+        for key, value in options.items()
+    }
+    parsed = parse_read_options({"service.url": broker.service_url, **given})
+    with ClientContext(parsed.client) as context:
+        planner = Planner(context, parsed)
+        return planner.partitions(planner.topics(), ValueType(), pushed)
+
+
+def topics(broker: EmbeddedBroker, **options: str) -> Topics:
+    parsed = parse_read_options({"service.url": broker.service_url, **options})
+    with ClientContext(parsed.client) as context:
+        return Planner(context, parsed).topics()
+
+
+def kind(broker: EmbeddedBroker, **options: str) -> ValueType:
+    parsed = parse_read_options({"service.url": broker.service_url, **options})
+    with ClientContext(parsed.client) as context:
+        planner = Planner(context, parsed)
+        return planner.value_type(planner.topics())
+
+
+def ranges(planned: list[PulsarInputPartition]) -> list[tuple[str, Position, Position]]:
+    return [(part.topic.rpartition("/")[2], *part.range) for part in planned]
+
+
+# --- topics -----------------------------------------------------------------------------------
+
+
+def test_a_topic_is_its_partitions_and_a_partition_is_read_once(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t", 3)
+    broker.create_topic("u")
+    found = topics(broker, topics="t-partition-1,u,t")
+    assert found == {
+        full("t"): [full(f"t-partition-{i}") for i in range(3)],
+        full("u"): [full("u")],
+    }
+    assert topics(broker, topic="t-partition-1") == {full("t-partition-1"): [full("t-partition-1")]}
+
+
+def test_a_pattern_is_the_topics_that_match_it(broker: EmbeddedBroker) -> None:
+    broker.create_topic("orders-a", 2)
+    broker.create_topic("orders-b")
+    broker.create_topic("__orders")
+    broker.create_topic("other")
+    assert list(topics(broker, topicsPattern="orders.*")) == [full("orders-a"), full("orders-b")]
+
+
+def test_topics_that_do_not_exist_are_errors_and_are_not_created(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    with pytest.raises(TopicNotFound) as caught:
+        topics(broker, topics="t,missing")
+    assert caught.value.topic == full("missing")
+    with pytest.raises(TopicNotFound, match="topicsPattern"):
+        topics(broker, topicsPattern="missing.*")
+    assert broker.topics() == [full("t")]
+
+
+@pytest.mark.fault(65)
+@pytest.mark.parametrize("name", ["a%2Fb", "tö-pic", "a-partition-b"])
+def test_odd_names_are_read(broker: EmbeddedBroker, name: str) -> None:
+    broker.create_topic(name)
+    store(broker, name, [b"x"])
+    assert values(broker, {"topic": name}) == [b"x"]
+
+
+# --- ranges -----------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(63)
+def test_empty_topics_are_left_out(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t", 3)
+    assert plan(broker, {"topic": "t"}) == []
+    store(broker, "t-partition-1", [b"x"])
+    assert ranges(plan(broker, {"topic": "t"})) == [
+        ("t-partition-1", Position(-1, -1), plan(broker, {"topic": "t"})[0].range[1])
+    ]
+    broker.trim("t")
+    assert plan(broker, {"topic": "t"}) == []
+
+
+def test_the_end_is_fixed_when_the_read_is_planned(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    last = store(broker, "t", [b"a", b"b"])
+    (part,) = plan(broker, {"topic": "t"})
+    store(broker, "t", [b"c"])
+    assert part.range[1] == Position(last.ledger_id, last.entry_id, 2)
+
+
+def test_a_single_message_ends_behind_its_entry(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    last = store(broker, "t", [b"a"], batched=False)
+    (part,) = plan(broker, {"topic": "t"})
+    assert part.range[1] == Position(last.ledger_id, last.entry_id + 1)
+
+
+@pytest.mark.fault(62)
+@pytest.mark.parametrize(
+    "start,end,expected",
+    [
+        ("{0}", "{0}", [b"0", b"1", b"2"]),
+        ("{0}:-1:1", "{1}:-1:0", [b"1", b"2", b"3"]),
+        ("{0}:-1:2", "{0}:-1:2", [b"2"]),
+        ("{1}", "{2}:-1:9", [b"3", b"4", b"5", b"6", b"7", b"8"]),
+        ("{2}:-1:2", None, [b"8"]),
+        (None, "{0}:-1:0", [b"0"]),
+        ("{2}", "{0}", []),
+        ("{0}:-1:2", "{0}:-1:1", []),
+    ],
+)
+def test_given_ids_are_read_at_both_ends(
+    broker: EmbeddedBroker, start: str | None, end: str | None, expected: list[bytes]
+) -> None:
+    broker.create_topic("t")
+    store(broker, "t", [b"0", b"1", b"2"])
+    store(broker, "t", [b"3", b"4", b"5"])
+    store(broker, "t", [b"6", b"7", b"8"])
+    ledger = broker.stats("t").first.ledger_id
+    entries = [f"{ledger}:{entry}" for entry in range(3)]
+    options = {"topic": "t"}
+    if start is not None:
+        options["startingOffsets"] = json.dumps({"t": start.format(*entries)})
+    if end is not None:
+        options["endingOffsets"] = json.dumps({"t": end.format(*entries)})
+    assert values(broker, options) == expected
+
+
+def test_bytes_of_the_scala_connector_are_read_too(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    for number in range(4):
+        last = store(broker, "t", [b"%d" % number])
+    data = MessageIdAdv(last.ledger_id, 2, -1, 0, 1).serialize()
+    signed = [byte - 256 if byte > 127 else byte for byte in data]
+    options = {"topic": "t", "startingOffsets": json.dumps({full("t"): signed})}
+    assert values(broker, options) == [b"2", b"3"]
+
+
+def test_offsets_of_a_topic_that_is_not_read_are_an_error(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t", 2)
+    with pytest.raises(InvalidOffset, match="does not include it"):
+        plan(broker, {"topic": "t", "startingOffsets": {"u": "earliest"}})
+    with pytest.raises(InvalidOffset, match="2 partitions"):
+        plan(broker, {"topic": "t", "startingOffsets": {"t": "1:2"}})
+
+
+# --- times ------------------------------------------------------------------------------------
+
+
+def test_times_are_met_to_the_millisecond(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    for offset in range(0, 10_000, 1000):
+        store(broker, "t", [b"%d" % offset], publish_time=NOW + offset)
+    options = {"topic": "t", "startingTime": str(NOW + 3000), "endingTime": str(NOW + 6000)}
+    assert values(broker, options) == [b"3000", b"4000", b"5000"]
+    options = {"topic": "t", "startingTime": str(NOW + 3001)}
+    assert values(broker, options)[0] == b"4000"
+    options = {"topic": "t", "endingTime": str(NOW + 3001)}
+    assert values(broker, options)[-1] == b"3000"
+
+
+@pytest.mark.fault(93, 94)
+def test_times_out_of_order_within_the_tolerance_are_found(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    times = [0, 40_000, 20_000, 60_000, 50_000, 90_000, 70_000, 120_000, 200_000]
+    for offset in times:
+        store(broker, "t", [b"%d" % offset], publish_time=NOW + offset)
+    options = {"topic": "t", "startingTime": str(NOW + 50_000), "endingTime": str(NOW + 100_000)}
+    wanted = [b"%d" % offset for offset in times if 50_000 <= offset < 100_000]
+    assert values(broker, options) == wanted
+
+
+def test_a_range_of_time_does_not_read_the_whole_topic(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    ids = [store(broker, "t", [b"x"], publish_time=NOW + 1000 * n) for n in range(1000)]
+    options = {
+        "topic": "t",
+        "startingTime": NOW + 500_000,
+        "endingTime": NOW + 510_000,
+        "publishTimeTolerance": "2s",
+    }
+    (part,) = plan(broker, options)
+    assert part.range == (
+        Position(ids[498].ledger_id, ids[498].entry_id),
+        Position(ids[512].ledger_id, ids[512].entry_id),
+    )
+    assert part.row_filter == RowFilter(NOW + 500_000, NOW + 510_000)
+
+
+def test_times_beyond_the_topic_are_no_trouble(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t", 2)
+    store(broker, "t-partition-0", [b"x"])
+    late, early = str(NOW + 10**7), str(NOW - 10**7)
+    assert values(broker, {"topic": "t", "startingTime": late}) == []
+    assert values(broker, {"topic": "t", "endingTime": early}) == []
+    assert values(broker, {"topic": "t", "startingTime": early, "endingTime": late}) == [b"x"]
+
+
+@pytest.mark.parametrize(
+    "start,end", [("-1h", "-2h"), (NOW + 1, NOW), ("2026-01-02", "2026-01-01T23:00Z")]
+)
+def test_a_time_to_start_at_behind_the_end_is_an_error(
+    broker: EmbeddedBroker, start: object, end: object
+) -> None:
+    broker.create_topic("t")
+    with pytest.raises(InvalidOffset, match="after its end") as caught:
+        values(broker, {"topic": "t", "startingTime": str(start), "endingTime": str(end)})
+    assert "startingTime" in caught.value.remedy
+    ages = {"startingOffsets": '{"t": "-1h"}', "endingOffsets": '{"t": "-2h"}'}
+    with pytest.raises(InvalidOffset, match="after its end"):
+        values(broker, {"topic": "t", **ages})
+    store(broker, "t", [b"x"], publish_time=NOW)
+    assert values(broker, {"topic": "t", "startingTime": str(NOW), "endingTime": str(NOW)}) == []
+
+
+def test_an_age_and_times_per_topic(broker: EmbeddedBroker) -> None:
+    now = int(time.time() * 1000)
+    for name in "tu":
+        broker.create_topic(name)
+        store(broker, name, [b"old"], publish_time=now - 7_200_000)
+        store(broker, name, [b"new"], publish_time=now - 60_000)
+    assert values(broker, {"topic": "t", "startingTime": "-1h"}) == [b"new"]
+    found = values(broker, {"topics": "t,u", "startingTime": '{"u": "-1h"}'})
+    assert sorted(found) == [b"new", b"new", b"old"]
+    found = values(broker, {"topic": "t", "endingOffsets": '{"t": "-1h"}'})
+    assert found == [b"old"]
+
+
+# --- data loss --------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(58, 62)
+def test_a_start_that_was_deleted_is_data_loss(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    ids = [store(broker, "t", [b"%d" % number]) for number in range(6)]
+    start = {"topic": "t", "startingOffsets": json.dumps({"t": f"{ids[1].ledger_id}:1"})}
+    assert values(broker, start) == [b"1", b"2", b"3", b"4", b"5"]
+    broker.trim("t", Position(ids[3].ledger_id, ids[3].entry_id))
+    with pytest.raises(DataLossError) as caught:
+        plan(broker, start)
+    assert caught.value.topic == full("t")
+    assert caught.value.message_id == f"{ids[1].ledger_id}:1:-1:-1"
+    with caplog.at_level(logging.WARNING):
+        found = values(broker, {**start, "failOnDataLoss": "false"})
+    assert found == [b"3", b"4", b"5"]
+    assert "not on the topic" in caplog.text
+
+
+@pytest.mark.fault(55, 58)
+def test_ids_that_the_topic_has_not_are_data_loss(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    last = store(broker, "t", [b"x"])
+    for start in (f"{last.ledger_id + 5}:0", f"{last.ledger_id}:7"):
+        with pytest.raises(DataLossError, match="ends at"):
+            plan(broker, {"topic": "t", "startingOffsets": {"t": start}})
+    # The place right behind the last message is where an incremental read goes on.
+    behind = f"{last.ledger_id}:{last.entry_id + 1}"
+    assert plan(broker, {"topic": "t", "startingOffsets": {"t": behind}}) == []
+
+
+@pytest.mark.fault(58)
+def test_an_end_that_was_deleted_is_data_loss(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    ids = [store(broker, "t", [b"%d" % number]) for number in range(4)]
+    broker.trim("t", Position(ids[2].ledger_id, ids[2].entry_id))
+    end = {"topic": "t", "endingOffsets": json.dumps({"t": f"{ids[1].ledger_id}:1"})}
+    with pytest.raises(DataLossError):
+        plan(broker, end)
+    assert values(broker, {**end, "failOnDataLoss": "false"}) == []
+
+
+def test_an_end_behind_the_topic_is_the_topics_end(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    store(broker, "t", [b"x"])
+    with caplog.at_level(logging.WARNING):
+        found = values(broker, {"topic": "t", "endingOffsets": '{"t": "9999999:5"}'})
+    assert found == [b"x"]
+    assert "endingOffsets" in caplog.text
+
+
+@pytest.mark.fault(61, 63)
+def test_gaps_in_the_ids_are_no_data_loss(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    store(broker, "t", [b"a"])
+    broker.skip_entries("t", 3)
+    broker.roll_ledger("t")
+    middle = store(broker, "t", [b"b"])
+    broker.skip_entries("t", 5)
+    assert values(broker, {"topic": "t"}) == [b"a", b"b"]
+    start = {"topic": "t", "startingOffsets": f'{{"t": "{middle.ledger_id}:0"}}'}
+    assert values(broker, start) == [b"b"]
+
+
+# --- pieces -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options,count",
+    [
+        ({"partitionsPerTopicPartition": 4}, 8),
+        ({"minPartitions": 7}, 7),
+        ({"minPartitions": 2}, 2),
+        ({"partitionsPerTopicPartition": 3, "minPartitions": 10}, 10),
+    ],
+)
+def test_ranges_are_cut_and_every_message_is_in_one_piece(
+    broker: EmbeddedBroker, options: dict[str, Any], count: int
+) -> None:
+    broker.create_topic("t", 2)
+    expected: list[bytes] = []
+    for partition in range(2):
+        name = f"t-partition-{partition}"
+        expected += store_many(broker, name, 300)
+        broker.roll_ledger(name)
+        broker.skip_entries(name, 7)
+        expected += [payload + b"+" for payload in store_many(broker, name, 0)]
+        for number in range(50):
+            payload = b"%d/%d" % (partition, number)
+            store(broker, name, [payload])
+            expected.append(payload)
+    given = {"topic": "t", **{key: str(value) for key, value in options.items()}}
+    assert len(plan(broker, given)) == count
+    assert sorted(values(broker, given)) == sorted(expected)
+
+
+def test_pieces_keep_start_end_and_filter(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    payloads = store_many(broker, "t", 100)
+    ledger = broker.stats("t").first.ledger_id
+    options = {
+        "topic": "t",
+        "startingOffsets": json.dumps({"t": f"{ledger}:2:-1:3"}),
+        "endingOffsets": json.dumps({"t": f"{ledger}:7:-1:4"}),
+        "partitionsPerTopicPartition": "3",
+    }
+    assert len(plan(broker, options)) == 3
+    assert values(broker, options) == payloads[23:75]
+
+
+# --- filters ----------------------------------------------------------------------------------
+
+
+def test_conditions_leave_topic_partitions_out(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t", 3)
+    for partition in range(3):
+        store(broker, f"t-partition-{partition}", [b"x"])
+    pushed = PushedFilters(
+        (Condition("__partition", "EqualTo", 1),), RowFilter(published_from=5, has_key=True)
+    )
+    (part,) = plan(broker, {"topic": "t", "startingTime": NOW - 5}, pushed)
+    assert part.topic == full("t-partition-1")
+    assert part.row_filter == RowFilter(published_from=NOW - 5, has_key=True)
+
+
+# --- schemas ----------------------------------------------------------------------------------
+
+
+def test_the_topics_schema_decides_on_the_values(broker: EmbeddedBroker) -> None:
+    broker.create_topic("bytes")
+    broker.create_topic("text", 2)
+    set_schema(broker, "text", STRING)
+    assert kind(broker, topic="bytes") == ValueType()
+    for name in ("text", "text-partition-1"):
+        schema = kind(broker, topic=name).schema
+        assert schema is not None
+        assert schema.type == pb.Schema.String
+    assert kind(broker, topic="text", valueFormat="raw") == ValueType()
+
+
+@pytest.mark.fault(64)
+def test_different_schemas_are_an_error_unless_they_are_allowed(broker: EmbeddedBroker) -> None:
+    broker.create_topic("bytes")
+    broker.create_topic("text")
+    set_schema(broker, "text", STRING)
+    with pytest.raises(OptionError, match="allowDifferentTopicSchemas"):
+        kind(broker, topics="bytes,text")
+    assert kind(broker, topics="bytes,text", allowDifferentTopicSchemas="true") == ValueType()
+    assert kind(broker, topics="bytes,text", valueFormat="raw") == ValueType()
+
+
+# --- nothing is left behind, and many topics are no trouble -----------------------------------
+
+
+def test_planning_leaves_nothing_behind(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t", 2)
+    store_many(broker, "t-partition-0", 100)
+    options = {"topic": "t", "startingTime": NOW, "partitionsPerTopicPartition": 3}
+    plan(broker, options)
+    wait_until(lambda: not any(broker.subscriptions(full(f"t-partition-{i}")) for i in range(2)))
+    assert broker.faults.seen("ACK") == 0
+    durable = [seen for seen in broker.faults.log("SUBSCRIBE") if seen.body.durable]
+    assert durable == []
+
+
+@pytest.mark.fault(65)
+def test_a_thousand_partitions_are_planned_within_seconds(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t", 1000)
+    for partition in range(0, 1000, 2):
+        store(broker, f"t-partition-{partition}", [b"x"])
+    started = time.monotonic()
+    planned = plan(broker, {"topic": "t"})
+    took = time.monotonic() - started
+    assert len(planned) == 500
+    # Three seconds on an idle machine; tests share theirs.
+    assert took < 15
+
+
+def _avro(*names: str, record: str = "r", kind: int = pb.Schema.Avro) -> SchemaInfo:
+    fields = ",".join(f'{{"name":"{name}","type":"int","default":0}}' for name in names)
+    data = f'{{"type":"record","name":"{record}","fields":[{fields}]}}'
+    return SchemaInfo(kind, record, data.encode())
+
+
+def _of_query(
+    broker: EmbeddedBroker, columns: str, *, inferred: bool = True, **options: str
+) -> list[str]:
+    query = StructType([StructField(name, IntegerType()) for name in columns.split()])
+    query = StructType([*query, *read_schema(ValueType(), include_metadata=False).fields[2:]])
+    parsed = parse_read_options({"service.url": broker.service_url, **options})
+    with ClientContext(parsed.client) as context:
+        planner = Planner(context, replace(parsed, query=query, inferred=inferred))
+        return planner.value_type(planner.topics()).fields.names
+
+
+@pytest.mark.fault(64)
+def test_a_query_keeps_its_columns_while_schemas_go_on(broker: EmbeddedBroker) -> None:
+    for name in ("t", "u"):
+        broker.create_topic(name)
+        set_schema(broker, name, _avro("a", "b"))
+    set_schema(broker, "t", _avro("a", "c"))
+    set_schema(broker, "t", _avro("a", "d"))
+    assert _of_query(broker, "a", topic="t", inferred=False) == ["a", "d"]
+    assert _of_query(broker, "a", topic="t") == ["a", "d"]
+    assert _of_query(broker, "d a", topic="t") == ["a", "d"]
+    assert _of_query(broker, "c a", topic="t") == ["a", "c"]
+    assert _of_query(broker, "b", topic="t") == ["a", "b"]
+    assert _of_query(broker, "b", topic="t", inferred=False) == ["a", "b"]
+    # They go on each at its own time, but of columns that were not inferred nobody knows that.
+    assert _of_query(broker, "b a", topics="t,u") == ["a", "b"]
+    with pytest.raises(OptionError, match="different schemas"):
+        _of_query(broker, "b a", topics="t,u", inferred=False)
+    # What no version has is told by the newest.
+    assert _of_query(broker, "b c", topic="t") == ["a", "d"]
+
+
+@pytest.mark.fault(64)
+def test_a_query_of_bytes_goes_on_when_the_topic_gets_a_schema(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    query = read_schema(ValueType(), include_metadata=False)
+    parsed = replace(
+        parse_read_options({"service.url": broker.service_url, "topic": "t"}),
+        query=query,
+        inferred=True,
+    )
+    for schema in (None, _avro("a"), _avro("a", "b")):
+        if schema is not None:
+            set_schema(broker, "t", schema)
+        with ClientContext(parsed.client) as context:
+            planner = Planner(context, parsed)
+            assert planner.value_type(planner.topics()) == ValueType()
+
+
+@pytest.mark.fault(64)
+def test_a_query_meets_no_topic_of_another_type(broker: EmbeddedBroker) -> None:
+    for name, schema in (("t", _avro("a")), ("u", STRING), ("v", None)):
+        broker.create_topic(name)
+        if schema is not None:
+            set_schema(broker, name, schema)
+    for topics in ("t,u", "t,v"):
+        with pytest.raises(OptionError, match="different schemas"):
+            _of_query(broker, "a", topics=topics)
+    assert _of_query(broker, "a", topics="t,u", allowDifferentTopicSchemas="true") == ["value"]
+
+
+@pytest.mark.fault(64)
+@pytest.mark.parametrize("kind", [pb.Schema.Avro, pb.Schema.Json])
+@pytest.mark.parametrize("name", ["a-user", "z-user"])
+def test_a_topic_of_another_record_is_refused_by_name(
+    broker: EmbeddedBroker, name: str, kind: int
+) -> None:
+    for topic in ("m-order", "n-order", name):
+        broker.create_topic(topic)
+    set_schema(broker, "m-order", _avro("a", "b", record="x.Order", kind=kind))
+    # The same record, of another package and a later version.
+    set_schema(broker, "n-order", _avro("a", "c", record="y.Order", kind=kind))
+    assert _of_query(broker, "a b", topicsPattern=".-order") == ["a", "b"]
+    for columns, record in (("a c", "x.User"), ("d", "x.Order")):
+        set_schema(broker, name, _avro(*columns.split(), record=record, kind=kind))
+        with pytest.raises(SchemaMismatch, match=r"'User'.*'Order'|no field") as caught:
+            _of_query(broker, "a b", topicsPattern=".-.*")
+        assert caught.value.topic == full(name)
+        assert _of_query(
+            broker, "a b", topicsPattern=".-.*", allowDifferentTopicSchemas="true"
+        ) == ["a", "b"]
+
+
+@pytest.mark.fault(64)
+def test_pairs_of_another_record_are_refused_by_name(broker: EmbeddedBroker) -> None:
+    for number, record in enumerate(("Order", "User")):
+        broker.create_topic(f"t-{number}")
+        set_schema(
+            broker,
+            f"t-{number}",
+            join_key_value(STRING, _avro("a", record=record), separated=False),
+        )
+    assert _of_query(broker, "a", topic="t-0") == ["a"]
+    with pytest.raises(SchemaMismatch, match=r"'User'.*'Order'"):
+        _of_query(broker, "a", topicsPattern="t-.*")

@@ -1,0 +1,356 @@
+"""The driver's part of a stream, without Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pulsar_spark.engine import subscription
+from pulsar_spark.errors import ConsumerBusy, DataLossError, TopicNotFound
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.spark.options.stream import Caps
+from pulsar_spark.spark.streaming.stream_offset import StreamOffset
+from pulsar_spark.testing import EmbeddedBroker
+from tests.engine.topics import lose_topic
+from tests.spark.streams import NO_CAPS, Make, backlogs, queries
+from tests.spark.topics import NOW, full, store, store_many
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def make(broker: EmbeddedBroker) -> Iterator[Make]:
+    with queries(broker.service_url) as made:
+        yield made
+
+
+# --- starting -----------------------------------------------------------------------------------
+
+
+def test_a_stream_reads_everything_once_and_acknowledges_it(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t", 2)
+    expected = [store_many(broker, f"t-partition-{n}", 40) for n in range(2)]
+    query = make(startingOffsets="earliest")
+    assert query.batch() == expected[0] + expected[1]
+    assert backlogs(broker, "t-partition-0") == [4]
+    # An idle trigger tells that the batch is committed.
+    assert query.batch() == []
+    wait_until(lambda: backlogs(broker, "t-partition-0") == [0])
+    assert backlogs(broker, "t-partition-1") == [0]
+    more = store_many(broker, "t-partition-1", 10)
+    assert query.batch() == more
+    query.source.commit(query.start())
+    wait_until(lambda: backlogs(broker, "t-partition-1") == [0])
+
+
+def test_an_idle_trigger_gives_the_same_offset(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t", 2)
+    store_many(broker, "t-partition-0", 10)
+    query = make(startingOffsets="earliest")
+    query.batch()
+    first = query.start()
+    assert query.source.latest(first, NO_CAPS) is first
+    assert first.to_json() == query.source.latest(first, NO_CAPS).to_json()
+
+
+def test_latest_is_fixed_when_the_query_first_starts(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t", 2)
+    store_many(broker, "t-partition-0", 10)
+    query = make()
+    initial = query.source.initial()
+    assert initial.positions[full("t-partition-0")] == Position(1, 1)
+    assert initial.positions[full("t-partition-1")] == EARLIEST_POSITION
+    assert query.source.initial() is initial
+    new = store_many(broker, "t-partition-0", 10) + store_many(broker, "t-partition-1", 10)
+    assert query.batch() == new
+
+
+def test_the_subscription_is_there_before_the_first_offset(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 10, batch_size=1)
+    for options, backlog in (
+        ({}, 0),
+        ({"startingOffsets": "earliest"}, 10),
+        ({"startingOffsets": '{"t": "1:4"}'}, 6),
+        ({"startingTime": str(NOW + 8), "publishTimeTolerance": "1ms"}, 3),
+    ):
+        query = make(**options)
+        name = query.source.initial().subscription
+        query.source.latest(query.source.initial(), NO_CAPS)
+        wait_until(lambda n=name, b=backlog: broker.subscriptions("t")[n].backlog == b)  # type: ignore[misc]
+        assert name.startswith("spark-pulsar-")
+
+
+def test_a_start_inside_a_batch_is_exact(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t")
+    payloads = store_many(broker, "t", 20)
+    query = make(startingOffsets='{"t": "1:0:-1:7"}')
+    assert query.batch() == payloads[7:]
+
+
+def test_no_row_before_the_starting_time_is_read_in_any_batch(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    for number, millis in enumerate([NOW - 5000, NOW + 1, NOW - 3000, NOW + 2]):
+        store(broker, "t", [b"%d" % number], publish_time=millis)
+    query = make(startingTime=str(NOW))
+    assert query.batch() == [b"1", b"3"]
+    store(broker, "t", [b"late"], publish_time=NOW - 1)
+    store(broker, "t", [b"4"], publish_time=NOW + 3)
+    query = query.restarted()
+    assert query.batch() == [b"4"]
+
+
+def test_the_first_batch_starts_where_it_did_after_a_restart(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 10)
+    query = make()
+    start = query.source.initial()
+    new = store_many(broker, "t", 10)
+    end = query.source.latest(start, NO_CAPS)
+    assert end.starts == start.positions
+    store_many(broker, "t", 10)
+    # Spark keeps the end of the first batch only.
+    again = make(offset=StreamOffset.from_json(end.to_json()))
+    assert again.source.initial() == start
+    query.source.close()
+    assert again.read(again.source.initial(), end) == new
+    assert again.source.latest(end, NO_CAPS).starts is None
+
+
+def test_a_start_that_fails_leaves_no_subscription_behind(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 10)
+    with pytest.raises(DataLossError):
+        make(startingOffsets='{"t": "0:4"}').source.initial()
+    wait_until(lambda: broker.subscriptions("t") == {})
+    with pytest.raises(TopicNotFound):
+        make("none").source.initial()
+
+
+# --- restarting ---------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(71)
+def test_a_restart_goes_on_exactly_and_never_moves_the_subscription_back(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    first = store_many(broker, "t", 30)
+    query = make(startingOffsets="earliest", subscription="mine")
+    assert query.batch() == first
+    query.batch()
+    wait_until(lambda: backlogs(broker, "t") == [0])
+    more = store_many(broker, "t", 20)
+    query = query.restarted()
+    assert backlogs(broker, "t") == [2]
+    assert query.batch() == more
+    assert query.batch() == []
+    wait_until(lambda: broker.subscriptions("t")["mine"].backlog == 0)
+    assert list(broker.subscriptions("t")) == ["mine"]
+
+
+@pytest.mark.fault(70)
+def test_two_queries_on_one_name_are_told_apart(
+    broker: EmbeddedBroker, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription, "BUSY_SECONDS", 1.0)
+    broker.create_topic("t")
+    store_many(broker, "t", 10)
+    first = make(startingOffsets="earliest", subscription="mine")
+    first.batch()
+    with pytest.raises(ConsumerBusy, match="give each its own name"):
+        make(startingOffsets="earliest", subscription="mine").batch()
+    assert first.batch() == []
+
+
+def test_another_name_takes_over_at_the_position_of_the_checkpoint(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 30)
+    query = make(startingOffsets="earliest", subscription="old")
+    query.batch()
+    new = store_many(broker, "t", 20)
+    other = make(offset=query.start(), subscription="new")
+    assert other.batch() == new
+    assert "the option subscription says new" in caplog.text
+    assert other.start().subscription == "new"
+    other.batch()
+    wait_until(lambda: broker.subscriptions("t")["new"].backlog == 0)
+
+
+@pytest.mark.fault(73)
+def test_a_subscription_that_was_removed_is_made_again_at_the_position_of_the_checkpoint(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 30)
+    query = make(startingOffsets="earliest", subscription="mine")
+    query.batch()
+    query.source.close()
+    remover = make(offset=query.start())
+    remover.source.latest(query.start(), NO_CAPS)
+    remover.source._abandon(remover.source._open("mine"))
+    assert broker.subscriptions("t") == {}
+    new = store_many(broker, "t", 20)
+    query = query.restarted()
+    end = query.source.latest(query.start(), NO_CAPS)
+    assert broker.subscriptions("t")["mine"].backlog == 2
+    assert "was removed or emptied by others; it is set to 1:3:0" in caplog.text
+    assert query.read(query.start(), end) == new
+
+
+@pytest.mark.fault(14)
+def test_a_consumer_that_the_broker_left_without_its_topic_loses_no_message(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t", 2)
+    expected = store_many(broker, "t-partition-0", 20)
+    query = make(startingOffsets="earliest")
+    assert query.batch() == expected
+    lose_topic(broker, full("t-partition-0"))
+    more = store_many(broker, "t-partition-0", 20)
+    assert query.batch() == more
+    assert query.batch() == []
+    wait_until(lambda: backlogs(broker, "t-partition-0") == [0])
+    # What is sure is not asked for again.
+    subscribed = broker.faults.seen("SUBSCRIBE")
+    for _ in range(3):
+        assert query.batch() == []
+    assert broker.faults.seen("SUBSCRIBE") == subscribed
+
+
+# --- batches ------------------------------------------------------------------------------------
+
+
+def test_ranges_are_split_over_tasks(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t", 2)
+    expected = [store_many(broker, f"t-partition-{n}", 100) for n in range(2)]
+    query = make(startingOffsets="earliest", partitionsPerTopicPartition="3")
+    start = query.source.initial()
+    planned = query.source.plan(start, query.source.latest(start, NO_CAPS))
+    assert len(planned) == 6
+    assert query.values(planned) == expected[0] + expected[1]
+
+
+def test_the_end_is_fixed_where_it_is_told_to(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t", 2)
+    first = store_many(broker, "t-partition-0", 10)
+    query = make(startingOffsets="earliest")
+    query.source.fix_end()
+    assert query.source.end_is_fixed
+    store_many(broker, "t-partition-0", 10)
+    store_many(broker, "t-partition-1", 10)
+    broker.add_partitions("t", 3)
+    store_many(broker, "t-partition-2", 10)
+    assert query.batch() == first
+    assert query.batch() == []
+
+
+def test_nothing_is_left_open_at_the_end(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t", 2)
+    query = make()
+    query.batch()
+    query.source.close()
+    query.source.close()
+    wait_until(lambda: broker.clients == 0)
+    assert len(broker.subscriptions("t-partition-0")) == 1
+
+
+# --- admission ------------------------------------------------------------------------------------
+
+
+def test_batches_keep_to_the_caps(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t", 2)
+    expected = [store_many(broker, f"t-partition-{n}", 60, batch_size=1) for n in range(2)]
+    query = make(startingOffsets="earliest")
+    sizes = []
+    values = []
+    while batch := query.batch(Caps(50)):
+        sizes.append(len(batch))
+        values += batch
+    assert sizes == [50, 50, 20]
+    assert sorted(values) == sorted(expected[0] + expected[1])
+    wait_until(lambda: backlogs(broker, "t-partition-0") == [0])
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_batch_that_ends_inside_an_entry_is_acknowledged_by_its_bits(indexed: bool) -> None:
+    own = EmbeddedBroker(expose_entry_metadata=indexed)
+    with own as broker, queries(broker.service_url) as make:
+        broker.create_topic("t")
+        expected = store_many(broker, "t", 30)
+        query = make(startingOffsets="earliest")
+        values, sizes = [], []
+        while batch := query.batch(Caps(7)):
+            sizes.append(len(batch))
+            values += batch
+        assert sizes == [7, 7, 7, 7, 2]
+        assert values == expected
+        wait_until(lambda: backlogs(broker, "t") == [0])
+        assert any(seen.body.message_id[0].ack_set for seen in broker.faults.log("ACK"))
+
+
+def test_a_batch_waits_for_a_least_number_of_messages(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t")
+    query = make(startingOffsets="earliest")
+    query.batch()
+    caps = Caps(min_messages=30, max_delay=60.0)
+    expected = store_many(broker, "t", 20)
+    assert query.batch(caps) == []
+    expected += store_many(broker, "t", 20)
+    assert query.batch(caps) == expected
+    late = store_many(broker, "t", 5)
+    assert query.batch(caps) == []
+    assert query.batch(Caps(min_messages=30, max_delay=0.0)) == late
+
+
+def test_the_first_batch_after_a_start_does_not_wait(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t")
+    caps = Caps(min_messages=1000, max_delay=900.0)
+    expected = store_many(broker, "t", 20)
+    query = make(startingOffsets="earliest")
+    assert query.batch(caps) == expected
+    late = store_many(broker, "t", 20)
+    assert query.batch(caps) == []
+    query = query.restarted()
+    assert query.batch(caps) == late
+
+
+def test_available_now_waits_for_nothing(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t")
+    expected = store_many(broker, "t", 20)
+    query = make(startingOffsets="earliest")
+    query.source.fix_end()
+    caps = Caps(max_messages=10, min_messages=10, max_delay=60.0)
+    assert [query.batch(caps), query.batch(caps), query.batch(caps)] == [
+        expected[:10],
+        expected[10:],
+        [],
+    ]
+
+
+@pytest.mark.fault(76)
+def test_a_thousand_partitions_without_news_are_asked_at_once(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t", 1000)
+    query = make(startingOffsets="earliest")
+    query.batch()
+    started = time.monotonic()
+    with broker.faults.delay("GET_LAST_MESSAGE_ID", 0.05, times=None) as delayed:
+        assert query.batch() == []
+    assert delayed.hits == 1000
+    # One after another they would take 50 seconds.
+    assert time.monotonic() - started < 20

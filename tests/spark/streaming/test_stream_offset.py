@@ -1,0 +1,104 @@
+"""The offsets of streams."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_spark.errors import InvalidOffset
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.spark.streaming.stream_offset import VERSION, StreamOffset
+
+CHECKPOINTS = Path(__file__).resolve().parent.parent.parent / "data" / "checkpoints"
+P0 = "persistent://public/default/t-partition-0"
+P1 = "persistent://public/default/t-partition-1"
+
+positions = st.builds(
+    Position, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**31 - 1)
+) | st.just(EARLIEST_POSITION)
+by_topic = st.dictionaries(st.sampled_from([P0, P1]), positions)
+offsets = st.builds(
+    StreamOffset,
+    st.text(min_size=1),
+    by_topic,
+    st.none() | by_topic,
+    st.dictionaries(st.sampled_from([P0, P1]), st.integers(0, 2**62)),
+    by_topic,
+)
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=20), inner),
+    max_leaves=10,
+)
+
+
+@given(offsets)
+def test_what_is_written_is_read_again_with_the_same_text(offset: StreamOffset) -> None:
+    text = json.dumps(offset.to_json())
+    again = StreamOffset.from_json(json.loads(text))
+    assert again == offset
+    assert json.dumps(again.to_json()) == text
+    assert json.dumps(offset.to_json(), sort_keys=True) == text
+
+
+def test_equal_offsets_have_one_text() -> None:
+    one = StreamOffset("s", {P1: Position(5, 6, 7), P0: Position(1, 2)})
+    other = StreamOffset("s", {P0: Position(1, 2, 0), P1: Position(5, 6, 7)})
+    assert json.dumps(one.to_json()) == json.dumps(other.to_json())
+
+
+@pytest.mark.fault(72)
+@pytest.mark.parametrize("path", sorted(CHECKPOINTS.glob("offset-*.json")), ids=lambda p: p.stem)
+def test_checkpoints_of_all_versions_are_still_read(path: Path) -> None:
+    text = path.read_text().strip()
+    offset = StreamOffset.from_json(json.loads(text))
+    assert offset.positions["persistent://public/default/events-partition-1"] == (18, 9, 3)
+    assert offset.subscription == "spark-pulsar-5f0c2b7a9d3e4f61"
+    if path.stem == f"offset-{VERSION}":
+        assert json.dumps(offset.to_json()) == text
+
+
+@pytest.mark.fault(72)
+@pytest.mark.parametrize(
+    "body,what",
+    [
+        ([], "not a JSON object"),
+        ({}, "another data source"),
+        ({"t": {"0": 23}}, "another data source"),
+        ({"version": "1"}, "another data source"),
+        ({"version": 2, "anything": 1}, "has version 2; this package knows version 1"),
+        ({"version": 0}, "version 0"),
+        ({"version": 1}, "its keys"),
+        ({"version": 1, "subscription": "", "positions": {}}, "subscription is ''"),
+        ({"version": 1, "subscription": "s", "positions": []}, "not an object"),
+        ({"version": 1, "subscription": "s", "positions": {}, "more": 1}, "its keys"),
+        ({"version": 1, "subscription": "s", "positions": {"t": "1:2"}}, "'1:2'"),
+        ({"version": 1, "subscription": "s", "positions": {"t": "1:-1:0"}}, "1:-1:0"),
+        ({"version": 1, "subscription": "s", "positions": {"t": "-1:-1:4"}}, "-1:-1:4"),
+        ({"version": 1, "subscription": "s", "positions": {"t": "1:-5:0"}}, "1:-5:0"),
+        ({"version": 1, "subscription": "s", "positions": {"t": 7}}, "is 7"),
+        ({"version": 1, "subscription": "s", "positions": {"a/b": "1:2:3"}}, "a/b"),
+        (
+            {"version": 1, "subscription": "s", "positions": {}, "publishedFrom": {"t": -1}},
+            "the time of",
+        ),
+    ],
+)
+def test_what_is_damaged_foreign_or_newer_is_an_error_that_says_so(body: Any, what: str) -> None:
+    with pytest.raises(InvalidOffset, match="checkpoint") as caught:
+        StreamOffset.from_json(body)
+    assert what in str(caught.value)
+
+
+@given(documents)
+def test_nothing_but_our_error_comes_of_any_document(document: Any) -> None:
+    for body in (document, {"version": 1, "subscription": "s", "positions": document}):
+        try:
+            StreamOffset.from_json(body)
+        except InvalidOffset:
+            continue

@@ -1,0 +1,338 @@
+"""Topics that change while a stream reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pulsar_spark.errors import DataLossError, TopicNotFound
+from pulsar_spark.protocol.message_id import Position
+from pulsar_spark.spark.options.stream import Caps
+from pulsar_spark.testing import EmbeddedBroker
+from tests.spark.streams import NO_CAPS, Make, backlogs, queries
+from tests.spark.topics import full, store_many
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def make(broker: EmbeddedBroker) -> Iterator[Make]:
+    with queries(broker.service_url) as made:
+        yield made
+
+
+@pytest.mark.fault(57)
+def test_new_partitions_are_read_from_their_earliest_message_in_the_next_batch(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t", 3)
+    store_many(broker, "t-partition-0", 10)
+    query = make()
+    query.batch()
+    start = query.start()
+    broker.add_partitions("t", 6)
+    new = store_many(broker, "t-partition-4", 20)
+    end = query.source.latest(start, NO_CAPS)
+    # A plan that was made does not change by it.
+    assert query.source.plan(start, start) == []
+    assert set(end.positions) - set(start.positions) == {full("t-partition-4")}
+    assert query.batch() == new
+    assert query.batch() == []
+    wait_until(lambda: backlogs(broker, "t-partition-4") == [0])
+    assert backlogs(broker, "t-partition-5") == [0]
+
+
+@pytest.mark.fault(57)
+def test_new_topics_of_a_pattern_are_read_from_their_earliest_message(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("a-1")
+    store_many(broker, "a-1", 10)
+    query = make(None, topicsPattern="a-.*")
+    assert query.batch() == []
+    broker.create_topic("b-1")
+    broker.create_topic("a-2", 2)
+    new = store_many(broker, "a-2-partition-1", 10)
+    assert query.batch() == new
+    assert set(query.start().positions) == {full("a-1"), full("a-2-partition-1")}
+
+
+def test_a_stream_waits_for_topics_that_do_not_exist_if_it_is_told_to(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    for topic, options in (("t", {}), (None, {"topicsPattern": "t.*"})):
+        with pytest.raises(TopicNotFound):
+            make(topic, **options).batch()
+    query = make("t", waitingForNonExistedTopic="true", valueFormat="raw")
+    assert query.batch() == []
+    assert query.start().starts == {}
+    assert query.batch() == []
+    assert broker.topics() == []
+    broker.create_topic("t", 2)
+    new = store_many(broker, "t-partition-1", 10)
+    assert query.batch() == new
+
+
+@pytest.mark.fault(54)
+def test_a_topic_that_is_deleted_is_data_loss(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("a", 2)
+    broker.create_topic("b")
+    for name in ("a-partition-0", "b"):
+        store_many(broker, name, 10)
+    options = {"topics": "a,b", "startingOffsets": "earliest"}
+    strict, loose = make(None, **options), make(None, failOnDataLoss="false", **options)
+    for query in (strict, loose):
+        assert len(query.batch()) == 20
+    broker.delete_topic("a")
+    with pytest.raises(DataLossError, match=r"a-partition-0.*|is gone.*from 1:1:0 on"):
+        strict.batch()
+    new = store_many(broker, "b", 10)
+    assert loose.batch() == new
+    assert "data was lost" in caplog.text
+    assert set(loose.start().positions) == {full("b")}
+    assert broker.topics() == [full("b")]
+    broker.create_topic("a", 2)
+    new = store_many(broker, "a-partition-1", 10)
+    assert loose.batch() == new
+
+
+@pytest.mark.fault(55)
+@pytest.mark.parametrize("ledger_id", [3, 5000], ids=["lower", "higher"])
+def test_a_topic_that_is_made_anew_is_data_loss_and_read_once(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture, ledger_id: int
+) -> None:
+    broker.create_topic("t", ledger_id=1000)
+    store_many(broker, "t", 50)
+    options = {"startingOffsets": "earliest"}
+    strict, loose = make(**options), make(failOnDataLoss="false", **options)
+    for query in (strict, loose):
+        assert len(query.batch()) == 50
+        query.source.close()
+    broker.delete_topic("t")
+    broker.create_topic("t", ledger_id=ledger_id)
+    new = store_many(broker, "t", 20)
+    with pytest.raises(DataLossError, match=r"rolled back|are gone") as caught:
+        strict.restarted().batch()
+    assert "1000:5:0" in str(caught.value)
+    loose = loose.restarted()
+    assert loose.batch() == new
+    assert "data was lost" in caplog.text
+    assert loose.batch() == []
+    new = store_many(broker, "t", 10)
+    assert loose.batch() == new
+    assert loose.batch() == []
+    name = loose.start().subscription
+    wait_until(lambda: broker.subscriptions("t")[name].backlog == 0)
+
+
+@pytest.mark.fault(56)
+def test_a_terminated_topic_is_read_to_its_end(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t")
+    payloads = store_many(broker, "t", 20)
+    query = make(startingOffsets="earliest")
+    broker.terminate_topic("t")
+    assert query.batch() == payloads
+    assert query.batch() == []
+    wait_until(lambda: backlogs(broker, "t") == [0])
+    assert query.batch() == []
+
+
+@pytest.mark.fault(58)
+def test_what_is_trimmed_before_it_was_read_is_data_loss(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 30, batch_size=1)
+    options = {"startingOffsets": "earliest"}
+    strict, loose = make(**options), make(failOnDataLoss="false", **options)
+    for query in (strict, loose):
+        assert len(query.batch()) == 30
+    payloads = store_many(broker, "t", 20, batch_size=1)
+    broker.trim("t", Position(1, 45))
+    with pytest.raises(
+        DataLossError, match=r"from 1:30:0 up to 1:45:0 are gone \(15 entries at most\)"
+    ):
+        strict.batch()
+    # The first message that is kept is not skipped.
+    assert loose.batch() == payloads[15:]
+    assert "from 1:30:0 up to 1:45:0 are gone" in caplog.text
+    assert loose.batch() == []
+
+
+@pytest.mark.fault(58, 63)
+def test_what_is_trimmed_after_it_was_read_is_none(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 30)
+    query = make(startingOffsets="earliest")
+    assert len(query.batch()) == 30
+    for _ in range(2):
+        query.batch()
+        broker.roll_ledger("t")
+        broker.trim("t")
+        assert query.batch() == []
+        broker.unload("t")
+        broker.roll_ledger("t")
+        new = store_many(broker, "t", 10)
+        query = query.restarted()
+        assert query.batch() == new
+
+
+@pytest.mark.fault(58)
+def test_what_waits_in_a_new_ledger_is_no_loss_of_the_one_that_was_read_and_deleted(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    query = make(startingOffsets="earliest")
+    store_many(broker, "t", 10)
+    assert len(query.batch()) == 10
+    assert query.batch() == []
+    wait_until(lambda: backlogs(broker, "t") == [0])
+    broker.roll_ledger("t")
+    broker.trim("t")
+    new = store_many(broker, "t", 10)
+    # Seen, and not yet read, also when the consumer comes anew.
+    wait = Caps(min_messages=100, max_delay=60.0)
+    for _ in range(3):
+        assert query.batch(wait) == []
+        broker.unload("t")
+    assert query.batch() == new
+
+
+@pytest.mark.fault(58, 73)
+def test_what_came_after_the_subscription_was_removed_and_is_deleted_is_data_loss(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 30, batch_size=1)
+    options = {"startingOffsets": "earliest"}
+    strict, loose = make(**options), make(failOnDataLoss="false", **options)
+    for query in (strict, loose):
+        assert len(query.batch()) == 30
+        query.source.close()
+        broker.remove_subscription("t", query.start().subscription)
+    store_many(broker, "t", 20, batch_size=1)
+    for _ in range(3):
+        broker.roll_ledger("t")
+        store_many(broker, "t", 5, batch_size=1)
+    broker.roll_ledger("t")
+    broker.trim("t")
+    broker.unload("t")
+    with pytest.raises(
+        DataLossError, match=r"up to the topic's end are gone \(how many is not known"
+    ):
+        strict.restarted().batch()
+    loose = loose.restarted()
+    assert loose.batch() == []
+    assert "from 1:30:0 up to the topic's end are gone" in caplog.text
+    new = store_many(broker, "t", 10)
+    assert loose.batch() == new
+
+
+@pytest.mark.fault(58)
+def test_a_restart_knows_what_was_there_to_read_when_it_stopped(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 30, batch_size=1)
+    options = {"startingOffsets": "earliest"}
+    strict, loose = make(**options), make(failOnDataLoss="false", **options)
+    for query in (strict, loose):
+        assert len(query.batch(Caps(max_messages=12))) == 12
+        query.source.close()
+    # Time to live expires the rest, and its ledger goes.
+    broker.roll_ledger("t")
+    broker.trim("t")
+    for more in (False, True):
+        new = store_many(broker, "t", 5) if more else []
+        with pytest.raises(
+            DataLossError, match=r"from 1:12:0 up to .* are gone \(18 entries at least\)"
+        ):
+            strict.restarted().batch()
+        caplog.clear()
+        assert loose.restarted().batch() == new
+        assert "from 1:12:0 up to" in caplog.text
+
+
+@pytest.mark.fault(58)
+def test_a_restart_tells_once_where_it_cannot_know_whether_messages_expired(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t", 2)
+    for number in range(2):
+        store_many(broker, f"t-partition-{number}", 10)
+    query = make(startingOffsets="earliest")
+    assert len(query.batch()) == 20
+    assert query.batch() == []
+    for number in range(2):
+        broker.roll_ledger(f"t-partition-{number}")
+        broker.trim(f"t-partition-{number}")
+    query = query.restarted()
+    for _ in range(3):
+        assert query.batch() == []
+    assert caplog.text.count("2 topic partitions have deleted the ledgers") == 1
+    assert "t-partition-1" in caplog.text
+
+
+@pytest.mark.fault(61)
+def test_markers_between_and_behind_messages_are_no_loss(
+    broker: EmbeddedBroker, make: Make
+) -> None:
+    broker.create_topic("t")
+    query = make(startingOffsets="earliest")
+    expected = []
+    for _ in range(3):
+        broker.skip_entries("t", 3)
+        expected = store_many(broker, "t", 10)
+        broker.skip_entries("t", 2)
+        assert query.batch() == expected
+        assert query.batch() == []
+
+
+@pytest.mark.fault(59)
+def test_an_idle_topic_stays_while_the_stream_holds_it(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t")
+    store_many(broker, "t", 10)
+    query = make(startingOffsets="earliest")
+    query.batch()
+    query.source.close()
+    assert broker.collect_inactive() == []
+    new = store_many(broker, "t", 10)
+    assert query.restarted().batch() == new
+
+
+def test_topics_move_while_the_stream_runs(broker: EmbeddedBroker, make: Make) -> None:
+    broker.create_topic("t", 3)
+    query = make()
+    query.batch()
+    for number in range(5):
+        broker.unload("t")
+        new = store_many(broker, f"t-partition-{number % 3}", 10)
+        assert query.batch() == new
+    broker.restart(down_for=0.3)
+    new = store_many(broker, "t-partition-0", 10)
+    assert query.batch() == new
+
+
+@pytest.mark.fault(54)
+def test_an_empty_topic_that_goes_is_no_loss(
+    broker: EmbeddedBroker, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    broker.create_topic("t-1")
+    broker.create_topic("t-2")
+    options = {"topicsPattern": "t-.*", "startingOffsets": "earliest"}
+    query = make(None, **options)
+    assert query.batch() == []
+    broker.delete_topic("t-1")
+    new = store_many(broker, "t-2", 10)
+    assert query.batch() == new
+    assert "was deleted, and was empty" in caplog.text
+    # What was seen there and not read is lost with its topic.
+    broker.create_topic("t-3")
+    store_many(broker, "t-3", 10)
+    assert query.batch(Caps(min_messages=100, max_delay=60.0)) == []
+    broker.delete_topic("t-3")
+    with pytest.raises(DataLossError, match="what was on it from its beginning on, cannot be read"):
+        query.batch()

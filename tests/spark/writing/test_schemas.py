@@ -1,0 +1,228 @@
+"""What rows are written as."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import fastavro
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from pulsar_spark.errors import InvalidRow, SchemaMismatch
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo, join_key_value
+from pulsar_spark.spark.writing.columns import WriteColumns, plan_columns
+from pulsar_spark.spark.writing.schemas import SchemaChoice, Target, target_for
+
+TOPIC = "persistent://public/default/orders-2"
+STRING = SchemaInfo(pb.Schema.String, "String")
+INT32 = SchemaInfo(pb.Schema.Int32, "INT32")
+NONE = SchemaInfo(BYTES)
+
+
+def frame(value_format: str = "auto", **columns: DataType) -> WriteColumns:
+    schema = StructType()
+    for name, kind in columns.items():
+        schema.add(name, kind)
+    return plan_columns(schema, topic_given=True, value_format=value_format)
+
+
+def target(current: SchemaInfo | None, value_format: str = "auto", **columns: DataType) -> Target:
+    choice = SchemaChoice(value_format)
+    return target_for(TOPIC, current, frame(value_format, **columns), choice)
+
+
+@pytest.mark.parametrize(
+    "kind,registered",
+    [
+        (StringType(), pb.Schema.String),
+        (BooleanType(), pb.Schema.Bool),
+        (ByteType(), pb.Schema.Int8),
+        (ShortType(), pb.Schema.Int16),
+        (IntegerType(), pb.Schema.Int32),
+        (LongType(), pb.Schema.Int64),
+        (FloatType(), pb.Schema.Float),
+        (DoubleType(), pb.Schema.Double),
+        (DateType(), pb.Schema.LocalDate),
+        (TimestampType(), pb.Schema.Instant),
+        (TimestampNTZType(), pb.Schema.LocalDateTime),
+    ],
+)
+def test_one_column_is_a_primitive_on_a_topic_without_schema(
+    kind: DataType, registered: int
+) -> None:
+    for current in (None, NONE):
+        found = target(current, value=kind).schema
+        assert found is not None
+        assert found.type == registered
+
+
+@pytest.mark.parametrize(
+    "current,value_format,kind",
+    [(None, "auto", BinaryType()), (NONE, "auto", BinaryType()), (STRING, "raw", BinaryType())],
+)
+def test_bytes_register_nothing(
+    current: SchemaInfo | None, value_format: str, kind: DataType
+) -> None:
+    assert target(current, value_format, value=kind) == Target()
+
+
+def test_the_topics_schema_is_adopted() -> None:
+    assert target(STRING, x=StringType()) == Target(STRING)
+    assert target(STRING, "string", x=StringType()) == Target(STRING)
+    assert target(INT32, x=IntegerType()) == Target(INT32)
+    assert target(None, "string", x=StringType()).schema == STRING
+
+
+@pytest.mark.fault(64)
+@pytest.mark.parametrize(
+    "current,value_format,kind,told",
+    [
+        (STRING, "auto", BinaryType(), "STRING"),
+        (INT32, "auto", LongType(), "INT32"),
+        (INT32, "string", StringType(), "valueFormat=string"),
+        (SchemaInfo(pb.Schema.External), "auto", StringType(), "EXTERNAL"),
+    ],
+)
+def test_a_column_that_does_not_fit_the_topics_schema_is_refused(
+    current: SchemaInfo, value_format: str, kind: DataType, told: str
+) -> None:
+    with pytest.raises(SchemaMismatch, match=told) as caught:
+        target(current, value_format, value=kind)
+    assert caught.value.topic == TOPIC
+    assert caught.value.remedy
+
+
+def record(*names: str, **layout: Any) -> bytes:
+    fields = [{"name": name, "type": ["null", "string"], "default": None} for name in names]
+    tree = {"type": "record", "name": "Order", "namespace": "com.example", "fields": fields}
+    return json.dumps(tree, **layout).encode()
+
+
+@pytest.mark.parametrize("kind,name", [(pb.Schema.Avro, "avro"), (pb.Schema.Json, "json")])
+@pytest.mark.parametrize("layout", [{"indent": 1}, {"separators": (",", ":")}])
+def test_new_columns_come_behind_the_topics_own_fields(
+    kind: int, name: str, layout: dict[str, Any]
+) -> None:
+    current = SchemaInfo(kind, "o", record("a", "b", **layout), {"__java": "x"})
+    columns: Any = {"C": StringType(), "B": StringType(), "a": StringType()}
+    with pytest.raises(SchemaMismatch, match="C is not in the topic's schema") as caught:
+        target(current, **columns)
+    assert f"valueFormat={name}" in caught.value.remedy
+    found = target(current, name, **columns).schema
+    assert found is not None
+    assert found.schema_data == record("a", "b", "C", **layout)
+    assert found.properties == current.properties
+    assert target(current, name, a=StringType()) == Target(current)
+    string = SchemaInfo(pb.Schema.String, "String")
+    pair = join_key_value(string, current, separated=True)
+    assert target(pair, name, **columns).schema == join_key_value(string, found, separated=True)
+
+
+@pytest.mark.parametrize("name", ["com.acme.Order", "Outer$Order", "Größe", "Order"])
+@pytest.mark.parametrize("value_format", ["avro", "json"])
+def test_new_columns_go_to_records_of_any_name(name: str, value_format: str) -> None:
+    known = {"type": "record", "name": "Order_t", "fields": [{"name": "i", "type": "int"}]}
+    definition = {
+        "type": "record",
+        "name": name,
+        "fields": [{"name": "old", "type": ["null", {"type": "array", "items": known}]}],
+    }
+    kind = pb.Schema.Avro if value_format == "avro" else pb.Schema.Json
+    current = SchemaInfo(kind, "", json.dumps(definition).encode())
+    added = {"t": StructType().add("x", IntegerType()), "u": StringType()}
+    found = target(current, value_format, **added).schema
+    assert found is not None
+    evolved = json.loads(found.schema_data)
+    assert (evolved["name"], evolved["fields"][0]) == (name, definition["fields"][0])
+    assert evolved["fields"][1]["type"][1]["name"] != "Order_t"
+    if name in ("com.acme.Order", "Order"):
+        fastavro.parse_schema(evolved)
+
+
+def test_one_struct_is_a_record_unless_the_record_has_a_field_of_that_name() -> None:
+    current = SchemaInfo(pb.Schema.Avro, "o", record("a", "b"))
+    struct = StructType().add("a", StringType())
+    assert target(current, value=struct) == Target(current, unwraps=True)
+    nested = SchemaInfo(pb.Schema.Avro, "o", record("x").replace(b'"string"', record("a")))
+    assert target(nested, X=struct) == Target(nested)
+    made = target(None, anything=struct)
+    assert made.unwraps
+    assert made.schema is not None
+    definition = json.loads(made.schema.schema_data)
+    assert definition["name"] == "orders_2"
+    assert [field["name"] for field in definition["fields"]] == ["a"]
+
+
+def test_what_has_no_primitive_is_a_record_of_one_field() -> None:
+    found = target(None, tags=ArrayType(StringType())).schema
+    assert found is not None
+    (field,) = json.loads(found.schema_data)["fields"]
+    assert (field["name"], field["type"][0], field["default"]) == ("tags", "null", None)
+
+
+def test_fields_of_schemas_that_are_made_can_be_null_whatever_spark_knows() -> None:
+    schema = StructType().add("a", LongType(), nullable=False).add("b", LongType())
+    columns = plan_columns(schema, topic_given=True, value_format="json")
+    choice = SchemaChoice("json", "Order", "com.example")
+    found = target_for(TOPIC, None, columns, choice).schema
+    assert found is not None
+    definition = json.loads(found.schema_data)
+    assert (definition["name"], definition["namespace"]) == ("Order", "com.example")
+    assert [field["type"] for field in definition["fields"]] == [["null", "long"]] * 2
+
+
+def test_so_can_those_of_structs_wherever_they_lie() -> None:
+    inner = StructType().add("i", IntegerType(), nullable=False)
+    for kind in (
+        StructType().add("s", inner, nullable=False),
+        ArrayType(StructType().add("s", inner, nullable=False), containsNull=False),
+        MapType(StringType(), StructType().add("s", inner), valueContainsNull=False),
+    ):
+        for value_format in ("avro", "json"):
+            schema = target(None, value_format, a=kind, b=kind).schema
+            assert schema is not None
+            (first, _) = json.loads(schema.schema_data)["fields"]
+            found = first["type"][1]
+            found = found.get("items") or found.get("values") or found
+            (struct,) = found["fields"]
+            assert struct["type"][0] == "null"
+            assert struct["type"][1]["fields"] == [
+                {"name": "i", "type": ["null", "int"], "default": None}
+            ]
+
+
+def test_keys_of_any_type_are_for_topics_with_such_keys() -> None:
+    pair = join_key_value(INT32, STRING, separated=True)
+    assert target(pair, __key=IntegerType(), value=StringType()) == Target(pair)
+    assert target(pair, value=StringType()) == Target(pair)
+    with pytest.raises(SchemaMismatch, match="INT32"):
+        target(pair, __key=StringType(), value=StringType())
+    for current in (None, STRING):
+        with pytest.raises(InvalidRow, match="__key is int"):
+            target(current, __key=IntegerType(), value=StringType())
+
+
+@pytest.mark.fault(98)
+def test_a_target_is_plain_data() -> None:
+    found = target(SchemaInfo(pb.Schema.String, "String", b"", {"a": "b"}), x=StringType())
+    assert pickle.loads(pickle.dumps(found)) == found

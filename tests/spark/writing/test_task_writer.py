@@ -1,0 +1,433 @@
+"""One task's write."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.types import (
+    BinaryType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from pulsar_spark.errors import (
+    IncompatibleSchema,
+    InvalidRow,
+    MessageTooLarge,
+    PulsarError,
+    SchemaMismatch,
+    TopicNotFound,
+)
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.spark.options.write import parse_write_options
+from pulsar_spark.spark.writing import task_writer
+from pulsar_spark.spark.writing.columns import plan_columns
+from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage, find_targets, write_task
+from pulsar_spark.testing import EmbeddedBroker
+from tests.spark.topics import full, read, set_schema, values
+from tests.support.waiting import finish, wait_until
+
+KINDS: dict[str, Any] = {
+    "value": (BinaryType(), pa.binary()),
+    "text": (StringType(), pa.string()),
+    "__key": (BinaryType(), pa.binary()),
+    "__topic": (StringType(), pa.string()),
+    "__orderingKey": (BinaryType(), pa.binary()),
+    "__eventTime": (LongType(), pa.int64()),
+    "__deliverAt": (TimestampType(), pa.timestamp("us", tz="UTC")),
+    "__sequenceId": (LongType(), pa.int64()),
+    "__messageProperties": (
+        MapType(StringType(), StringType()),
+        pa.map_(pa.string(), pa.string()),
+    ),
+}
+
+
+def write(
+    broker: EmbeddedBroker,
+    columns: dict[str, list[Any]],
+    options: dict[str, str] | None = None,
+    *,
+    batch_rows: int = 1000,
+) -> PulsarCommitMessage:
+    given = {"service.url": broker.service_url, **(options or {})}
+    if "__topic" not in columns:
+        given.setdefault("topic", "t")
+    parsed = parse_write_options(given)
+    schema = StructType()
+    for name in columns:
+        schema.add(name, KINDS[name][0])
+    planned = plan_columns(
+        schema, topic_given=parsed.topic is not None, value_format=parsed.schema.value_format
+    )
+    arrays = {name: pa.array(data, KINDS[name][1]) for name, data in columns.items()}
+    table = pa.RecordBatch.from_pydict(arrays)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield table.slice(0, 0)
+        for start in range(0, table.num_rows, batch_rows):
+            yield table.slice(start, batch_rows)
+
+    return write_task(parsed, planned, batches())
+
+
+def test_a_task_returns_when_all_is_acknowledged(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    payloads = [b"%d" % number for number in range(2500)]
+    done = write(broker, {"value": payloads})
+    assert values(broker, {"topic": "t"}) == payloads
+    assert (done.messages, done.acknowledged, done.failed) == (2500, 2500, 0)
+    last = broker.stats("t").last
+    assert last is not None
+    ((topic, message_id),) = done.last_ids
+    assert topic == full("t")
+    assert message_id.startswith(f"{last.ledger_id}:{last.entry_id}:")
+    assert broker.stats("t").producers == ()
+
+
+def test_all_that_a_message_can_have_is_written_and_read_back(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    columns: dict[str, list[Any]] = {
+        "value": [b"a", None, b""],
+        "__key": [b"k", None, b"\xff"],
+        "__orderingKey": [b"o", None, None],
+        "__eventTime": [1500, None, 0],
+        "__messageProperties": [[("a", "1"), ("b", "2")], None, []],
+        "__sequenceId": [10, 11, 20],
+    }
+    write(broker, columns)
+    rows = read(broker, {"topic": "t", "includeMetadata": "true"})
+    assert [row["value"] for row in rows] == [b"a", None, b""]
+    assert [row["__key"] for row in rows] == [b"k", None, b"\xff"]
+    assert [row["__orderingKey"] for row in rows] == [b"o", None, None]
+    assert [row["__eventTime"] and row["__eventTime"].timestamp() for row in rows] == [
+        1.5,
+        None,
+        None,
+    ]
+    assert [row["__messageProperties"] for row in rows] == [[("a", "1"), ("b", "2")], [], []]
+    assert [row["__sequenceId"] for row in rows] == [10, 11, 20]
+
+
+@pytest.mark.fault(95)
+@pytest.mark.parametrize("encoding", ["auto", "bytes"])
+def test_keys_are_read_back_as_they_were(broker: EmbeddedBroker, encoding: str) -> None:
+    broker.create_topic("t", 3)
+    keys = [b"", b"a", b"\0", b"\xff\xfe", "ключ 😀".encode(), bytes(10_000), None]
+    write(broker, {"value": [b""] * len(keys), "__key": keys}, {"keyEncoding": encoding})
+    rows = read(broker, {"topic": "t"})
+    assert sorted(row["__key"] or b"none" for row in rows) == sorted(key or b"none" for key in keys)
+
+
+def test_equal_keys_meet_in_one_partition_in_their_order(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t", 4)
+    keys = [b"k%d" % (number % 13) for number in range(1000)]
+    payloads = [b"%d" % number for number in range(1000)]
+    write(broker, {"value": payloads, "__key": keys}, batch_rows=100)
+    rows = read(broker, {"topic": "t", "includeMetadata": "true"})
+    assert len(rows) == 1000
+    for key in set(keys):
+        own = [row for row in rows if row["__key"] == key]
+        assert len({row["__partition"] for row in own}) == 1
+        numbers = [int(row["value"]) for row in own]
+        assert numbers == sorted(numbers)
+
+
+def test_rows_name_their_topics_and_partitions(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t", 3)
+    broker.create_topic("u")
+    topics = [full("t-partition-2"), "u", full("t-partition-2"), full("t-partition-0")]
+    write(broker, {"value": [b"0", b"1", b"2", b"3"], "__topic": topics})
+    assert values(broker, {"topic": "t-partition-2"}) == [b"0", b"2"]
+    assert values(broker, {"topic": "t-partition-0"}) == [b"3"]
+    assert values(broker, {"topic": "u"}) == [b"1"]
+
+
+def test_delayed_messages_carry_their_time(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    moment = 1_900_000_000_000
+    write(broker, {"value": [b"a", b"b"], "__deliverAt": [moment * 1000, None]})
+    assert broker.faults.seen("SEND") == 2
+    assert values(broker, {"topic": "t"}) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    "name,value",
+    [
+        ("compressionType", "LZ4"),
+        ("compressionType", "ZLIB"),
+        ("compressionType", "ZSTD"),
+        ("compressionType", "SNAPPY"),
+        ("batchingEnabled", "false"),
+        ("batchingMaxMessages", "3"),
+        ("batchingMaxBytes", "100"),
+    ],
+)
+def test_the_producers_options_are_followed(broker: EmbeddedBroker, name: str, value: str) -> None:
+    broker.create_topic("t")
+    payloads = [b"payload %d" % number for number in range(10)]
+    write(broker, {"value": payloads}, {f"pulsar.producer.{name}": value})
+    assert values(broker, {"topic": "t"}) == payloads
+    if name == "batchingEnabled":
+        assert broker.stats("t").entries == 10
+    if value == "3":
+        assert broker.stats("t").entries == 4
+
+
+def test_text_registers_its_schema_and_reads_back_as_text(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t", 2)
+    write(broker, {"text": ["grün", None]})
+    assert sorted(values(broker, {"topic": "t"}), key=str) == [None, "grün"]
+    write(broker, {"text": ["again"]})
+    with pytest.raises(SchemaMismatch, match="STRING"):
+        write(broker, {"value": [b"bytes"]})
+    write(broker, {"value": [b"raw"]}, {"valueFormat": "raw"})
+    assert sorted(values(broker, {"topic": "t"}), key=str) == [None, "again", "grün", "raw"]
+
+
+@pytest.mark.fault(64)
+def test_a_topic_of_another_schema_is_refused_before_anything_is_sent(
+    broker: EmbeddedBroker,
+) -> None:
+    broker.create_topic("t")
+    set_schema(broker, "t", SchemaInfo(pb.Schema.Int32, "INT32"))
+    with pytest.raises(SchemaMismatch, match="INT32"):
+        write(broker, {"value": [b"x"]})
+    assert broker.faults.seen("SEND") == 0
+
+
+@pytest.mark.fault(64)
+def test_a_schema_that_the_broker_refuses_is_told_with_the_topic(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    broker.faults.error("PRODUCER", pb.IncompatibleSchema, times=None)
+    with pytest.raises(IncompatibleSchema) as caught:
+        write(broker, {"text": ["x"]})
+    assert caught.value.topic == full("t")
+    assert "compatibility" in caught.value.remedy
+    assert broker.faults.seen("SEND") == 0
+
+
+@pytest.mark.fault(64)
+def test_what_was_decided_on_the_driver_is_not_asked_again(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    options = parse_write_options({"service.url": broker.service_url, "topic": "t"})
+    planned = plan_columns(
+        StructType().add("a", LongType()).add("b", StringType()),
+        topic_given=True,
+        value_format="auto",
+    )
+    targets = find_targets(options, planned)
+    asked = broker.faults.seen("GET_SCHEMA")
+    batch = pa.RecordBatch.from_pydict({"a": [1, 2, None], "b": ["x", None, None]})
+    for _ in range(2):
+        write_task(options, planned, [batch], targets)
+    assert broker.faults.seen("GET_SCHEMA") == asked == 1
+    rows = read(broker, {"topic": "t", "includeMetadata": "true"})
+    assert [(row["a"], row["b"]) for row in rows] == [(1, "x"), (2, None), (None, None)] * 2
+    assert {row["__schemaVersion"] for row in rows} == {bytes(8)}
+
+
+@pytest.mark.fault(77, 86)
+def test_a_row_that_is_too_large_is_named(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    payloads = [b"x"] * 15
+    payloads[12] = bytes(6 * 1024 * 1024)
+    with pytest.raises(MessageTooLarge, match="row 12"):
+        write(broker, {"value": payloads}, batch_rows=10)
+
+
+@pytest.mark.fault(77)
+def test_a_wrong_row_fails_before_its_batch_is_sent(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    with pytest.raises(InvalidRow, match="row 1"):
+        write(broker, {"value": [b"a", b"b"], "__topic": ["t", None]})
+    assert broker.faults.seen("SEND") == 0
+
+
+@pytest.mark.fault(89)
+def test_a_refusal_of_the_last_message_fails_the_task(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    broker.faults.error("SEND", pb.NotAllowedError, after=4)
+    options = {"pulsar.producer.batchingEnabled": "false"}
+    with pytest.raises(PulsarError):
+        write(broker, {"value": [b"x"] * 5}, options)
+
+
+@pytest.mark.fault(8, 87)
+def test_nothing_is_lost_when_the_connection_goes(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t")
+    broker.faults.close("SEND", after=3, reset=True)
+    payloads = [b"%d" % number for number in range(5000)]
+    done = write(broker, {"value": payloads})
+    assert done.acknowledged == 5000
+    assert list(dict.fromkeys(values(broker, {"topic": "t"}))) == payloads
+
+
+def test_a_missing_topic_is_an_error_where_none_is_created(broker: EmbeddedBroker) -> None:
+    with pytest.raises(TopicNotFound):
+        write(broker, {"value": [b"x"]})
+
+
+def test_no_rows_need_no_connection(broker: EmbeddedBroker) -> None:
+    done = write(broker, {"value": []})
+    assert done == PulsarCommitMessage(0, 0, 0, ())
+    assert broker.faults.seen("CONNECT") == 0
+
+
+def test_without_a_guarantee_receipts_are_not_waited_for_and_failures_counted(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    none = {"deliveryGuarantee": "none"}
+    with broker.faults.drop("SEND_RECEIPT", times=None):
+        started = time.monotonic()
+        done = write(broker, {"value": [b"a", b"b"]}, none)
+        # Receipts are waited for as long as the send timeout, 30 seconds.
+        assert time.monotonic() - started < 15
+    assert done.acknowledged == 0
+    assert values(broker, {"topic": "t"}) == [b"a", b"b"]
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        done = write(broker, {"value": [b"a", bytes(6 * 1024 * 1024), b"b"]}, none, batch_rows=1)
+    assert done.failed == 1
+    assert "deliveryGuarantee none" in caplog.text
+    assert values(broker, {"topic": "t"}) == [b"a", b"b", b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    "partition,attempt,expected",
+    [(0, 0, "me"), (3, 0, "me-3"), (0, 2, "me-0-2"), (3, 2, "me-3-2")],
+)
+def test_no_two_tasks_have_producers_of_one_name(
+    broker: EmbeddedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    partition: int,
+    attempt: int,
+    expected: str,
+) -> None:
+    class Context:
+        @staticmethod
+        def get() -> Context:
+            return Context()
+
+        def partitionId(self) -> int:
+            return partition
+
+        def attemptNumber(self) -> int:
+            return attempt
+
+    monkeypatch.setattr(task_writer, "TaskContext", Context)
+    broker.create_topic("t")
+    write(broker, {"value": [b"x"]}, {"pulsar.producer.producerName": "me"})
+    (row,) = read(broker, {"topic": "t", "includeMetadata": "true"})
+    assert row["__producerName"] == expected
+
+
+@pytest.mark.fault(98)
+@pytest.mark.parametrize("pickler", [pickle, cloudpickle])
+def test_a_commit_message_is_plain_data(pickler: Any) -> None:
+    message = PulsarCommitMessage(1, 2, 3, (("t", "1:2:3:4"),))
+    assert pickler.loads(pickler.dumps(message)) == message
+
+
+@pytest.mark.fault(10)
+def test_tasks_of_a_process_write_over_one_connection_and_leave_no_producer(
+    broker: EmbeddedBroker,
+) -> None:
+    broker.create_topic("t", 3)
+    written = [b"%d" % number for number in range(400)]
+
+    def task() -> None:
+        write(broker, {"value": written})
+
+    for _ in range(3):
+        tasks = [threading.Thread(target=task) for _ in range(4)]
+        for thread in tasks:
+            thread.start()
+        finish(*tasks)
+        assert broker.clients == 0
+    assert sorted(values(broker, {"topic": "t"})) == sorted(written * 12)
+    # A plan reads it back over the same connection.
+    assert broker.faults.seen("CONNECT") == 1
+
+
+@pytest.mark.fault(78)
+def test_a_task_that_fails_leaves_no_producer_on_the_connection_of_others(
+    broker: EmbeddedBroker,
+) -> None:
+    broker.create_topic("t")
+    options = {"pulsar.producer.producerName": "mine", "pulsar.producer.sendTimeoutMs": "500"}
+    for _ in range(3):
+        with broker.faults.drop("SEND_RECEIPT"), pytest.raises(PulsarError):
+            write(broker, {"value": [b"x"]}, options)
+        wait_until(lambda: broker.clients == 0)
+    # The name is free again.
+    write(broker, {"value": [b"y"]}, options)
+    assert broker.faults.seen("CONNECT") == 1
+
+
+@pytest.fixture
+def deduplicating() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(deduplication=True) as broker:
+        broker.create_topic("t")
+        yield broker
+
+
+FOREIGN: dict[str, list[Any]] = {
+    "value": [b"%d" % number for number in range(450)],
+    "__sequenceId": [number % 150 for number in range(450)],
+}
+
+
+@pytest.mark.fault(87)
+def test_a_task_whose_rows_a_deduplicating_broker_drops_fails(
+    deduplicating: EmbeddedBroker,
+) -> None:
+    with pytest.raises(InvalidRow, match=r"dropped 300 .*__sequenceId.*producerName") as caught:
+        write(deduplicating, FOREIGN)
+    assert caught.value.topic == full("t")
+
+
+@pytest.mark.fault(87)
+def test_rows_that_are_meant_to_be_deduplicated_are_counted(
+    deduplicating: EmbeddedBroker,
+) -> None:
+    options = {"pulsar.producer.producerName": "again"}
+    columns: dict[str, list[Any]] = {
+        "value": FOREIGN["value"][:150],
+        "__sequenceId": list(range(150)),
+    }
+    for duplicates in (0, 150):
+        done = write(deduplicating, columns, options)
+        assert (done.messages, done.acknowledged, done.duplicates) == (150, 150, duplicates)
+    assert values(deduplicating, {"topic": "t"}) == columns["value"]
+
+
+def test_null_sequence_ids_are_those_of_the_producer(deduplicating: EmbeddedBroker) -> None:
+    columns: dict[str, list[Any]] = {"value": [b"a", b"b"], "__sequenceId": [None, None]}
+    assert write(deduplicating, columns).duplicates == 0
+    assert values(deduplicating, {"topic": "t"}) == [b"a", b"b"]
+
+
+@pytest.mark.fault(87)
+def test_duplicates_are_logged_where_receipts_are_not_waited_for(
+    deduplicating: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Each row is sent alone, and the task goes on while receipts come.
+    done = write(deduplicating, FOREIGN, {"deliveryGuarantee": "none"}, batch_rows=1)
+    assert done.messages == 450
+    assert done.duplicates <= 300
+    if done.duplicates:
+        assert "dropped" in caplog.text
