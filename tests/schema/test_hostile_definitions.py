@@ -5,6 +5,7 @@ What takes long is told by counting the steps of the interpreter at two sizes, n
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from collections.abc import Callable
@@ -247,6 +248,41 @@ def test_nor_in_names_of_protobuf(info: SchemaInfo) -> None:
     with pytest.raises(SchemaMismatch) as caught:
         typed_columns(info)
     str(caught.value).encode()
+
+
+@pytest.mark.fault(44)
+@pytest.mark.parametrize(
+    "name", ["package1", "Message1", "Enum1", "VALUE1", "field1", "choice1", "Message2"]
+)
+def test_names_of_protobuf_that_are_not_utf8_are_our_own_error(name: str) -> None:
+    file = new_file("package1")
+    message = file.message_type.add(name="Message1")
+    file.message_type.add(name="Message2")
+    file.enum_type.add(name="Enum1").value.add(name="VALUE1", number=0)
+    message.oneof_decl.add(name="choice1")
+    add(message, "field1", 1, Type.TYPE_INT32, oneof_index=0)
+    add(message, "e", 2, Type.TYPE_ENUM, type_name=".package1.Enum1", oneof_index=0)
+    add(message, "m", 3, Type.TYPE_MESSAGE, type_name=".package1.Message2")
+    definition = json.loads(info_of(file, "Message1").schema_data)
+    files = base64.b64decode(definition["fileDescriptorSet"])
+    assert name.encode() in files
+    damaged = files.replace(name.encode(), name[:-1].encode() + b"\xff")
+    definition["fileDescriptorSet"] = base64.b64encode(damaged).decode()
+    made = SchemaInfo(pb.Schema.ProtobufNative, "", json.dumps(definition).encode())
+    with pytest.raises(SchemaMismatch) as caught:
+        codec_of(made).decoder(made, made, codec_of(made).arrow_schema(made).names)
+    str(caught.value).encode()
+
+
+@pytest.mark.fault(44)
+def test_oneofs_may_have_any_name() -> None:
+    file = new_file()
+    message = file.message_type.add(name="M")
+    message.oneof_decl.add(name="no name é")
+    add(message, "a", 1, Type.TYPE_INT32, oneof_index=0)
+    made = info_of(file)
+    found = codec_of(made).decoder(made, made, ["a"]).decode(pa.array([b"\x08\x07"]))
+    assert found.columns[0].to_pylist() == [7]
 
 
 @pytest.mark.fault(113)

@@ -144,7 +144,7 @@ def _listed_field(entry: object, defaults: Mapping[str, Any]) -> Field:
     kind_name = entry.get("type")
     kinds = Type.Type.DESCRIPTOR.values_by_name
     kind = kinds.get(f"TYPE_{kind_name}") if is_unicode(kind_name) else None
-    if not is_unicode(name) or kind is None or not isinstance(number, int):
+    if not is_unicode(name) or kind is None or type(number) is not int:
         raise damaged(f"has a property {PARSING_INFO} with a field that is none")
     # What an enum's numbers are called is not in the schema, nor what is in a message within.
     type_number = Type.TYPE_INT32 if kind.number == Type.TYPE_ENUM else kind.number
@@ -286,13 +286,13 @@ class _Index:
             raise damaged(f"is of the unknown syntax {syntax[:40]!r}")
         old = syntax == "proto2"
         rules = _Rules(syntax, closed_enums=old, packed=not old).within(file.options.features)
-        prefix = f".{file.package}" if file.package else ""
+        prefix = f".{_name(file.package)}" if file.package else ""
         self._add_enums(prefix, file.enum_type, rules)
         # With a stack: how deep definitions nest is for the writer of the schema to say.
         pending = [(prefix, message, rules) for message in file.message_type]
         while pending:
             prefix, message, rules = pending.pop()
-            name = f"{prefix}.{message.name}"
+            name = f"{prefix}.{_name(message.name)}"
             rules = rules.within(message.options.features)
             self._check_new(name)
             self.messages[name] = message, rules
@@ -301,7 +301,7 @@ class _Index:
 
     def _add_enums(self, prefix: str, enums: Iterable[EnumDescriptorProto], rules: _Rules) -> None:
         for enum in enums:
-            name = f"{prefix}.{enum.name}"
+            name = f"{prefix}.{_name(enum.name)}"
             self._check_new(name)
             self.enums[name] = enum, rules.within(enum.options.features)
 
@@ -365,20 +365,20 @@ class _Resolver:
         path: tuple[str, ...],
     ) -> Field:
         rules = rules.within(proto.options.features)
-        here = (*path, proto.name)
+        here = (*path, _name(proto.name))
         number = check_number(proto.number, proto.name)
         repeated = proto.label == FieldDescriptorProto.LABEL_REPEATED
         if not proto.HasField("type"):
             raise damaged(f"gives the field {'.'.join(here)} no type")
         kind, message, enum = proto.type, None, None
         if kind in MESSAGES:
-            message = self.message(proto.type_name, here)
+            message = self.message(_name(proto.type_name), here)
             if message.is_entry and not repeated:
                 raise damaged(f"has a map {'.'.join(here)} that is not repeated")
             if rules.delimited and not message.is_entry:
                 kind = FieldDescriptorProto.TYPE_GROUP
         elif kind == FieldDescriptorProto.TYPE_ENUM:
-            enum = self.enum(proto.type_name)
+            enum = self.enum(_name(proto.type_name))
         return Field(
             number=number,
             name=proto.name,
@@ -400,7 +400,7 @@ class _Resolver:
             proto, rules = found
             names: dict[int, str] = {}
             for value in proto.value:
-                if len(value.name) > _MAX_ENUM_NAME:
+                if len(_name(value.name)) > _MAX_ENUM_NAME:
                     raise damaged(f"has a value of the enum {name[1:]} with a name too long")
                 names.setdefault(value.number, value.name)
             numbers = {value.name: value.number for value in proto.value}
@@ -408,11 +408,18 @@ class _Resolver:
         return known
 
 
+def _name(found: str | bytes) -> str:
+    """Return a name; raises SchemaMismatch for bytes, which stand for what is not UTF-8."""
+    if not is_unicode(found):
+        raise damaged("has a name that is not UTF-8")
+    return found
+
+
 def _oneof_names(message: DescriptorProto) -> dict[int, str]:
     """Return the real oneofs by index: an `optional` field of proto3 has one that is none."""
     synthetic = {each.oneof_index for each in message.field if each.proto3_optional}
     return {
-        index: oneof.name
+        index: _name(oneof.name)
         for index, oneof in enumerate(message.oneof_decl)
         if index not in synthetic
     }

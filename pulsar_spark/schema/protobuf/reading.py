@@ -655,7 +655,7 @@ def _add_oneofs(proto: DescriptorProto, fields: Sequence[Field]) -> None:
             if field.oneof not in indexes:
                 indexes[field.oneof] = len(indexes)
                 # Names of oneofs and fields must differ; the fields' are those of `attribute`.
-                proto.oneof_decl.add(name=f"one_of_{field.oneof}")
+                proto.oneof_decl.add(name=f"one_of_{len(proto.oneof_decl)}")
             added.oneof_index = indexes[field.oneof]
 
 

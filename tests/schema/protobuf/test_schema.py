@@ -196,6 +196,7 @@ def test_messages_within_are_bytes_as_the_schema_does_not_say_them(
         listed([(0, "a", "INT32", "LABEL_OPTIONAL")]),
         listed([(1, "a", "INT33", "LABEL_OPTIONAL")]),
         listed([(1, 5, "INT32", "LABEL_OPTIONAL")]),
+        listed([(True, "a", "INT32", "LABEL_OPTIONAL")]),
         listed([(1, "a", "INT32", ""), (1, "b", "INT32", "")]),
         SchemaInfo(pb.Schema.Protobuf, "", b"[]", {PARSING_INFO: "[]"}),
         SchemaInfo(pb.Schema.Protobuf, "", b'{"fields": 1}', {PARSING_INFO: "[]"}),
