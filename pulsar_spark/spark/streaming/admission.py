@@ -29,7 +29,7 @@ Span: TypeAlias = "tuple[Position, Position]"
 _SAMPLES = 512
 _MOST_SAMPLES = 256
 _LEAST_SAMPLES = 8
-_EXACT = 2048
+_EXACT = 1024
 _ROUNDS = 4
 
 

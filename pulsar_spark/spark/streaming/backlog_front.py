@@ -121,7 +121,7 @@ class Front:
         samples: int,
         experience: Experience | None = None,
         seed: int = 0,
-        exact: int = 2048,
+        exact: int = 1024,
     ) -> None:
         self.start = start
         self.end = end

@@ -147,6 +147,16 @@ def test_batches_of_any_mixture_are_within_the_cap(mixture: object, cap: int, se
     assert max(sizes) <= cap, sizes
 
 
+@pytest.mark.parametrize("large", [0.0, 0.01])
+def test_a_cap_beyond_the_entries_that_are_looked_at_is_kept_with_a_margin(large: float) -> None:
+    rng = random.Random(7)
+    entries = [1000 if rng.random() < large else rng.randint(1, 20) for _ in range(20_000)]
+    sizes = one(entries, per_ledger=5000).sizes(Caps(50_000))
+    assert sum(sizes) == sum(entries)
+    assert max(sizes) <= 50_000
+    assert sum(sizes[:-1]) > 0.4 * 50_000 * (len(sizes) - 1)
+
+
 def test_few_entries_are_looked_at_for_a_decision() -> None:
     backlog = Backlog([1] * 1_000_000, per_ledger=50_000)
     stream = Stream({"t": backlog})
