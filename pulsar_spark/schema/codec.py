@@ -244,7 +244,8 @@ def codec_of(info: SchemaInfo) -> Codec:
 
         return protobuf_codec
     raise SchemaMismatch(
-        f"values of the schema type {info.type_name} are not decoded", "Use valueFormat=raw."
+        f"pulsar_spark does not decode values of the schema type {info.type_name}",
+        "Use valueFormat=raw.",
     )
 
 

@@ -175,7 +175,7 @@ def _write_time_of_day(nanos: pa.Array) -> pa.Array:
     if valid.null_count > nanos.null_count:
         row = pc.indices_nonzero(pc.and_(nanos.is_valid(), valid.is_null()))[0].as_py()
         raise Misfit(
-            f"it is {nanos[row]}, and no time of day",
+            f"it is {nanos[row]}, which is not a time of day",
             VALUE,
             row,
             "Write nanoseconds since midnight, from 0 to 86399999999999.",
@@ -301,7 +301,7 @@ def schema_for(column: pa.DataType) -> SchemaInfo:
     number = _SCHEMA_TYPES.get(_normal(column))
     if number is None:
         raise SchemaMismatch(
-            f"no primitive schema of Pulsar holds a column of type {column}",
+            f"Pulsar has no primitive schema for a column of type {column}",
             "Cast the column, put it into a struct, or write with valueFormat=avro or json.",
         )
     return SchemaInfo(number, PRIMITIVE_NAMES.get(number, ""))
@@ -310,7 +310,7 @@ def schema_for(column: pa.DataType) -> SchemaInfo:
 def _arrow_type(info: SchemaInfo) -> pa.DataType:
     if info.type not in _KINDS:
         raise SchemaMismatch(
-            f"{info.type_name} is no primitive schema", "Read the topic with valueFormat=raw."
+            f"{info.type_name} is not a primitive schema", "Read the topic with valueFormat=raw."
         )
     return _KINDS[info.type].arrow
 

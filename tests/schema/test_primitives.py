@@ -246,7 +246,7 @@ def test_columns_that_do_not_fit_are_refused_with_what_to_do() -> None:
 
 @pytest.mark.parametrize("nanos", [-1, DAY_NANOS])
 def test_a_time_of_day_must_be_in_the_day(nanos: int) -> None:
-    with pytest.raises(Misfit, match=f"row 1: value: it is {nanos}, and no time of day"):
+    with pytest.raises(Misfit, match=f"row 1: value: it is {nanos}, which is not a time of day"):
         encode(pb.Schema.LocalTime, pa.array([0, nanos, None], pa.int64()))
 
 

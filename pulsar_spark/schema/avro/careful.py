@@ -136,14 +136,14 @@ def _read_null(_cursor: Cursor) -> None:
 def _read_int(cursor: Cursor) -> int:
     number = read_long(cursor)
     if not -(2**31) <= number < 2**31:
-        raise Misfit(f"{number} is no int: it has more than 32 bits")
+        raise Misfit(f"{number} does not fit an int of 32 bits")
     return number
 
 
 def _read_boolean(cursor: Cursor) -> bool:
     byte = _take(cursor, 1)[0]
     if byte > 1:
-        raise Misfit(f"a boolean is the byte {byte}")
+        raise Misfit(f"the byte {byte} is not a boolean")
     return byte == 1
 
 

@@ -181,7 +181,7 @@ class _Parser:
         if isinstance(tree, list):
             return self._union(tree, namespace, path, depth)
         if not isinstance(tree, dict):
-            raise _wrong(path, f"is {_shown(tree)}, which is no type")
+            raise _wrong(path, f"is {_shown(tree)}, which is not an Avro type")
         kind = tree.get("type")
         if isinstance(kind, dict | list):
             return self.parse(kind, namespace, path, depth + 1)
@@ -235,8 +235,8 @@ class _Parser:
             known = self._named[full]
             if known is None:
                 raise SchemaMismatch(
-                    f"the record {full!r} holds itself, in the field {_dotted(path)}: "
-                    "Spark has no such types",
+                    f"the record {full!r} contains itself, in the field {_dotted(path)}: "
+                    "Spark has no recursive types",
                     "Read the values with valueFormat=raw.",
                 )
             self._grow(known.types, depth + known.height, path)

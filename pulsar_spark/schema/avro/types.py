@@ -206,13 +206,13 @@ def record_definition(columns: pa.Schema, name: str, namespace: str = "") -> byt
     """
     maker = _Maker()
     if not _NAME.fullmatch(name):
-        maker.misfits.append(f"{name!r} is no name of a record")
+        maker.misfits.append(f"{name!r} is not a valid name of a record")
     if namespace and not all(_NAME.fullmatch(part) for part in namespace.split(".")):
-        maker.misfits.append(f"{namespace!r} is no namespace")
+        maker.misfits.append(f"{namespace!r} is not a valid namespace")
     record = maker.record(list(columns), name, "")
     if maker.misfits:
         raise SchemaMismatch(
-            f"the data frame cannot be records of Avro: {'; '.join(maker.misfits[:50])}",
+            f"the data frame cannot be written as Avro records: {'; '.join(maker.misfits[:50])}",
             "Names have letters, digits and underscores: rename with withColumnRenamed, cast "
             "columns, or set schema.name and schema.namespace.",
         )

@@ -73,7 +73,7 @@ def required(write: Write) -> Write:
 
     def checked(values: pa.Array) -> pa.Array:
         if values.null_count:
-            refuse(values.is_null(), "it is null, and the topic's schema has no null there")
+            refuse(values.is_null(), "it is null, and the topic's schema does not allow null there")
         return write(values)
 
     return checked
@@ -84,7 +84,7 @@ def required(write: Write) -> Write:
 
 def write_null(values: pa.Array) -> pa.Array:
     """Write nulls, which take no bytes."""
-    refuse(values.is_valid(), "it is not null, and the topic's schema has only null there")
+    refuse(values.is_valid(), "it is not null, and the topic's schema allows only null there")
     return joined([], len(values))
 
 
@@ -124,7 +124,7 @@ def write_time(divisor: int) -> Write:
 
     def write(values: pa.Array) -> pa.Array:
         found = values.view(_INT64)
-        refuse(outside(found, 0, DAY - 1), "it is no time of day in nanoseconds")
+        refuse(outside(found, 0, DAY - 1), "it is not a time of day in nanoseconds")
         return scaled(found)
 
     return write
@@ -167,7 +167,9 @@ def write_enum(symbols: Sequence[str]) -> Write:
     def write(values: pa.Array) -> pa.Array:
         found = pc.index_in(values, value_set=words)
         if found.null_count:
-            refuse(found.is_null(), f"it is none of the enum's symbols: {', '.join(symbols[:20])}")
+            refuse(
+                found.is_null(), f"it is not one of the enum's symbols: {', '.join(symbols[:20])}"
+            )
         return write_long(found)
 
     return write
@@ -190,7 +192,7 @@ def write_uuid(values: pa.Array) -> pa.Array:
         try:
             return UUID(value).bytes
         except ValueError:
-            raise ValueError("it is no UUID") from None
+            raise ValueError("it is not a UUID") from None
 
     return _one_by_one(values, convert)
 
@@ -198,7 +200,7 @@ def write_uuid(values: pa.Array) -> pa.Array:
 def write_uuid_text(values: pa.Array) -> pa.Array:
     """Write UUIDs as the text that they come as."""
     unfit = pc.invert(pc.match_substring_regex(values, UUID_TEXT))
-    refuse(unfit, "it is no UUID")
+    refuse(unfit, "it is not a UUID")
     return write_text(values)
 
 
@@ -388,7 +390,10 @@ def write_union(members: Sequence[tuple[int, Write]], null_number: int | None) -
             several = pc.add(several, where.cast(_INT64))
         refuse(pc.greater(several, number(1)), "more than one member of the union is not null")
         if null_number is None:
-            refuse(pc.equal(several, ZERO), "no member of the union is set, and it has no null")
+            refuse(
+                pc.equal(several, ZERO),
+                "no member of the union is set, and it does not allow null",
+            )
         parts = []
         for place, (where, column, member) in enumerate(zip(filled, columns, members, strict=True)):
             prefix = constant(zigzag(member[0]))

@@ -87,14 +87,11 @@ def scaled_decimal(value: Any, shape: Shape) -> int:
     number = Decimal(text)
     digits = number.adjusted() + 1 + kind.scale
     if len(text) > _LONGEST_DECIMAL or (number and not 0 < digits <= kind.precision):
-        raise Misfit(
-            f"it is a number that {kind.precision} digits, {kind.scale} of them behind "
-            "the point, do not hold"
-        )
+        raise Misfit(f"it is a number that does not fit decimal({kind.precision},{kind.scale})")
     scaled = number.scaleb(kind.scale, _EXACT) if number else number
     whole = int(scaled)
     if whole != scaled:
-        raise Misfit(f"it is a number with more than {kind.scale} digits behind the point")
+        raise Misfit(f"it is a number with more than {kind.scale} digits after the decimal point")
     return whole
 
 
@@ -141,7 +138,7 @@ def to_time_of_day(value: Any, shape: Shape) -> int:
     if _is_text(value):
         match = _TIME_OF_DAY.fullmatch(value)
         if match is None:
-            raise Misfit("it is a string that is no ISO time of day")
+            raise Misfit("it is a string that is not an ISO time of day")
         return _iso_nanos(match, 0)
     if isinstance(value, list):
         return _day_nanos(*_fields(value, 2, 4))
@@ -155,14 +152,14 @@ def _is_text(value: Any) -> bool:
 def _fields(value: list[Any], least: int, most: int) -> list[int]:
     if least <= len(value) <= most and all(type(field) is int for field in value):
         return value
-    raise Misfit(f"it is an array, and not of {least} to {most} integers")
+    raise Misfit(f"it is an array, but not of {least} to {most} integers")
 
 
 def _array_day(fields: list[int]) -> int:
     try:
         return date(*fields).toordinal() - _EPOCH_DAY
     except (ValueError, OverflowError):
-        raise Misfit("it is an array that is no date") from None
+        raise Misfit("it is an array that is not a date") from None
 
 
 def _iso_day(text: str) -> int:
@@ -171,7 +168,7 @@ def _iso_day(text: str) -> int:
             return date.fromisoformat(text).toordinal() - _EPOCH_DAY
     except ValueError:
         pass
-    raise Misfit("it is a string that is no ISO date")
+    raise Misfit("it is a string that is not an ISO date")
 
 
 def _iso_nanos(match: re.Match[str], first: int) -> int:
@@ -184,14 +181,14 @@ def _iso_nanos(match: re.Match[str], first: int) -> int:
 def _day_nanos(hours: int, minutes: int, seconds: int = 0, nanos: int = 0) -> int:
     limits = (hours, 24), (minutes, 60), (seconds, 60), (nanos, 1_000_000_000)
     if not all(0 <= number < limit for number, limit in limits):
-        raise Misfit("it has a time that no day has")
+        raise Misfit("it has an impossible time of day")
     return ((hours * 60 + minutes) * 60 + seconds) * 1_000_000_000 + nanos
 
 
 def _iso_moment(text: str, shape: Shape) -> int:
     match = _MOMENT.fullmatch(text)
     if match is None:
-        raise Misfit("it is a string that is no ISO time")
+        raise Misfit("it is a string that is not an ISO time")
     zone = match[6]
     if zone and shape.kind.tz is None:
         raise Misfit("it is a time with a zone where the schema has a local one")
@@ -407,7 +404,7 @@ def _float(value: Any) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise Misfit("it is an integer that no double holds") from None
+        raise Misfit("it is an integer that is too large for a double") from None
 
 
 def _floating(shape: Shape) -> Convert:

@@ -107,7 +107,7 @@ def writer(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> W
 
     def checked(column: pa.Array) -> pa.Array:
         if column.null_count:
-            raise Misfit("it is null, and the topic's schema has no null there", path)
+            raise Misfit("it is null, and the topic's schema does not allow null there", path)
         return write(column)
 
     return checked
@@ -200,7 +200,7 @@ def _union(node: avro.UnionOf, kind: pa.DataType, dialect: Dialect, path: str) -
         if pc.any(pc.greater(count, number(1, pa.int32()))).as_py():
             raise Misfit("more than one member of the union is not null", path)
         if not node.nullable and pc.any(pc.equal(count, number(0, pa.int32()))).as_py():
-            raise Misfit("no member of the union is set, and it has no null", path)
+            raise Misfit("no member of the union is set, and it does not allow null", path)
         return pc.coalesce(*members)
 
     return write
@@ -282,7 +282,7 @@ def _symbols(column: pa.Array, symbols: pa.Array, path: str) -> pa.Array:
     unknown = pc.and_(column.is_valid(), pc.invert(pc.is_in(column, value_set=symbols)))
     if pc.any(unknown).as_py():
         found = column.filter(unknown)[0].as_py()
-        raise Misfit(f"it is {found[:100]!r}, which is no symbol of the enum", path)
+        raise Misfit(f"it is {found[:100]!r}, which is not a symbol of the enum", path)
     return column
 
 
@@ -297,7 +297,7 @@ def _uuid_texts(column: pa.Array, path: str) -> pa.Array:
     # Bytes are made into such text.
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     if is_text and pc.any(pc.invert(pc.match_substring_regex(column, UUID_TEXT))).as_py():
-        raise Misfit("it is no UUID", path)
+        raise Misfit("it is not a UUID", path)
     return column
 
 
@@ -381,7 +381,7 @@ def _times_of_day(column: pa.Array, shape: Shape) -> pa.Array:
 
 def _check_time_of_day(column: pa.Array) -> None:
     if not all_within(column.view(pa.int64()), 0, _NANOS_PER_DAY - 1):
-        raise ValueError("it is no time of day in nanoseconds")
+        raise ValueError("it is not a time of day in nanoseconds")
 
 
 def _iso_texts(column: pa.Array, shape: Shape) -> pa.Array:

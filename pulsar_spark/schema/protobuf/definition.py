@@ -71,7 +71,7 @@ def parse(info: SchemaInfo) -> Message:
         return _parse_native(info)
     if info.type == pb.Schema.Protobuf:
         return _parse_listed(info)
-    raise SchemaMismatch(f"a schema of type {info.type_name} defines no protobuf message")
+    raise SchemaMismatch(f"a schema of type {info.type_name} does not define a protobuf message")
 
 
 def load_json(text: str | bytes, what: str) -> Any:
@@ -79,13 +79,13 @@ def load_json(text: str | bytes, what: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise damaged(f"has {what} that is no JSON") from None
+        raise damaged(f"has {what} that is not JSON") from None
 
 
 def _parse_native(info: SchemaInfo) -> Message:
     parsed = load_json(info.schema_data, "a definition")
     if not isinstance(parsed, dict):
-        raise damaged("has a definition that is no JSON object")
+        raise damaged("has a definition that is not a JSON object")
     encoded, root = parsed.get("fileDescriptorSet"), parsed.get("rootMessageTypeName")
     if not isinstance(encoded, str) or not is_unicode(root):
         raise damaged("has no fileDescriptorSet or no rootMessageTypeName")
@@ -95,7 +95,7 @@ def _parse_native(info: SchemaInfo) -> Message:
         raise
     except (DecodeError, ValueError, RecursionError):
         # Descriptors hold text that protobuf takes without a look at its UTF-8.
-        raise damaged("has a fileDescriptorSet that is none") from None
+        raise damaged("has an invalid fileDescriptorSet") from None
 
 
 # --- PROTOBUF: the outermost fields, listed in a property -----------------------------------
@@ -110,7 +110,7 @@ def _parse_listed(info: SchemaInfo) -> Message:
         )
     listed = load_json(text, f"a property {PARSING_INFO}") if len(text) <= MAX_DEFINITION else None
     if not isinstance(listed, list) or len(listed) > MAX_LEAVES:
-        raise damaged(f"has a property {PARSING_INFO} that is no list of fields")
+        raise damaged(f"has a property {PARSING_INFO} that is not a list of fields")
     name, defaults = _avro_record(info)
     fields = tuple(_listed_field(entry, defaults) for entry in listed)
     check_unique(name, fields)
@@ -122,7 +122,7 @@ def _avro_record(info: SchemaInfo) -> tuple[str, dict[str, Any]]:
     record = load_json(info.schema_data, "a definition")
     fields = record.get("fields") if isinstance(record, dict) else None
     if not isinstance(fields, list):
-        raise damaged("has a definition that is no Avro record")
+        raise damaged("has a definition that is not an Avro record")
     defaults = {
         entry["name"]: entry.get("default")
         for entry in fields
@@ -139,13 +139,13 @@ _UNKNOWN = Message("", (), Form.BYTES, leaves=1)
 
 def _listed_field(entry: object, defaults: Mapping[str, Any]) -> Field:
     if not isinstance(entry, dict):
-        raise damaged(f"has a property {PARSING_INFO} that is no list of fields")
+        raise damaged(f"has a property {PARSING_INFO} that is not a list of fields")
     number, name, label = entry.get("number"), entry.get("name"), entry.get("label")
     kind_name = entry.get("type")
     kinds = Type.Type.DESCRIPTOR.values_by_name
     kind = kinds.get(f"TYPE_{kind_name}") if is_unicode(kind_name) else None
     if not is_unicode(name) or kind is None or type(number) is not int:
-        raise damaged(f"has a property {PARSING_INFO} with a field that is none")
+        raise damaged(f"has a property {PARSING_INFO} with an invalid field")
     # What an enum's numbers are called is not in the schema, nor what is in a message within.
     type_number = Type.TYPE_INT32 if kind.number == Type.TYPE_ENUM else kind.number
     is_message = type_number in MESSAGES
@@ -329,8 +329,8 @@ class _Resolver:
         if known is None:
             if name in self._open:
                 raise SchemaMismatch(
-                    f"the protobuf message {name[1:]} holds itself, by {'.'.join(path)}: "
-                    "columns cannot",
+                    f"the protobuf message {name[1:]} contains itself, by {'.'.join(path)}: "
+                    "Spark has no recursive types",
                     RAW_REMEDY,
                 )
             if len(self._open) >= MAX_DEPTH:
@@ -448,7 +448,7 @@ def _entry_fields(name: str, fields: tuple[Field, ...]) -> tuple[Field, ...]:
         or any(each.repeated or each.oneof for each in fields)
         or fields[0].type in _NO_KEYS
     ):
-        raise damaged(f"has entries of a map, {name}, that are none")
+        raise damaged(f"has invalid entries of the map {name}")
     return tuple(
         replace(
             each,

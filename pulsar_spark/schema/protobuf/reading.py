@@ -47,7 +47,7 @@ from pulsar_spark.schema.protobuf.well_known import durations, json_texts, times
 _CHUNK_ROWS = 1024
 _CHUNK_BYTES = 16 * 1024 * 1024
 
-_MALFORMED = "the bytes are no protobuf message of this schema"
+_MALFORMED = "the bytes are not a protobuf message of this schema"
 
 
 class ProtobufDecoder:

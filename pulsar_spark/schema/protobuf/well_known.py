@@ -77,7 +77,7 @@ class _Pairs:
             pairs = [*zip(self.seconds, self.nanos, strict=True)]
             flags = [self.is_valid(*pair) for pair in pairs]
             for index in [index for index, valid in enumerate(flags) if not valid]:
-                report(index, f"{pairs[index][0]} s and {pairs[index][1]} ns are no {self.what}")
+                report(index, f"{pairs[index][0]} s and {pairs[index][1]} ns are not a {self.what}")
             kept = [pair if valid else (0, 0) for pair, valid in zip(pairs, flags, strict=True)]
             seconds = integers([s for s, _ in kept], _INT64)
             nanos = integers([n for _, n in kept], _INT64)
@@ -142,7 +142,7 @@ def json_messages(name: str, values: pa.Array, refuse: Refuse) -> pa.Array:
         try:
             messages.append(json_format.Parse(text, kind()).SerializeToString())
         except (json_format.Error, ValueError, TypeError, RecursionError):
-            raise refuse(index, f"is no JSON of a {name}") from None
+            raise refuse(index, f"is not the JSON of a {name}") from None
     return binaries(messages)
 
 

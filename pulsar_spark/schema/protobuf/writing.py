@@ -104,7 +104,7 @@ def _struct(message: Message, columns: Sequence[pa.Field], path: str, misfits: l
         elif field.presence is Presence.REQUIRED:
             misfits.append(f"{here} is missing, and the schema requires it (add it)")
         elif field.presence is Presence.IMPLICIT and not field.repeated:
-            misfits.append(f"{here} is missing, and has no null in the schema (add it)")
+            misfits.append(f"{here} is missing, and the schema does not allow null there (add it)")
     return _StructEncoder(parts, path)
 
 
@@ -201,7 +201,7 @@ def _checked_messages(values: pa.Array, path: str, row: Row) -> pa.Array:
         try:
             empty_pb2.Empty.FromString(value)
         except (DecodeError, RecursionError):
-            raise Misfit("it is no protobuf message", path, row(index), _CHANGE) from None
+            raise Misfit("it is not a protobuf message", path, row(index), _CHANGE) from None
     return values
 
 
@@ -342,7 +342,9 @@ class ScalarWriter:
         if not column.null_count:
             return self._write(column, row)
         if not self._nullable:
-            _refuse_nulls(column, self._path, row, "is null, and the schema has no null there")
+            _refuse_nulls(
+                column, self._path, row, "is null, and the schema does not allow null there"
+            )
         there = column.is_valid()
         records = self._write(column.drop_null(), chosen(row, there))
         return regrouped(records, offsets_of(there))
@@ -408,7 +410,7 @@ class ListWriter:
         self._path = path
 
     def write(self, column: pa.Array, row: Row) -> pa.Array:
-        _refuse_nulls(column, self._path, row, "is null, and protobuf's lists are empty at most")
+        _refuse_nulls(column, self._path, row, "is null, and protobuf has no lists that are null")
         lengths = pc.list_value_length(column)
         elements = _children(column, column.values)
         inner = _within(row, lengths)
@@ -438,7 +440,7 @@ class MapWriter:
         self._path = path
 
     def write(self, column: pa.Array, row: Row) -> pa.Array:
-        _refuse_nulls(column, self._path, row, "is null, and protobuf's maps are empty at most")
+        _refuse_nulls(column, self._path, row, "is null, and protobuf has no maps that are null")
         offsets = column.offsets
         lengths = pc.subtract(offsets.slice(1), offsets.slice(0, len(column)))
         inner = _within(row, lengths)
@@ -570,7 +572,7 @@ def _integers(kind: int) -> Convert:
                 if not low <= value <= high
             )
             raise Misfit(
-                f"it is {value}, and the schema's {name} has {low} to {high}",
+                f"it is {value}, and the schema's {name} ranges from {low} to {high}",
                 path,
                 row(index),
                 _CHANGE,
@@ -599,7 +601,7 @@ def _enum_numbers(enum: EnumType) -> Convert:
             unknown = names[numbers.index(None)]
             index = values.to_pylist().index(unknown)
             raise Misfit(
-                f"it is {unknown[:100]!r}, which is no symbol of the enum",
+                f"it is {unknown[:100]!r}, which is not a symbol of the enum",
                 path,
                 row(index),
                 f"It has {', '.join(list(enum.numbers)[:50])}.",

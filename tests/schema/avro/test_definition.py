@@ -131,7 +131,7 @@ def test_logical_types_that_make_no_sense_are_left_out(kind: Any) -> None:
 @pytest.mark.parametrize(
     "tree,what",
     [
-        (1, "is 1, which is no type"),
+        (1, "is 1, which is not an Avro type"),
         ({}, "without a name for its kind"),
         ("unknown", "unknown type 'unknown'"),
         ([], "union of nothing"),
@@ -154,7 +154,7 @@ def test_damage_is_named_with_its_path(tree: Any, what: str) -> None:
 @pytest.mark.fault(44)
 def test_a_record_that_holds_itself_is_refused_with_the_path() -> None:
     tree = record(of("a", {"type": "array", "items": ["null", "R"]}))
-    with pytest.raises(SchemaMismatch, match=r"'R' holds itself, in the field a\[\]"):
+    with pytest.raises(SchemaMismatch, match=r"'R' contains itself, in the field a\[\]"):
         parse(tree)
 
 

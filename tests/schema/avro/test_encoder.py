@@ -199,22 +199,22 @@ def test_every_misfit_is_listed_with_what_to_do() -> None:
     [
         ("int", pa.int32(), [1, None], "f: it is null"),
         (["int", "string"], pa.int32(), [1, None], "f: it is null"),
-        (ENUM, pa.string(), ["A", "C"], "none of the enum's symbols: A, B"),
-        (["null", ENUM], pa.string(), [None, "C"], "none of the enum's symbols: A, B"),
+        (ENUM, pa.string(), ["A", "C"], "not one of the enum's symbols: A, B"),
+        (["null", ENUM], pa.string(), [None, "C"], "not one of the enum's symbols: A, B"),
         (FIXED, pa.binary(), [b"ab", b"abc"], "does not have the 2 bytes"),
-        (logical("int", "time-millis"), pa.int64(), [0, -1], "no time of day"),
+        (logical("int", "time-millis"), pa.int64(), [0, -1], "not a time of day"),
         (logical("long", "timestamp-nanos"), UTC, [0, 2**60], "beyond what 64 bits hold"),
         (
             {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"},
             pa.string(),
             ["0" * 32, "x"],
-            "it is no UUID",
+            "it is not a UUID",
         ),
         (
             ["null", logical("string", "uuid")],
             pa.string(),
             ["6f1f2a52-9d0e-4B4C-a0cb-0e4b8e1d0000", "6f1f2a52-9d0e-4b4c-a0cb-0e4b8e1d0000 ", None],
-            "it is no UUID",
+            "it is not a UUID",
         ),
         (
             {"type": "array", "items": "int"},
@@ -226,7 +226,7 @@ def test_every_misfit_is_listed_with_what_to_do() -> None:
             {"type": "map", "values": ENUM},
             pa.map_(pa.string(), pa.string()),
             [[], [("a", "C")]],
-            "f{}: it is none of",
+            "f{}: it is not one of",
         ),
         (
             record(of("x", "int")) | {"name": "I"},
@@ -250,7 +250,7 @@ def test_every_misfit_is_listed_with_what_to_do() -> None:
             ["int", ENUM],
             pa.struct([("member0", pa.int32()), ("member1", pa.string())]),
             [{"member0": 1}, {"member1": "C"}],
-            "f.member1: it is none of",
+            "f.member1: it is not one of",
         ),
         (
             {"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"},

@@ -119,7 +119,7 @@ def test_texts_that_are_no_uuid_are_refused() -> None:
         {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"},
     ):
         for text in ("", "x", f"{UUID(int=7)}\n"):
-            with pytest.raises(match="it is no UUID"):
+            with pytest.raises(match="it is not a UUID"):
                 write(kind, pa.array([str(UUID(int=7)), text]))
 
 

@@ -185,7 +185,7 @@ def test_a_message_that_holds_itself_is_refused_with_the_path() -> None:
         label=REPEATED,
         type_name=".t.M",
     )
-    with pytest.raises(SchemaMismatch, match=r"t\.M holds itself, by child\.back") as raised:
+    with pytest.raises(SchemaMismatch, match=r"t\.M contains itself, by child\.back") as raised:
         resolved(file)
     assert "valueFormat=raw" in raised.value.remedy
 
@@ -252,7 +252,7 @@ def test_maps_have_keys_that_maps_can_have(key: int) -> None:
     file = new_file()
     message = file.message_type.add(name="M")
     add_map(message, "t.M", "m", 1, key, Type.TYPE_INT32)
-    with pytest.raises(SchemaMismatch, match="entries of a map"):
+    with pytest.raises(SchemaMismatch, match="entries of the map"):
         resolved(file)
 
 

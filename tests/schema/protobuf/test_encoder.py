@@ -80,7 +80,7 @@ def test_all_that_does_not_fit_is_said_at_once() -> None:
     )
     for said in (
         "protobuf message t.M",
-        "id is missing, and has no null in the schema (add it)",
+        "id is missing, and the schema does not allow null there (add it)",
         "name is int32, and the schema has string (cast it)",
         "other is not in the schema (drop it)",
         "n.x is string, and the schema has int32 (cast it)",

@@ -138,7 +138,7 @@ def test_bytes_that_are_no_message_are_not_written(field: str) -> None:
     rows = [[1, 2], ["a", "b"], [b"", b"\x0b"]]
     arrays = [pa.array(items, kind) for items, kind in zip(rows, schema.types, strict=True)]
     encoder = codec.encoder(info(FIELDS[:3] + FIELDS[4:]), schema)
-    with pytest.raises(Misfit, match=f"row 1: {field}: it is no protobuf message"):
+    with pytest.raises(Misfit, match=f"row 1: {field}: it is not a protobuf message"):
         encoder.encode(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
 

@@ -56,7 +56,7 @@ def test_integers_up_to_the_ends_of_their_ranges(kind: int) -> None:
 def test_integers_beyond_their_ranges_are_refused_with_row_and_range(kind: int) -> None:
     low, high = RANGES[kind]
     for value in (low - 1, high + 1):
-        message = f"row 2: a: it is {value}, and the schema's {type_name(kind)} has"
+        message = f"row 2: a: it is {value}, and the schema's {type_name(kind)} ranges from"
         with pytest.raises(Misfit, match=message):
             write(kind, [1, low, value, value], DECIMAL)
 
@@ -65,7 +65,7 @@ def test_enums_by_name_and_open_ones_by_number() -> None:
     names = ["ONE", "ZERO", "MINUS", "7", "-3"]
     assert write(Type.TYPE_ENUM, names, pa.string()) == [1, 0, -5, 7, -3]
     for name in ("TWO", "", "1.5", "2147483648", "-", "١", "one"):  # noqa: RUF001
-        with pytest.raises(Misfit, match=r"row 1: a: it is .* no symbol of the enum") as raised:
+        with pytest.raises(Misfit, match=r"row 1: a: it is .* not a symbol of the enum") as raised:
             write(Type.TYPE_ENUM, ["ONE", name], pa.string())
         assert "ZERO, ONE, MINUS" in raised.value.remedy
 

@@ -115,7 +115,7 @@ def test_large_definitions_are_refused_in_bounded_time() -> None:
 
 
 def test_other_types_are_no_protobuf() -> None:
-    with pytest.raises(SchemaMismatch, match="AVRO defines no protobuf"):
+    with pytest.raises(SchemaMismatch, match="AVRO does not define a protobuf"):
         parse(SchemaInfo(pb.Schema.Avro))
 
 

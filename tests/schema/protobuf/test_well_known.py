@@ -155,7 +155,7 @@ def test_json_that_is_none_is_not_written(name: str, text: str) -> None:
     columns = pa.schema([pa.field("a", pa.string())])
     batch = pa.record_batch([pa.array([None, text])], schema=columns)
     encoder = codec.encoder(info(name), columns)
-    with pytest.raises(Misfit, match=f"row 1: .*: it is no JSON of a google.protobuf.{name}"):
+    with pytest.raises(Misfit, match=f"row 1: .*: it is not the JSON of a google.protobuf.{name}"):
         encoder.encode(batch)
 
 

@@ -116,11 +116,15 @@ def test_entries_of_maps_leave_out_defaults() -> None:
 @pytest.mark.parametrize(
     "file, values, problem",
     [
-        (single(Type.TYPE_INT32), [1, None], "a: it is null, and the schema has no null there"),
+        (
+            single(Type.TYPE_INT32),
+            [1, None],
+            "a: it is null, and the schema does not allow null there",
+        ),
         (
             single(Type.TYPE_INT32, "proto2", label=Type.LABEL_REQUIRED),
             [1, None],
-            "a: it is null, and the schema has no null there",
+            "a: it is null, and the schema does not allow null there",
         ),
         (
             single(Type.TYPE_MESSAGE, "proto2", type_name=".t.N", label=Type.LABEL_REQUIRED),
