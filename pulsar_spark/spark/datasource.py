@@ -27,8 +27,7 @@ from pulsar_spark.spark.reading.batch_reader import (
     PushdownBatchReader,
     infer_schema,
 )
-from pulsar_spark.spark.streaming.reader import PulsarStreamReader
-from pulsar_spark.spark.streaming.refused_reader import RefusedStreamReader
+from pulsar_spark.spark.streaming.reader import PulsarStreamReader, RefusedStreamReader
 from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
 from pulsar_spark.spark.writing.stream_writer import stream_writer
 

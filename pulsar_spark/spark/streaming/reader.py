@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pulsar_spark.errors import PulsarError
 from pulsar_spark.spark.columns import project
 from pulsar_spark.spark.options.stream import StreamOptions
 from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader
@@ -93,3 +94,35 @@ class PulsarStreamReader(DataSourceStreamReader):
         """Leave the brokers; the subscriptions stay."""
         if self._source is not None:
             self._source.close()
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """The reader of a stream that cannot be: raises `error` from all that a query asks.
+
+    Spark stops a reader even where none could be made, and shows the failure of that in the place
+    of what was wrong.
+    """
+
+    def __init__(self, error: PulsarError) -> None:
+        self._error = error
+
+    def _refuse(self) -> NoReturn:
+        raise self._error
+
+    def initialOffset(self) -> dict[str, object]:
+        """Asked by a query that starts."""
+        self._refuse()
+
+    def latestOffset(self) -> dict[str, object]:  # type: ignore[override]
+        """Asked by a query that goes on."""
+        self._refuse()
+
+    def partitions(
+        self, start: dict[str, object], end: dict[str, object]
+    ) -> Sequence[InputPartition]:
+        """Asked by a query that repeats a batch."""
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Never asked: there are no partitions."""
+        self._refuse()

@@ -15,6 +15,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
@@ -22,7 +23,7 @@ from pulsar_spark.errors import InvalidOffset, OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.options.stream import parse_stream_options
-from pulsar_spark.spark.streaming.reader import PulsarStreamReader
+from pulsar_spark.spark.streaming.reader import PulsarStreamReader, RefusedStreamReader
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.streams import backlogs
@@ -161,6 +162,27 @@ def test_a_schema_that_does_not_fit_the_topics_is_refused(broker: EmbeddedBroker
     with pytest.raises(OptionError, match="'value' is string, not binary"):
         reader.partitions(begin, end)
     reader.stop()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda reader: reader.initialOffset(),
+        lambda reader: reader.latestOffset(),
+        lambda reader: reader.partitions({}, {}),
+        lambda reader: reader.read(InputPartition(0)),
+    ],
+    ids=["initialOffset", "latestOffset", "partitions", "read"],
+)
+def test_whatever_a_reader_that_cannot_be_is_asked_is_answered_with_the_reason(
+    ask: Callable[[RefusedStreamReader], object],
+) -> None:
+    with pytest.raises(OptionError, match="topic is not set"):
+        ask(RefusedStreamReader(OptionError("topic is not set")))
+
+
+def test_a_reader_that_cannot_be_can_be_stopped() -> None:
+    RefusedStreamReader(OptionError("topic is not set")).stop()
 
 
 # --- in Spark -----------------------------------------------------------------------------------
