@@ -96,7 +96,9 @@ def as_words(column: pa.Array, code: str) -> array[int]:
     """Return a copy of an array's numbers; `code` is their type in the module `array`."""
     words: array[int] = array(code)
     size = words.itemsize
-    words.frombytes(column.buffers()[1].slice(size * column.offset, size * len(column)))
+    # An array of nothing may have no buffer.
+    if len(column):
+        words.frombytes(column.buffers()[1].slice(size * column.offset, size * len(column)))
     return words
 
 

@@ -169,7 +169,7 @@ def test_a_message_is_no_group_and_no_map() -> None:
 @pytest.mark.fault(64)
 def test_a_writer_of_another_kind_of_schema_is_refused() -> None:
     reader = info_of(single(Type.TYPE_INT32))
-    with pytest.raises(SchemaMismatch, match="AVRO defines no protobuf"):
+    with pytest.raises(SchemaMismatch, match="AVRO does not define a protobuf"):
         codec.decoder(SchemaInfo(pb.Schema.Avro, "", b"{}"), reader, ["a"])
     with pytest.raises(SchemaMismatch, match=r"t\.M has no field b"):
         codec.decoder(reader, reader, ["a", "b"])
