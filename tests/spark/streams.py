@@ -23,7 +23,7 @@ class Query:
     def __init__(self, options: StreamOptions, offset: StreamOffset | None = None) -> None:
         self.options = options
         self.source = StreamSource(options)
-        self.source.settle_seconds = 0.0
+        self.source.commits.settle_seconds = 0.0
         self.committed = offset
         self.reader: PulsarBatchReader | None = None
         if offset is not None:

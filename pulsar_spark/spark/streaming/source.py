@@ -34,14 +34,62 @@ from pulsar_spark.spark.value_types import ValueType
 logger = logging.getLogger(__name__)
 
 
+class CommitWatch:
+    """Knows whether what a batch starts from is in the checkpoint for certain.
+
+    Spark commits a batch when it plans the next one: that one is asked for is all that tells of the
+    last batch of an idle query. But with asynchronous progress tracking batches go on while
+    checkpoints are written now and then, and commits come later than plans: that shows with the
+    second batch of a process. The first one is written at once, but perhaps in the background.
+    """
+
+    settle_seconds = 2.0
+    """How long the first batch has to rest before it is taken for written."""
+
+    def __init__(self) -> None:
+        # The batch that was planned last, and the offset that was committed last.
+        self._planned: tuple[StreamOffset, StreamOffset] | None = None
+        self._committed: StreamOffset | None = None
+        # Whether commits come late, None as long as that is not known.
+        self._late: bool | None = None
+        # The offset that the stream rests at, and since when.
+        self._resting: tuple[StreamOffset, float] | None = None
+
+    def on_commit(self, offset: StreamOffset) -> None:
+        """Take note of what Spark has committed."""
+        self._committed = offset
+
+    def on_plan(self, start: StreamOffset, end: StreamOffset) -> None:
+        """Take note of a batch that Spark plans; it may plan one again."""
+        before, self._planned = self._planned, (start, end)
+        if before is None or before == (start, end) or before[1] != start:
+            return
+        late = self._committed != start
+        if late and not self._late:
+            logger.warning(
+                "Spark plans micro-batches before it says that those before are committed "
+                "(asyncProgressTrackingEnabled): messages are acknowledged when it says so."
+            )
+        self._late = late
+
+    def holds(self, start: StreamOffset) -> bool:
+        """Whether the checkpoint is certain to hold what the next batch starts from."""
+        if self._planned is None:
+            # It comes from the checkpoint.
+            return True
+        if self._late is not None:
+            return not self._late
+        now = time.monotonic()
+        if self._resting is None or self._resting[0] != start:
+            self._resting = start, now
+        return now - self._resting[1] >= self.settle_seconds
+
+
 class StreamSource:
     """Decides on the offsets of one query, in one process. `close` it at the end.
 
     Nothing is connected before it is needed.
     """
-
-    settle_seconds = 2.0
-    """How long the first batch of a process has to rest before it is taken for committed."""
 
     def __init__(self, options: StreamOptions) -> None:
         self.last: StreamOffset | None = None
@@ -61,13 +109,7 @@ class StreamSource:
         # When the last batch was decided on. The first one does not wait for more.
         self._batch_at = -math.inf
         self._kind: tuple[frozenset[str], ValueType] | None = None
-        # The batch that was planned last, what Spark has said last that it has committed, and
-        # whether it says so late: None as long as that is not known.
-        self._planned: tuple[StreamOffset, StreamOffset] | None = None
-        self._told: StreamOffset | None = None
-        self._late: bool | None = None
-        # The offset that the stream rests at, and since when.
-        self._resting: tuple[StreamOffset, float] | None = None
+        self.commits = CommitWatch()
 
     # --- the first offset ---------------------------------------------------------------------
 
@@ -155,7 +197,7 @@ class StreamSource:
         follow = self._follow()
         follow.refresh(start.positions, start.ends)
         spans = follow.spans(start.positions)
-        if committed and self._is_durable(start):
+        if committed and self.commits.holds(start):
             self._acknowledge(start)
         if self._target is not None:
             spans = {topic: _bounded(span, self._target, topic) for topic, span in spans.items()}
@@ -258,7 +300,7 @@ class StreamSource:
 
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[PulsarInputPartition]:
         """Return what the tasks of a batch read: exactly what lies between two offsets."""
-        self._watch_commits(start, end)
+        self.commits.on_plan(start, end)
         ranges: list[ReadRange] = []
         for topic, stop in end.positions.items():
             begin = start.positions.get(topic, EARLIEST_POSITION)
@@ -293,38 +335,8 @@ class StreamSource:
 
         A broker that is away is told later.
         """
-        self._told = offset
+        self.commits.on_commit(offset)
         self._acknowledge(offset)
-
-    def _watch_commits(self, start: StreamOffset, end: StreamOffset) -> None:
-        """Learn from a new batch whether Spark had committed the one before when it planned it.
-
-        It has, but with asynchronous progress tracking: then batches go on while checkpoints are
-        written now and then, and what a batch starts from need not be in any.
-        """
-        before, self._planned = self._planned, (start, end)
-        if before is None or before == (start, end) or before[1] != start:
-            return
-        late = self._told != start
-        if late and not self._late:
-            logger.warning(
-                "Spark plans micro-batches before it says that those before are committed "
-                "(asyncProgressTrackingEnabled): messages are acknowledged when it says so."
-            )
-        self._late = late
-
-    def _is_durable(self, start: StreamOffset) -> bool:
-        """Whether the checkpoint is certain to hold what a batch starts from."""
-        if self._planned is None:
-            # It comes from the checkpoint.
-            return True
-        if self._late is not None:
-            return not self._late
-        now = time.monotonic()
-        if self._resting is None or self._resting[0] != start:
-            self._resting = start, now
-        # A first batch is written to the checkpoint at once, but perhaps in the background.
-        return now - self._resting[1] >= self.settle_seconds
 
     def _acknowledge(self, offset: StreamOffset) -> None:
         if self._subscriptions is None:

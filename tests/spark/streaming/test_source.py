@@ -11,6 +11,7 @@ from pulsar_spark.engine import subscription
 from pulsar_spark.errors import ConsumerBusy, DataLossError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.options.stream import Caps
+from pulsar_spark.spark.streaming.source import CommitWatch
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.topics import lose_topic
@@ -354,3 +355,48 @@ def test_a_thousand_partitions_without_news_are_asked_at_once(
     assert delayed.hits == 1000
     # One after another they would take 50 seconds.
     assert time.monotonic() - started < 20
+
+
+# --- commits --------------------------------------------------------------------------------------
+
+
+def at(entry: int) -> StreamOffset:
+    return StreamOffset("s", {full("t"): Position(1, entry)})
+
+
+@pytest.mark.fault(71)
+def test_what_a_checkpoint_gave_is_held_by_it() -> None:
+    assert CommitWatch().holds(at(5))
+
+
+@pytest.mark.fault(71)
+def test_the_first_batch_of_a_process_has_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = CommitWatch()
+    watch.on_plan(at(0), at(5))
+    assert not watch.holds(at(5))
+    monkeypatch.setattr(watch, "settle_seconds", 0.0)
+    assert watch.holds(at(5))
+    monkeypatch.setattr(watch, "settle_seconds", 3600.0)
+    assert not watch.holds(at(9))
+
+
+@pytest.mark.fault(71)
+@pytest.mark.parametrize("repeated", [False, True])
+def test_batches_that_are_committed_before_the_next_one_is_planned_are_held(repeated: bool) -> None:
+    watch = CommitWatch()
+    watch.on_plan(at(0), at(5))
+    watch.on_commit(at(5))
+    for _ in range(1 + repeated):
+        watch.on_plan(at(5), at(9))
+    assert watch.holds(at(9))
+
+
+@pytest.mark.fault(71)
+def test_batches_that_are_committed_later_are_not_held(caplog: pytest.LogCaptureFixture) -> None:
+    watch = CommitWatch()
+    for entry in range(4):
+        watch.on_plan(at(entry), at(entry + 1))
+        if entry:
+            watch.on_commit(at(entry - 1))
+    assert not watch.holds(at(4))
+    assert caplog.text.count("asyncProgressTrackingEnabled") == 1
