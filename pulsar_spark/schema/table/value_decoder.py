@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_spark.errors import PulsarError, SchemaMismatch
+from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow.arrays import from_words, repeated_by_run
@@ -68,10 +68,10 @@ class ValueDecoder:
         self._decoders: dict[bytes, Decoder | PairDecoder | _Unreadable] = {}
 
     def decode(self, messages: Messages) -> DecodedValues:
-        """Decode all values of a record batch; raises what `writers` raises.
+        """Decode all values of a record batch; raises what `writers` raises but SchemaMismatch.
 
-        No value decodes that was written with a version of another type than the query's, or
-        with one that cannot be resolved to the query's schema.
+        No value decodes that was written with a version that is gone or of another type than the
+        query's, or that cannot be resolved to the query's schema.
         """
         groups = _Groups(messages.versions, messages.count)
         decoders = [self._decoder(version, messages.topic) for version in groups.versions]
@@ -103,31 +103,34 @@ class ValueDecoder:
     def _decoder(self, version: bytes, topic: str) -> Decoder | PairDecoder | _Unreadable:
         found = self._decoders.get(version)
         if found is None:
-            writer = self._writers(version) if version else self._reader
             try:
-                found = self._decoder_from(writer)
+                found = self._decoder_from(version)
             except SchemaMismatch as error:
-                told = error.with_context(topic=topic)
-                found = _Unreadable(told, version, self.types, has_keys=self._has_keys)
+                told = SchemaMismatch(error.what, error.remedy, topic=error.topic or topic)
+                found = _Unreadable(told, self.types, has_keys=self._has_keys)
             if len(self._decoders) >= _MAX_DECODERS:
                 del self._decoders[next(iter(self._decoders))]
             self._decoders[version] = found
         return found
 
-    def _decoder_from(self, writer: SchemaInfo) -> Decoder | PairDecoder:
-        if self._reader.type == pb.Schema.KeyValue:
-            return PairDecoder(writer, self._reader, self.names)
-        return decoder_of(writer, self._reader, self.names)
+    def _decoder_from(self, version: bytes) -> Decoder | PairDecoder:
+        writer = self._writers(version) if version else self._reader
+        try:
+            if self._reader.type == pb.Schema.KeyValue:
+                return PairDecoder(writer, self._reader, self.names)
+            return decoder_of(writer, self._reader, self.names)
+        except SchemaMismatch as error:
+            where = f"version {version_number(version)} of the topic's schema: " if version else ""
+            raise SchemaMismatch(where + error.what, error.remedy) from None
 
 
 class _Unreadable:
     """Stands for the decoder of a version whose values cannot be read as the query's."""
 
     def __init__(
-        self, error: PulsarError, version: bytes, types: Sequence[pa.DataType], *, has_keys: bool
+        self, error: SchemaMismatch, types: Sequence[pa.DataType], *, has_keys: bool
     ) -> None:
-        what = f"version {version_number(version)} of the topic's schema: " if version else ""
-        self.error = SchemaMismatch(what + error.what, error.remedy, topic=error.topic)
+        self.error = error
         self._types = types
         self._has_keys = has_keys
 

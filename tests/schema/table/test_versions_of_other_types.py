@@ -162,3 +162,18 @@ def test_definitions_that_cannot_be_resolved_are_treated_alike() -> None:
         build(AVRO, {OLD: other}, FAILFAST, entry)
     (row,) = build(AVRO, {OLD: other}, PERMISSIVE, entry)
     assert row == {"a": None, CORRUPT: b"\2a"}
+
+
+@pytest.mark.fault(64)
+def test_a_version_that_the_registry_does_not_have_is_treated_alike() -> None:
+    class Registry(dict[bytes, SchemaInfo]):
+        def __missing__(self, version: bytes) -> SchemaInfo:
+            raise SchemaMismatch("the registry does not have the version 3", "Do this.")
+
+    entries = (single(b"\2\6", schema_version=OLD), single(b"\2\4", schema_version=NEW, entry_id=1))
+    with pytest.raises(SchemaMismatch, match="does not have the version 3") as caught:
+        build(AVRO, Registry({NEW: AVRO}), FAILFAST, *entries)
+    assert (caught.value.remedy, caught.value.message_id) == ("Do this.", "7:0:3:-1")
+    found = build(AVRO, Registry({NEW: AVRO}), PERMISSIVE, *entries)
+    assert found == [{"a": None, CORRUPT: b"\2\6"}, {"a": 2, CORRUPT: None}]
+    assert [row["a"] for row in build(AVRO, Registry({NEW: AVRO}), DROPMALFORMED, *entries)] == [2]

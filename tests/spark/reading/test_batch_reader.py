@@ -190,6 +190,8 @@ def test_a_deleted_version_is_an_error_that_names_it(broker: EmbeddedBroker) -> 
         values(broker, {"topic": "t"})
     assert caught.value.topic == full("t")
     assert values(broker, {"topic": "t", "valueFormat": "raw"}) == [b"\0\0\0\2"]
+    assert values(broker, {"topic": "t", "mode": "PERMISSIVE"}) == [None]
+    assert values(broker, {"topic": "t", "mode": "DROPMALFORMED"}) == []
 
 
 @pytest.mark.fault(64)
