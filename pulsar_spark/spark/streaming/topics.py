@@ -250,9 +250,9 @@ class StreamTopics:
         if unsure:
             logger.warning(
                 "%d topic partitions have deleted the ledgers that the query had read up to, as "
-                "they do when all of a ledger was read. Messages that came while the query was "
-                "down are not missing, unless a time to live (messageTTL) or somebody by hand "
-                "expired them before: brokers do not tell. They are %s%s",
+                "brokers do when all of a ledger was read. If messages came while the query was "
+                "down, and expired (messageTTL) or were truncated, they are lost: the broker does "
+                "not tell. The topic partitions are %s%s",
                 len(unsure),
                 ", ".join(unsure[:_SHOWN]),
                 ", …" if len(unsure) > _SHOWN else "",
