@@ -9,6 +9,7 @@ import base64
 import json
 import math
 import random
+import re
 import struct
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta, timezone
@@ -173,8 +174,8 @@ class _Writer:
             "boolean": lambda: rng.random() < 0.5,
             "int": lambda: rng.randint(-(2**31), 2**31 - 1),
             "long": lambda: rng.randint(-(2**63), 2**63 - 1),
-            "float": lambda: rng.choice([0.5, -1.25, 1e10, 3.0]),
-            "double": lambda: rng.uniform(-1e9, 1e9),
+            "float": lambda: rng.choice([0.5, -1.25, 1e10, 3.0, -0.0]),
+            "double": lambda: rng.choice([rng.uniform(-1e9, 1e9), -0.0, 5e-324]),
             "bytes": lambda: base64.b64encode(rng.randbytes(rng.randint(0, 5))).decode(),
             "string": lambda: rng.choice(STRINGS),
             "enum": lambda: rng.choice(["RED", "GREEN"]),
@@ -374,9 +375,12 @@ def _date(value: Any) -> int:
 def _moment(value: Any, factor: int, zoned: bool) -> int:
     if isinstance(value, str):
         try:
-            if len(value) < 20 or not zoned:
+            match = re.fullmatch(r"(.{19})(?:\.(\d{1,9}))?(.+)", value, re.ASCII)
+            if match is None or not zoned:
                 raise Bad
-            found = datetime.fromisoformat(value[:26] + value[29:]).astimezone(UTC)
+            second, fraction, zone = match.groups("")
+            micros = f"{fraction:0<6}"[:6]
+            found = datetime.fromisoformat(f"{second}.{micros}{zone}").astimezone(UTC)
         except ValueError:
             raise Bad from None
         return (found.replace(tzinfo=None) - EPOCH) // timedelta(microseconds=1)
@@ -438,9 +442,10 @@ def _cut(column: pa.Array, items: list[Any]) -> list[Any]:
 
 
 def same(first: Any, second: Any) -> bool:
-    """Whether values are equal, and NaN is NaN."""
+    """Whether values are equal, floats to the bit; but NaN, of which JSON has only one, is NaN."""
     if isinstance(first, float) and isinstance(second, float):
-        return first == second or (math.isnan(first) and math.isnan(second))
+        bits = struct.pack("d", first) == struct.pack("d", second)
+        return bits or (math.isnan(first) and math.isnan(second))
     if isinstance(first, dict) and isinstance(second, dict):
         return first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
     if isinstance(first, list | tuple) and isinstance(second, list | tuple):
