@@ -39,14 +39,16 @@ def zeros(count: int) -> pa.Array:
 
 def numbers(count: int) -> pa.Array:
     """Return the numbers from 0 to `count`, without it."""
-    return _numbers().slice(0, count) if count <= _KEPT else integers(range(count), _INT64)
+    if count <= _KEPT:
+        return _numbers().slice(0, count)
+    return pc.cumulative_sum(pa.concat_arrays([zeros(1), pa.repeat(ONE, count - 1)]))
 
 
 def even_numbers(count: int) -> pa.Array:
     """Return the first even numbers from 0."""
     if count <= _KEPT:
         return _even_numbers().slice(0, count)
-    return integers(range(0, 2 * count, 2), _INT64)
+    return pc.shift_left(numbers(count), ONE)
 
 
 @cache

@@ -179,7 +179,6 @@ def _concat(parts: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
 
 
 _INT64 = pa.int64()
-_EIGHT = number(8)
 _UINT64 = pa.uint64()
 _UINT8 = pa.uint8()
 
@@ -192,6 +191,8 @@ _BYTES = pa.Array.from_buffers(_UINT8, 256, [None, pa.py_buffer(bytes(range(256)
 _BYTE_ONE = _byte(1)
 # Those whose number takes one byte; rows with others are given up.
 _BRANCHES = 64
+# The numbers whose bytes are always as many.
+_FLOATING = {"float": 4, "double": 8}
 
 
 class ColumnReader:
@@ -252,9 +253,8 @@ class ColumnReader:
             self._give_up(rows, pc.greater(found, _BYTE_ONE))
             rows.advance(ONE)
             return pc.equal(found, _BYTE_ONE) if build else None
-        size = number(4) if plan.kind == "float" else _EIGHT
         words = self._window.words(rows.places) if build else None
-        rows.advance(size)
+        rows.advance(number(_FLOATING[plan.kind]))
         if words is None:
             return None
         if plan.kind == "float":
@@ -446,6 +446,21 @@ class ColumnReader:
         filled = pc.greater(counts, ZERO)
         if not pc.any(filled).as_py():
             return Lists(counts, pa.nulls(0, item.type)) if build else None
+        items: pa.Array | None
+        if isinstance(item, ReadNumber) and item.kind in _FLOATING:
+            items = self._floating_items(item, counts, rows, build)
+        else:
+            counts, items = self._items(item, counts, filled, rows, build)
+        # What follows one block is usually the end, a count of 0.
+        following = self._window.bytes_at(rows.places)
+        self._give_up(rows, pc.and_(filled, pc.not_equal(following, _byte(0))))
+        rows.advance(filled.cast(_INT64))
+        return None if items is None else Lists(counts, items)
+
+    def _items(
+        self, item: Plan, counts: pa.Array, filled: pa.Array, rows: Rows, build: bool
+    ) -> tuple[pa.Array, pa.Array | None]:
+        """Read lists item by item; return how many of each were read, and all items."""
         lists = GrowingLists(rows.select(filled), counts.filter(filled))
         while lists.rows is not None:
             lists.add(self.read(item, lists.rows, build=build))
@@ -453,13 +468,21 @@ class ColumnReader:
             self._given_up.append(lists.abandoned.rows)
         places, taken = lists.ended()
         rows.places = pc.replace_with_mask(rows.places, filled, places)
-        # What follows one block is usually the end, a count of 0.
-        following = self._window.bytes_at(rows.places)
-        self._give_up(rows, pc.and_(filled, pc.not_equal(following, _byte(0))))
-        rows.advance(filled.cast(_INT64))
+        counts = pc.replace_with_mask(counts, filled, taken)
+        return counts, lists.items() if build else None
+
+    def _floating_items(
+        self, item: ReadNumber, counts: pa.Array, rows: Rows, build: bool
+    ) -> pa.Array | None:
+        """Read lists of floats, whose bytes are what Arrow keeps: nothing is done for each."""
+        starts = rows.places
+        rows.advance(pc.multiply(counts, number(_FLOATING[item.kind])))
         if not build:
             return None
-        return Lists(pc.replace_with_mask(counts, filled, taken), lists.items())
+        kind = pa.float32() if item.kind == "float" else pa.float64()
+        data = self._window.slices(starts, rows.places).buffers()[2]
+        found = pa.Array.from_buffers(kind, pc.sum(counts).as_py(), [None, data])
+        return found.cast(item.type)
 
     def _counts(self, least: int, rows: Rows) -> pa.Array:
         """Read a number of items, and return it, 0 where it is more than there can be."""

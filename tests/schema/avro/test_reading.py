@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import struct
 from itertools import accumulate
+from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from pulsar_spark.schema.arrow.varints import zigzag
@@ -42,6 +45,8 @@ def read(tree: Any, data: list[bytes]) -> tuple[list[Any], list[int]]:
         (["null", "long"], zigzag(1) + zigzag(5), 5, zigzag(5)),
         ({"type": "array", "items": "long"}, zigzag(1) + b"\2\0", [1], zigzag(1) + b"\2"),
         ({"type": "array", "items": "long"}, b"\0", [], zigzag(-1) + b"\2\2\0"),
+        ({"type": "array", "items": "double"}, b"\2" + bytes(8) + b"\0", [0.0], b"\4" + bytes(8)),
+        ({"type": "array", "items": "float"}, b"\2" + bytes(4) + b"\0", [0.0], b"\2" + bytes(4)),
         ({"type": "map", "values": "long"}, b"\2\2a\2\0", [("a", 1)], b"\4\2a\2\2a\4\0"),
         ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\0", "A", zigzag(1)),
     ],
@@ -55,3 +60,23 @@ def test_what_is_odd_is_given_up(tree: Any, good: bytes, value: Any, odd: bytes)
 def test_a_value_that_takes_bytes_of_the_next_one_is_given_up() -> None:
     _, given_up = read("double", [b"\0" * 7, b"\0" * 9, b"\0" * 8])
     assert given_up == [0, 1]
+
+
+@pytest.mark.parametrize("kind,code", [("float", "f"), ("double", "d")])
+def test_lists_of_floats_keep_each_bit_whatever_their_lengths(kind: str, code: str) -> None:
+    rng = Random(5)
+    lists = [rng.randbytes(struct.calcsize(code) * rng.choice((0, 1, 2, 700))) for _ in range(50)]
+    sizes = [len(data) // struct.calcsize(code) for data in lists]
+    values = [
+        zigzag(size) + data + (b"\0" if size else b"")
+        for size, data in zip(sizes, lists, strict=True)
+    ]
+    node = parse_definition(json.dumps({"type": "array", "items": kind}).encode())
+    plan = resolve_columns(node, node, arrow_columns(node))
+    edges = list(accumulate(map(len, values), initial=0))
+    reader = ColumnReader(Window(pa.py_buffer(b"".join(values))))
+    starts, ends = pa.array(edges[:-1], pa.int64()), pa.array(edges[1:], pa.int64())
+    found = reader.read_values(plan, starts, ends).field(0)
+    assert not reader.given_up
+    assert pc.list_value_length(found).to_pylist() == sizes
+    assert found.values.buffers()[1].to_pybytes()[: len(b"".join(lists))] == b"".join(lists)
