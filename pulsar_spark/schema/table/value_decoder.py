@@ -10,8 +10,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -158,17 +156,16 @@ class _Groups:
     """
 
     def __init__(self, runs: Sequence[tuple[int, bytes]], count: int) -> None:
-        flat: list[Any] = list(chain.from_iterable(runs))
         numbers = _Numbers()
-        numbered = array("i", map(numbers.__getitem__, flat[1::2]))
+        numbered = array("i", [numbers[version] for _, version in runs])
         self.versions = list(numbers)
         self.rows: list[pa.Array] = []
         self._order: pa.Array | None = None
         if len(numbers) < 2:
             return
-        stops = array("i", flat[2::2])
+        stops = array("i", [first for first, _ in runs])
         stops.append(count)
-        by_row = repeated_by_run(from_words(numbered, pa.int32()), stops)
+        by_row = repeated_by_run(from_words(numbered, pa.int32()), stops[1:])
         rows = pc.array_sort_indices(by_row)
         start = 0
         for size in pc.value_counts(by_row).field(1).to_pylist():
