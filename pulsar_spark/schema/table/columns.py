@@ -1,23 +1,18 @@
 """One Arrow column per function: from the runs of a record batch.
 
-What is the same for a whole entry is built once per entry and spread over its rows. What
-differs by message is computed over the entry's buffers; only small runs, metadata that few
-messages have, and values that need it go through Python objects.
+These are entries that were taken with care, one by one; most messages come in blocks, whose columns
+are made while they are read. What is the same for a whole entry is built once and spread over its
+rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from pulsar_spark.protocol.batches import UnpackedBatch
-from pulsar_spark.protocol.message_id import MessageIdAdv, id_tails
 from pulsar_spark.protocol.validation import as_text
-from pulsar_spark.schema.arrow.arithmetic import even_numbers
 from pulsar_spark.schema.arrow.arrays import binaries, integers, make, repeated, strings
 from pulsar_spark.schema.table import names
 from pulsar_spark.schema.table.runs import Runs
@@ -25,47 +20,11 @@ from pulsar_spark.schema.table.runs import Runs
 if TYPE_CHECKING:
     from pulsar_spark.engine.entries import ReceivedEntry
 
-# Below this number of rows Python's lists are faster than a round through Arrow.
-_SMALL = 48
-_CACHED_INDEXES = 10_000
 _MAX_LONG = 2**63 - 1
 # The last millisecond of the year 9999: neither Spark's SQL nor Python has later times.
 _LAST_MILLIS = 253_402_300_799_999
 
 _BYTES = pa.binary()
-
-# The fields of an id are serialized in the order of their numbers, and batch_index and batch_size
-# have the highest ones but for chunks, which are never in a batch.
-_ID_PREFIX = len(MessageIdAdv(0, 0).serialize())
-
-
-class _Pieces:
-    """A column in the making: values and whole arrays, in order."""
-
-    def __init__(self, kind: pa.DataType) -> None:
-        self._kind = kind
-        self._arrays: list[pa.Array] = []
-        self._pending: list[Any] = []
-
-    def values(self, values: Sequence[Any]) -> None:
-        self._pending.extend(values)
-
-    def array(self, array: pa.Array) -> None:
-        self._flush()
-        self._arrays.append(array)
-
-    def _flush(self) -> None:
-        if self._pending:
-            self._arrays.append(make(self._pending, self._kind))
-            self._pending = []
-
-    def finish(self) -> pa.Array:
-        self._flush()
-        if len(self._arrays) == 1:
-            return self._arrays[0]
-        if not self._arrays:
-            return make([], self._kind)
-        return pa.concat_arrays(self._arrays)
 
 
 # --- values -------------------------------------------------------------------------------
@@ -73,100 +32,53 @@ class _Pieces:
 
 def values(runs: Runs) -> pa.Array:
     """Return the payloads as a binary array; null values are null."""
-    pieces = _Pieces(_BYTES)
+    found: list[Any] = []
     for run in runs.runs:
         batch = run.batch
         if batch is None:
             entry = run.entry
-            pieces.values([None if entry.metadata.null_value else entry.payload])
-        elif len(run.rows) < _SMALL:
-            pieces.values(_few_values(batch, run.rows))
+            found.extend([None if entry.metadata.null_value else entry.payload])
         else:
-            pieces.array(_taken_values(batch, run.rows))
-    return pieces.finish()
-
-
-def _few_values(batch: UnpackedBatch, rows: Sequence[int]) -> list[Any]:
-    body, edges, nulls = batch.body, batch.edges, batch.nulls
-    return [None if row in nulls else body[edges[2 * row] : edges[2 * row + 1]] for row in rows]
-
-
-def _taken_values(batch: UnpackedBatch, rows: Sequence[int]) -> pa.Array:
-    # Taken as offsets, the edges cut the body into payloads (even) and what lies between.
-    slots = 2 * batch.count - 1
-    parts = pa.Array.from_buffers(
-        _BYTES, slots, [None, pa.py_buffer(batch.edges), pa.py_buffer(batch.body)]
-    )
-    if not batch.nulls and isinstance(rows, range):
-        return parts.take(even_numbers(rows.stop).slice(rows.start))
-    nulls = frozenset(batch.nulls)
-    return parts.take(integers([None if row in nulls else 2 * row for row in rows], pa.int32()))
+            body, edges, nulls = batch.body, batch.edges, batch.nulls
+            found.extend(
+                [
+                    None if row in nulls else body[edges[2 * row] : edges[2 * row + 1]]
+                    for row in run.rows
+                ]
+            )
+    return make(found, _BYTES)
 
 
 # --- ids ----------------------------------------------------------------------------------
 
 
 def message_ids(runs: Runs) -> pa.Array:
-    """Return the serialized id of each message: what differs in a batch is its last part."""
-    prefixes: list[bytes] = []
-    tails = _Pieces(_BYTES)
-    for run in runs.runs:
-        batch = run.batch
-        if batch is None:
-            prefixes.append(run.message_id(run.rows[0], runs.partition).serialize())
-            tails.values((b"",))
-            continue
-        entry = run.entry
-        prefixes.append(MessageIdAdv(entry.ledger_id, entry.entry_id, runs.partition).serialize())
-        tails.array(_id_tails(batch.count, run.rows))
-    spread = runs.spread(binaries(prefixes))
-    return pc.binary_join_element_wise(spread, tails.finish(), binaries([b""])[0])
-
-
-def _id_tails(batch_size: int, rows: Sequence[int]) -> pa.Array:
-    if batch_size > _CACHED_INDEXES:
-        return binaries(id_tails(rows, batch_size))
-    tails = _cached_tails(batch_size)
-    if isinstance(rows, range):
-        return tails.slice(rows.start, len(rows))
-    return tails.take(integers(rows, pa.int32()))
-
-
-@lru_cache(64)
-def _cached_tails(batch_size: int) -> pa.Array:
-    # Batches are of any size: only what comes before the size is made row by row, and once.
-    indexes = _index_parts(1 << batch_size.bit_length()).slice(0, batch_size)
-    size = MessageIdAdv(0, 0, batch_size=batch_size).serialize()[_ID_PREFIX:]
-    return pc.binary_join_element_wise(indexes, binaries([size])[0], binaries([b""])[0])
-
-
-@cache
-def _index_parts(count: int) -> pa.Array:
-    # An id without a size: it ends with the index.
-    return binaries(id_tails(range(count)))
+    """Return the serialized id of each message."""
+    found = [run.message_id(row, runs.partition) for run in runs.runs for row in run.rows]
+    return binaries([message_id.serialize() for message_id in found])
 
 
 def batch_indexes(runs: Runs) -> pa.Array:
     """Return the index of each message in its batch, -1 outside of one."""
-    pieces = _Pieces(pa.int32())
+    found: list[Any] = []
     for run in runs.runs:
-        pieces.values((-1,) if run.batch is None else run.rows)
-    return pieces.finish()
+        found.extend((-1,) if run.batch is None else run.rows)
+    return make(found, pa.int32())
 
 
 def indexes(runs: Runs) -> pa.Array:
     """Return the index that the broker counts messages by, null where it sends none."""
-    pieces = _Pieces(pa.int64())
+    found: list[Any] = []
     for run in runs.runs:
         metadata = run.entry.broker_entry_metadata
         if metadata is None or not metadata.HasField("index"):
-            pieces.values([None] * len(run.rows))
+            found.extend([None] * len(run.rows))
             continue
         # It is that of the entry's last message.
         count = 1 if run.batch is None else run.batch.count
         first = metadata.index - (count - 1)
-        pieces.values([_signed(first + row) for row in run.rows])
-    return pieces.finish()
+        found.extend([_signed(first + row) for row in run.rows])
+    return make(found, pa.int64())
 
 
 # --- per message --------------------------------------------------------------------------
@@ -174,17 +86,13 @@ def indexes(runs: Runs) -> pa.Array:
 
 def keys(runs: Runs) -> pa.Array:
     """Return the keys as bytes, null where a message has none."""
-    pieces = _Pieces(_BYTES)
+    found: list[Any] = []
     for run in runs.runs:
         if run.batch is None:
-            pieces.values([run.single_key()])
+            found.extend([run.single_key()])
             continue
-        found = run.batch.keys(run.rows)
-        if found is None:
-            pieces.array(pa.nulls(len(run.rows), _BYTES))
-        else:
-            pieces.values(found)
-    return pieces.finish()
+        found.extend(run.batch.keys(run.rows) or [None] * len(run.rows))
+    return make(found, _BYTES)
 
 
 def event_times(runs: Runs) -> pa.Array:
@@ -210,15 +118,15 @@ def _from_metadata(runs: Runs, kind: pa.DataType, read: Callable[[Any], Any]) ->
     """Build a column of something that few messages have."""
     if not any(run.batch is None or run.batch.has_extras for run in runs.runs):
         return pa.nulls(runs.count, kind)
-    pieces = _Pieces(kind)
+    found: list[Any] = []
     for run in runs.runs:
         if run.batch is None:
-            pieces.values([read(run.entry.metadata)])
+            found.extend([read(run.entry.metadata)])
         elif extras := run.extras:
-            pieces.values([read(extras[row]) if row in extras else None for row in run.rows])
+            found.extend([read(extras[row]) if row in extras else None for row in run.rows])
         else:
-            pieces.values([None] * len(run.rows))
-    return pieces.finish()
+            found.extend([None] * len(run.rows))
+    return make(found, kind)
 
 
 def properties(runs: Runs) -> pa.Array:
@@ -255,32 +163,32 @@ def _empty_maps(count: int) -> pa.Array:
 
 def sequence_ids(runs: Runs) -> pa.Array:
     """Return the sequence ids; where a batch has only its own, its messages count on from it."""
-    pieces = _Pieces(pa.int64())
+    found: list[Any] = []
     for run in runs.runs:
         first = run.entry.metadata.sequence_id
         if run.batch is None:
-            pieces.values([_signed(first)])
+            found.extend([_signed(first)])
             continue
         metadata = run.batch.metadata(run.rows)
-        pieces.values(
+        found.extend(
             [
                 _signed(own.sequence_id if own.HasField("sequence_id") else first + row)
                 for row, own in zip(run.rows, metadata, strict=True)
             ]
         )
-    return pieces.finish()
+    return make(found, pa.int64())
 
 
 def sizes(runs: Runs) -> pa.Array:
     """Return the sizes of the payloads in bytes."""
-    pieces = _Pieces(pa.int32())
+    found: list[Any] = []
     for run in runs.runs:
         if run.batch is None:
-            pieces.values([len(run.entry.payload)])
+            found.extend([len(run.entry.payload)])
         else:
             edges = run.batch.edges
-            pieces.values([edges[2 * row + 1] - edges[2 * row] for row in run.rows])
-    return pieces.finish()
+            found.extend([edges[2 * row + 1] - edges[2 * row] for row in run.rows])
+    return make(found, pa.int32())
 
 
 # --- per entry ----------------------------------------------------------------------------
