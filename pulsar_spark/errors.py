@@ -208,6 +208,12 @@ class ConnectError(PulsarError):
     retryable = True
 
 
+class TlsError(ConnectError):
+    """TLS was not agreed on: a certificate that is not accepted, a file that cannot be used."""
+
+    retryable = False
+
+
 class ConnectionLost(PulsarError):
     """An established connection ended."""
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pulsar_spark.client.authentication import (
         Authentication,
         AuthenticationBasic,
+        AuthenticationTLS,
         AuthenticationToken,
     )
     from pulsar_spark.client.client import PulsarClient
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Authentication": "authentication",
     "AuthenticationBasic": "authentication",
+    "AuthenticationTLS": "authentication",
     "AuthenticationToken": "authentication",
     "BatchingType": "enums",
     "BytesSchema": "schemas",
@@ -53,6 +55,7 @@ _HOMES = {
 __all__ = [
     "Authentication",
     "AuthenticationBasic",
+    "AuthenticationTLS",
     "AuthenticationToken",
     "BatchingType",
     "BytesSchema",

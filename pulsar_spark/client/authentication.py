@@ -32,6 +32,15 @@ class AuthenticationToken(Authentication):
         super().__init__(AuthOptions(method="token", token=token))
 
 
+class AuthenticationTLS(Authentication):
+    """Log in by a certificate, on a connection with TLS."""
+
+    def __init__(self, certificate_path: str, private_key_path: str) -> None:
+        super().__init__(
+            AuthOptions(method="tls", certificate_file=certificate_path, key_file=private_key_path)
+        )
+
+
 class AuthenticationBasic(Authentication):
     """Log in by user name and password, or by JSON with these two."""
 

@@ -7,6 +7,7 @@ the connection needs to know, so another method is another `AuthProvider`.
 from __future__ import annotations
 
 import base64
+import os
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, quote_plus
@@ -42,23 +43,43 @@ class NoAuth:
 
 
 class TokenAuth:
-    """A token, given as text or read from a file each time, so that it can be renewed there."""
+    """A token, given as text, or where to read it each time, so that it can be renewed there.
+
+    That is a file, or a variable of the environment.
+    """
 
     method_name = "token"
 
-    def __init__(self, token: str | None = None, token_file: str | None = None) -> None:
-        if (token is None) == (token_file is None):
-            raise OptionError("token authentication takes either a token or a token file")
+    def __init__(
+        self,
+        token: str | None = None,
+        token_file: str | None = None,
+        token_variable: str | None = None,
+    ) -> None:
+        if sum(given is not None for given in (token, token_file, token_variable)) != 1:
+            raise OptionError(
+                "token authentication takes either a token, or a file or variable with one"
+            )
         if token is not None:
             _check_text(token, "the token")
         self._token = token
         self._file = token_file
+        self._variable = token_variable
 
     def __repr__(self) -> str:
         return "TokenAuth(***)"
 
     def auth_data(self) -> bytes | None:
-        """Return the token; raises AuthenticationError if its file cannot be read."""
+        """Return the token; raises AuthenticationError if it cannot be read."""
+        if self._variable is not None:
+            value = os.environ.get(self._variable, "").strip()
+            if not value or not is_unicode(value):
+                raise AuthenticationError(
+                    f"the environment variable {self._variable} holds no token",
+                    "It has to be set on every machine that runs tasks: "
+                    f"spark.executorEnv.{self._variable}.",
+                )
+            return value.encode()
         if self._file is None:
             return (self._token or "").encode()
         try:
@@ -66,10 +87,13 @@ class TokenAuth:
                 token = file.read(_MAX_TOKEN).strip()
         except OSError as error:
             raise AuthenticationError(
-                f"the token file {self._file} cannot be read: {error.strerror}"
+                f"the token file {self._file} cannot be read: {error.strerror}",
+                "The file is read on every machine that runs tasks: put it there.",
             ) from None
         if not token:
-            raise AuthenticationError(f"the token file {self._file} is empty")
+            raise AuthenticationError(
+                f"the token file {self._file} is empty", "Write the token into it."
+            )
         return token
 
 
@@ -90,6 +114,16 @@ class BasicAuth:
     def auth_data(self) -> bytes | None:
         """Return ``user:password``."""
         return f"{self._username}:{self._password}".encode()
+
+
+class TlsAuth:
+    """The certificate that was shown in the TLS handshake; there is nothing more to send."""
+
+    method_name = "tls"
+
+    def auth_data(self) -> bytes | None:
+        """Return no bytes."""
+        return b""
 
 
 def _check_text(text: str, what: str) -> None:
@@ -118,12 +152,14 @@ def provider_for(options: AuthOptions) -> AuthProvider:
     if options.method == "none":
         return NoAuth()
     if options.method == "token":
-        return TokenAuth(options.token, options.token_file)
+        return TokenAuth(options.token, options.token_file, options.token_variable)
     if options.method == "basic":
         if options.username is None or options.password is None:
             raise OptionError("basic authentication needs a user name and a password")
         return BasicAuth(options.username, options.password)
+    if options.method == "tls":
+        return TlsAuth()
     raise UnsupportedFeature(
         f"authentication by {options.method} is not supported yet",
-        "Use a token or basic authentication.",
+        "Use a token, a certificate (tls) or basic authentication.",
     )

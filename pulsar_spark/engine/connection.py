@@ -35,6 +35,7 @@ from pulsar_spark.engine.requests import (
     fail,
 )
 from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.engine.tls import tls_context
 from pulsar_spark.engine.transport import Transport, WriteQueue
 from pulsar_spark.errors import (
     AuthenticationError,
@@ -474,7 +475,10 @@ class ClientConnection:
             proxy_to_broker_url=self.address.logical if self.address.proxied else None,
         )
         transport = Transport.connect(
-            self.address.physical, options.connection_timeout, cancelled=lambda: self.closed
+            self.address.physical,
+            options.connection_timeout,
+            tls=tls_context(options),
+            cancelled=lambda: self.closed,
         )
         self._transport = transport
         self._writer.open(transport)
@@ -489,7 +493,11 @@ class ClientConnection:
                     "Check that service.url names a Pulsar broker or proxy.",
                     broker=self.address.physical,
                 )
-            self._receive_once(transport, deadline.remaining())
+            try:
+                self._receive_once(transport, deadline.remaining())
+            except ConnectionLost:
+                transport.check_refusal()
+                raise
         return transport
 
     def _receive(self, transport: Transport) -> None:

@@ -27,14 +27,15 @@ from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.retry import Deadline, retrying
 from pulsar_spark.engine.timers import Timer, Timers
+from pulsar_spark.engine.tls import tls_identity, warn_of_insecure
 from pulsar_spark.errors import (
     ClosedError,
     ConnectError,
     ConnectionLost,
     PulsarError,
     RemoteProtocolError,
+    TlsError,
     TopicNotFound,
-    UnsupportedFeature,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.topic_name import TopicName
@@ -54,9 +55,7 @@ class ConnectionPool:
         self.options = options
         self.service_url = parse_service_url(options.service_url)
         if self.service_url.tls:
-            raise UnsupportedFeature(
-                "TLS (pulsar+ssl://) is not supported yet", "Use a pulsar:// service URL."
-            )
+            warn_of_insecure(options.tls)
         self.auth = provider_for(options.auth)
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -128,8 +127,10 @@ class ConnectionPool:
             return connection
         if len(errors) == 1:
             raise errors[0]
-        reasons = "; ".join(error.what for error in errors)
-        raise ConnectError(f"no host of service.url can be reached: {reasons}", errors[0].remedy)
+        reasons = "; ".join(dict.fromkeys(error.what for error in errors))
+        # Where no host will ever do, nothing is gained by asking them again.
+        kind = TlsError if all(isinstance(error, TlsError) for error in errors) else ConnectError
+        raise kind(f"no host of service.url can be reached: {reasons}", errors[0].remedy)
 
     def service(self) -> ClientConnection:
         """Return a connection to a host of the service URL; raises as `get`."""
@@ -179,7 +180,8 @@ class SharedConnections:
     """The pools of a process that outlive those who use them, by options and credentials.
 
     Nobody is given connections that were made with the credentials of another: tokens are
-    compared by what they are now, also those in files. Thread-safe; of no use to a forked child.
+    compared by what they are now, also those in files, and so are certificates. Thread-safe; of no
+    use to a forked child.
     """
 
     def __init__(self, idle_seconds: float = IDLE_SECONDS, timers: Timers | None = None) -> None:
@@ -192,7 +194,8 @@ class SharedConnections:
     def acquire(self, options: ClientOptions) -> tuple[ConnectionPool, Callable[[], None]]:
         """Return a pool, and what to call, once, when it is not used any more.
 
-        Raises as `ConnectionPool`, and AuthenticationError where credentials cannot be had.
+        Raises as `ConnectionPool`, and AuthenticationError or TlsError where credentials or
+        certificates cannot be had.
         """
         key = _identity(options)
         with self._lock:
@@ -289,7 +292,7 @@ def _identity(options: ClientOptions) -> tuple[ClientOptions, bytes]:
     # The options hold secrets, but show none; neither does this. What a client may hold unsent is
     # no matter of its connections.
     digest = hashlib.sha256(provider.method_name.encode() + b"\0" + credentials).digest()
-    return replace(options, memory_limit=1), digest
+    return replace(options, memory_limit=1), digest + tls_identity(options)
 
 
 class Member(Protocol):

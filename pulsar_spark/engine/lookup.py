@@ -106,7 +106,17 @@ class Lookup:
         if answer.response == _LookupType.Failed:
             raise connection.refusal(0, answer.message)
         tls = self.pool.service_url.tls
-        url = parse_broker_url(answer.brokerServiceUrlTls if tls else answer.brokerServiceUrl)
+        named = answer.brokerServiceUrlTls if tls else answer.brokerServiceUrl
+        if not named and (answer.brokerServiceUrl or answer.brokerServiceUrlTls):
+            raise RemoteProtocolError(
+                f"the lookup named no address {'with' if tls else 'without'} TLS, as service.url "
+                "asks for; what is sent never goes from TLS to plain",
+                "Have TLS enabled on all brokers (brokerServicePortTls), and their addresses "
+                "advertised."
+                if tls
+                else "Write service.url as pulsar+ssl://host:6651.",
+            )
+        url = parse_broker_url(named)
         if url.tls != tls:
             raise RemoteProtocolError(
                 "the lookup named an address of another scheme than service.url's",

@@ -6,7 +6,7 @@ shows a secret.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pulsar_spark.engine.addresses import parse_service_url
@@ -39,11 +39,41 @@ def _shown(secret: str | None) -> str:
     return "None" if secret is None else "'***'"
 
 
+_CONTENT = "content:"
+_PEM = "-----BEGIN "
+
+
+def pem_content(value: str) -> str | None:
+    """Return the PEM text that is given in the place of a path, None for a path."""
+    if not value.startswith(_CONTENT) and _PEM not in value:
+        return None
+    return value.removeprefix(_CONTENT).strip() + "\n"
+
+
+def _shown_pem(value: str | None) -> str:
+    return repr(value) if value is None or pem_content(value) is None else "'content:***'"
+
+
+def _check_pem(certificate: str | None, key: str | None, trusted: str | None = None) -> None:
+    for value in (certificate, key, trusted):
+        text = None if value is None else pem_content(value)
+        if text is not None and _PEM not in text:
+            raise OptionError("what follows content: is not PEM", f"It begins with {_PEM}…")
+    if (certificate is None) != (key is None):
+        given, missing = ("key", "certificate") if certificate is None else ("certificate", "key")
+        raise OptionError(
+            f"a {given} for TLS is given, and no {missing}",
+            "Set both pulsar.client.tlsCertificateFilePath and pulsar.client.tlsKeyFilePath; they "
+            "may name the same file.",
+        )
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class AuthOptions:
-    """How to log in: `method` is ``none``, ``token`` or ``basic``.
+    """How to log in: `method` is ``none``, ``token``, ``basic`` or ``tls``.
 
-    A token is given as text, or as a file that is read again whenever it is needed.
+    A token is given as text, or as a file or a variable of the environment that is read again
+    whenever it is needed. `tls` shows a certificate, that of TlsOptions if none is given here.
     """
 
     method: str = "none"
@@ -51,18 +81,27 @@ class AuthOptions:
     token_file: str | None = None
     username: str | None = None
     password: str | None = None
+    token_variable: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
 
     def __repr__(self) -> str:
         return (
             f"AuthOptions(method={self.method!r}, token={_shown(self.token)}, "
             f"token_file={self.token_file!r}, username={self.username!r}, "
-            f"password={_shown(self.password)})"
+            f"password={_shown(self.password)}, token_variable={self.token_variable!r}, "
+            f"certificate_file={_shown_pem(self.certificate_file)}, "
+            f"key_file={_shown(self.key_file)})"
         )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TlsOptions:
-    """Certificates and checks of TLS connections."""
+    """Certificates and checks of TLS connections.
+
+    Each of the files is a path, read whenever a connection is made, or PEM text, with or without
+    ``content:`` before it. Without trusted certificates those of the system are trusted.
+    """
 
     trust_certs_file: str | None = None
     certificate_file: str | None = None
@@ -72,8 +111,9 @@ class TlsOptions:
 
     def __repr__(self) -> str:
         return (
-            f"TlsOptions(trust_certs_file={self.trust_certs_file!r}, "
-            f"certificate_file={self.certificate_file!r}, key_file={_shown(self.key_file)}, "
+            f"TlsOptions(trust_certs_file={_shown_pem(self.trust_certs_file)}, "
+            f"certificate_file={_shown_pem(self.certificate_file)}, "
+            f"key_file={_shown(self.key_file)}, "
             f"allow_insecure={self.allow_insecure}, verify_hostname={self.verify_hostname})"
         )
 
@@ -98,12 +138,46 @@ class ClientOptions:
     memory_limit: int = 64 * MIB
 
     def __post_init__(self) -> None:
-        parse_service_url(self.service_url)
+        url = parse_service_url(self.service_url)
+        _check_pem(self.auth.certificate_file, self.auth.key_file)
+        _check_pem(self.tls.certificate_file, self.tls.key_file, self.tls.trust_certs_file)
+        if self.auth.method == "tls":
+            if not url.tls:
+                raise OptionError(
+                    "authentication by tls needs a TLS connection",
+                    "Write the address as pulsar+ssl://host:6651 in service.url.",
+                )
+            self._check_certificate()
         _check_range(self, 0.001, "operation_timeout", "connection_timeout", "keep_alive_interval")
         _check_range(self, 0, "max_lookup_redirects")
         _check_range(self, 1, "memory_limit")
         if self.listener_name is not None and not is_unicode(self.listener_name):
             raise OptionError("listener_name holds characters that are not Unicode")
+
+    def _check_certificate(self) -> None:
+        given = self.auth.certificate_file, self.auth.key_file
+        other = self.tls.certificate_file, self.tls.key_file
+        if given == other == (None, None):
+            raise OptionError(
+                "authentication by tls needs a certificate and its key",
+                "Set pulsar.client.tlsCertificateFilePath and pulsar.client.tlsKeyFilePath.",
+            )
+        if given != other and (None, None) not in (given, other):
+            raise OptionError(
+                "authParams and tlsCertificateFilePath or tlsKeyFilePath differ",
+                "Name the certificate and its key once.",
+            )
+
+    @property
+    def tls_in_use(self) -> TlsOptions:
+        """The options of TLS, with the certificate to log in with, if there is one."""
+        if self.auth.certificate_file is None:
+            return self.tls
+        return replace(
+            self.tls,
+            certificate_file=self.auth.certificate_file,
+            key_file=self.auth.key_file,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """One socket: connecting, reading and writing under deadlines, and whose turn it is to write.
 
 The socket never blocks; waiting is done by `poll`, so that reading and writing can go on in two
-threads and TLS can be added in `_wrap` alone.
+threads. `_wrap` alone knows of TLS.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import os
 import queue
 import select
 import socket
+import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from pulsar_spark.engine.addresses import split_host_port
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.errors import ConnectError, ConnectionLost, OperationTimeout, UnsupportedFeature
+from pulsar_spark.engine.tls import TlsSocket
+from pulsar_spark.errors import ConnectError, ConnectionLost, OperationTimeout, TlsError
 from pulsar_spark.protocol.blocks import Buffer
 
 READ_SIZE = 512 * 1024
@@ -43,6 +45,25 @@ _IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 _Resolved: TypeAlias = "tuple[int, tuple[object, ...]]"
 
 
+class StreamSocket(Protocol):
+    """What a transport needs of a socket that does not block: a plain one, or one with TLS."""
+
+    def fileno(self) -> int:
+        """Return the file descriptor to poll."""
+
+    def recv(self, size: int, /) -> bytes:
+        """Return bytes, or ``b""`` at the end; raises BlockingIOError, OSError."""
+
+    def sendmsg(self, buffers: Sequence[Buffer], /) -> int:
+        """Write and return how many bytes; raises BlockingIOError, OSError."""
+
+    def shutdown(self, how: int, /) -> None:
+        """End the connection; raises OSError."""
+
+    def close(self) -> None:
+        """Give the socket back."""
+
+
 class Transport:
     """A connected, non-blocking stream socket.
 
@@ -50,7 +71,7 @@ class Transport:
     wakes both and may be called at any time.
     """
 
-    def __init__(self, sock: socket.socket, peer: str) -> None:
+    def __init__(self, sock: StreamSocket, peer: str) -> None:
         self._socket = sock
         self.peer = peer
         self._wakes, self._woken = os.pipe()
@@ -63,13 +84,13 @@ class Transport:
         address: str,
         timeout: float,
         *,
-        tls: bool = False,
+        tls: ssl.SSLContext | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Transport:
-        """Connect to ``host:port``, trying every address that the name has.
+        """Connect to ``host:port``, trying every address that the name has, with TLS if given.
 
         Raises ConnectError, which names the address, within `timeout` seconds or soon after
-        `cancelled` returns true.
+        `cancelled` returns true; TlsError where TLS cannot be agreed on.
         """
         deadline = Deadline(timeout)
         host, port = split_host_port(address)
@@ -79,11 +100,13 @@ class Transport:
             # Each of several addresses gets its share, so that a silent one hides no other.
             share = Deadline(deadline.remaining() / (len(targets) - number))
             try:
-                sock = _open(family, target, share, cancelled)
+                sock = _wrap(_open(family, target, share, cancelled), host, tls, share, cancelled)
             except OSError as error:
                 reasons.append(f"{target[0]}: {error.strerror or error}")
                 continue
-            return cls(_wrap(sock, host, tls), address)
+            except TlsError as error:
+                raise error.with_context(broker=address) from None
+            return cls(sock, address)
         raise ConnectError(
             f"cannot connect to {address}: {'; '.join(reasons)}",
             "Check service.url, and that the broker runs and is reachable from this machine.",
@@ -93,8 +116,9 @@ class Transport:
     def receive(self, timeout: float, *, or_writable: bool = False) -> bytes | None:
         """Return the next bytes, ``b""`` at the end of the stream, or None after `timeout`.
 
-        None is also returned after `wake`, and with `or_writable` as soon as the socket takes
-        data again. Raises ConnectionLost for a broken connection.
+        None is also returned after `wake`, where what came is for TLS itself, and with
+        `or_writable` as soon as the socket takes data again. Raises ConnectionLost for a broken
+        connection.
         """
         if not or_writable and (data := self._read()) is not None:
             return data
@@ -135,6 +159,17 @@ class Transport:
             if sent:
                 rest[first] = memoryview(rest[first]).cast("B")[sent:]
         return rest[first:]
+
+    def check_refusal(self) -> None:
+        """Raise TlsError if the peer's last word was that it does not take our certificate.
+
+        With TLS 1.3 that comes after the handshake, while we send. For the thread that receives,
+        when the connection is broken.
+        """
+        if isinstance(self._socket, TlsSocket):
+            with contextlib.suppress(OSError):
+                while self._socket.recv(READ_SIZE):
+                    pass
 
     def shutdown(self) -> None:
         """End the connection; threads that wait on it return at once. Never raises."""
@@ -386,14 +421,26 @@ def _open(
     return sock
 
 
-def _wrap(sock: socket.socket, host: str, tls: bool) -> socket.socket:
-    """Put TLS on a connected socket: the only place that knows of it."""
-    if tls:
+def _wrap(
+    sock: socket.socket,
+    host: str,
+    tls: ssl.SSLContext | None,
+    deadline: Deadline,
+    cancelled: Callable[[], bool],
+) -> StreamSocket:
+    """Put TLS on a connected socket, if it is wanted; raises TlsError and OSError."""
+    if tls is None:
+        return sock
+    try:
+        wrapped = TlsSocket(sock, tls, host)
+        wrapped.shake_hands(deadline, cancelled)
+    except ValueError as error:
         sock.close()
-        raise UnsupportedFeature(
-            f"TLS (pulsar+ssl://, to {host}) is not supported yet", "Use a pulsar:// service URL."
-        )
-    return sock
+        raise TlsError(f"{host!r} is not a host name that TLS takes ({error})") from None
+    except BaseException:
+        sock.close()
+        raise
+    return wrapped
 
 
 def _resolve(address: str, host: str, port: int, deadline: Deadline) -> list[_Resolved]:

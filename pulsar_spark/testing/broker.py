@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -38,7 +39,9 @@ class EmbeddedBroker(TopicControl):
     topic redirects to the owner. expose_entry_metadata: broker timestamp and index with each
     entry. batch_index_ack: acknowledgements inside a batch count, as they do not on a broker with
     default settings. precise_flow: permits buy entries by the average messages per entry, instead
-    of one per permit.
+    of one per permit. tls: a server's context, with its certificate: the broker then speaks TLS
+    alone. authenticate: is called with a client's authentication method and credentials, on the
+    broker's thread, and tells whether to let it in.
     Times in seconds, sizes in bytes. Raises OptionError for values out of range.
     """
 
@@ -60,6 +63,8 @@ class EmbeddedBroker(TopicControl):
         keep_alive_interval: float = 30.0,
         liveness_timeout: float = 5.0,
         failover_delay: float = 0.0,
+        tls: ssl.SSLContext | None = None,
+        authenticate: Callable[[str, bytes], bool] | None = None,
     ) -> None:
         self.options = BrokerOptions(
             port=port,
@@ -77,6 +82,8 @@ class EmbeddedBroker(TopicControl):
             keep_alive_interval=keep_alive_interval,
             liveness_timeout=liveness_timeout,
             failover_delay=failover_delay,
+            tls=tls,
+            authenticate=authenticate,
         )
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -200,7 +207,7 @@ class EmbeddedBroker(TopicControl):
 
     @property
     def service_url(self) -> str:
-        """Where clients find the broker: ``pulsar://127.0.0.1:<port>``."""
+        """Where clients find the broker: ``pulsar://127.0.0.1:<port>``, ``pulsar+ssl://…``."""
         return self._parts()[1].service_url()
 
     @property

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol.frames import DEFAULT_MAX_MESSAGE_SIZE
 
 HOST = "127.0.0.1"
-"""The only address an embedded broker listens on: it knows no authentication."""
+"""The only address an embedded broker listens on: it is not made to guard anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class BrokerOptions:
     keep_alive_interval: float = 30.0
     liveness_timeout: float = 5.0
     failover_delay: float = 0.0
+    tls: ssl.SSLContext | None = None
+    authenticate: Callable[[str, bytes], bool] | None = None
 
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:

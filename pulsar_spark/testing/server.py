@@ -96,6 +96,7 @@ class Server:
             family=socket.AF_INET,
             backlog=_BACKLOG,
             reuse_address=True,
+            ssl=self.options.tls,
         )
 
     async def refuse(self) -> None:
@@ -116,7 +117,8 @@ class Server:
 
     def service_url(self, number: int = 0) -> str:
         """The URL of one of the brokers."""
-        return f"pulsar://{HOST}:{self.ports[number]}"
+        scheme = "pulsar" if self.options.tls is None else "pulsar+ssl"
+        return f"{scheme}://{HOST}:{self.ports[number]}"
 
     def listener_of(self, address: str, default: int) -> int:
         """The number of the broker at ``host:port``."""

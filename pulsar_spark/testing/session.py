@@ -304,7 +304,7 @@ class Session(Wire):
                 "CLOSE_PRODUCER",
                 producer_id=producer.producer_id,
                 request_id=commands.NO_REQUEST_ID,
-                assignedBrokerServiceUrl=assigned_broker_url,
+                **_assigned(assigned_broker_url),
             )
             self.send(command, producer.topic.name)
 
@@ -316,7 +316,7 @@ class Session(Wire):
                 "CLOSE_CONSUMER",
                 consumer_id=consumer.consumer_id,
                 request_id=commands.NO_REQUEST_ID,
-                assignedBrokerServiceUrl=assigned_broker_url,
+                **_assigned(assigned_broker_url),
             )
             self.send(command, consumer.subscription.topic.name)
 
@@ -375,6 +375,12 @@ class Session(Wire):
     def set_reading(self, reading: bool) -> None:
         """Read from the socket, or leave what the client sends in it."""
         self.pause(not reading or self.backed_up or len(self._input) > _MAX_WAITING)
+
+
+def _assigned(url: str | None) -> dict[str, str | None]:
+    """The field that names a topic's new broker."""
+    tls = url is not None and url.startswith("pulsar+ssl:")
+    return {"assignedBrokerServiceUrlTls" if tls else "assignedBrokerServiceUrl": url}
 
 
 def _answer_key(kind: int, body: Any) -> tuple[int, ...]:

@@ -29,6 +29,34 @@ def test_a_token_file_is_read_anew_each_time(tmp_path: Path) -> None:
     assert provider.auth_data() == b"two"
 
 
+def test_a_token_in_the_environment_is_read_anew_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    provider = provider_for(AuthOptions("token", token_variable="PULSAR_TOKEN"))
+    monkeypatch.setenv("PULSAR_TOKEN", "one\n")
+    assert provider.auth_data() == b"one"
+    monkeypatch.setenv("PULSAR_TOKEN", "two")
+    assert provider.auth_data() == b"two"
+
+
+@pytest.mark.fault(48)
+@pytest.mark.parametrize("value", [None, "", " ", "canary\udcff"])
+def test_a_variable_without_a_token_is_an_error_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    monkeypatch.delenv("PULSAR_TOKEN", raising=False)
+    if value is not None:
+        monkeypatch.setenv("PULSAR_TOKEN", value)
+    with pytest.raises(AuthenticationError, match=r"spark\.executorEnv\.PULSAR_TOKEN") as caught:
+        TokenAuth(token_variable="PULSAR_TOKEN").auth_data()
+    assert "canary" not in str(caught.value)
+
+
+def test_a_certificate_is_all_that_tls_needs() -> None:
+    provider = provider_for(AuthOptions("tls"))
+    assert (provider.method_name, provider.auth_data()) == ("tls", b"")
+
+
 @pytest.mark.fault(48)
 def test_a_token_file_that_is_gone_or_empty_is_an_error_that_names_it(tmp_path: Path) -> None:
     file = tmp_path / "token"
@@ -50,6 +78,7 @@ def test_basic_authentication_joins_user_and_password() -> None:
     [
         AuthOptions("token"),
         AuthOptions("token", token="a", token_file="b"),
+        AuthOptions("token", token="a", token_variable="b"),
         AuthOptions("basic", username="u"),
         AuthOptions("basic", password="p"),
     ],

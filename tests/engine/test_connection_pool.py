@@ -105,8 +105,6 @@ def test_close_ends_all_connections_and_refuses_new_ones() -> None:
 
 
 def test_what_is_not_built_is_refused_before_anything_connects() -> None:
-    with pytest.raises(UnsupportedFeature, match="TLS"):
-        ConnectionPool(ClientOptions("pulsar+ssl://h"))
     with pytest.raises(UnsupportedFeature, match="athenz"):
         ConnectionPool(ClientOptions("pulsar://h", auth=AuthOptions("athenz")))
     with pytest.raises(OptionError):

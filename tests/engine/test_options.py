@@ -16,7 +16,11 @@ from pulsar_spark.engine.options import (
 from pulsar_spark.errors import OptionError, UnsupportedFeature
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
+TLS = "pulsar+ssl://h"
+PEM = "-----BEGIN PRIVATE KEY-----\ncanary\n-----END PRIVATE KEY-----"
 ALL = [
+    AuthOptions("tls", certificate_file=PEM, key_file=PEM),
+    TlsOptions(trust_certs_file=PEM, certificate_file=f"content:{PEM}", key_file=PEM),
     AuthOptions("token", token="canary", password="canary"),
     TlsOptions(trust_certs_file="ca.pem", key_file="canary"),
     ClientOptions("pulsar://h:6650", auth=AuthOptions("basic", username="u", password="canary")),
@@ -50,6 +54,19 @@ def test_options_cannot_be_changed(options: object) -> None:
     [
         (lambda: ClientOptions("pulsar://h", listener_name="\ud800"), "listener_name"),
         (lambda: ClientOptions("pulsar://h", operation_timeout=0), "operation_timeout"),
+        (lambda: ClientOptions("pulsar://h", auth=AuthOptions("tls")), r"pulsar\+ssl://"),
+        (lambda: ClientOptions(TLS, auth=AuthOptions("tls")), "needs a certificate"),
+        (lambda: ClientOptions(TLS, tls=TlsOptions(key_file="k")), "no certificate"),
+        (lambda: ClientOptions(TLS, tls=TlsOptions(certificate_file="c")), "no key"),
+        (lambda: ClientOptions(TLS, tls=TlsOptions("content:/a/path")), "not PEM"),
+        (
+            lambda: ClientOptions(
+                TLS,
+                auth=AuthOptions("tls", certificate_file="a", key_file="b"),
+                tls=TlsOptions(certificate_file="c", key_file="b"),
+            ),
+            "differ",
+        ),
         (lambda: ClientOptions("pulsar://h", connection_timeout=-1), "connection_timeout"),
         (lambda: ClientOptions("pulsar://h", keep_alive_interval=0), "keep_alive_interval"),
         (lambda: ClientOptions("pulsar://h", max_lookup_redirects=-1), "max_lookup_redirects"),

@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_spark.engine import transport as module
 from pulsar_spark.engine.transport import Transport
-from pulsar_spark.errors import ConnectError, ConnectionLost, UnsupportedFeature
+from pulsar_spark.errors import ConnectError, ConnectionLost
 from pulsar_spark.protocol.blocks import Buffer
 from tests.support.waiting import finish
 
@@ -237,14 +237,8 @@ def test_connecting_can_be_given_up() -> None:
             filler.close()
 
 
-def test_tls_is_refused_in_one_place(listener: socket.socket) -> None:
-    before = open_files()
-    with pytest.raises(UnsupportedFeature, match="TLS"):
-        Transport.connect(address(listener), 5, tls=True)
-    assert open_files() == before
-
-
 def test_small_frames_are_not_held_back(pair: tuple[Transport, socket.socket]) -> None:
     sock = pair[0]._socket
+    assert isinstance(sock, socket.socket)
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

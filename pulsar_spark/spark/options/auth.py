@@ -6,14 +6,18 @@ No error here repeats any part of the parameters.
 from __future__ import annotations
 
 import json
+import re
 from urllib.parse import unquote, urlsplit
 
 from pulsar_spark.engine.options import AuthOptions
+from pulsar_spark.engine.tls import TO_PEM
 from pulsar_spark.errors import OptionError, UnsupportedFeature
 
 _PLUGIN = "pulsar.client.authPluginClassName"
 _PARAMS = "pulsar.client.authParams"
 _JAVA = "org.apache.pulsar.client.impl.auth."
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 _METHODS = {
     name.lower(): method
@@ -55,13 +59,15 @@ def auth_options(plugin: str | None, params: str | None) -> AuthOptions:
         return _token(params)
     if method == "basic":
         return _basic(params)
+    if method == "tls":
+        return _tls(params)
     if method == "keystore":
         raise OptionError(
             f"{_PLUGIN}: Java key stores are not supported",
-            "Use tls, with the certificate and key as PEM files.",
+            f"Use tls, with the certificate and key as PEM files. {TO_PEM}",
         )
     raise UnsupportedFeature(
-        f"{_PLUGIN}={method} is not supported by this version", "Use token or basic."
+        f"{_PLUGIN}={method} is not supported by this version", "Use token, tls or basic."
     )
 
 
@@ -74,11 +80,27 @@ def _token(params: str | None) -> AuthOptions:
         if not path:
             raise _unfit("token", "file:///path")
         return AuthOptions("token", token_file=path)
+    elif given.startswith("env:"):
+        name = given.removeprefix("env:").strip()
+        if not _VARIABLE.fullmatch(name):
+            raise _unfit("token", "env:NAME")
+        return AuthOptions("token", token_variable=name)
     else:
         token = given.removeprefix("token:").strip()
     if not token:
-        raise _unfit("token", 'token:…, file:///path or {"token": "…"}')
+        raise _unfit("token", 'token:…, file:///path, env:NAME or {"token": "…"}')
     return AuthOptions("token", token=token)
+
+
+def _tls(params: str | None) -> AuthOptions:
+    given = (params or "").strip()
+    if not given:
+        return AuthOptions("tls")
+    fields = _fields(given)
+    certificate, key = fields.get("tlsCertFile"), fields.get("tlsKeyFile")
+    if not certificate or not key:
+        raise _unfit("tls", "tlsCertFile:/path,tlsKeyFile:/path, or JSON with these two")
+    return AuthOptions("tls", certificate_file=certificate, key_file=key)
 
 
 def _basic(params: str | None) -> AuthOptions:

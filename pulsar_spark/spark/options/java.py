@@ -7,6 +7,8 @@ must never be passed over, so each names what does the same here.
 
 from __future__ import annotations
 
+from pulsar_spark.engine.tls import TO_PEM
+
 _CLIENT = """
     serviceUrlQuarantineInitDurationMs serviceUrlQuarantineMaxDurationMs lookupTimeoutMs
     statsIntervalSeconds numIoThreads
@@ -34,7 +36,7 @@ _PRODUCER = """
 
 _TRUST = (
     "Give the certificates as PEM files: pulsar.client.tlsTrustCertsFilePath, "
-    "tlsCertificateFilePath and tlsKeyFilePath."
+    f"tlsCertificateFilePath and tlsKeyFilePath. {TO_PEM}"
 )
 _ROUTE = "Connections go to the brokers, or to a Pulsar proxy whose address is service.url."
 _AUTH = "Set pulsar.client.authPluginClassName and pulsar.client.authParams."

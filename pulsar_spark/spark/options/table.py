@@ -326,34 +326,44 @@ OPTIONS: tuple[Option, ...] = (
     _client(
         "authPluginClassName",
         text,
-        "How to log in: `token`, `basic`, `tls`, `oauth2`, or the Java class's name.",
+        "How to log in: `token`, `basic`, `tls`, or the Java class's name. See connecting.md.",
     ),
     _client(
         "authParams",
         text,
-        "Credentials in Java's forms: `token:…`, `file:///…`, JSON.",
+        "Credentials in Java's forms: `token:…`, `file:///…` (read anew at each use), JSON; and "
+        "`env:NAME`.",
         secret=True,
     ),
     _client(
-        "tlsTrustCertsFilePath", text, "PEM file of trusted certificates.", unbuilt=EVERY_VALUE
+        "tlsTrustCertsFilePath",
+        text,
+        "Certificates of trusted authorities: a PEM file on every machine, or PEM text as "
+        "`content:-----BEGIN …`.",
+        shown_default="the system's",
     ),
     _client(
-        "tlsCertificateFilePath", text, "PEM file of the client's certificate.", unbuilt=EVERY_VALUE
+        "tlsCertificateFilePath",
+        text,
+        "The client's certificate, PEM as a file or content.",
     ),
-    _client("tlsKeyFilePath", text, "PEM file of the client's key.", unbuilt=EVERY_VALUE),
+    _client(
+        "tlsKeyFilePath",
+        text,
+        "The key of that certificate, PEM as a file or content.",
+        secret=True,
+    ),
     _client(
         "tlsAllowInsecureConnection",
         boolean,
-        "`true` accepts any certificate.",
+        "`true` accepts any certificate, with a warning: anybody can read and change what is sent.",
         default="false",
-        unbuilt=(True,),
     ),
     _client(
         "tlsHostnameVerificationEnable",
         boolean,
-        "Whether the certificate must name the host.",
+        "Whether the broker's certificate must be for its host.",
         default="true",
-        unbuilt=(False,),
     ),
     _client(
         "operationTimeoutMs", _MILLIS, "Time limit of a request, retries included.", default="30000"

@@ -23,8 +23,11 @@ FEATURES = pb.FeatureFlags(
 
 
 def connect(session: Session, command: Incoming) -> None:
-    """Agree on a version of the protocol; there is no authentication."""
+    """Agree on a version of the protocol, and let the client in if it may."""
     body: pb.CommandConnect = command.body
+    authenticate = session.server.options.authenticate
+    if authenticate is not None and not authenticate(body.auth_method_name, body.auth_data):
+        raise Refusal(pb.AuthenticationError, "Failed to authenticate")
     session.connect = body
     version = min(body.protocol_version, commands.CLIENT_PROTOCOL_VERSION)
     session.exposes_metadata = (
@@ -40,7 +43,12 @@ def connect(session: Session, command: Incoming) -> None:
 
 
 def auth_response(session: Session, command: Incoming) -> None:
-    """Take any credentials."""
+    """Take fresh credentials, or end the connection of a client that has none."""
+    authenticate = session.server.options.authenticate
+    data = command.body.response
+    if authenticate is not None and not authenticate(data.auth_method_name, data.auth_data):
+        session.server.note(f"connection {session.number}: credentials refused")
+        session.disconnect()
 
 
 def no_transactions(session: Session, command: Incoming) -> None:

@@ -28,10 +28,12 @@ def lookup(session: Session, command: Incoming) -> None:
     name = str(parse_topic(body.topic))
     owner = server.topics.owner(name)
     here = owner == session.listener
+    url, tls = server.service_url(owner), server.options.tls is not None
     answer = answers.lookup_response(
         body.request_id,
         _L.Connect if here else _L.Redirect,
-        broker_service_url=server.service_url(owner),
+        broker_service_url=None if tls else url,
+        broker_service_url_tls=url if tls else None,
         authoritative=True,
         proxy_through_service_url=server.options.brokers == 1,
     )

@@ -27,6 +27,18 @@ SECRET = "canary-7b1f"
             '{"userId": "u", "password": "p:,"}',
             AuthOptions("basic", username="u", password="p:,"),
         ),
+        ("token", "env:PULSAR_TOKEN", AuthOptions("token", token_variable="PULSAR_TOKEN")),
+        ("tls", None, AuthOptions("tls")),
+        (
+            JAVA + "AuthenticationTls",
+            "tlsCertFile:/run/c.pem,tlsKeyFile:/run/c.key",
+            AuthOptions("tls", certificate_file="/run/c.pem", key_file="/run/c.key"),
+        ),
+        (
+            "tls",
+            '{"tlsCertFile": "/run/c.pem", "tlsKeyFile": "/run/c.key"}',
+            AuthOptions("tls", certificate_file="/run/c.pem", key_file="/run/c.key"),
+        ),
         ("basic", "userId:u,password:p", AuthOptions("basic", username="u", password="p")),
     ],
 )
@@ -46,6 +58,9 @@ def test_the_forms_of_java_are_understood(
         ("token", None),
         ("token", '{"other": "canary-7b1f"}'),
         ("token", "{canary-7b1f"),
+        ("token", f"env:{SECRET}"),
+        ("tls", SECRET),
+        ("tls", f"tlsKeyFile:{SECRET}"),
         ("basic", SECRET),
         ("basic", '{"password": "canary-7b1f"}'),
         (JAVA + "AuthenticationKeyStoreTls", SECRET),
@@ -61,7 +76,7 @@ def test_what_does_not_fit_is_an_error_without_the_secret(
 
 
 @pytest.mark.parametrize(
-    "plugin", ["tls", "oauth2", JAVA + "oauth2.AuthenticationOAuth2", "athenz", "sasl"]
+    "plugin", ["oauth2", JAVA + "oauth2.AuthenticationOAuth2", "athenz", "sasl"]
 )
 def test_methods_that_are_not_built_say_so(plugin: str) -> None:
     with pytest.raises(UnsupportedFeature) as caught:

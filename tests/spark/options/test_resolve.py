@@ -129,6 +129,8 @@ def test_keys_of_java_without_meaning_pass_with_one_log_line(
     "key,equivalent",
     [
         ("pulsar.client.useKeyStoreTls", "tlsTrustCertsFilePath"),
+        ("pulsar.client.useKeyStoreTls", "keytool -importkeystore"),
+        ("pulsar.client.tlsKeyStorePath", "openssl pkcs12"),
         ("useKeyStoreTls", "tlsTrustCertsFilePath"),
         ("pulsar.client.tlsTrustStorePassword", "tlsTrustCertsFilePath"),
         ("pulsar.client.useTls", "pulsar+ssl://"),
@@ -158,8 +160,6 @@ def test_such_a_key_passes_where_it_asks_for_nothing() -> None:
         ("deliveryGuarantee", "exactly-once", Scope.WRITE),
         ("sinkId", "s", Scope.WRITE),
         ("pulsar.producer.encryptionKeys", "k", Scope.WRITE),
-        ("pulsar.client.tlsTrustCertsFilePath", "/ca.pem", Scope.READ),
-        ("pulsar.client.tlsAllowInsecureConnection", "true", Scope.READ),
         ("pulsar.reader.cryptoPrivateKeyPath", SECRET, Scope.READ),
         ("pulsar.reader.cryptoFailureAction", "CONSUME", Scope.READ),
     ],
@@ -172,7 +172,6 @@ def test_what_is_documented_and_not_built_is_an_error(key: str, value: str, scop
 
 
 def test_the_default_of_something_not_built_passes() -> None:
-    resolve({**BASE, "pulsar.client.tlsHostnameVerificationEnable": "true"}, Scope.READ)
     resolve({**BASE, "deliveryGuarantee": "At-Least-Once"}, Scope.WRITE)
 
 

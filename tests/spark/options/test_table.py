@@ -60,7 +60,11 @@ def test_each_option_has_help_a_scope_and_a_default_that_it_accepts(option: obje
 
 def test_credentials_and_keys_are_marked_as_secret() -> None:
     secret = {option.key for option in OPTIONS if option.secret}
-    assert secret == {"pulsar.client.authParams", "pulsar.reader.cryptoPrivateKeyPath"}
+    assert secret == {
+        "pulsar.client.authParams",
+        "pulsar.client.tlsKeyFilePath",
+        "pulsar.reader.cryptoPrivateKeyPath",
+    }
 
 
 def test_the_options_of_the_interface_are_there() -> None:

@@ -1,0 +1,437 @@
+"""TLS: what is checked and shown when a connection is made, and a socket that speaks it.
+
+To `Transport` the socket looks like a plain one that does not block. OpenSSL's state is not for
+two threads at once, so it works on buffers in memory, under a lock that is held while it
+calculates: the socket itself is read by one thread and written by another without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import logging
+import select
+import socket
+import ssl
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from pulsar_spark.engine.addresses import parse_service_url
+from pulsar_spark.engine.options import ClientOptions, TlsOptions, pem_content
+from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.errors import TlsError
+from pulsar_spark.protocol.blocks import Buffer
+
+logger = logging.getLogger(__name__)
+
+_TRUST = "pulsar.client.tlsTrustCertsFilePath"
+_CERTIFICATE = "pulsar.client.tlsCertificateFilePath"
+_KEY = "pulsar.client.tlsKeyFilePath"
+
+_RECORD = 16 * 1024
+"""Most bytes that one record of TLS holds."""
+_READ_BUFFER = 512 * 1024 + 2 * _RECORD
+_HANDSHAKE_READ = 64 * 1024
+_CHUNK = 128 * 1024
+"""Most bytes that are encrypted at once, and then written before more are taken."""
+_POLL_SLICE = 0.25
+
+TO_PEM = (
+    "Java key stores are converted by two commands: keytool -importkeystore -srckeystore STORE "
+    "-destkeystore store.p12 -deststoretype PKCS12; openssl pkcs12 -in store.p12 -nodes -out "
+    "store.pem. "
+)
+"""How JKS and PKCS#12 become PEM."""
+
+_SHIP = (
+    "The file is read on every machine that runs tasks: put it there, or give its PEM text as "
+    "content:-----BEGIN …"
+)
+
+
+# --- what is checked and shown ----------------------------------------------------------------
+
+
+def tls_context(options: ClientOptions) -> ssl.SSLContext | None:
+    """Return what TLS connections are made with, None where the service URL asks for none.
+
+    Certificates and keys are read now. Raises TlsError, which names the option, where they
+    cannot be used.
+    """
+    if not parse_service_url(options.service_url).tls:
+        return None
+    wanted = options.tls_in_use
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    # Names are looked for where they have been for twenty years, as by browsers and Java 7 on.
+    context.hostname_checks_common_name = False
+    # Who is told to trust an authority below the root, trusts it, as Java does.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.check_hostname = wanted.verify_hostname and not wanted.allow_insecure
+    context.verify_mode = ssl.CERT_NONE if wanted.allow_insecure else ssl.CERT_REQUIRED
+    _load_trusted(context, wanted.trust_certs_file)
+    if wanted.certificate_file is not None and wanted.key_file is not None:
+        _load_identity(context, wanted.certificate_file, wanted.key_file)
+    return context
+
+
+def tls_identity(options: ClientOptions) -> bytes:
+    """Return a digest of the certificates and the key as they are now; raises TlsError."""
+    digest = hashlib.sha256()
+    if parse_service_url(options.service_url).tls:
+        wanted = options.tls_in_use
+        for value, option in (
+            (wanted.trust_certs_file, _TRUST),
+            (wanted.certificate_file, _CERTIFICATE),
+            (wanted.key_file, _KEY),
+        ):
+            pem = b"" if value is None else _read(value, option)
+            digest.update(hashlib.sha256(pem).digest())
+    return digest.digest()
+
+
+def warn_of_insecure(options: TlsOptions) -> None:
+    """Log what is not checked though it is encrypted."""
+    if options.allow_insecure:
+        logger.warning(
+            "pulsar.client.tlsAllowInsecureConnection=true: the brokers' certificates are not "
+            "checked, so anybody on the way can read and change what is sent"
+        )
+    elif not options.verify_hostname:
+        logger.warning(
+            "pulsar.client.tlsHostnameVerificationEnable=false: any host with a certificate of a "
+            "trusted authority is taken for the broker"
+        )
+
+
+def _load_trusted(context: ssl.SSLContext, value: str | None) -> None:
+    if value is None:
+        context.load_default_certs()
+        return
+    pem = _read(value, _TRUST).decode("ascii", "ignore")
+    try:
+        context.load_verify_locations(cadata=pem)
+    except (ssl.SSLError, ValueError) as error:
+        raise TlsError(
+            f"{_TRUST} holds no certificate that can be read ({_reason(error)})",
+            "It has to be PEM: -----BEGIN CERTIFICATE-----.",
+        ) from None
+
+
+def _load_identity(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    _read(certificate, _CERTIFICATE)
+    _read(key, _KEY)
+    try:
+        with _as_file(certificate) as certificate_path, _as_file(key) as key_path:
+            context.load_cert_chain(certificate_path, key_path, password=_no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise TlsError(
+                f"the key of {_KEY} is not that of the certificate of {_CERTIFICATE}",
+                "Give the key with which the certificate was requested.",
+            ) from None
+        raise TlsError(
+            f"{_CERTIFICATE} and {_KEY} cannot be used ({_reason(error)})",
+            "They have to be PEM: a certificate with those between it and the root, and its key.",
+        ) from None
+    except OSError as error:
+        raise TlsError(
+            f"{_CERTIFICATE} and {_KEY} cannot be read: {error.strerror or error}", _SHIP
+        ) from None
+
+
+def _no_password() -> str:
+    raise TlsError(
+        f"the key of {_KEY} is encrypted",
+        "Decrypt it: openssl pkey -in encrypted.key -out client.key; and guard the file.",
+    )
+
+
+def _read(value: str, option: str) -> bytes:
+    """Return what PEM text or the file of that name holds; raises TlsError."""
+    text = pem_content(value)
+    if text is not None:
+        return text.encode()
+    try:
+        data = Path(value).read_bytes()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not a path"
+        raise TlsError(f"the file {value} of {option} cannot be read: {why}", _SHIP) from None
+    if b"-----BEGIN" not in data:
+        raise TlsError(
+            f"the file {value} of {option} is not PEM",
+            f"It has to have lines that begin with -----BEGIN. {TO_PEM}",
+        )
+    return data
+
+
+@contextlib.contextmanager
+def _as_file(value: str) -> Iterator[str]:
+    """Give the path of PEM: OpenSSL takes keys from files alone."""
+    text = pem_content(value)
+    if text is None:
+        yield value
+        return
+    # Only its owner can read it, and it is gone in a moment.
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".pem") as file:
+        file.write(text)
+        file.flush()
+        yield file.name
+
+
+# --- the socket -------------------------------------------------------------------------------
+
+
+class TlsSocket:
+    """A connected socket, with TLS on it. It does not block, and raises as such sockets do.
+
+    One thread may receive while another sends.
+    """
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, host: str) -> None:
+        self._socket = sock
+        self._host = host
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._lock = threading.Lock()
+        # The following is guarded by _lock, as are the two buffers.
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_hostname=host.partition("%")[0]
+        )
+        # The following belong to the thread that receives.
+        self._buffer = bytearray(_READ_BUFFER)
+        self._early = b""
+        self._ended = False
+        # The following belong to the thread that sends.
+        self._unsent = memoryview(b"")
+        self._taken = 0
+
+    def shake_hands(self, deadline: Deadline, cancelled: Callable[[], bool]) -> None:
+        """Agree on keys and check the certificate.
+
+        Raises TlsError where that cannot be, OSError for what a connection can also break of.
+        """
+        while True:
+            try:
+                done = self._step()
+            except ssl.SSLError as error:
+                # The other end is told why, as far as it still listens.
+                with contextlib.suppress(OSError):
+                    self._socket.send(self._outgoing.read())
+                raise self._explained(error) from None
+            self._send_all(self._outgoing.read(), deadline, cancelled)
+            if done:
+                self._early = self._decrypt(b"")
+                return
+            self._wait(select.POLLIN, deadline, cancelled)
+            try:
+                data = self._socket.recv(_HANDSHAKE_READ)
+            except (BlockingIOError, InterruptedError):
+                continue
+            if not data:
+                raise OSError(
+                    errno.ECONNRESET,
+                    "the connection was closed in the TLS handshake (is it the port for TLS, and "
+                    "does it want a client certificate?)",
+                )
+            self._incoming.write(data)
+
+    def _step(self) -> bool:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        return True
+
+    def _send_all(self, data: bytes, deadline: Deadline, cancelled: Callable[[], bool]) -> None:
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[self._socket.send(rest) :]
+            except (BlockingIOError, InterruptedError):
+                self._wait(select.POLLOUT, deadline, cancelled)
+
+    def _wait(self, events: int, deadline: Deadline, cancelled: Callable[[], bool]) -> None:
+        poller = select.poll()
+        poller.register(self._socket.fileno(), events)
+        while not poller.poll(min(deadline.remaining(), _POLL_SLICE) * 1000):
+            if cancelled():
+                raise OSError(errno.ECANCELED, "closed while connecting")
+            if deadline.expired():
+                raise OSError(
+                    errno.ETIMEDOUT,
+                    f"no answer to the TLS handshake within {deadline.seconds:.1f} s",
+                )
+
+    def recv(self, size: int) -> bytes:
+        """Return what has come, ``b""`` at the end of the stream; of the socket, `size` bytes.
+
+        Raises TlsError where the peer says only now that it does not take our certificate.
+        """
+        if self._early:
+            data, self._early = self._early, b""
+            return data
+        while not self._ended:
+            data = self._socket.recv(size)
+            if not data:
+                break
+            try:
+                plain = self._decrypt(data)
+            except ssl.SSLError as error:
+                raise self._explained(error) from None
+            # A part of a record, or what TLS says for itself, is nothing to return.
+            if plain:
+                return plain
+        return b""
+
+    def _decrypt(self, data: bytes) -> bytes:
+        """Return all that is in whole records: what stayed here would wake nobody."""
+        view = memoryview(self._buffer)
+        pieces: list[bytes] = []
+        filled = 0
+        with self._lock:
+            self._incoming.write(data)
+            while not self._ended:
+                if filled + _RECORD > len(view):
+                    pieces.append(bytes(view[:filled]))
+                    filled = 0
+                try:
+                    # Typed as what it returns without a buffer, it is a number of bytes with one.
+                    count = int(self._tls.read(_RECORD, view[filled : filled + _RECORD]))
+                except ssl.SSLWantReadError:
+                    break
+                except ssl.SSLZeroReturnError:
+                    count = 0
+                self._ended = not count
+                filled += count
+        pieces.append(bytes(view[:filled]))
+        return b"".join(pieces) if len(pieces) > 1 else pieces[0]
+
+    def sendmsg(self, buffers: Sequence[Buffer]) -> int:
+        """Write some of the first bytes of `buffers` and return how many.
+
+        After BlockingIOError the next call has to begin with the same bytes: they are encrypted
+        already, and count when the socket has taken all that they became.
+        """
+        if not self._unsent:
+            data = _first_bytes(buffers, _CHUNK)
+            if not data:
+                return 0
+            with self._lock:
+                self._tls.write(data)
+                self._unsent = memoryview(self._outgoing.read())
+            self._taken = len(data)
+        while self._unsent:
+            self._unsent = self._unsent[self._socket.send(self._unsent) :]
+        return self._taken
+
+    def fileno(self) -> int:
+        """Return the socket's file descriptor."""
+        return self._socket.fileno()
+
+    def shutdown(self, how: int) -> None:
+        """End the connection. Frames have lengths, so nobody misses TLS's own good-bye."""
+        self._socket.shutdown(how)
+
+    def close(self) -> None:
+        """Give the socket back."""
+        self._socket.close()
+
+    def _explained(self, error: ssl.SSLError) -> TlsError | OSError:
+        return explained(error, self._host)
+
+
+def _first_bytes(buffers: Sequence[Buffer], limit: int) -> Buffer:
+    """Return up to `limit` bytes; small buffers are put together, for each write is a record."""
+    pieces: list[memoryview] = []
+    size = 0
+    for buffer in buffers:
+        if size >= limit:
+            break
+        piece = memoryview(buffer).cast("B")[: limit - size]
+        if len(piece):
+            pieces.append(piece)
+            size += len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+# --- what went wrong --------------------------------------------------------------------------
+
+_UNTRUSTED = (
+    f"Set {_TRUST} to the PEM certificates of the authority that signed the broker's certificate."
+)
+_OTHER_HOST = (
+    "Use the name that the certificate is for in service.url, and as the brokers' advertised "
+    "addresses; or have the certificate made for this name. "
+    "pulsar.client.tlsHostnameVerificationEnable=false gives up the check."
+)
+_VALIDITY = "Have the broker's certificate renewed, and check the clock of this machine."
+
+_VERIFICATION: dict[int, tuple[str, str]] = {
+    9: ("is not valid yet", _VALIDITY),
+    10: ("has expired", _VALIDITY),
+    18: ("is self-signed, and not among the trusted ones", _UNTRUSTED),
+    19: ("is of an authority that is not trusted here (its root is self-signed)", _UNTRUSTED),
+    20: ("is of an authority that is not trusted here", _UNTRUSTED),
+    21: ("is of an authority that is not trusted here", _UNTRUSTED),
+    62: ("is not for this host: none of its subject alternative names is {host}", _OTHER_HOST),
+    64: ("is not for this address: {host} is not among its subject alternative names", _OTHER_HOST),
+}
+"""OpenSSL's X509_V_ERR numbers → what is wrong with the broker's certificate, what to do."""
+
+_REFUSALS = frozenset(
+    {
+        "TLSV1_ALERT_UNKNOWN_CA",
+        "TLSV1_ALERT_ACCESS_DENIED",
+        "TLSV1_ALERT_DECRYPT_ERROR",
+        "SSLV3_ALERT_HANDSHAKE_FAILURE",
+        "SSLV3_ALERT_BAD_CERTIFICATE",
+        "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE",
+        "SSLV3_ALERT_CERTIFICATE_REVOKED",
+        "SSLV3_ALERT_CERTIFICATE_EXPIRED",
+        "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+        "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+    }
+)
+_OLD = frozenset(
+    {"UNSUPPORTED_PROTOCOL", "TLSV1_ALERT_PROTOCOL_VERSION", "TLSV1_ALERT_INSUFFICIENT_SECURITY"}
+)
+_NOT_TLS = frozenset(
+    {"WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"}
+)
+
+
+def explained(error: ssl.SSLError, host: str) -> TlsError | OSError:
+    """Return the error to raise: TlsError for what stays as it is until somebody changes it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        what, remedy = _VERIFICATION.get(
+            error.verify_code, (f"was not accepted: {error.verify_message}", _UNTRUSTED)
+        )
+        return TlsError(f"the certificate of {host} {what.format(host=host)}", remedy)
+    reason = error.reason or ""
+    if reason in _REFUSALS:
+        return TlsError(
+            f"{host} does not take our certificate, or wants one ({_reason(error)})",
+            f"Set {_CERTIFICATE} and {_KEY} to a certificate that the broker's authority signed, "
+            "and that is still valid, and to its key.",
+        )
+    if reason in _OLD:
+        return TlsError(
+            f"{host} speaks no TLS of version 1.2 or later ({_reason(error)})",
+            "Have TLS 1.2 or 1.3 enabled on the broker; older versions are not secure.",
+        )
+    if reason in _NOT_TLS:
+        return TlsError(
+            f"what listens on {host} does not speak TLS",
+            "Give the port for TLS (6651 unless changed), or a pulsar:// service URL.",
+        )
+    return OSError(errno.EPROTO, f"TLS failed ({_reason(error)})")
+
+
+def _reason(error: Exception) -> str:
+    reason = error.reason if isinstance(error, ssl.SSLError) else None
+    return (reason or str(error)).replace("_", " ").lower()

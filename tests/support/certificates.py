@@ -1,0 +1,52 @@
+"""Certificates for tests: an authority, a broker's context, a client's files."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+from pathlib import Path
+from typing import Any
+
+import trustme
+
+
+class Authority:
+    """A certificate authority of one test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._ca = trustme.CA()
+        self.pem = self._ca.cert_pem.bytes().decode()
+        self.file = self._store("ca.pem", self.pem)
+
+    def _store(self, name: str, text: str) -> str:
+        path = self.folder / name
+        path.write_text(text)
+        return str(path)
+
+    def server(
+        self, *names: str, client_authority: Authority | None = None, **more: Any
+    ) -> ssl.SSLContext:
+        """Return a broker's context, for the names given, else for what tests connect to.
+
+        With `client_authority` clients have to show a certificate of that authority.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        leaf = self._ca.issue_cert(*(names or ("127.0.0.1", "localhost")), **more)
+        leaf.configure_cert(context)
+        if client_authority is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(cadata=client_authority.pem)
+        return context
+
+    def client(self, name: str = "reader") -> tuple[str, str]:
+        """Return the files of a client's certificate and of its key."""
+        leaf = self._ca.issue_cert(common_name=name)
+        certificate = "".join(blob.bytes().decode() for blob in leaf.cert_chain_pems)
+        key = leaf.private_key_pem.bytes().decode()
+        return self._store(f"{name}.pem", certificate), self._store(f"{name}.key", key)
+
+
+def days(number: int) -> datetime.datetime:
+    """Return the time so many days from now."""
+    return datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=number)
