@@ -23,6 +23,7 @@ _SECRETS = (
     (re.compile(r"(?i)\b(token|password|secret)([:=]\s*)[^\s,;\"']+"), r"\1\2***"),
     (re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9+/._~=-]{8,}"), r"\1\2***"),
     (re.compile(r"//[^/@\s]+@"), "//***@"),
+    (re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]*"), "***"),
 )
 
 _MAX_PEER_TEXT = 1000
@@ -411,7 +412,10 @@ class ProducerFenced(BrokerError):
 _BY_CODE: dict[int, type[BrokerError]] = {kind.code: kind for kind in BrokerError.__subclasses__()}
 
 _REMEDIES: dict[type[BrokerError], str] = {
-    AuthenticationError: ("Check pulsar.client.authPluginClassName and pulsar.client.authParams."),
+    AuthenticationError: (
+        "Check pulsar.client.authPluginClassName and pulsar.client.authParams; a token can have "
+        "expired."
+    ),
     AuthorizationError: (
         "Grant the role the permission (pulsar-admin namespaces grant-permission)."
     ),

@@ -66,6 +66,7 @@ def test_every_server_error_has_its_class() -> None:
         ("failed for pulsar://user:hunter2@host:6650", "hunter2"),
         ("password=hunter2 refused", "hunter2"),
         ("Authorization: Bearer abcdefghijklmnop", "abcdefghijklmnop"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----", "hunter2"),
     ],
 )
 def test_what_looks_like_a_credential_is_removed(text: str, secret: str) -> None:

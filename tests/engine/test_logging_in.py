@@ -1,0 +1,172 @@
+"""Credentials, given to a broker that checks them: accepted, refused, and renewed in mid-stream."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_spark.client import MessageId, PulsarClient
+from pulsar_spark.client.authentication import Authentication
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.options import AuthOptions, ClientOptions, ProducerOptions
+from pulsar_spark.engine.producer import Producer
+from pulsar_spark.errors import AuthenticationError, PulsarError
+from pulsar_spark.protocol import answers
+from pulsar_spark.testing import EmbeddedBroker
+from tests.support.waiting import wait_until
+
+SECRET = "canary-51c2"
+
+
+class Guard:
+    """Lets in whoever gives one of `valid`, and keeps what was given."""
+
+    def __init__(self, *valid: tuple[str, bytes]) -> None:
+        self.valid = set(valid)
+        self.given: list[tuple[str, bytes]] = []
+
+    def __call__(self, method: str, data: bytes) -> bool:
+        self.given.append((method, data))
+        return (method, data) in self.valid
+
+
+@pytest.fixture
+def guard() -> Guard:
+    return Guard(("token", b"good"), ("basic", b"me:good"))
+
+
+@pytest.fixture
+def broker(guard: Guard) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(authenticate=guard) as running:
+        running.create_topic("t")
+        yield running
+        assert running.internal_errors == ()
+
+
+def options(broker: EmbeddedBroker, auth: AuthOptions, **more: Any) -> ClientOptions:
+    return ClientOptions(broker.service_url, operation_timeout=60, auth=auth, **more)
+
+
+def challenge(broker: EmbeddedBroker) -> None:
+    broker.faults.inject(answers.auth_challenge("b", "token", b"PulsarAuthRefresh"))
+
+
+@pytest.mark.parametrize(
+    "auth",
+    [AuthOptions("token", token="good"), AuthOptions("basic", username="me", password="good")],
+)
+def test_good_credentials_are_let_in(broker: EmbeddedBroker, auth: AuthOptions) -> None:
+    with ClientContext(options(broker, auth)) as context:
+        assert context.lookup.partitions("t") == 0
+
+
+@pytest.mark.fault(45)
+@pytest.mark.parametrize(
+    "auth",
+    [
+        AuthOptions(),
+        AuthOptions("token", token=SECRET),
+        AuthOptions("basic", username="me", password=SECRET),
+    ],
+    ids=["no token", "wrong token", "wrong password"],
+)
+@pytest.mark.parametrize("action", ["look up", "produce"])
+def test_refused_credentials_are_one_attempt_and_one_error_that_names_the_remedy(
+    broker: EmbeddedBroker,
+    guard: Guard,
+    auth: AuthOptions,
+    action: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with ClientContext(options(broker, auth)) as context:
+        actions: dict[str, Callable[[], object]] = {
+            "look up": lambda: context.lookup.partitions("t"),
+            "produce": lambda: Producer(context, "t", ProducerOptions()).open(),
+        }
+        with pytest.raises(AuthenticationError) as caught:
+            actions[action]()
+    assert len(guard.given) == 1
+    text = str(caught.value)
+    assert "pulsar.client.authParams" in text
+    assert broker.service_url.removeprefix("pulsar://") in text
+    chain: list[BaseException | None] = [caught.value]
+    while chain[-1] is not None:
+        assert SECRET not in f"{chain[-1]!r} {chain[-1]}"
+        chain.append(chain[-1].__cause__ or chain[-1].__context__)
+    assert SECRET not in caplog.text
+
+
+@pytest.mark.fault(45)
+def test_several_hosts_are_not_all_asked_with_credentials_that_one_refused(
+    broker: EmbeddedBroker, guard: Guard
+) -> None:
+    with EmbeddedBroker(authenticate=guard) as other:
+        url = f"{broker.service_url},127.0.0.1:{other.port}"
+        found = ClientOptions(url, auth=AuthOptions("token", token=SECRET))
+        with ClientContext(found) as context, pytest.raises(AuthenticationError):
+            context.lookup.partitions("t")
+        assert len(guard.given) == 1
+
+
+def client(broker: EmbeddedBroker, auth: AuthOptions) -> PulsarClient:
+    return PulsarClient(broker.service_url, Authentication(auth))
+
+
+@pytest.mark.fault(47)
+@pytest.mark.parametrize("place", ["file", "environment"])
+def test_a_stream_goes_on_through_the_rotation_of_its_token(
+    broker: EmbeddedBroker,
+    guard: Guard,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+) -> None:
+    def write(token: str) -> None:
+        file.write_text(token)
+        monkeypatch.setenv("PULSAR_TOKEN", token)
+
+    file = tmp_path / "token"
+    write("good")
+    auth = AuthOptions("token", token_file=str(file))
+    if place == "environment":
+        auth = AuthOptions("token", token_variable="PULSAR_TOKEN")
+    with client(broker, auth) as pulsar:
+        producer = pulsar.create_producer("t")
+        reader = pulsar.create_reader("t", MessageId.earliest)
+        for number in range(3):
+            producer.send(b"%d" % number)
+            assert reader.read_next(20_000).data() == b"%d" % number
+            write(f"better-{number}")
+            guard.valid = {("token", b"better-%d" % number)}
+            challenge(broker)
+            wait_until(lambda n=number: guard.given[-1][1] == b"better-%d" % n)  # type: ignore[misc]
+        # All of it on one connection.
+        assert broker.faults.seen("CONNECT") == 1
+        assert broker.faults.seen("AUTH_RESPONSE") == 3
+
+
+@pytest.mark.fault(48)
+def test_a_token_that_nobody_renews_ends_a_stream_with_one_clear_error(
+    broker: EmbeddedBroker, guard: Guard, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("good")
+    with client(broker, AuthOptions("token", token_file=str(file))) as pulsar:
+        producer = pulsar.create_producer("t", send_timeout_millis=60_000)
+        reader = pulsar.create_reader("t", MessageId.earliest)
+        producer.send(b"1")
+        assert reader.read_next(20_000).data() == b"1"
+        guard.valid = set()
+        challenge(broker)
+        with pytest.raises(AuthenticationError):
+            reader.read_next(60_000)
+        with pytest.raises(PulsarError) as caught:
+            producer.send(b"2")
+        assert isinstance(caught.value, AuthenticationError)
+        # The answer to the challenge, and what reader and producer tried on their own.
+        assert len(guard.given) <= 4

@@ -1,0 +1,112 @@
+"""The examples of docs/connecting.md, each run against a broker that wants just what it gives.
+
+Without Spark's JVM: the data source is called as Spark calls it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_spark.engine.context import shared_connections
+from pulsar_spark.spark.datasource import PulsarDataSource
+from pulsar_spark.spark.options.table import OPTIONS
+from pulsar_spark.testing import EmbeddedBroker
+from tests.integration.pages import DOCS, examples
+from tests.spark.topics import store
+from tests.support.certificates import Authority
+
+TOKEN = ("token", b"my-token")
+WAYS = {
+    "A token, as managed clusters give it": [(TOKEN, False)],
+    "A token in a file that is renewed": [(TOKEN, False)],
+    "A token in the environment": [(TOKEN, False)],
+    "Certificates of your company's own authority": [(TOKEN, False)] * 2,
+    "A client certificate (mTLS)": [(("tls", b""), True), (TOKEN, True)],
+    "User name and password": [(("basic", b"me:my-password"), False)],
+    "Options of a Java or Scala job": [(TOKEN, False)],
+}
+CASES = [
+    pytest.param(section, number, wanted, certificate, id=f"{section} {number}")
+    for section, ways in WAYS.items()
+    for number, (wanted, certificate) in enumerate(ways)
+]
+
+
+class Session:
+    """As much of a session as the examples use; `load` gives the values that were read."""
+
+    def __init__(self) -> None:
+        self.read = self
+        self._options: dict[str, str] = {}
+
+    def format(self, name: str) -> Session:
+        assert name == "pulsar"
+        return self
+
+    def options(self, **options: str) -> Session:
+        self._options = options
+        return self
+
+    def load(self, topic: str) -> list[Any]:
+        source = PulsarDataSource({**self._options, "path": topic})
+        reader = source.reader(source.schema())
+        return [
+            value
+            for partition in reader.partitions()
+            for batch in reader.read(partition)
+            for value in batch.column(0).to_pylist()  # type: ignore[union-attr]
+        ]
+
+
+def test_every_example_of_the_page_is_run() -> None:
+    page = (DOCS / "connecting.md").read_text("utf-8")
+    sections = re.findall(r"^## (.*)$", page, re.MULTILINE)
+    found = {name: len(examples("connecting.md", name)) for name in sections}
+    assert {name: count for name, count in found.items() if count} == {
+        name: len(ways) for name, ways in WAYS.items()
+    }
+
+
+@pytest.mark.fault(45, 52)
+@pytest.mark.parametrize("section,number,wanted,certificate", CASES)
+def test_an_example_connects(
+    section: str,
+    number: int,
+    wanted: tuple[str, bytes],
+    certificate: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    authority = Authority(tmp_path)
+    authority.client("client")
+    (tmp_path / "token").write_text("my-token\n")
+    monkeypatch.setenv("PULSAR_TOKEN", "my-token")
+    # What everybody trusts.
+    monkeypatch.setenv("SSL_CERT_FILE", authority.file)
+    server = authority.server(client_authority=authority if certificate else None)
+    with EmbeddedBroker(
+        tls=server, authenticate=lambda method, data: (method, data) == wanted
+    ) as broker:
+        broker.create_topic("orders")
+        store(broker, "orders", [b"a book"])
+        example = examples("connecting.md", section)[number]
+        here = example.replace("cluster.example.com:6651", f"localhost:{broker.port}")
+        names: dict[str, Any] = {"spark": Session()}
+        exec(here.replace("/etc/pulsar/", f"{tmp_path}/"), names)
+        assert names["orders"] == [b"a book"]
+        shared_connections().close_unused()
+        assert broker.internal_errors == ()
+
+
+def test_the_redaction_that_the_page_gives_covers_all_secret_options() -> None:
+    page = (DOCS / "connecting.md").read_text("utf-8")
+    given = re.findall(
+        r"^spark\.(?:sql\.)?redaction\.(?:options\.)?regex=(.*)$", page, re.MULTILINE
+    )
+    assert len(given) == 2
+    for regex in given:
+        assert all(re.search(regex, option.key) for option in OPTIONS if option.secret)
