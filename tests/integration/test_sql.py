@@ -154,8 +154,9 @@ def test_rows_are_inserted_into_tables(
     frame.write.insertInto("given")
     frame.writeTo("given").append()
     frame.write.format("orders").mode("append").saveAsTable("given")
+    sql("CREATE TABLE made USING orders AS SELECT binary('e') AS value")
     rows = sql("SELECT * FROM inferred")
-    assert values(rows) == [*(["a"] if fills_up_with_nulls() else []), "b", "c", "d", "d", "d"]
+    assert values(rows) == [*(["a"] if fills_up_with_nulls() else []), *"bcddde"]
     assert {row["__key"] and bytes(row["__key"]) for row in rows} == {b"k", None}
     with pytest.raises(PySparkException, match="mode append"):
         sql("INSERT OVERWRITE given VALUES (binary('b'), 'k')")
