@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import base64
 import os
+from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import quote, quote_plus
 
 from pulsar_spark.engine.options import AuthOptions, is_unicode
-from pulsar_spark.errors import AuthenticationError, OptionError, UnsupportedFeature
+from pulsar_spark.errors import (
+    AuthenticationError,
+    OptionError,
+    PulsarError,
+    UnsupportedFeature,
+)
 
 _MAX_TOKEN = 1024 * 1024
 
@@ -116,6 +122,57 @@ class BasicAuth:
         return f"{self._username}:{self._password}".encode()
 
 
+class PluginAuth:
+    """A class of the user's own: it has `method_name` and `auth_data`, as an `AuthProvider`."""
+
+    def __init__(self, plugin: str, params: str) -> None:
+        self._plugin = plugin
+        self._theirs = _made(plugin, params)
+        name = getattr(self._theirs, "method_name", None)
+        if not isinstance(name, str) or not callable(getattr(self._theirs, "auth_data", None)):
+            raise OptionError(
+                f"{plugin} has no text method_name, or no method auth_data()",
+                "See docs/connecting.md for what such a class has.",
+            )
+        self.method_name = name
+
+    def __repr__(self) -> str:
+        return f"PluginAuth({self._plugin!r})"
+
+    def auth_data(self) -> bytes | None:
+        """Return what the class gives now; raises AuthenticationError if that is not bytes."""
+        data = self._theirs.auth_data()
+        if data is not None and not isinstance(data, bytes):
+            raise AuthenticationError(
+                f"auth_data() of {self._plugin} returned {type(data).__name__}",
+                "It has to return bytes, or None for a method without any.",
+            )
+        return data
+
+
+def _made(plugin: str, params: str) -> Any:
+    """Return an object of the class ``module:Class``; raises OptionError."""
+    module, _, name = plugin.partition(":")
+    try:
+        kind = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise OptionError(
+            f"the class {plugin} cannot be imported ({type(error).__name__})",
+            "The module has to be on every machine that runs tasks: install it, or use --py-files.",
+        ) from None
+    try:
+        return kind(params)
+    except PulsarError:
+        raise
+    except Exception as error:
+        # Neither its text nor its traceback is kept: they may quote a secret.
+        why = type(error).__name__
+    raise OptionError(
+        f"no object of {plugin} could be made ({why})",
+        "It is called with the text of pulsar.client.authParams.",
+    )
+
+
 class TlsAuth:
     """The certificate that was shown in the TLS handshake; there is nothing more to send."""
 
@@ -144,6 +201,14 @@ def forms_of(data: bytes, method: str) -> frozenset[str | bytes]:
     return frozenset(forms)
 
 
+def identity_of(provider: AuthProvider) -> bytes:
+    """Return what tells credentials of one user from another's, beside the options."""
+    if isinstance(provider, PluginAuth):
+        # Its credentials may be new each time; class and parameters are options.
+        return b""
+    return provider.auth_data() or b""
+
+
 def provider_for(options: AuthOptions) -> AuthProvider:
     """Return the provider for the options.
 
@@ -159,6 +224,8 @@ def provider_for(options: AuthOptions) -> AuthProvider:
         return BasicAuth(options.username, options.password)
     if options.method == "tls":
         return TlsAuth()
+    if options.method == "plugin" and options.plugin is not None:
+        return PluginAuth(options.plugin, options.plugin_params or "")
     raise UnsupportedFeature(
         f"authentication by {options.method} is not supported yet",
         "Use a token, a certificate (tls) or basic authentication.",

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Protocol
 
 from pulsar_spark.engine.addresses import BrokerAddress, assigned_broker, parse_service_url
-from pulsar_spark.engine.auth import provider_for
+from pulsar_spark.engine.auth import identity_of, provider_for
 from pulsar_spark.engine.connection import CLOSE_TIMEOUT, ClientConnection
 from pulsar_spark.engine.inflight_window import MemoryBudget
 from pulsar_spark.engine.lookup import Lookup, attach_once, partition_count
@@ -288,7 +288,7 @@ def shared_connections() -> SharedConnections:
 def _identity(options: ClientOptions) -> tuple[ClientOptions, bytes]:
     """Return what connections have to have in common to be shared."""
     provider = provider_for(options.auth)
-    credentials = provider.auth_data() or b""
+    credentials = identity_of(provider)
     # The options hold secrets, but show none; neither does this. What a client may hold unsent is
     # no matter of its connections.
     digest = hashlib.sha256(provider.method_name.encode() + b"\0" + credentials).digest()

@@ -70,10 +70,11 @@ def _check_pem(certificate: str | None, key: str | None, trusted: str | None = N
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AuthOptions:
-    """How to log in: `method` is ``none``, ``token``, ``basic`` or ``tls``.
+    """How to log in: `method` is ``none``, ``token``, ``basic``, ``tls`` or ``plugin``.
 
     A token is given as text, or as a file or a variable of the environment that is read again
     whenever it is needed. `tls` shows a certificate, that of TlsOptions if none is given here.
+    `plugin` names a class of the user's as ``module:Class``, which is given `plugin_params`.
     """
 
     method: str = "none"
@@ -84,6 +85,8 @@ class AuthOptions:
     token_variable: str | None = None
     certificate_file: str | None = None
     key_file: str | None = None
+    plugin: str | None = None
+    plugin_params: str | None = None
 
     def __repr__(self) -> str:
         return (
@@ -91,7 +94,8 @@ class AuthOptions:
             f"token_file={self.token_file!r}, username={self.username!r}, "
             f"password={_shown(self.password)}, token_variable={self.token_variable!r}, "
             f"certificate_file={_shown_pem(self.certificate_file)}, "
-            f"key_file={_shown(self.key_file)})"
+            f"key_file={_shown(self.key_file)}, plugin={self.plugin!r}, "
+            f"plugin_params={_shown(self.plugin_params)})"
         )
 
 

@@ -57,6 +57,63 @@ def test_a_certificate_is_all_that_tls_needs() -> None:
     assert (provider.method_name, provider.auth_data()) == ("tls", b"")
 
 
+class Own:
+    """What a user may write."""
+
+    method_name = "company"
+
+    def __init__(self, params: str) -> None:
+        if params == "canary-broken":
+            raise ValueError(params)
+        self.params = params
+        self.calls = 0
+
+    def auth_data(self) -> object:
+        self.calls += 1
+        return "text" if self.params == "text" else f"{self.params}-{self.calls}".encode()
+
+
+class Nothing:
+    def __init__(self, params: str) -> None:
+        pass
+
+
+def plugin(params: str, name: str = "Own", module: str = __name__) -> AuthOptions:
+    return AuthOptions("plugin", plugin=f"{module}:{name}", plugin_params=params)
+
+
+def test_a_class_of_the_user_is_asked_each_time() -> None:
+    provider = provider_for(plugin("p"))
+    assert (provider.method_name, provider.auth_data()) == ("company", b"p-1")
+    assert provider.auth_data() == b"p-2"
+
+
+@pytest.mark.fault(96, 99)
+@pytest.mark.parametrize(
+    "options,text",
+    [
+        (plugin("canary", module="no_such_module"), "no_such_module:Own cannot be imported"),
+        (plugin("canary", name="Missing"), "Missing cannot be imported"),
+        (plugin("canary-broken"), "could be made"),
+        (plugin("canary", name="Nothing"), "has no text method_name"),
+    ],
+)
+def test_a_class_that_cannot_be_used_is_named_without_its_parameters(
+    options: AuthOptions, text: str
+) -> None:
+    with pytest.raises(OptionError, match=text) as caught:
+        provider_for(options)
+    assert "canary" not in f"{caught.value!r} {options!r}"
+    assert caught.value.__cause__ is None
+    assert "canary" not in repr(caught.value.__context__)
+
+
+@pytest.mark.fault(48)
+def test_credentials_that_are_not_bytes_are_an_error() -> None:
+    with pytest.raises(AuthenticationError, match="returned str"):
+        provider_for(plugin("text")).auth_data()
+
+
 @pytest.mark.fault(48)
 def test_a_token_file_that_is_gone_or_empty_is_an_error_that_names_it(tmp_path: Path) -> None:
     file = tmp_path / "token"

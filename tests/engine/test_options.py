@@ -20,6 +20,7 @@ TLS = "pulsar+ssl://h"
 PEM = "-----BEGIN PRIVATE KEY-----\ncanary\n-----END PRIVATE KEY-----"
 ALL = [
     AuthOptions("tls", certificate_file=PEM, key_file=PEM),
+    AuthOptions("plugin", plugin="own:Own", plugin_params="canary"),
     TlsOptions(trust_certs_file=PEM, certificate_file=f"content:{PEM}", key_file=PEM),
     AuthOptions("token", token="canary", password="canary"),
     TlsOptions(trust_certs_file="ca.pem", key_file="canary"),

@@ -27,6 +27,7 @@ WAYS = {
     "Certificates of your company's own authority": [(TOKEN, False)] * 2,
     "A client certificate (mTLS)": [(("tls", b""), True), (TOKEN, True)],
     "User name and password": [(("basic", b"me:my-password"), False)],
+    "A way of your own": [(TOKEN, False)],
     "Options of a Java or Scala job": [(TOKEN, False)],
 }
 CASES = [
@@ -41,7 +42,11 @@ class Session:
 
     def __init__(self) -> None:
         self.read = self
+        self.sparkContext = self
         self._options: dict[str, str] = {}
+
+    def addPyFile(self, path: str) -> None:
+        assert Path(path).exists()
 
     def format(self, name: str) -> Session:
         assert name == "pulsar"
@@ -85,6 +90,8 @@ def test_an_example_connects(
     authority.client("client")
     (tmp_path / "token").write_text("my-token\n")
     monkeypatch.setenv("PULSAR_TOKEN", "my-token")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
     # What everybody trusts.
     monkeypatch.setenv("SSL_CERT_FILE", authority.file)
     server = authority.server(client_authority=authority if certificate else None)

@@ -18,6 +18,7 @@ _PARAMS = "pulsar.client.authParams"
 _JAVA = "org.apache.pulsar.client.impl.auth."
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_CLASS = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*", re.ASCII)
 
 _METHODS = {
     name.lower(): method
@@ -46,12 +47,14 @@ def auth_options(plugin: str | None, params: str | None) -> AuthOptions:
             raise OptionError(f"{_PARAMS} needs {_PLUGIN}", f"Set {_PLUGIN} as well.")
         return AuthOptions()
     method = _METHODS.get(plugin.lower())
+    if method is None and _is_class(plugin):
+        return AuthOptions("plugin", plugin=plugin, plugin_params=params)
     if method is None:
         # It is not repeated: people put tokens here.
         raise OptionError(
             f"{_PLUGIN} names an unknown authentication plugin",
-            f"Use token, basic, tls or oauth2, or Java's class name; credentials belong in "
-            f"{_PARAMS}.",
+            "Use token, basic or tls, Java's class name, or a class of your own as module:Class; "
+            f"credentials belong in {_PARAMS}.",
         )
     if method == "none":
         return AuthOptions()
@@ -69,6 +72,12 @@ def auth_options(plugin: str | None, params: str | None) -> AuthOptions:
     raise UnsupportedFeature(
         f"{_PLUGIN}={method} is not supported by this version", "Use token, tls or basic."
     )
+
+
+def _is_class(plugin: str) -> bool:
+    """Whether it reads as ``module:Class``, and not as credentials that are in the wrong place."""
+    match = _CLASS.fullmatch(plugin)
+    return match is not None and match[1] not in (*_METHODS, "file", "env", "data", "content")
 
 
 def _token(params: str | None) -> AuthOptions:

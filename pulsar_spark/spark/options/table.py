@@ -326,7 +326,8 @@ OPTIONS: tuple[Option, ...] = (
     _client(
         "authPluginClassName",
         text,
-        "How to log in: `token`, `basic`, `tls`, or the Java class's name. See connecting.md.",
+        "How to log in: `token`, `basic`, `tls`, the Java class's name, or a class of your own as "
+        "`module:Class`. See connecting.md.",
     ),
     _client(
         "authParams",

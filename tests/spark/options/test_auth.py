@@ -10,6 +10,7 @@ from pulsar_spark.spark.options.auth import auth_options
 
 JAVA = "org.apache.pulsar.client.impl.auth."
 SECRET = "canary-7b1f"
+WORD = "canary7b1f"
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,8 @@ SECRET = "canary-7b1f"
         ),
         ("token", "env:PULSAR_TOKEN", AuthOptions("token", token_variable="PULSAR_TOKEN")),
         ("tls", None, AuthOptions("tls")),
+        ("a.b:Own", "x", AuthOptions("plugin", plugin="a.b:Own", plugin_params="x")),
+        ("own:Own", None, AuthOptions("plugin", plugin="own:Own")),
         (
             JAVA + "AuthenticationTls",
             "tlsCertFile:/run/c.pem,tlsKeyFile:/run/c.key",
@@ -86,9 +89,12 @@ def test_methods_that_are_not_built_say_so(plugin: str) -> None:
 
 
 @pytest.mark.fault(96)
-@pytest.mark.parametrize("token", [SECRET, f"token:{SECRET}", f"eyJhbGciOi.{SECRET}"])
+@pytest.mark.parametrize(
+    "token", [SECRET, f"token:{SECRET}", f"eyJhbGciOi.{SECRET}", f"token:{WORD}", f"basic:{WORD}"]
+)
 def test_credentials_in_the_place_of_the_plugin_are_not_repeated(token: str) -> None:
     for params in (None, "token:x"):
         with pytest.raises(OptionError, match="authPluginClassName") as caught:
             auth_options(token, params)
         assert SECRET not in str(caught.value)
+        assert WORD not in str(caught.value)
