@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, quote_plus
 
+from pulsar_spark.engine.oauth2 import OAuth2Auth
 from pulsar_spark.engine.options import AuthOptions, is_unicode
 from pulsar_spark.errors import (
     AuthenticationError,
@@ -206,6 +207,8 @@ def identity_of(provider: AuthProvider) -> bytes:
     if isinstance(provider, PluginAuth):
         # Its credentials may be new each time; class and parameters are options.
         return b""
+    if isinstance(provider, OAuth2Auth):
+        return provider.identity()
     return provider.auth_data() or b""
 
 
@@ -224,6 +227,8 @@ def provider_for(options: AuthOptions) -> AuthProvider:
         return BasicAuth(options.username, options.password)
     if options.method == "tls":
         return TlsAuth()
+    if options.method == "oauth2" and options.oauth2 is not None:
+        return OAuth2Auth(options.oauth2)
     if options.method == "plugin" and options.plugin is not None:
         return PluginAuth(options.plugin, options.plugin_params or "")
     raise UnsupportedFeature(

@@ -69,8 +69,33 @@ def _check_pem(certificate: str | None, key: str | None, trusted: str | None = N
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class OAuth2Options:
+    """Where and with what to get tokens: either a key, or a client's id and secret.
+
+    `private_key` is JSON, a ``data:`` URL or a file, which is read for every token. The issuer's
+    certificate is checked by those of the system and of `trust_certs_file`.
+    """
+
+    issuer_url: str
+    private_key: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = None
+    audience: str | None = None
+    scope: str | None = None
+    trust_certs_file: str | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"OAuth2Options(private_key={_shown(self.private_key)}, client_id={self.client_id!r}, "
+            f"client_secret={_shown(self.client_secret)}, audience={self.audience!r}, "
+            f"scope={self.scope!r})"
+        )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class AuthOptions:
-    """How to log in: `method` is ``none``, ``token``, ``basic``, ``tls`` or ``plugin``.
+    """How to log in: `method` is ``none``, ``token``, ``basic``, ``tls``, ``oauth2`` or
+    ``plugin``.
 
     A token is given as text, or as a file or a variable of the environment that is read again
     whenever it is needed. `tls` shows a certificate, that of TlsOptions if none is given here.
@@ -87,6 +112,7 @@ class AuthOptions:
     key_file: str | None = None
     plugin: str | None = None
     plugin_params: str | None = None
+    oauth2: OAuth2Options | None = None
 
     def __repr__(self) -> str:
         return (
@@ -95,7 +121,7 @@ class AuthOptions:
             f"password={_shown(self.password)}, token_variable={self.token_variable!r}, "
             f"certificate_file={_shown_pem(self.certificate_file)}, "
             f"key_file={_shown(self.key_file)}, plugin={self.plugin!r}, "
-            f"plugin_params={_shown(self.plugin_params)})"
+            f"plugin_params={_shown(self.plugin_params)}, oauth2={self.oauth2!r})"
         )
 
 

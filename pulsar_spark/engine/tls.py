@@ -73,7 +73,10 @@ def tls_context(options: ClientOptions) -> ssl.SSLContext | None:
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = wanted.verify_hostname and not wanted.allow_insecure
     context.verify_mode = ssl.CERT_NONE if wanted.allow_insecure else ssl.CERT_REQUIRED
-    _load_trusted(context, wanted.trust_certs_file)
+    if wanted.trust_certs_file is None:
+        context.load_default_certs()
+    else:
+        load_trusted(context, wanted.trust_certs_file)
     if wanted.certificate_file is not None and wanted.key_file is not None:
         _load_identity(context, wanted.certificate_file, wanted.key_file)
     return context
@@ -108,10 +111,8 @@ def warn_of_insecure(options: TlsOptions) -> None:
         )
 
 
-def _load_trusted(context: ssl.SSLContext, value: str | None) -> None:
-    if value is None:
-        context.load_default_certs()
-        return
+def load_trusted(context: ssl.SSLContext, value: str) -> None:
+    """Have a context trust the certificates in PEM text or a file of it; raises TlsError."""
     pem = _read(value, _TRUST).decode("ascii", "ignore")
     try:
         context.load_verify_locations(cadata=pem)

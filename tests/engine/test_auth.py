@@ -146,8 +146,8 @@ def test_incomplete_or_contradictory_options_are_refused(options: AuthOptions) -
 
 
 def test_other_methods_are_named_as_not_supported() -> None:
-    with pytest.raises(UnsupportedFeature, match="oauth2"):
-        provider_for(AuthOptions("oauth2"))
+    with pytest.raises(UnsupportedFeature, match="athenz"):
+        provider_for(AuthOptions("athenz"))
 
 
 @pytest.mark.fault(96)

@@ -9,6 +9,7 @@ import pytest
 from pulsar_spark.engine.options import (
     AuthOptions,
     ClientOptions,
+    OAuth2Options,
     ProducerOptions,
     ReaderOptions,
     TlsOptions,
@@ -20,6 +21,10 @@ TLS = "pulsar+ssl://h"
 PEM = "-----BEGIN PRIVATE KEY-----\ncanary\n-----END PRIVATE KEY-----"
 ALL = [
     AuthOptions("tls", certificate_file=PEM, key_file=PEM),
+    AuthOptions(
+        "oauth2",
+        oauth2=OAuth2Options("https://i", private_key="canary", client_secret="canary"),
+    ),
     AuthOptions("plugin", plugin="own:Own", plugin_params="canary"),
     TlsOptions(trust_certs_file=PEM, certificate_file=f"content:{PEM}", key_file=PEM),
     AuthOptions("token", token="canary", password="canary"),

@@ -5,6 +5,7 @@ Without Spark's JVM: the data source is called as Spark calls it.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.pages import DOCS, examples
 from tests.spark.topics import store
 from tests.support.certificates import Authority
+from tests.support.issuer import Issuer
 
 TOKEN = ("token", b"my-token")
 WAYS = {
@@ -26,6 +28,7 @@ WAYS = {
     "A token in the environment": [(TOKEN, False)],
     "Certificates of your company's own authority": [(TOKEN, False)] * 2,
     "A client certificate (mTLS)": [(("tls", b""), True), (TOKEN, True)],
+    "OAuth2": [(("token", b"token-1"), False)],
     "User name and password": [(("basic", b"me:my-password"), False)],
     "A way of your own": [(TOKEN, False)],
     "Options of a Java or Scala job": [(TOKEN, False)],
@@ -95,13 +98,19 @@ def test_an_example_connects(
     # What everybody trusts.
     monkeypatch.setenv("SSL_CERT_FILE", authority.file)
     server = authority.server(client_authority=authority if certificate else None)
-    with EmbeddedBroker(
-        tls=server, authenticate=lambda method, data: (method, data) == wanted
-    ) as broker:
+    key = {"client_id": "me", "client_secret": "mine"}
+    (tmp_path / "key.json").write_text(json.dumps(key))
+    with (
+        Issuer(authority) as issuer,
+        EmbeddedBroker(
+            tls=server, authenticate=lambda method, data: (method, data) == wanted
+        ) as broker,
+    ):
         broker.create_topic("orders")
         store(broker, "orders", [b"a book"])
         example = examples("connecting.md", section)[number]
         here = example.replace("cluster.example.com:6651", f"localhost:{broker.port}")
+        here = here.replace("https://auth.example.com", issuer.url)
         names: dict[str, Any] = {"spark": Session()}
         exec(here.replace("/etc/pulsar/", f"{tmp_path}/"), names)
         assert names["orders"] == [b"a book"]

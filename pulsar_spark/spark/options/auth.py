@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
-from pulsar_spark.engine.options import AuthOptions
+from pulsar_spark.engine.options import AuthOptions, OAuth2Options
 from pulsar_spark.engine.tls import TO_PEM
 from pulsar_spark.errors import OptionError, UnsupportedFeature
 
@@ -36,8 +37,8 @@ _METHODS = {
 }
 
 
-def auth_options(plugin: str | None, params: str | None) -> AuthOptions:
-    """Return how to log in.
+def auth_options(plugin: str | None, params: str | None, trusted: str | None = None) -> AuthOptions:
+    """Return how to log in; `trusted` are the authorities that the connections trust.
 
     Raises OptionError for a plugin that is not known or parameters that do not fit it,
     UnsupportedFeature for methods that are not built.
@@ -53,24 +54,20 @@ def auth_options(plugin: str | None, params: str | None) -> AuthOptions:
         # It is not repeated: people put tokens here.
         raise OptionError(
             f"{_PLUGIN} names an unknown authentication plugin",
-            "Use token, basic or tls, Java's class name, or a class of your own as module:Class; "
-            f"credentials belong in {_PARAMS}.",
+            "Use token, basic, tls or oauth2, Java's class name, or a class of your own as "
+            f"module:Class; credentials belong in {_PARAMS}.",
         )
-    if method == "none":
-        return AuthOptions()
-    if method == "token":
-        return _token(params)
-    if method == "basic":
-        return _basic(params)
-    if method == "tls":
-        return _tls(params)
     if method == "keystore":
         raise OptionError(
             f"{_PLUGIN}: Java key stores are not supported",
             f"Use tls, with the certificate and key as PEM files. {TO_PEM}",
         )
+    if method == "oauth2":
+        return _oauth2(params, trusted)
+    if method in _READERS:
+        return _READERS[method](params)
     raise UnsupportedFeature(
-        f"{_PLUGIN}={method} is not supported by this version", "Use token, tls or basic."
+        f"{_PLUGIN}={method} is not supported by this version", "Use token, tls, oauth2 or basic."
     )
 
 
@@ -112,6 +109,37 @@ def _tls(params: str | None) -> AuthOptions:
     return AuthOptions("tls", certificate_file=certificate, key_file=key)
 
 
+def _oauth2(params: str | None, trusted: str | None) -> AuthOptions:
+    given = (params or "").strip()
+    fields = _fields(given) if given.startswith("{") else {}
+
+    def field(java: str, python: str) -> str | None:
+        return fields.get(java) or fields.get(python)
+
+    issuer = field("issuerUrl", "issuer_url")
+    key = field("privateKey", "private_key")
+    client, secret = field("clientId", "client_id"), field("clientSecret", "client_secret")
+    if not issuer or not (key or (client and secret)):
+        raise _unfit(
+            "oauth2",
+            '{"issuerUrl": "https://…", "privateKey": "file:///path", "audience": "…"}; '
+            "privateKey is a file, a data: URL or JSON",
+        )
+    kind = fields.get("type", "client_credentials")
+    if kind != "client_credentials":
+        raise _unfit("oauth2", "the type client_credentials")
+    options = OAuth2Options(
+        issuer,
+        private_key=key,
+        client_id=None if key else client,
+        client_secret=None if key else secret,
+        audience=field("audience", "audience"),
+        scope=field("scope", "scope"),
+        trust_certs_file=field("trustCertsFilePath", "trust_certs_file_path") or trusted,
+    )
+    return AuthOptions("oauth2", oauth2=options)
+
+
 def _basic(params: str | None) -> AuthOptions:
     fields = _fields((params or "").strip())
     user, password = fields.get("userId"), fields.get("password")
@@ -134,3 +162,11 @@ def _fields(params: str) -> dict[str, str]:
 
 def _unfit(method: str, expected: str) -> OptionError:
     return OptionError(f"{_PARAMS} does not fit {_PLUGIN}={method}", f"Expected {expected}.")
+
+
+_READERS: dict[str, Callable[[str | None], AuthOptions]] = {
+    "none": lambda params: AuthOptions(),
+    "token": _token,
+    "basic": _basic,
+    "tls": _tls,
+}

@@ -120,7 +120,9 @@ def client_options(values: Values) -> ClientOptions:
         max_lookup_redirects=values["pulsar.client.maxLookupRedirects"],
         listener_name=values["pulsar.client.listenerName"],
         auth=auth_options(
-            values["pulsar.client.authPluginClassName"], values["pulsar.client.authParams"]
+            values["pulsar.client.authPluginClassName"],
+            values["pulsar.client.authParams"],
+            values["pulsar.client.tlsTrustCertsFilePath"],
         ),
         tls=TlsOptions(
             trust_certs_file=values["pulsar.client.tlsTrustCertsFilePath"],

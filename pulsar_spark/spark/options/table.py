@@ -326,8 +326,8 @@ OPTIONS: tuple[Option, ...] = (
     _client(
         "authPluginClassName",
         text,
-        "How to log in: `token`, `basic`, `tls`, the Java class's name, or a class of your own as "
-        "`module:Class`. See connecting.md.",
+        "How to log in: `token`, `basic`, `tls`, `oauth2`, the Java class's name, or a class of "
+        "your own as `module:Class`. See connecting.md.",
     ),
     _client(
         "authParams",

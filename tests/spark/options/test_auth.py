@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.engine.options import AuthOptions
+from pulsar_spark.engine.options import AuthOptions, OAuth2Options
 from pulsar_spark.errors import OptionError, PulsarError, UnsupportedFeature
 from pulsar_spark.spark.options.auth import auth_options
 
@@ -30,6 +30,21 @@ WORD = "canary7b1f"
         ),
         ("token", "env:PULSAR_TOKEN", AuthOptions("token", token_variable="PULSAR_TOKEN")),
         ("tls", None, AuthOptions("tls")),
+        (
+            JAVA + "oauth2.AuthenticationOAuth2",
+            '{"issuerUrl": "https://i", "privateKey": "file:///k", "audience": "a", "scope": "s"}',
+            AuthOptions(
+                "oauth2",
+                oauth2=OAuth2Options("https://i", private_key="file:///k", audience="a", scope="s"),
+            ),
+        ),
+        (
+            "oauth2",
+            '{"issuer_url": "https://i", "client_id": "c", "client_secret": "s"}',
+            AuthOptions(
+                "oauth2", oauth2=OAuth2Options("https://i", client_id="c", client_secret="s")
+            ),
+        ),
         ("a.b:Own", "x", AuthOptions("plugin", plugin="a.b:Own", plugin_params="x")),
         ("own:Own", None, AuthOptions("plugin", plugin="own:Own")),
         (
@@ -65,6 +80,9 @@ def test_the_forms_of_java_are_understood(
         ("tls", SECRET),
         ("tls", f"tlsKeyFile:{SECRET}"),
         ("basic", SECRET),
+        ("oauth2", SECRET),
+        ("oauth2", '{"issuerUrl": "https://i", "clientSecret": "canary-7b1f"}'),
+        ("oauth2", '{"type": "canary-7b1f", "issuerUrl": "https://i", "privateKey": "/k"}'),
         ("basic", '{"password": "canary-7b1f"}'),
         (JAVA + "AuthenticationKeyStoreTls", SECRET),
     ],
@@ -78,9 +96,7 @@ def test_what_does_not_fit_is_an_error_without_the_secret(
     assert "pulsar.client.auth" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "plugin", ["oauth2", JAVA + "oauth2.AuthenticationOAuth2", "athenz", "sasl"]
-)
+@pytest.mark.parametrize("plugin", ["athenz", "sasl"])
 def test_methods_that_are_not_built_say_so(plugin: str) -> None:
     with pytest.raises(UnsupportedFeature) as caught:
         auth_options(plugin, SECRET)

@@ -1,0 +1,379 @@
+"""OAuth2: tokens that an issuer gives for a client's id and secret (RFC 6749, section 4.4).
+
+The issuer is asked over TLS alone, whose certificates are always checked, and nothing that it
+answers is followed to another host with the credentials: a redirect is an error.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import queue
+import ssl
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
+
+from pulsar_spark.engine.options import OAuth2Options, is_unicode
+from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.engine.tls import load_trusted
+from pulsar_spark.errors import (
+    AuthenticationError,
+    ConnectError,
+    MissingDependency,
+    OptionError,
+    TlsError,
+)
+
+if TYPE_CHECKING:
+    import requests
+
+_WELL_KNOWN = "/.well-known/openid-configuration"
+_TIMEOUT = 8.0
+"""Seconds that a token may take, discovery included."""
+_MAX_BODY = 1024 * 1024
+_MAX_KEY = 1024 * 1024
+_CHUNK = 1024
+_LIFETIME = 60.0
+"""Of a token whose issuer does not say how long it is good for."""
+_MARGIN = 60.0
+"""A token is replaced so many seconds before it expires, or a tenth of its lifetime before."""
+
+_CREDENTIALS = (
+    "Check the credentials, audience and scope of pulsar.client.authParams with the issuer."
+)
+_REACH = "Check the issuer's URL, and that this machine can reach it."
+
+
+class OAuth2Auth:
+    """Log in by a token of an issuer, which is fetched when it is needed and kept for a while."""
+
+    method_name = "token"
+
+    def __init__(self, options: OAuth2Options) -> None:
+        _check_url("issuerUrl", options.issuer_url)
+        self._options = options
+        self._lock = threading.Lock()
+        # The following are guarded by _lock.
+        self._token = b""
+        self._renew_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"OAuth2Auth({self._options!r})"
+
+    def identity(self) -> bytes:
+        """Return a digest of the credentials as they are now; raises AuthenticationError."""
+        return hashlib.sha256(json.dumps(self._client(), sort_keys=True).encode()).digest()
+
+    def auth_data(self) -> bytes | None:
+        """Return a token that is good for a while.
+
+        Raises AuthenticationError where the issuer refuses, TlsError where it is not trusted,
+        ConnectError where it cannot be asked now.
+        """
+        with self._lock:
+            if time.monotonic() >= self._renew_at:
+                asked = time.monotonic()
+                self._token, lifetime = self._fetch_in_time()
+                self._renew_at = asked + lifetime - min(_MARGIN, lifetime / 10)
+            return self._token
+
+    def _client(self) -> tuple[str, str]:
+        """Return the client's id and secret."""
+        options = self._options
+        if options.client_id is not None and options.client_secret is not None:
+            return options.client_id, options.client_secret
+        fields = _key(options.private_key or "")
+        client, secret = fields.get("client_id"), fields.get("client_secret")
+        if not (isinstance(client, str) and isinstance(secret, str) and client and secret):
+            raise AuthenticationError(
+                "the key of OAuth2 has no client_id or no client_secret",
+                'It is JSON: {"type": "client_credentials", "client_id": …, "client_secret": …}.',
+            )
+        if not is_unicode(client) or not is_unicode(secret):
+            raise AuthenticationError(
+                "the key of OAuth2 holds characters that are not Unicode",
+                "Take it as the issuer gives it.",
+            )
+        return client, secret
+
+    def _fetch_in_time(self) -> tuple[bytes, float]:
+        """As `_fetch`; raises ConnectError if it takes too long."""
+        # Time limits of HTTP clients are for each read: who sends byte by byte meets none. So
+        # this runs where it can be left behind.
+        found: queue.SimpleQueue[tuple[bytes, float] | BaseException] = queue.SimpleQueue()
+        deadline = Deadline(_TIMEOUT)
+
+        def fetch() -> None:
+            try:
+                found.put(self._fetch(deadline))
+            except BaseException as error:
+                found.put(error)
+
+        host = _host(self._options.issuer_url)
+        try:
+            threading.Thread(target=fetch, name=f"pulsar-oauth2-{host}", daemon=True).start()
+            result = found.get(timeout=_TIMEOUT + 0.1)
+        except RuntimeError as error:
+            raise ConnectError(f"no thread could be started ({error})") from None
+        except queue.Empty:
+            raise _too_slow(host) from None
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def _fetch(self, deadline: Deadline) -> tuple[bytes, float]:
+        """Return a new token, and for how many seconds it is good."""
+        client, secret = self._client()
+        with _session(self._options, client, secret, deadline) as session:
+            endpoint = self._endpoint(session, deadline)
+            wanted = {"audience": self._options.audience} if self._options.audience else {}
+            answer = _asked(
+                endpoint,
+                lambda: session.fetch_token(
+                    endpoint,
+                    grant_type="client_credentials",
+                    timeout=max(deadline.remaining(), 0.001),
+                    allow_redirects=False,
+                    **wanted,
+                ),
+            )
+        token, lifetime = answer.get("access_token"), answer.get("expires_in", _LIFETIME)
+        if not isinstance(token, str) or not token or not is_unicode(token):
+            raise AuthenticationError(f"{_host(endpoint)} gave no access_token", _CREDENTIALS)
+        try:
+            seconds = max(float(lifetime), 0.0)
+        except (TypeError, ValueError):
+            seconds = _LIFETIME
+        return token.encode(), seconds
+
+    def _endpoint(self, session: Any, deadline: Deadline) -> str:
+        """Return where the issuer says that tokens are to be had."""
+        url = self._options.issuer_url.rstrip("/") + _WELL_KNOWN
+        metadata = _asked(
+            url,
+            lambda: _json(
+                session.get(
+                    url,
+                    withhold_token=True,
+                    timeout=max(deadline.remaining(), 0.001),
+                    allow_redirects=False,
+                )
+            ),
+        )
+        endpoint = metadata.get("token_endpoint")
+        if not isinstance(endpoint, str):
+            raise AuthenticationError(f"{_host(url)} names no token_endpoint", _REACH)
+        _check_url("token_endpoint", endpoint)
+        return endpoint
+
+
+def _check_url(what: str, url: str) -> None:
+    """Raise OptionError for a URL to which no secret is to be sent."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        secret = parts.username is not None or parts.password is not None
+    except ValueError:
+        host, secret = "", True
+    here = host in ("localhost", "127.0.0.1", "::1")
+    if not host or secret or not (parts.scheme == "https" or (parts.scheme == "http" and here)):
+        raise OptionError(
+            f"{what} of OAuth2 is not an https:// URL without a password",
+            "Credentials are sent there: http:// is taken on this machine alone.",
+        )
+
+
+def _key(value: str) -> dict[str, Any]:
+    """Return the key: JSON text, a ``data:`` URL with it, or a file, as path or ``file://``."""
+    value = value.strip()
+    try:
+        if value.startswith("{"):
+            data = value.encode()
+        elif value.startswith("data:"):
+            kind, _, text = value.partition(",")
+            data = unquote_to_bytes(text)
+            if kind.endswith(";base64"):
+                data = base64.b64decode(data)
+        else:
+            path = unquote(urlsplit(value).path) if value.startswith("file:") else value
+            with Path(path).open("rb") as file:
+                data = file.read(_MAX_KEY)
+    except OSError as error:
+        raise AuthenticationError(
+            f"the key file of OAuth2 cannot be read: {error.strerror}",
+            "The file is read on every machine that runs tasks: put it there, or give the key as "
+            "JSON or as a data: URL.",
+        ) from None
+    except ValueError:
+        data = b""
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise AuthenticationError(
+            "the key of OAuth2 is not JSON",
+            'It is {"type": "client_credentials", "client_id": …, "client_secret": …}.',
+        )
+    return fields
+
+
+# --- asking -----------------------------------------------------------------------------------
+
+
+def _session(options: OAuth2Options, client: str, secret: str, deadline: Deadline) -> Any:
+    """Return a session that checks certificates, follows nothing and reads no more than it has to.
+
+    Raises MissingDependency, TlsError.
+    """
+    try:
+        from authlib.integrations.requests_client import OAuth2Session
+        from requests.adapters import HTTPAdapter
+    except ImportError:
+        raise MissingDependency(
+            "OAuth2 needs the packages authlib and requests",
+            "Install pulsar-spark[oauth2] on every machine.",
+        ) from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_default_certs()
+    if options.trust_certs_file is not None:
+        load_trusted(context, options.trust_certs_file)
+
+    class Adapter(HTTPAdapter):
+        """One request and its bounded answer."""
+
+        def init_poolmanager(self, *args: Any, **more: Any) -> None:
+            super().init_poolmanager(*args, ssl_context=context, **more)
+
+        def proxy_manager_for(self, proxy: str, **more: Any) -> Any:
+            return super().proxy_manager_for(proxy, ssl_context=context, **more)
+
+        def send(self, request: Any, *args: Any, **more: Any) -> requests.Response:
+            response = super().send(request, *args, **{**more, "stream": True})
+            _check_answer(response, deadline)
+            return response
+
+    # Sent in the body, as Java's client does.
+    session = OAuth2Session(
+        client,
+        secret,
+        token_endpoint_auth_method="client_secret_post",
+        scope=options.scope,
+    )
+    session.mount("https://", Adapter())
+    session.mount("http://", Adapter())
+    return session
+
+
+def _check_answer(response: requests.Response, deadline: Deadline) -> None:
+    """Read an answer up to its bounds; raise what its status says, without its text."""
+    host, status = _host(response.url), response.status_code
+    body = bytearray()
+    for part in response.iter_content(_CHUNK):
+        body += part
+        if len(body) > _MAX_BODY:
+            response.close()
+            raise AuthenticationError(f"{host} answers with more than {_MAX_BODY} bytes", _REACH)
+        if deadline.expired():
+            response.close()
+            raise _too_slow(host)
+    response._content = bytes(body)
+    if 300 <= status < 400:
+        raise AuthenticationError(
+            f"{host} answers by a redirect ({status}), to which no credentials are sent",
+            "Give the issuer's own address as issuerUrl.",
+        )
+    if status in (408, 425, 429) or status >= 500:
+        raise ConnectError(f"{host} answers with status {status}", "Try again later.")
+    if status >= 400:
+        raise AuthenticationError(
+            f"{host} refuses to give a token (status {status}{_code(bytes(body))})", _CREDENTIALS
+        )
+
+
+def _too_slow(host: str) -> ConnectError:
+    return ConnectError(f"{host} gave no whole answer within {_TIMEOUT:g} s", _REACH)
+
+
+def _code(body: bytes) -> str:
+    """Return the kind of error of RFC 6749 that is named; free text could echo secrets."""
+    try:
+        code = json.loads(body).get("error")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    return f", {code}" if code in _CODES else ""
+
+
+_CODES = frozenset(
+    {
+        "invalid_request",
+        "invalid_client",
+        "invalid_grant",
+        "unauthorized_client",
+        "unsupported_grant_type",
+        "invalid_scope",
+        "access_denied",
+        "invalid_target",
+    }
+)
+
+
+def _json(response: requests.Response) -> Any:
+    return response.json()
+
+
+def _asked(url: str, ask: Any) -> dict[str, Any]:
+    """Return the JSON object that was answered; raises errors of this package alone."""
+    import requests
+    from authlib.integrations.base_client.errors import OAuthError
+
+    what = ""
+    try:
+        answer = ask()
+    except requests.exceptions.SSLError as error:
+        why = _tls_reason(error)
+        raise TlsError(
+            f"the certificate of {_host(url)} is not accepted ({why})",
+            "Set trustCertsFilePath in authParams to the PEM certificates of its authority.",
+        ) from None
+    except requests.exceptions.RequestException as error:
+        if isinstance(error, ValueError):
+            what = "answers with what is not JSON of a token"
+        else:
+            raise ConnectError(
+                f"the OAuth2 issuer {_host(url)} cannot be asked ({type(error).__name__})", _REACH
+            ) from None
+    except OAuthError:
+        what = "refuses to give a token"
+    except (ValueError, TypeError):
+        what = "answers with what is not JSON of a token"
+    else:
+        if isinstance(answer, dict):
+            return answer
+        what = "answers with what is no JSON object"
+    raise AuthenticationError(f"the OAuth2 issuer {_host(url)} {what}", _CREDENTIALS)
+
+
+def _tls_reason(error: BaseException) -> str:
+    """Return OpenSSL's words for what is wrong, which stand at the end of a chain of errors."""
+    seen: BaseException | None = error
+    for _ in range(10):
+        if isinstance(seen, ssl.SSLCertVerificationError):
+            return seen.verify_message
+        inner = getattr(seen, "reason", None) or (seen.args[0] if seen and seen.args else None)
+        seen = inner if isinstance(inner, BaseException) else None
+    return "TLS failed"
+
+
+def _host(url: str) -> str:
+    """Return host and port: the rest of a URL can hold what nobody is to see."""
+    try:
+        parts = urlsplit(url)
+        return parts.netloc.rpartition("@")[2]
+    except ValueError:
+        return "the issuer"

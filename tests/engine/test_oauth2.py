@@ -1,0 +1,324 @@
+"""Tokens of an OAuth2 issuer, a server of this test, and what an issuer can do wrong."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_spark.engine import oauth2 as module
+from pulsar_spark.engine.auth import provider_for
+from pulsar_spark.engine.context import ClientContext, shared_connections
+from pulsar_spark.engine.oauth2 import OAuth2Auth
+from pulsar_spark.engine.options import AuthOptions, ClientOptions, OAuth2Options
+from pulsar_spark.errors import (
+    AuthenticationError,
+    ConnectError,
+    MissingDependency,
+    OptionError,
+    PulsarError,
+    TlsError,
+)
+from pulsar_spark.protocol import answers
+from pulsar_spark.testing import EmbeddedBroker
+from tests.support.certificates import Authority, days
+from tests.support.issuer import Answer, Issuer, say
+from tests.support.waiting import finish, wait_until
+
+SECRET = "canary-4e0d"
+KEY = json.dumps({"type": "client_credentials", "client_id": "me", "client_secret": SECRET})
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def issuer(authority: Authority) -> Iterator[Issuer]:
+    with Issuer(authority) as running:
+        yield running
+
+
+@pytest.fixture
+def auth(issuer: Issuer, authority: Authority) -> OAuth2Auth:
+    return made(issuer, authority)
+
+
+def made(issuer: Issuer, authority: Authority | None, **changes: Any) -> OAuth2Auth:
+    given: dict[str, Any] = {
+        "private_key": KEY,
+        "trust_certs_file": authority.file if authority else None,
+        **changes,
+    }
+    provider = provider_for(AuthOptions("oauth2", oauth2=OAuth2Options(issuer.url, **given)))
+    assert isinstance(provider, OAuth2Auth)
+    return provider
+
+
+def refused(auth: OAuth2Auth, kind: type[PulsarError], text: str) -> None:
+    with pytest.raises(kind, match=text) as caught:
+        auth.auth_data()
+    assert type(caught.value) is kind
+    assert caught.value.remedy
+    assert SECRET not in f"{caught.value!r} {caught.value} {auth!r}"
+
+
+def test_a_token_is_asked_for_with_the_clients_credentials(
+    issuer: Issuer, authority: Authority
+) -> None:
+    auth = made(issuer, authority, audience="urn:pulsar", scope="read write")
+    assert (auth.method_name, auth.auth_data()) == ("token", b"token-1")
+    assert issuer.paths == ["/.well-known/openid-configuration"]
+    assert issuer.asked == [
+        {
+            "grant_type": ["client_credentials"],
+            "client_id": ["me"],
+            "client_secret": [SECRET],
+            "audience": ["urn:pulsar"],
+            "scope": ["read write"],
+        }
+    ]
+
+
+def test_the_key_comes_in_all_forms_of_java(
+    issuer: Issuer, authority: Authority, tmp_path: Path
+) -> None:
+    file = tmp_path / "a key.json"
+    file.write_text(KEY)
+    coded = base64.b64encode(KEY.encode()).decode()
+    for key in (
+        str(file),
+        f"file://{file}".replace(" ", "%20"),
+        f"data:application/json;base64,{coded}",
+        KEY,
+    ):
+        assert made(issuer, authority, private_key=key).auth_data()
+    made(issuer, authority, private_key=None, client_id="me", client_secret=SECRET).auth_data()
+    assert {asked["client_secret"][0] for asked in issuer.asked} == {SECRET}
+
+
+def test_a_token_is_kept_and_renewed_before_it_expires(
+    issuer: Issuer, auth: OAuth2Auth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+
+    class Clock:
+        monotonic = staticmethod(lambda: clock[0])
+
+    monkeypatch.setattr(module, "time", Clock)
+    issuer.expires_in = 1000
+    assert {auth.auth_data() for _ in range(5)} == {b"token-1"}
+    clock[0] += 1000 - 61
+    assert auth.auth_data() == b"token-1"
+    clock[0] += 2
+    assert auth.auth_data() == b"token-2"
+    # A tenth of the lifetime of those that are good for less.
+    issuer.expires_in = 10
+    clock[0] += 1000
+    assert auth.auth_data() == b"token-3"
+    clock[0] += 8.9
+    assert auth.auth_data() == b"token-3"
+    clock[0] += 0.2
+    assert auth.auth_data() == b"token-4"
+
+
+def test_many_threads_ask_once(issuer: Issuer, auth: OAuth2Auth) -> None:
+    found: list[bytes | None] = []
+    threads = [threading.Thread(target=lambda: found.append(auth.auth_data())) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    finish(*threads)
+    assert found == [b"token-1"] * 10
+
+
+@pytest.mark.parametrize("expires_in", [None, [], -5, "30"])
+def test_an_odd_lifetime_is_survived(issuer: Issuer, auth: OAuth2Auth, expires_in: object) -> None:
+    issuer.expires_in = expires_in
+    assert auth.auth_data() == b"token-1"
+
+
+@pytest.mark.fault(50)
+@pytest.mark.parametrize(
+    "certificate,trusted",
+    [
+        ({"names": ("other.example",)}, True),
+        ({"not_after": days(-1)}, True),
+        ({}, False),
+    ],
+    ids=["other host", "expired", "other authority"],
+)
+def test_the_issuers_certificate_is_always_checked(
+    authority: Authority, certificate: dict[str, Any], trusted: bool
+) -> None:
+    with Issuer(authority, **certificate) as issuer:
+        auth = made(issuer, authority if trusted else None)
+        refused(auth, TlsError, r"certificate of 127\.0\.0\.1:\d+ is not accepted")
+        assert not issuer.asked
+
+
+@pytest.mark.fault(50)
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_credentials_go_to_no_redirect(issuer: Issuer, auth: OAuth2Auth, status: int) -> None:
+    with Issuer(None) as other:
+        issuer.on_token = say(status, {}, Location=f"{other.url}/token")
+        refused(auth, AuthenticationError, "answers by a redirect")
+        issuer.on_discovery = say(status, {}, Location=f"{other.url}/x")
+        refused(auth, AuthenticationError, "answers by a redirect")
+        assert not other.asked + other.paths
+        assert len(issuer.asked) == 1
+
+
+@pytest.mark.fault(50)
+@pytest.mark.parametrize(
+    "answer,kind,text",
+    [
+        (say(500, {}), ConnectError, "status 500"),
+        (say(429, {}), ConnectError, "status 429"),
+        (
+            say(401, {"error": "invalid_client", "error_description": f"not {SECRET}"}),
+            AuthenticationError,
+            "status 401, invalid_client",
+        ),
+        (say(400, {"error": SECRET}), AuthenticationError, r"\(status 400\)"),
+        (say(200, b"<html>"), AuthenticationError, "not JSON"),
+        (say(200, [1]), AuthenticationError, "127.0.0.1"),
+        (say(200, {}), AuthenticationError, "no access_token"),
+        (say(200, {"access_token": 5}), AuthenticationError, "no access_token"),
+        (say(200, {"access_token": "t", "expires_in": "soon"}), AuthenticationError, "not JSON of"),
+        (say(200, {"access_token": "t", "expires_in": [1]}), AuthenticationError, "not JSON of"),
+        (say(200, {"error": SECRET}), AuthenticationError, "refuses to give a token"),
+        (say(200, b" " * 2_000_000), AuthenticationError, "more than 1048576 bytes"),
+    ],
+)
+def test_an_issuer_that_does_wrong_ends_in_one_clear_error(
+    issuer: Issuer, auth: OAuth2Auth, answer: Answer, kind: type[PulsarError], text: str
+) -> None:
+    issuer.on_token = answer
+    refused(auth, kind, text)
+    assert len(issuer.asked) == 1
+
+
+@pytest.mark.fault(50)
+@pytest.mark.parametrize("endpoint", [None, 5, "http://example.com/token", "https://u:p@h/t", "x"])
+def test_no_credentials_go_to_an_endpoint_that_is_none(
+    issuer: Issuer, auth: OAuth2Auth, endpoint: object
+) -> None:
+    issuer.on_discovery = say(200, {"token_endpoint": endpoint})
+    with pytest.raises((AuthenticationError, OptionError), match="token_endpoint"):
+        auth.auth_data()
+
+
+@pytest.mark.fault(50)
+@pytest.mark.parametrize("drips", [True, False])
+def test_a_slow_issuer_is_given_up(
+    issuer: Issuer, auth: OAuth2Auth, drips: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TIMEOUT", 0.4)
+    released = threading.Event()
+
+    def slow(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "900000")
+        handler.end_headers()
+        while not released.wait(0.05):
+            if drips:
+                handler.wfile.write(b" ")
+
+    issuer.on_token = slow
+    started = time.monotonic()
+    refused(auth, ConnectError, "127.0.0.1")
+    assert time.monotonic() - started < 20
+    released.set()
+
+
+@pytest.mark.fault(50)
+def test_an_issuer_that_is_not_there_can_be_asked_again(authority: Authority) -> None:
+    with Issuer(authority) as issuer:
+        auth = made(issuer, authority)
+    refused(auth, ConnectError, "cannot be asked")
+
+
+def test_packages_that_are_missing_are_named(
+    auth: OAuth2Auth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "authlib.integrations.requests_client", None)
+    refused(auth, MissingDependency, "authlib and requests")
+
+
+@pytest.mark.parametrize("url", ["http://example.com", "https://me:pw@h", "ftp://h", "no url", ""])
+def test_an_issuer_without_tls_or_with_a_password_is_refused(url: str) -> None:
+    with pytest.raises(OptionError, match="https://") as caught:
+        OAuth2Auth(OAuth2Options(url, private_key=KEY))
+    assert "pw" not in str(caught.value)
+
+
+@pytest.mark.fault(48, 96)
+@pytest.mark.parametrize(
+    "key",
+    [
+        "/no/such/file",
+        f"data:,{SECRET}",
+        "data:;base64,!",
+        f'{{"client_secret": "{SECRET}"}}',
+        f"{{{SECRET}",
+        json.dumps({"client_id": "me", "client_secret": f"{SECRET}\ud800"}),
+    ],
+)
+def test_a_key_that_cannot_be_used_is_an_error_without_it(
+    issuer: Issuer, authority: Authority, key: str
+) -> None:
+    refused(made(issuer, authority, private_key=key), AuthenticationError, "key .*of OAuth2")
+    assert not issuer.asked
+
+
+@pytest.mark.fault(47)
+def test_a_broker_is_given_tokens_of_the_issuer_and_new_ones_in_mid_stream(
+    issuer: Issuer, authority: Authority
+) -> None:
+    issuer.expires_in = 0
+    given: list[bytes] = []
+
+    def authenticate(method: str, data: bytes) -> bool:
+        given.append(data)
+        return method == "token" and data == f"token-{len(issuer.asked)}".encode()
+
+    auth = AuthOptions(
+        "oauth2",
+        oauth2=OAuth2Options(issuer.url, private_key=KEY, trust_certs_file=authority.file),
+    )
+    with EmbeddedBroker(authenticate=authenticate) as broker:
+        broker.create_topic("t")
+        found = ClientOptions(broker.service_url, auth=auth)
+        with ClientContext.shared(found) as context, ClientContext.shared(found) as other:
+            # Tokens come and go, the connections are the same user's.
+            assert context.pool is other.pool
+            assert context.lookup.partitions("t") == 0
+            broker.faults.inject(answers.auth_challenge("b", "token", b"PulsarAuthRefresh"))
+            wait_until(lambda: given == [b"token-1", b"token-2"])
+            assert context.lookup.partitions("t") == 0
+            assert broker.faults.seen("CONNECT") == 1
+        shared_connections().close_unused()
+
+
+@pytest.mark.fault(45, 50)
+def test_an_issuer_that_refuses_is_asked_once(issuer: Issuer, authority: Authority) -> None:
+    issuer.on_token = say(401, {"error": "invalid_client"})
+    auth = AuthOptions(
+        "oauth2",
+        oauth2=OAuth2Options(issuer.url, private_key=KEY, trust_certs_file=authority.file),
+    )
+    with EmbeddedBroker() as broker:
+        found = ClientOptions(broker.service_url, auth=auth)
+        with ClientContext(found) as context, pytest.raises(AuthenticationError):
+            context.lookup.partitions("t")
+        assert len(issuer.asked) == 1
+        assert broker.faults.seen("CONNECT") == 0
