@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pulsar_spark.client.authentication import (
         Authentication,
         AuthenticationBasic,
+        AuthenticationOauth2,
         AuthenticationTLS,
         AuthenticationToken,
     )
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Authentication": "authentication",
     "AuthenticationBasic": "authentication",
+    "AuthenticationOauth2": "authentication",
     "AuthenticationTLS": "authentication",
     "AuthenticationToken": "authentication",
     "BatchingType": "enums",
@@ -55,6 +57,7 @@ _HOMES = {
 __all__ = [
     "Authentication",
     "AuthenticationBasic",
+    "AuthenticationOauth2",
     "AuthenticationTLS",
     "AuthenticationToken",
     "BatchingType",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from pulsar_spark.engine.oauth2 import oauth2_options
 from pulsar_spark.engine.options import AuthOptions
 from pulsar_spark.errors import OptionError, UnsupportedFeature
 
@@ -20,13 +21,12 @@ class Authentication:
 
 
 class AuthenticationToken(Authentication):
-    """Log in by a token; functions that give tokens are not supported yet."""
+    """Log in by a token, or by a function that is asked for one whenever it is needed."""
 
     def __init__(self, token: str | Callable[[], str]) -> None:
         if callable(token):
-            raise UnsupportedFeature(
-                "a function that gives tokens is not supported yet", "Give the token itself."
-            )
+            super().__init__(AuthOptions(method="token", token_supplier=token))
+            return
         if not isinstance(token, str):
             raise OptionError("a token must be text")
         super().__init__(AuthOptions(method="token", token=token))
@@ -39,6 +39,22 @@ class AuthenticationTLS(Authentication):
         super().__init__(
             AuthOptions(method="tls", certificate_file=certificate_path, key_file=private_key_path)
         )
+
+
+class AuthenticationOauth2(Authentication):
+    """Log in by tokens of an issuer: JSON with issuer_url, private_key, audience and scope."""
+
+    def __init__(self, auth_params_string: str) -> None:
+        try:
+            given = json.loads(auth_params_string)
+        except (ValueError, TypeError, RecursionError):
+            given = None
+        fields = given if isinstance(given, dict) else {}
+        options = oauth2_options({k: v for k, v in fields.items() if isinstance(v, str)})
+        if options is None:
+            # Its text is left out: it can hold a secret.
+            raise OptionError("auth_params_string is not JSON with issuer_url and private_key")
+        super().__init__(AuthOptions(method="oauth2", oauth2=options))
 
 
 class AuthenticationBasic(Authentication):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -52,7 +53,7 @@ class NoAuth:
 class TokenAuth:
     """A token, given as text, or where to read it each time, so that it can be renewed there.
 
-    That is a file, or a variable of the environment.
+    That is a file, a variable of the environment, or a function.
     """
 
     method_name = "token"
@@ -62,22 +63,32 @@ class TokenAuth:
         token: str | None = None,
         token_file: str | None = None,
         token_variable: str | None = None,
+        token_supplier: Callable[[], str] | None = None,
     ) -> None:
-        if sum(given is not None for given in (token, token_file, token_variable)) != 1:
+        places = (token, token_file, token_variable, token_supplier)
+        if sum(given is not None for given in places) != 1:
             raise OptionError(
-                "token authentication takes either a token, or a file or variable with one"
+                "token authentication takes either a token, or one place where to find it"
             )
         if token is not None:
             _check_text(token, "the token")
         self._token = token
         self._file = token_file
         self._variable = token_variable
+        self._supplier = token_supplier
 
     def __repr__(self) -> str:
         return "TokenAuth(***)"
 
     def auth_data(self) -> bytes | None:
         """Return the token; raises AuthenticationError if it cannot be read."""
+        if self._supplier is not None:
+            given: object = self._supplier()
+            if not isinstance(given, str) or not given or not is_unicode(given):
+                raise AuthenticationError(
+                    "the function that gives tokens returned none", "It has to return text."
+                )
+            return given.encode()
         if self._variable is not None:
             value = os.environ.get(self._variable, "").strip()
             if not value or not is_unicode(value):
@@ -220,7 +231,9 @@ def provider_for(options: AuthOptions) -> AuthProvider:
     if options.method == "none":
         return NoAuth()
     if options.method == "token":
-        return TokenAuth(options.token, options.token_file, options.token_variable)
+        return TokenAuth(
+            options.token, options.token_file, options.token_variable, options.token_supplier
+        )
     if options.method == "basic":
         if options.username is None or options.password is None:
             raise OptionError("basic authentication needs a user name and a password")

@@ -54,8 +54,7 @@ class ConnectionPool:
     def __init__(self, options: ClientOptions) -> None:
         self.options = options
         self.service_url = parse_service_url(options.service_url)
-        if self.service_url.tls:
-            warn_of_insecure(options.tls)
+        warn_of_insecure(options)
         self.auth = provider_for(options.auth)
         self._pid = os.getpid()
         self._lock = threading.Lock()

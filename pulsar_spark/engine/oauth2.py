@@ -13,6 +13,7 @@ import queue
 import ssl
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
@@ -46,6 +47,32 @@ _CREDENTIALS = (
     "Check the credentials, audience and scope of pulsar.client.authParams with the issuer."
 )
 _REACH = "Check the issuer's URL, and that this machine can reach it."
+
+
+def oauth2_options(fields: Mapping[str, str], trusted: str | None = None) -> OAuth2Options | None:
+    """Return the options that parameters give in Java's words or Python's, None if some lack.
+
+    `trusted` is for the issuer's certificate where they name none.
+    """
+
+    def field(java: str, python: str) -> str | None:
+        return fields.get(java) or fields.get(python)
+
+    issuer = field("issuerUrl", "issuer_url")
+    key = field("privateKey", "private_key")
+    client, secret = field("clientId", "client_id"), field("clientSecret", "client_secret")
+    kind = fields.get("type", "client_credentials")
+    if not issuer or not (key or (client and secret)) or kind != "client_credentials":
+        return None
+    return OAuth2Options(
+        issuer,
+        private_key=key,
+        client_id=None if key else client,
+        client_secret=None if key else secret,
+        audience=fields.get("audience"),
+        scope=fields.get("scope"),
+        trust_certs_file=field("trustCertsFilePath", "trust_certs_file_path") or trusted,
+    )
 
 
 class OAuth2Auth:

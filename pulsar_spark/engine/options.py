@@ -6,6 +6,7 @@ shows a secret.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -98,7 +99,8 @@ class AuthOptions:
     ``plugin``.
 
     A token is given as text, or as a file or a variable of the environment that is read again
-    whenever it is needed. `tls` shows a certificate, that of TlsOptions if none is given here.
+    whenever it is needed, or as a function that is called then. `tls` shows a certificate, that of
+    TlsOptions if none is given here.
     `plugin` names a class of the user's as ``module:Class``, which is given `plugin_params`.
     """
 
@@ -113,6 +115,7 @@ class AuthOptions:
     plugin: str | None = None
     plugin_params: str | None = None
     oauth2: OAuth2Options | None = None
+    token_supplier: Callable[[], str] | None = None
 
     def __repr__(self) -> str:
         return (

@@ -97,14 +97,21 @@ def tls_identity(options: ClientOptions) -> bytes:
     return digest.digest()
 
 
-def warn_of_insecure(options: TlsOptions) -> None:
-    """Log what is not checked though it is encrypted."""
-    if options.allow_insecure:
+def warn_of_insecure(options: ClientOptions) -> None:
+    """Log what is not encrypted or not checked though the options may look as if it were."""
+    wanted = options.tls
+    if not parse_service_url(options.service_url).tls:
+        if wanted != TlsOptions():
+            logger.warning(
+                "options of TLS are given and have no effect: service.url is pulsar://, without "
+                "TLS. With it, it is pulsar+ssl://host:6651"
+            )
+    elif wanted.allow_insecure:
         logger.warning(
             "pulsar.client.tlsAllowInsecureConnection=true: the brokers' certificates are not "
             "checked, so anybody on the way can read and change what is sent"
         )
-    elif not options.verify_hostname:
+    elif not wanted.verify_hostname:
         logger.warning(
             "pulsar.client.tlsHostnameVerificationEnable=false: any host with a certificate of a "
             "trusted authority is taken for the broker"

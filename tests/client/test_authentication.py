@@ -4,17 +4,40 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.client.authentication import AuthenticationBasic, AuthenticationToken
-from pulsar_spark.engine.options import AuthOptions
-from pulsar_spark.errors import OptionError, UnsupportedFeature
+from pulsar_spark.client.authentication import (
+    AuthenticationBasic,
+    AuthenticationOauth2,
+    AuthenticationToken,
+)
+from pulsar_spark.engine.auth import provider_for
+from pulsar_spark.engine.options import AuthOptions, OAuth2Options
+from pulsar_spark.errors import AuthenticationError, OptionError, UnsupportedFeature
 
 
 def test_a_token_is_given_as_text() -> None:
     assert AuthenticationToken("secret").options == AuthOptions(method="token", token="secret")
-    with pytest.raises(UnsupportedFeature):
-        AuthenticationToken(lambda: "secret")
     with pytest.raises(OptionError):
         AuthenticationToken(5)  # type: ignore[arg-type]
+
+
+def test_a_token_is_asked_of_a_function_each_time() -> None:
+    tokens = iter(["one", "two", "", None])
+    provider = provider_for(AuthenticationToken(lambda: next(tokens)).options)  # type: ignore[arg-type, return-value]
+    assert [provider.auth_data(), provider.auth_data()] == [b"one", b"two"]
+    for _ in range(2):
+        with pytest.raises(AuthenticationError, match="returned none"):
+            provider.auth_data()
+
+
+def test_an_issuer_of_tokens_is_given_as_json() -> None:
+    given = '{"issuer_url": "https://i", "private_key": "/k", "audience": "a", "scope": "s"}'
+    assert AuthenticationOauth2(given).options.oauth2 == OAuth2Options(
+        "https://i", private_key="/k", audience="a", scope="s"
+    )
+    for wrong in ("secret", '{"private_key": "secret"}', "[1]"):
+        with pytest.raises(OptionError) as caught:
+            AuthenticationOauth2(wrong)
+        assert "secret" not in str(caught.value)
 
 
 def test_a_user_is_given_by_name_and_password_or_json() -> None:

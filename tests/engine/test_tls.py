@@ -222,6 +222,13 @@ def test_any_certificate_is_taken_only_where_that_is_asked_for_and_warned_of(
         refused(broker.service_url)
 
 
+def test_options_of_tls_without_tls_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    ConnectionPool(options_for("pulsar://h"))
+    assert not caplog.records
+    ConnectionPool(options_for("pulsar://h", trust_certs_file="/ca.pem"))
+    assert "have no effect: service.url is pulsar://" in caplog.text
+
+
 def test_unverified_host_names_are_warned_of(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -306,6 +313,31 @@ def test_a_silent_handshake_ends_at_the_connect_timeout(authority: Authority) ->
         with pytest.raises(ConnectError, match="closed while connecting"):
             Transport.connect(address, 60, tls=context, cancelled=lambda: True)
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+# --- brokers that come and go -----------------------------------------------------------------
+
+
+@pytest.mark.fault(11, 14, 15)
+def test_a_stream_goes_on_where_topics_move_and_brokers_restart_with_tls(
+    authority: Authority,
+) -> None:
+    with (
+        EmbeddedBroker(tls=authority.server(), brokers=2) as broker,
+        PulsarClient(broker.service_url, tls_trust_certs_file_path=authority.file) as client,
+    ):
+        broker.create_topic("t")
+        producer = client.create_producer("t", send_timeout_millis=60_000)
+        reader = client.create_reader("t", MessageId.earliest)
+        for number in range(8):
+            producer.send(b"%d" % number)
+            assert reader.read_next(60_000).data() == b"%d" % number
+            if number == 6:
+                broker.restart()
+            else:
+                # Clients are told of the new broker, or have to look it up.
+                broker.move("t", (number + 1) % 2, assign=number % 3 != 0)
+        assert broker.internal_errors == ()
 
 
 # --- no way from TLS to plain -----------------------------------------------------------------

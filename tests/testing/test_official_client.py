@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pulsar_spark.testing import EmbeddedBroker
+from tests.support.certificates import Authority
 from tests.support.waiting import PATIENCE, wait_until
 
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
@@ -409,3 +411,32 @@ def test_several_brokers_are_found_by_redirects(
     for number in range(40):
         producer.send(str(number).encode(), partition_key=str(number))
     assert len({m.data() for m in receive(consumer, 40)}) == 40
+
+
+def test_tls_and_tokens_are_those_of_the_official_client(
+    tmp_path: Path, official_client: Connect
+) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.client()
+    with EmbeddedBroker(
+        tls=authority.server(client_authority=authority),
+        authenticate=lambda method, data: (method, data) in (("token", b"good"), ("tls", b"")),
+    ) as broker:
+        for login in (
+            {
+                "authentication": pulsar.AuthenticationToken("good"),
+                "tls_certificate_file_path": certificate,
+                "tls_private_key_file_path": key,
+            },
+            {"authentication": pulsar.AuthenticationTLS(certificate, key)},
+        ):
+            client = official_client(
+                broker.service_url,
+                tls_trust_certs_file_path=authority.file,
+                tls_validate_hostname=True,
+                **login,
+            )
+            client.create_producer("t").send(b"1")
+            reader = client.create_reader("t", pulsar.MessageId.earliest)
+            assert read(reader, 1) == [b"1"]
+        assert broker.internal_errors == ()

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
-from pulsar_spark.engine.options import AuthOptions, OAuth2Options
+from pulsar_spark.engine.oauth2 import oauth2_options
+from pulsar_spark.engine.options import AuthOptions
 from pulsar_spark.engine.tls import TO_PEM
 from pulsar_spark.errors import OptionError, UnsupportedFeature
 
@@ -111,32 +112,13 @@ def _tls(params: str | None) -> AuthOptions:
 
 def _oauth2(params: str | None, trusted: str | None) -> AuthOptions:
     given = (params or "").strip()
-    fields = _fields(given) if given.startswith("{") else {}
-
-    def field(java: str, python: str) -> str | None:
-        return fields.get(java) or fields.get(python)
-
-    issuer = field("issuerUrl", "issuer_url")
-    key = field("privateKey", "private_key")
-    client, secret = field("clientId", "client_id"), field("clientSecret", "client_secret")
-    if not issuer or not (key or (client and secret)):
+    options = oauth2_options(_fields(given) if given.startswith("{") else {}, trusted)
+    if options is None:
         raise _unfit(
             "oauth2",
             '{"issuerUrl": "https://…", "privateKey": "file:///path", "audience": "…"}; '
-            "privateKey is a file, a data: URL or JSON",
+            "privateKey is a file, a data: URL or JSON, and type, if given, client_credentials",
         )
-    kind = fields.get("type", "client_credentials")
-    if kind != "client_credentials":
-        raise _unfit("oauth2", "the type client_credentials")
-    options = OAuth2Options(
-        issuer,
-        private_key=key,
-        client_id=None if key else client,
-        client_secret=None if key else secret,
-        audience=field("audience", "audience"),
-        scope=field("scope", "scope"),
-        trust_certs_file=field("trustCertsFilePath", "trust_certs_file_path") or trusted,
-    )
     return AuthOptions("oauth2", oauth2=options)
 
 
