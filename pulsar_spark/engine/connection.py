@@ -33,6 +33,7 @@ from pulsar_spark.engine.requests import (
     asked_consumer,
     error_in,
     fail,
+    naming_permission,
 )
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.tls import tls_context
@@ -605,7 +606,7 @@ class ClientConnection:
                 self._core.forget_request(body.request_id)
             request.set_exception(self._wrong_answer(request, kind))
         elif error is not None:
-            request.set_exception(error)
+            request.set_exception(naming_permission(error, request.what))
         elif not waits:
             request.set_result(body)
 

@@ -12,6 +12,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from pulsar_spark.errors import (
+    AuthorizationError,
     BrokerError,
     LocalProtocolError,
     OperationTimeout,
@@ -157,6 +158,29 @@ def error_in(body: Message, broker: str, secrets: Iterable[str | bytes] = ()) ->
             code, text = getattr(body, code_field), getattr(body, text_field)
             return from_server_error(code, text, secrets, broker=broker)
     return None
+
+
+_PERMISSIONS = {
+    "SUBSCRIBE": "consume",
+    "SEEK": "consume",
+    "GET_LAST_MESSAGE_ID": "consume",
+    "PRODUCER": "produce",
+    "LOOKUP": "produce or consume",
+    "PARTITIONED_METADATA": "produce or consume",
+    "GET_SCHEMA": "produce or consume",
+}
+
+
+def naming_permission(error: PulsarError, what: str) -> PulsarError:
+    """Return the error of a request, which says what a role lacks that may not do this."""
+    permission = _PERMISSIONS.get(what)
+    if not isinstance(error, AuthorizationError) or permission is None:
+        return error
+    remedy = (
+        f"Grant the role the permission to {permission} (pulsar-admin namespaces "
+        f"grant-permission TENANT/NAMESPACE --role ROLE --actions {permission.split()[-1]})."
+    )
+    return AuthorizationError(f"{error.what} ({what})", remedy).with_context(broker=error.broker)
 
 
 def fail(request: Request, error: PulsarError) -> None:

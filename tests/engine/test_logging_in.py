@@ -14,7 +14,7 @@ from pulsar_spark.client.authentication import Authentication
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import AuthOptions, ClientOptions, ProducerOptions
 from pulsar_spark.engine.producer import Producer
-from pulsar_spark.errors import AuthenticationError, PulsarError
+from pulsar_spark.errors import AuthenticationError, AuthorizationError, PulsarError
 from pulsar_spark.protocol import answers
 from pulsar_spark.testing import EmbeddedBroker
 from tests.support.waiting import wait_until
@@ -111,6 +111,35 @@ def test_several_hosts_are_not_all_asked_with_credentials_that_one_refused(
         with ClientContext(found) as context, pytest.raises(AuthenticationError):
             context.lookup.partitions("t")
         assert len(guard.given) == 1
+
+
+@pytest.mark.fault(46)
+@pytest.mark.parametrize(
+    "command,permission",
+    [
+        ("LOOKUP", "produce or consume"),
+        ("PARTITIONED_METADATA", "produce or consume"),
+        ("PRODUCER", "produce"),
+        ("SUBSCRIBE", "consume"),
+    ],
+)
+def test_a_role_without_permission_learns_which_it_lacks_on_which_topic(
+    command: str, permission: str
+) -> None:
+    with EmbeddedBroker() as broker, PulsarClient(broker.service_url) as pulsar:
+        broker.create_topic("t")
+        broker.faults.error(command, "AuthorizationError", "not for you", times=None)
+        opened: dict[str, Callable[[], object]] = {
+            "SUBSCRIBE": lambda: pulsar.create_reader("t", MessageId.earliest),
+            "LOOKUP": lambda: pulsar.create_producer("t"),
+            "PARTITIONED_METADATA": lambda: pulsar.get_topic_partitions("t"),
+            "PRODUCER": lambda: pulsar.create_producer("t"),
+        }
+        with pytest.raises(AuthorizationError, match="not for you") as caught:
+            opened[command]()
+        assert f"the permission to {permission} (" in str(caught.value)
+        assert caught.value.topic in ("t", "persistent://public/default/t")
+        assert broker.faults.seen(command) == 1
 
 
 def client(broker: EmbeddedBroker, auth: AuthOptions) -> PulsarClient:
