@@ -101,7 +101,9 @@ class KafkaBroker:
             _SETTINGS.format(broker=broker, controller=controller, folder=self._folder)
         )
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        tool = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._settings)]
+        # In one word: an id may begin with a hyphen.
+        identity = f"--cluster-id={cluster}"
+        tool = ["kafka.tools.StorageTool", "format", identity, "-c", str(self._settings)]
         subprocess.run(self._java(*tool), check=True, capture_output=True, cwd=self._folder)
         self._log = open(self._folder / "server.log", "wb")  # noqa: SIM115 - until `close`
         self._process = subprocess.Popen(

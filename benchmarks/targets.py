@@ -21,7 +21,14 @@ CPU_OF_SCALA = {
     "four": 0.6, "lz4": 0.7, "turns": 0.6, "properties": 0.5, "large": 1.0,
     "stored1000": 0.5, "stored10": 0.5, "stored1k": 0.6,
 }  # fmt: skip
-TIMES_SCALA = {"batch1000": 2.0, "batch10": 2.0, "four": 1.5, "lz4": 1.3, "properties": 2.0}
+TIMES_SCALA = {
+    "batch1000": 2.0,
+    "batch10": 2.0,
+    "four": 1.5,
+    "lz4": 1.3,
+    "properties": 2.0,
+    "large": 1.0,
+}
 TIMES_SCALA_UNBATCHED = 1.2
 OF_DRAIN_STORED = 0.85
 OF_TRIVIAL = {"batch1000": 0.85}
