@@ -403,6 +403,8 @@ _REFUSALS = frozenset(
         "SSLV3_ALERT_CERTIFICATE_EXPIRED",
         "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
         "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+        # What Pulsar's brokers say of a certificate whose authority they do not know.
+        "TLSV1_ALERT_INTERNAL_ERROR",
     }
 )
 _OLD = frozenset(

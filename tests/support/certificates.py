@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ssl
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,22 @@ class Authority:
             context.load_verify_locations(cadata=client_authority.pem)
         return context
 
+    def host(self, name: str, *names: str) -> tuple[str, str]:
+        """Return the files of a broker's certificate and of its key, in the form Java reads."""
+        leaf = self._ca.issue_cert(*(names or ("127.0.0.1", "localhost")))
+        certificate = "".join(blob.bytes().decode() for blob in leaf.cert_chain_pems)
+        key = subprocess.run(
+            ["openssl", "pkcs8", "-topk8", "-nocrypt"],
+            input=leaf.private_key_pem.bytes(),
+            check=True,
+            capture_output=True,
+        ).stdout.decode()
+        return self._store(f"{name}.pem", certificate), self._store(f"{name}.key", key)
+
     def client(self, name: str = "reader") -> tuple[str, str]:
         """Return the files of a client's certificate and of its key."""
-        leaf = self._ca.issue_cert(common_name=name)
+        # Java takes no certificate whose list of names is empty.
+        leaf = self._ca.issue_cert(f"{name}.example", common_name=name)
         certificate = "".join(blob.bytes().decode() for blob in leaf.cert_chain_pems)
         key = leaf.private_key_pem.bytes().decode()
         return self._store(f"{name}.pem", certificate), self._store(f"{name}.key", key)

@@ -1,0 +1,198 @@
+"""TLS and logging in against a real broker, and what Java says where it refuses."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_spark.client import (
+    Authentication,
+    AuthenticationBasic,
+    AuthenticationOauth2,
+    AuthenticationTLS,
+    AuthenticationToken,
+    MessageId,
+    PulsarClient,
+)
+from pulsar_spark.engine.options import AuthOptions
+from pulsar_spark.errors import AuthenticationError, AuthorizationError, PulsarError, TlsError
+from tests.support.certificates import Authority
+from tests.support.issuer import Issuer, say
+from tests.support.real_broker import OwnBroker, free_ports
+
+pytestmark = [pytest.mark.slow, pytest.mark.real_broker, pytest.mark.timeout(180)]
+
+START = Callable[[Mapping[str, str] | None], OwnBroker]
+PROVIDERS = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
+
+
+class Cluster:
+    """A broker with TLS, where `reader` may do everything in public/default and nobody else."""
+
+    def __init__(self, start: START, folder: Path, **more: str) -> None:
+        self.authority = Authority(folder)
+        self._secret = secrets.token_bytes(32)
+        (folder / "secret.key").write_bytes(self._secret)
+        coded = subprocess.run(
+            ["openssl", "passwd", "-apr1", "good"], check=True, capture_output=True, text=True
+        )
+        (folder / "htpasswd").write_text(f"reader:{coded.stdout}")
+        certificate, key = self.authority.host("broker")
+        (port,) = free_ports(1)
+        self.url = f"pulsar+ssl://localhost:{port}"
+        self.broker = start(
+            {
+                "brokerServicePortTls": str(port),
+                "tlsCertificateFilePath": certificate,
+                "tlsKeyFilePath": key,
+                "tlsTrustCertsFilePath": self.authority.file,
+                "authenticationEnabled": "true",
+                "authorizationEnabled": "true",
+                "authenticationProviders": ",".join(
+                    f"{PROVIDERS}{kind}" for kind in ("Tls", "Token", "Basic")
+                ),
+                "tokenSecretKey": f"file://{folder}/secret.key",
+                "basicAuthConf": f"file://{folder}/htpasswd",
+                "superUserRoles": "admin",
+                # The tests' own requests to the admin REST.
+                "anonymousUserRole": "admin",
+                "authenticationRefreshCheckSeconds": "1",
+                "brokerClientAuthenticationPlugin": (
+                    "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+                ),
+                "brokerClientAuthenticationParameters": f"token:{self.token('admin')}",
+                **more,
+            }
+        )
+        self.broker.admin(
+            "POST", "namespaces/public/default/permissions/reader", ["produce", "consume"]
+        )
+
+    def token(self, role: str = "reader", seconds: float | None = None) -> str:
+        """Return a JSON web token, which expires after some seconds if they are given."""
+        claims: dict[str, Any] = {"sub": role}
+        if seconds is not None:
+            claims["exp"] = int(time.time() + seconds)
+        parts = [_coded(json.dumps(part).encode()) for part in ({"alg": "HS256"}, claims)]
+        signed = hmac.new(self._secret, ".".join(parts).encode(), hashlib.sha256).digest()
+        return ".".join([*parts, _coded(signed)])
+
+    def client(self, login: Authentication | None, **options: Any) -> PulsarClient:
+        options.setdefault("tls_trust_certs_file_path", self.authority.file)
+        return PulsarClient(self.url, login, **options)
+
+    def write_and_read(self, login: Authentication | None, **options: Any) -> None:
+        topic = self.broker.unique_topic()
+        with self.client(login, **options) as client:
+            producer = client.create_producer(topic, batching_enabled=True)
+            for number in range(1000):
+                producer.send_async(b"%d" % number * 50, None)
+            producer.flush()
+            reader = client.create_reader(topic, MessageId.earliest)
+            found = [reader.read_next(20_000).data() for _ in range(1000)]
+        assert found == [b"%d" % number * 50 for number in range(1000)]
+
+    def refused(self, kind: type[PulsarError], login: Authentication | None, **options: Any) -> str:
+        """Return the text of the error that comes at once."""
+        started = time.monotonic()
+        with self.client(login, **options) as client, pytest.raises(kind) as caught:
+            client.create_producer(self.broker.unique_topic())
+        # Not after the operation's time, in which it would be tried again.
+        assert time.monotonic() - started < 20
+        return str(caught.value)
+
+
+def _coded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+@pytest.mark.fault(45, 46, 51)
+def test_every_way_to_log_in_works_and_is_refused_where_it_should_be(
+    start_real_broker: START, tmp_path: Path
+) -> None:
+    cluster = Cluster(start_real_broker, tmp_path)
+    certificate, key = cluster.authority.client("reader")
+    cluster.write_and_read(AuthenticationToken(cluster.token()))
+    cluster.write_and_read(AuthenticationBasic("reader", "good"))
+    cluster.write_and_read(AuthenticationTLS(certificate, key))
+    with Issuer(None) as issuer:
+        issuer.on_token = say(200, {"access_token": cluster.token(seconds=60), "expires_in": 60})
+        params = {"issuer_url": issuer.url, "client_id": "me", "client_secret": "mine"}
+        cluster.write_and_read(AuthenticationOauth2(json.dumps(params)))
+
+    for login in (
+        AuthenticationToken("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJyZWFkZXIifQ.c2lnbmF0dXJl"),
+        AuthenticationToken(cluster.token(seconds=-60)),
+        AuthenticationBasic("reader", "canary-password"),
+    ):
+        text = cluster.refused(AuthenticationError, login)
+        assert "authParams" in text
+        assert "canary" not in text
+        assert "eyJ" not in text
+    nobody = cluster.refused(AuthorizationError, AuthenticationToken(cluster.token("nobody")))
+    assert "permission" in nobody
+
+    assert "not trusted" in cluster.refused(TlsError, None, tls_trust_certs_file_path=None)
+
+
+@pytest.mark.fault(52)
+def test_a_broker_that_wants_certificates_says_so(start_real_broker: START, tmp_path: Path) -> None:
+    cluster = Cluster(start_real_broker, tmp_path, tlsRequireTrustedClientCertOnConnect="true")
+    token = AuthenticationToken(cluster.token())
+    certificate, key = cluster.authority.client("reader")
+    cluster.write_and_read(AuthenticationTLS(certificate, key))
+    files = {"tls_certificate_file_path": certificate, "tls_private_key_file_path": key}
+    cluster.write_and_read(token, **files)
+    assert "tlsCertificateFilePath" in cluster.refused(TlsError, token)
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other").client("reader")
+    text = cluster.refused(TlsError, AuthenticationTLS(*other))
+    assert "does not take our certificate" in text
+
+
+@pytest.mark.fault(47, 48)
+def test_a_stream_runs_through_the_rotation_of_its_token_until_nobody_renews_it(
+    start_real_broker: START, tmp_path: Path
+) -> None:
+    cluster = Cluster(start_real_broker, tmp_path)
+    file = tmp_path / "token"
+    file.write_text(cluster.token(seconds=3))
+    stopped = threading.Event()
+
+    def renew() -> None:
+        while not stopped.wait(1):
+            file.write_text(cluster.token(seconds=3))
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    topic = cluster.broker.unique_topic()
+    login = Authentication(AuthOptions("token", token_file=str(file)))
+    try:
+        with cluster.client(login) as client:
+            producer = client.create_producer(topic)
+            reader = client.create_reader(topic, MessageId.earliest)
+            until = time.monotonic() + 10
+            count = 0
+            while time.monotonic() < until:
+                producer.send(b"%d" % count)
+                assert reader.read_next(20_000).data() == b"%d" % count
+                count += 1
+                time.sleep(0.05)
+            stopped.set()
+            thread.join()
+            with pytest.raises(AuthenticationError, match="expired"):
+                reader.read_next(60_000)
+    finally:
+        stopped.set()
+        thread.join()

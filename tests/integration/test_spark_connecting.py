@@ -1,0 +1,112 @@
+"""Spark's reads, writes and streams, each task of which connects by TLS and logs in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pulsar_spark.testing import EmbeddedBroker
+from tests.support.certificates import Authority
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECRET = "canary-2c1a"
+CLIENT = "pulsar.client."
+
+
+class Secured:
+    """A broker that wants a certificate and a token, and the options that it takes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = Authority(folder)
+        certificate, key = self.authority.client()
+        token = folder / "token"
+        token.write_text(SECRET)
+        self.broker = EmbeddedBroker(
+            tls=self.authority.server(client_authority=self.authority),
+            authenticate=lambda method, data: (method, data) == ("token", SECRET.encode()),
+        )
+        self.files = {
+            f"{CLIENT}tlsTrustCertsFilePath": self.authority.file,
+            f"{CLIENT}tlsCertificateFilePath": certificate,
+            f"{CLIENT}tlsKeyFilePath": key,
+            f"{CLIENT}authPluginClassName": "token",
+            f"{CLIENT}authParams": f"file://{token}",
+        }
+
+    @property
+    def by_files(self) -> dict[str, str]:
+        return {"service.url": self.broker.service_url, **self.files}
+
+    @property
+    def by_content(self) -> dict[str, str]:
+        """The same without a file on the machine of a task."""
+        contents = {
+            name: f"content:{Path(value).read_text()}"
+            for name, value in self.files.items()
+            if "tls" in name
+        }
+        return {**self.by_files, **contents, f"{CLIENT}authParams": f"token:{SECRET}"}
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[Secured]:
+    made = Secured(tmp_path)
+    with made.broker:
+        yield made
+        assert made.broker.internal_errors == ()
+
+
+@pytest.mark.fault(52)
+def test_batches_and_streams_pass_by_tls(
+    spark: SparkSession, secured: Secured, tmp_path: Path
+) -> None:
+    secured.broker.create_topic("t", 3)
+    for options in (secured.by_files, secured.by_content):
+        frame = spark.range(500).selectExpr("string(id) value")
+        frame.write.format("pulsar").mode("append").options(**options).save("t")
+    stream = spark.readStream.format("pulsar").options(
+        **secured.by_files, topic="t", startingOffsets="earliest"
+    )
+    query = (
+        stream.load()
+        .writeStream.format("memory")
+        .queryName("by_tls")
+        .trigger(availableNow=True)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    assert query.awaitTermination(100)
+    batch = spark.read.format("pulsar").options(**secured.by_content).load("t")
+    for found in (batch, spark.table("by_tls")):
+        texts = sorted(int(row["value"]) for row in found.select("value").collect())
+        assert texts == sorted([*range(500), *range(500)])
+
+
+@pytest.mark.fault(51, 52, 96)
+def test_what_is_wrong_reaches_the_user_without_a_secret(
+    spark: SparkSession, secured: Secured, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    secured.broker.create_topic("t")
+    other = Authority(tmp_path_factory.mktemp("other"))
+    key = Path(secured.files[f"{CLIENT}tlsKeyFilePath"]).read_text().splitlines()[1]
+    wrong = {
+        "is not trusted": {f"{CLIENT}tlsTrustCertsFilePath": other.pem},
+        "gone.pem of pulsar.client.tlsTrustCertsFilePath": {
+            f"{CLIENT}tlsTrustCertsFilePath": "/gone.pem"
+        },
+        "authParams": {f"{CLIENT}authParams": f"token:{SECRET}-wrong"},
+        "no key": {f"{CLIENT}tlsKeyFilePath": ""},
+    }
+    for text, changes in wrong.items():
+        options = {
+            name: value for name, value in {**secured.by_content, **changes}.items() if value
+        }
+        with pytest.raises(Exception, match=text) as caught:
+            spark.read.format("pulsar").options(**options).load("t").collect()
+        assert SECRET not in str(caught.value)
+        assert key not in str(caught.value)
