@@ -57,7 +57,7 @@ def send_and_receive(url: str, count: int, **more: Any) -> None:
     """Write and read messages of many sizes."""
     sent = [os.urandom(number * 37 % 5000) for number in range(count)]
     with PulsarClient(url, **more) as client:
-        producer = client.create_producer("t", batching_enabled=True)
+        producer = client.create_producer("t", batching_enabled=True, block_if_queue_full=True)
         for body in sent:
             producer.send_async(body, None)
         producer.flush()

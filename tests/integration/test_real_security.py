@@ -95,7 +95,9 @@ class Cluster:
     def write_and_read(self, login: Authentication | None, **options: Any) -> None:
         topic = self.broker.unique_topic()
         with self.client(login, **options) as client:
-            producer = client.create_producer(topic, batching_enabled=True)
+            producer = client.create_producer(
+                topic, batching_enabled=True, block_if_queue_full=True
+            )
             for number in range(1000):
                 producer.send_async(b"%d" % number * 50, None)
             producer.flush()
