@@ -234,8 +234,9 @@ def test_a_value_of_many_empty_messages_takes_as_long_as_it_is(fields: int, labe
         return ended - started
 
     few = max(min(seconds(125_000) for _ in range(3)), 0.02)
-    # Eight times as much: with collisions in tables of protobuf's it took some hundred times.
-    assert seconds(1_000_000) < 30 * few
+    # Eight times as much: with collisions in tables of protobuf's it took some hundred times. A few
+    # can still happen, by where in memory the messages lie.
+    assert any(seconds(1_000_000) < 30 * few for _ in range(3))
 
 
 def test_lists_and_maps_of_many_messages_are_whole_and_in_order() -> None:
