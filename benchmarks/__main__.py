@@ -25,7 +25,7 @@ from benchmarks.spark_process import SparkProcess
 from benchmarks.topics import fill, kept_in_memory, make_topic, temporary_topic
 from benchmarks.workloads import ARRIVING, BACKLOG, WORKLOADS, Workload
 from tests.support.pulsar_distribution import VERSION as PULSAR_VERSION
-from tests.support.real_broker import OwnBroker, prepare
+from tests.support.real_broker import MEMORY_FOR_SPEED, OwnBroker, prepare
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -111,7 +111,7 @@ def settings(results: Results) -> str:
         f"Medians of {counts} alternating runs after warm-ups, ratios run by run, on "
         f"{os.cpu_count()} cores shared with the broker; Python {platform.python_version()}, "
         f"PySpark {pyspark.__version__}, pulsar-client {pulsar.__version__}, Pulsar "
-        f"{PULSAR_VERSION} standalone with 1 GB of heap.",
+        f"{PULSAR_VERSION} standalone with {MEMORY_FOR_SPEED}.",
         "CPU is that of everything but the broker: driver, JVM and Python workers together.",
         "What is read goes to Spark's noop sink, with every column of every row converted.",
         f"The official client reads with a queue of {official.QUEUE_SIZE:,} in the fastest of its "

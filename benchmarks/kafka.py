@@ -89,7 +89,7 @@ class Kafka:
 
 
 class KafkaBroker:
-    """A broker with 1 GB of heap, as Pulsar's has; `close` removes what it wrote."""
+    """A broker with 1 GB of heap, Kafka's own default; `close` removes what it wrote."""
 
     def __init__(self, jars: Path) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="pulsar-bench-kafka-"))

@@ -107,15 +107,16 @@ def _wall(results: Results, shape: str, name: str, times_scala: float) -> Target
 
 def _parts(results: Results, shape: str) -> Iterator[Target]:
     drain = results.find("read", shape, DRAIN)
+    official = results.find("read", shape, OFFICIAL, "all")
     for name in results.implementations:
         handed = results.find("read", shape, HANDED, "all", name)
+        if handed is None:
+            continue
         # From memory a broker gives more than any reader takes.
-        limited = handed is not None and handed.workload.stored
-        if handed is not None and drain is not None and limited and name == "native":
+        if name == "native" and handed.workload.stored and drain is not None:
             what = f"{name}: handed to Spark, of the raw drain"
             yield Target(shape, what, handed.times_as_fast_as(drain), HANDED_OF_DRAIN)
-        official = results.find("read", shape, OFFICIAL, "all")
-        if handed is not None and official is not None and shape == "large":
+        if shape == "large" and official is not None:
             what = f"{name}: handed to Spark, of the official client"
             yield Target(shape, what, handed.times_as_fast_as(official), LARGE_TIMES_OFFICIAL)
     decoding = results.decoding.get((shape, "python"))
