@@ -260,7 +260,7 @@ def test_questions_are_answered_through_unloads(tuned_broker: Broker) -> None:
                 tuned_broker.unload(topic)
         finally:
             stop.set()
-    assert asked.result() > 3
+    assert asked.result() > 0, "not one round of questions was answered"
     tuned_broker.expect_no_trace(topic)
 
 
