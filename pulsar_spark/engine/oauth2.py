@@ -20,7 +20,7 @@ from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from pulsar_spark.engine.options import OAuth2Options, is_unicode
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.engine.tls import load_trusted
+from pulsar_spark.engine.tls import client_context, load_trusted
 from pulsar_spark.errors import (
     AuthenticationError,
     ConnectError,
@@ -265,8 +265,7 @@ def _session(options: OAuth2Options, client: str, secret: str, deadline: Deadlin
             "OAuth2 needs the packages authlib and requests",
             "Install pulsar-spark[oauth2] on every machine.",
         ) from None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context = client_context()
     context.load_default_certs()
     if options.trust_certs_file is not None:
         load_trusted(context, options.trust_certs_file)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from pulsar_spark.engine.addresses import parse_service_url
 from pulsar_spark.engine.options import ClientOptions, TlsOptions, pem_content
+from pulsar_spark.engine.polling import wait_connecting
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import TlsError
 from pulsar_spark.protocol.blocks import Buffer
@@ -37,7 +38,6 @@ _READ_BUFFER = 512 * 1024 + 2 * _RECORD
 _HANDSHAKE_READ = 64 * 1024
 _CHUNK = 128 * 1024
 """Most bytes that are encrypted at once, and then written before more are taken."""
-_POLL_SLICE = 0.25
 
 TO_PEM = (
     "Java key stores are converted by two commands: keytool -importkeystore -srckeystore STORE "
@@ -64,8 +64,7 @@ def tls_context(options: ClientOptions) -> ssl.SSLContext | None:
     if not parse_service_url(options.service_url).tls:
         return None
     wanted = options.tls_in_use
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context = client_context()
     context.options |= ssl.OP_NO_RENEGOTIATION
     # Names are looked for where they have been for twenty years, as by browsers and Java 7 on.
     context.hostname_checks_common_name = False
@@ -79,6 +78,13 @@ def tls_context(options: ClientOptions) -> ssl.SSLContext | None:
         load_trusted(context, wanted.trust_certs_file)
     if wanted.certificate_file is not None and wanted.key_file is not None:
         _load_identity(context, wanted.certificate_file, wanted.key_file)
+    return context
+
+
+def client_context() -> ssl.SSLContext:
+    """Return what any TLS connection of ours begins from: at least 1.2, everything checked."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
 
@@ -264,16 +270,8 @@ class TlsSocket:
                 self._wait(select.POLLOUT, deadline, cancelled)
 
     def _wait(self, events: int, deadline: Deadline, cancelled: Callable[[], bool]) -> None:
-        poller = select.poll()
-        poller.register(self._socket.fileno(), events)
-        while not poller.poll(min(deadline.remaining(), _POLL_SLICE) * 1000):
-            if cancelled():
-                raise OSError(errno.ECANCELED, "closed while connecting")
-            if deadline.expired():
-                raise OSError(
-                    errno.ETIMEDOUT,
-                    f"no answer to the TLS handshake within {deadline.seconds:.1f} s",
-                )
+        what = "answer to the TLS handshake"
+        wait_connecting(self._socket.fileno(), events, deadline, cancelled, what)
 
     def recv(self, size: int) -> bytes:
         """Return what has come, ``b""`` at the end of the stream; of the socket, `size` bytes.

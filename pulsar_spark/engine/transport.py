@@ -16,10 +16,11 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
 from pulsar_spark.engine.addresses import split_host_port
+from pulsar_spark.engine.polling import poll, wait_connecting
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.tls import TlsSocket
 from pulsar_spark.errors import ConnectError, ConnectionLost, OperationTimeout, TlsError
@@ -32,7 +33,6 @@ Reads of some MiB were measured to be slower: fresh pages of memory cost more th
 """
 
 _MAX_BUFFERS = min(os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 16, 1024)
-_POLL_SLICE = 0.25
 
 MAX_ANSWERS = 1024 * 1024
 """Bytes of answers to a peer that asks and never reads."""
@@ -123,7 +123,7 @@ class Transport:
         if not or_writable and (data := self._read()) is not None:
             return data
         events = select.POLLIN | (select.POLLOUT if or_writable else 0)
-        ready = _poll({self._socket.fileno(): events, self._wakes: select.POLLIN}, timeout)
+        ready = poll({self._socket.fileno(): events, self._wakes: select.POLLIN}, timeout)
         if self._wakes in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wakes, 4096)
@@ -137,7 +137,7 @@ class Transport:
 
     def wait_writable(self, timeout: float) -> bool:
         """Wait until the socket takes data, or has failed; return false after `timeout`."""
-        return bool(_poll({self._socket.fileno(): select.POLLOUT}, timeout))
+        return bool(poll({self._socket.fileno(): select.POLLOUT}, timeout))
 
     def send_some(self, buffers: Sequence[Buffer]) -> list[Buffer]:
         """Write what the socket takes now and return the rest; raises ConnectionLost.
@@ -382,15 +382,6 @@ def _size(buffer: Buffer) -> int:
     return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
 
 
-def _poll(wanted: Mapping[int, int], timeout: float) -> dict[int, int]:
-    """Wait for events of file descriptors; return which came."""
-    poller = select.poll()
-    for descriptor, events in wanted.items():
-        poller.register(descriptor, events)
-    milliseconds = None if timeout == float("inf") else max(int(timeout * 1000 + 0.999), 0)
-    return dict(poller.poll(milliseconds))
-
-
 def _open(
     family: int, target: tuple[object, ...], deadline: Deadline, cancelled: Callable[[], bool]
 ) -> socket.socket:
@@ -406,12 +397,7 @@ def _open(
         error = sock.connect_ex(target)
         if error not in _IN_PROGRESS:
             raise OSError(error, os.strerror(error))
-        wanted = {sock.fileno(): select.POLLOUT}
-        while not _poll(wanted, min(deadline.remaining(), _POLL_SLICE)):
-            if cancelled():
-                raise OSError(errno.ECANCELED, "closed while connecting")
-            if deadline.expired():
-                raise OSError(errno.ETIMEDOUT, f"no answer within {deadline.seconds:.1f} s")
+        wait_connecting(sock.fileno(), select.POLLOUT, deadline, cancelled, "answer")
         error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             raise OSError(error, os.strerror(error))

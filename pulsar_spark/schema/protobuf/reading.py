@@ -457,8 +457,8 @@ class _List:
 
 
 # Protobuf keeps a table of all the objects that stand for its messages, by their addresses, whose
-# entries collide when there are many: 80 seconds for a million at once, 0.7 in parts of 16,384 where
-# memory lies well, 0.1 in parts of 256.
+# entries collide when there are many: 80 seconds for a million at once, 0.7 in parts of 16,384
+# where memory lies well, 0.1 in parts of 256.
 _MOST_AT_ONCE = 256
 
 
