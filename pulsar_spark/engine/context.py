@@ -18,11 +18,17 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Protocol
 
-from pulsar_spark.engine.addresses import BrokerAddress, assigned_broker, parse_service_url
+from pulsar_spark.engine.addresses import (
+    BrokerAddress,
+    assigned_broker,
+    parse_broker_url,
+    parse_service_url,
+)
 from pulsar_spark.engine.auth import identity_of, provider_for
+from pulsar_spark.engine.binary_lookup import BinaryLookupService
 from pulsar_spark.engine.connection import CLOSE_TIMEOUT, ClientConnection
 from pulsar_spark.engine.inflight_window import MemoryBudget
-from pulsar_spark.engine.lookup import Lookup, attach_once, partition_count
+from pulsar_spark.engine.lookup import Lookup, LookupService, attach_once
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.retry import Deadline, retrying
@@ -56,6 +62,7 @@ class ConnectionPool:
         self.service_url = parse_service_url(options.service_url)
         warn_of_insecure(options)
         self.auth = provider_for(options.auth)
+        self.lookup_service: LookupService = BinaryLookupService(self)
         self._pid = os.getpid()
         self._lock = threading.Lock()
         # The following are guarded by _lock.
@@ -130,6 +137,30 @@ class ConnectionPool:
         # Where no host will ever do, nothing is gained by asking them again.
         kind = TlsError if all(isinstance(error, TlsError) for error in errors) else ConnectError
         raise kind(f"no host of service.url can be reached: {reasons}", errors[0].remedy)
+
+    def broker_host(self, plain: str | bytes, secure: str | bytes) -> str:
+        """Return the host of the URLs, without TLS and with it, that a lookup named for a broker.
+
+        Raises RemoteProtocolError where none is of the kind that the service URL asks for.
+        """
+        tls = self.service_url.tls
+        named = secure if tls else plain
+        if not named and (plain or secure):
+            raise RemoteProtocolError(
+                f"the lookup named no address {'with' if tls else 'without'} TLS, as service.url "
+                "asks for; what is sent never goes from TLS to plain",
+                "Have TLS enabled on all brokers (brokerServicePortTls), and their addresses "
+                "advertised."
+                if tls
+                else "Write service.url as pulsar+ssl://host:6651.",
+            )
+        url = parse_broker_url(named)
+        if url.tls != tls:
+            raise RemoteProtocolError(
+                "the lookup named an address of another scheme than service.url's",
+                "Check the advertised addresses of the brokers.",
+            )
+        return url.hosts[0]
 
     def service(self) -> ClientConnection:
         """Return a connection to a host of the service URL; raises as `get`."""
@@ -396,8 +427,7 @@ class ClientContext:
             return 0
 
         def attempt(deadline: Deadline) -> Operation[int]:
-            connection = yield from self.pool.service_operation()
-            return (yield from partition_count(connection, str(name), deadline, auto_create=True))
+            return (yield from self.lookup.partitions_operation(str(name), deadline, create=True))
 
         try:
             return run(lambda deadline: retrying(attempt, deadline), self.options.operation_timeout)

@@ -1,7 +1,8 @@
 """Questions about topics: which broker serves them, how many partitions, where they end.
 
-Pulsar binary protocol, "Service discovery". Every question is an operation, asked of one topic or
-of thousands at once, and repeated while an error can pass. None but `attach_once` creates a topic.
+Every question is an operation, asked of one topic or of thousands at once, and repeated while an
+error can pass. How it is asked is up to the `LookupService` that the service URL calls for. None
+but `attach_once` creates a topic, unless told to.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from pulsar_spark.engine.addresses import BrokerAddress, parse_broker_url
+from pulsar_spark.engine.addresses import BrokerAddress
 from pulsar_spark.engine.connection import ClientConnection
 from pulsar_spark.engine.consumer_session import ConsumerSession, SubscribeRequest, unique_name
 from pulsar_spark.engine.operations import Operation, run, run_many
@@ -20,9 +21,7 @@ from pulsar_spark.errors import (
     InvalidTopicName,
     PulsarError,
     RemoteProtocolError,
-    TopicNotFound,
 )
-from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import LATEST_POSITION, MessageIdAdv
 from pulsar_spark.protocol.topic_name import TopicName
@@ -32,16 +31,38 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_PERSISTENT = pb.CommandGetTopicsOfNamespace.PERSISTENT
-_ANY_DOMAIN = pb.CommandGetTopicsOfNamespace.ALL
-
-_LookupType = pb.CommandLookupTopicResponse
+PERSISTENT = pb.CommandGetTopicsOfNamespace.PERSISTENT
+ANY_DOMAIN = pb.CommandGetTopicsOfNamespace.ALL
 
 MAX_PARTITIONS = 100_000
 """No broker is believed that claims more: each partition costs it and us a consumer."""
 
-WITHOUT_CREATION = "supports_get_partitioned_metadata_without_auto_creation"
-"""Feature of brokers that can be asked for partitions without creating the topic."""
+
+class LookupService(Protocol):
+    """Service discovery in one attempt each: by the binary protocol, or by REST."""
+
+    def broker(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
+        """Return an operation that finds the broker of a topic partition."""
+
+    def partitions(self, topic: str, deadline: Deadline, *, create: bool = False) -> Operation[int]:
+        """Return an operation that learns a topic's number of partitions, 0 for one without.
+
+        Unless `create` is set nothing is created, and a missing topic is TopicNotFound.
+        """
+
+    def topics(self, namespace: str, deadline: Deadline, mode: int) -> Operation[list[str]]:
+        """Return an operation that lists a namespace's topics as `topic_names` does.
+
+        `mode` is one of CommandGetTopicsOfNamespace.Mode.
+        """
+
+    def schema(
+        self, topic: str, version: bytes | None, deadline: Deadline
+    ) -> Operation[pb.CommandGetSchemaResponse | None]:
+        """Return an operation that asks for a version of a topic's schema, or for the latest."""
+
+    def close(self) -> None:
+        """Give back what is held; operations that still wait fail."""
 
 
 class Lookup:
@@ -54,6 +75,7 @@ class Lookup:
 
     def __init__(self, pool: ConnectionPool) -> None:
         self.pool = pool
+        self._service = pool.lookup_service
         self._timeout = pool.options.operation_timeout
 
     # --- brokers ------------------------------------------------------------------------------
@@ -74,55 +96,7 @@ class Lookup:
 
     def broker_operation(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
         """Return an operation for one attempt to find the broker of a topic partition."""
-        connection = yield from self.pool.service_operation()
-        limit = self.pool.options.max_lookup_redirects
-        authoritative = False
-        for _ in range(limit + 1):
-            builder = self._lookup_command(topic, authoritative)
-            answer: pb.CommandLookupTopicResponse = yield connection.request_async(
-                builder, deadline.attempt(self._timeout)
-            )
-            host = self._named_host(connection, answer)
-            if answer.response == _LookupType.Connect:
-                through = connection.address.physical
-                physical = through if answer.proxy_through_service_url else host
-                return BrokerAddress(host, physical)
-            authoritative = answer.authoritative
-            connection = yield self.pool.get_async(BrokerAddress(host, host))
-        raise RemoteProtocolError(
-            f"the lookup met too many redirects ({limit})",
-            "Check the advertised addresses of the brokers.",
-        )
-
-    def _lookup_command(self, topic: str, authoritative: bool) -> Callable[[int], pb.BaseCommand]:
-        listener = self.pool.options.listener_name
-        return lambda request_id: commands.lookup(
-            topic, request_id, authoritative=authoritative, advertised_listener_name=listener
-        )
-
-    def _named_host(
-        self, connection: ClientConnection, answer: pb.CommandLookupTopicResponse
-    ) -> str:
-        if answer.response == _LookupType.Failed:
-            raise connection.refusal(0, answer.message)
-        tls = self.pool.service_url.tls
-        named = answer.brokerServiceUrlTls if tls else answer.brokerServiceUrl
-        if not named and (answer.brokerServiceUrl or answer.brokerServiceUrlTls):
-            raise RemoteProtocolError(
-                f"the lookup named no address {'with' if tls else 'without'} TLS, as service.url "
-                "asks for; what is sent never goes from TLS to plain",
-                "Have TLS enabled on all brokers (brokerServicePortTls), and their addresses "
-                "advertised."
-                if tls
-                else "Write service.url as pulsar+ssl://host:6651.",
-            )
-        url = parse_broker_url(named)
-        if url.tls != tls:
-            raise RemoteProtocolError(
-                "the lookup named an address of another scheme than service.url's",
-                "Check the advertised addresses of the brokers.",
-            )
-        return url.hosts[0]
+        return self._service.broker(topic, deadline)
 
     # --- topics -------------------------------------------------------------------------------
 
@@ -139,15 +113,17 @@ class Lookup:
         """As `partitions`, for many topics at once."""
         return self.ask_many(topics, self.partitions_operation)
 
-    def partitions_operation(self, topic: str, deadline: Deadline) -> Operation[int]:
-        """Return an operation for one attempt to learn a topic's number of partitions."""
-        connection = yield from self.pool.service_operation()
-        if not connection.supports(WITHOUT_CREATION):
-            name = TopicName.parse(topic)
-            names = yield from self.topics_operation(name.namespace_name, deadline, _ANY_DOMAIN)
-            if str(name) not in names and str(name.partitioned) not in names:
-                raise TopicNotFound("the topic does not exist")
-        return (yield from partition_count(connection, topic, deadline))
+    def partitions_operation(
+        self, topic: str, deadline: Deadline, *, create: bool = False
+    ) -> Operation[int]:
+        """Return an operation for one attempt to learn a topic's number of partitions.
+
+        With `create` a topic that does not exist is created, where the broker's policy is so.
+        """
+        count = yield from self._service.partitions(topic, deadline, create=create)
+        if not 0 <= count <= MAX_PARTITIONS:
+            raise RemoteProtocolError(f"the broker claims that the topic has {count} partitions")
+        return count
 
     def topics_of_namespace(self, namespace: str, pattern: str | None = None) -> list[str]:
         """Return the full names of the persistent topics of ``tenant/namespace``, sorted.
@@ -165,20 +141,19 @@ class Lookup:
         return [name for name in names if matches(name)]
 
     def topics_operation(
-        self, namespace: str, deadline: Deadline, mode: int = _PERSISTENT
+        self, namespace: str, deadline: Deadline, mode: int = PERSISTENT
     ) -> Operation[list[str]]:
         """Return an operation for one attempt to list a namespace's topics."""
-        connection = yield from self.pool.service_operation()
-        answer: pb.CommandGetTopicsOfNamespaceResponse = yield connection.request_async(
-            lambda request_id: commands.get_topics_of_namespace(namespace, request_id, mode=mode),
-            deadline.attempt(self._timeout),
-        )
-        names: set[str] = set()
-        for name in answer.topics:
-            # A topic with a name that nobody could ask for hides no other.
-            with contextlib.suppress(InvalidTopicName):
-                names.add(str(TopicName.parse(name).partitioned))
-        return sorted(names)
+        return self._service.topics(namespace, deadline, mode)
+
+    def schema_operation(
+        self, topic: str, version: bytes | None, deadline: Deadline
+    ) -> Operation[pb.CommandGetSchemaResponse | None]:
+        """Return an operation for one attempt to get a version of a topic's schema.
+
+        Without `version` it is the latest; None if there is no such schema.
+        """
+        return self._service.schema(topic, version, deadline)
 
     # --- ends ---------------------------------------------------------------------------------
 
@@ -227,24 +202,22 @@ class Lookup:
         }
 
 
-def partition_count(
-    connection: ClientConnection, topic: str, deadline: Deadline, *, auto_create: bool = False
-) -> Operation[int]:
-    """Return an operation that asks a connection for a topic's number of partitions."""
-    answer: pb.CommandPartitionedTopicMetadataResponse = yield connection.request_async(
-        lambda request_id: commands.partitioned_metadata(
-            topic, request_id, auto_create=auto_create
-        ),
-        deadline.attempt(connection.options.operation_timeout),
+def topic_names(named: Iterable[str]) -> list[str]:
+    """Return the topics that a broker lists, sorted; partitions as the topic they belong to."""
+    names: set[str] = set()
+    for name in named:
+        # A topic with a name that nobody could ask for hides no other.
+        with contextlib.suppress(InvalidTopicName):
+            names.add(str(TopicName.parse(name).partitioned))
+    return sorted(names)
+
+
+def too_many_redirects(limit: int) -> RemoteProtocolError:
+    """Return the error of a lookup that is sent from one broker to the next."""
+    return RemoteProtocolError(
+        f"the lookup met too many redirects ({limit})",
+        "Check the advertised addresses of the brokers.",
     )
-    if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
-        raise connection.refusal(0, answer.message)
-    if answer.partitions > MAX_PARTITIONS:
-        raise RemoteProtocolError(
-            f"the broker claims that the topic has {answer.partitions} partitions",
-            broker=connection.address.logical,
-        )
-    return answer.partitions
 
 
 def attach_once(lookup: Lookup, topic: str, deadline: Deadline) -> Operation[None]:

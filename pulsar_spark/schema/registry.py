@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pulsar_spark.engine.lookup import Lookup
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.errors import PulsarError, SchemaMismatch, TopicNotFound
+from pulsar_spark.errors import PulsarError, SchemaMismatch
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
@@ -37,9 +37,7 @@ def older_schemas(lookup: Lookup, topic: str) -> Iterator[SchemaInfo]:
 
     Versions that are gone are passed over. Raises what brokers refuse with.
     """
-    answer = lookup.ask(
-        topic, lambda name, deadline: _answer_operation(lookup, name, None, deadline)
-    )
+    answer = lookup.ask(topic, lambda name, deadline: lookup.schema_operation(name, None, deadline))
     latest = b"" if answer is None else answer.schema_version
     if len(latest) != _VERSION_SIZE:
         return
@@ -117,22 +115,7 @@ def version_number(version: bytes) -> str:
 def _schema_operation(
     lookup: Lookup, topic: str, version: bytes | None, deadline: Deadline
 ) -> Operation[SchemaInfo | None]:
-    answer = yield from _answer_operation(lookup, topic, version, deadline)
+    answer = yield from lookup.schema_operation(topic, version, deadline)
     if answer is None or not answer.HasField("schema"):
         return None
     return SchemaInfo.from_pb(answer.schema)
-
-
-def _answer_operation(
-    lookup: Lookup, topic: str, version: bytes | None, deadline: Deadline
-) -> Operation[pb.CommandGetSchemaResponse | None]:
-    connection = yield from lookup.pool.service_operation()
-    try:
-        answer: pb.CommandGetSchemaResponse = yield connection.request_async(
-            lambda request_id: commands.get_schema(topic, request_id, version),
-            deadline.attempt(),
-        )
-    except TopicNotFound:
-        # Brokers answer so for a topic without a schema, or without that version of it.
-        return None
-    return answer

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from pulsar_spark.engine.addresses import BrokerAddress
+from pulsar_spark.engine.binary_lookup import MAX_IN_FLIGHT
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookup import Lookup
 from pulsar_spark.engine.options import ClientOptions
@@ -16,6 +17,7 @@ from pulsar_spark.errors import (
     AuthorizationError,
     ConnectError,
     OperationTimeout,
+    PulsarError,
     RemoteProtocolError,
     ServiceNotReady,
     TopicNotFound,
@@ -29,7 +31,7 @@ from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.scripted_broker import ScriptedBroker, Session, T
 from tests.engine.test_connection import kind_of, request_of
 from tests.engine.topics import add_batch, add_plain, fill, pretend_empty, quick
-from tests.support.waiting import wait_until
+from tests.support.waiting import finish, wait_until
 
 TOPIC = "persistent://public/default/t"
 LookupType = pb.CommandLookupTopicResponse
@@ -347,29 +349,52 @@ def test_a_thousand_partitions_are_asked_in_seconds() -> None:
 
 
 @pytest.mark.fault(10)
-def test_no_more_than_the_window_is_asked_at_once() -> None:
-    held: list[CommandReceived] = []
+def test_a_broker_is_asked_no_more_than_64_questions_at_a_time() -> None:
+    held: list[tuple[Session, CommandReceived]] = []
     most = 0
+    asked = 0
 
     def script(session: Session, event: Event) -> bool:
-        nonlocal most
-        if kind_of(event) != T.LOOKUP:
+        nonlocal most, asked
+        if kind_of(event) not in (T.LOOKUP, T.PARTITIONED_METADATA):
             return False
         assert isinstance(event, CommandReceived)
-        held.append(event)
+        held.append((session, event))
+        asked += 1
         most = max(most, len(held))
-        if len(held) == 500 or len(session.received) > 1900:
-            for one in held:
-                broker.answer(session, one)
+        if len(held) >= MAX_IN_FLIGHT or asked > 960:
+            for waiting, one in held:
+                broker.answer(waiting, one)
             held.clear()
         return True
 
     with ScriptedBroker(script) as broker, ConnectionPool(broker.options()) as pool:
-        lookup = Lookup(pool)
-        topics = [partition(number) for number in range(1500)]
-        found = lookup.ask_many(topics, lookup.broker_operation)
+        # Two lookups of one pool, as two tasks of a worker have them, count together.
+        first, second = Lookup(pool), Lookup(pool)
+        topics = [partition(number) for number in range(512)]
+        counts: dict[str, int | PulsarError] = {}
+        other = threading.Thread(target=lambda: counts.update(second.partitions_many(topics)))
+        other.start()
+        found = first.ask_many(topics, first.broker_operation)
+        finish(other)
         assert all(value == broker.broker for value in found.values())
-        assert most == 500
+        assert set(counts.values()) == {0}
+        assert most == MAX_IN_FLIGHT
+
+
+def test_who_gives_up_waiting_for_a_turn_leaves_it_to_others() -> None:
+    def script(session: Session, event: Event) -> bool:
+        return kind_of(event) == T.LOOKUP and "lost" in event.body.topic  # type: ignore[union-attr]
+
+    with (
+        ScriptedBroker(script) as broker,
+        ConnectionPool(broker.options(operation_timeout=0.5)) as pool,
+    ):
+        lookup = Lookup(pool)
+        lost = [f"{TOPIC}-lost-{number}" for number in range(3 * MAX_IN_FLIGHT)]
+        found = lookup.ask_many(lost, lookup.broker_operation)
+        assert all(isinstance(error, OperationTimeout) for error in found.values())
+        assert lookup.broker(TOPIC) == broker.broker
 
 
 @pytest.mark.fault(14, 21)

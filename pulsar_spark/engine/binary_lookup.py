@@ -1,0 +1,188 @@
+"""Service discovery by the binary protocol: what `Lookup` asks, as commands to brokers.
+
+Pulsar binary protocol, "Service discovery". Each operation is one attempt. However many of them
+are under way, a broker is asked at most MAX_IN_FLIGHT questions at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from pulsar_spark.engine.addresses import BrokerAddress
+from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.lookup import ANY_DOMAIN, too_many_redirects, topic_names
+from pulsar_spark.engine.operations import Operation
+from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.errors import TopicNotFound
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from pulsar_spark.engine.context import ConnectionPool
+
+MAX_IN_FLIGHT = 64
+"""Questions about topics that one broker is asked at a time: thousands at once help nobody."""
+
+WITHOUT_CREATION = "supports_get_partitioned_metadata_without_auto_creation"
+"""Feature of brokers that can be asked for partitions without creating the topic."""
+
+_LookupType = pb.CommandLookupTopicResponse
+
+
+class BinaryLookupService:
+    """Asks over the connections of a pool. Thread-safe; see `lookup.LookupService`."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._turns: dict[BrokerAddress, _Turns] = {}
+
+    def broker(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
+        """Return an operation that finds the broker of a topic partition."""
+        connection = yield from self._pool.service_operation()
+        options = self._pool.options
+        authoritative = False
+        for _ in range(options.max_lookup_redirects + 1):
+            builder = self._lookup_command(topic, authoritative)
+            answer: pb.CommandLookupTopicResponse
+            answer = yield from self._asked(connection, builder, deadline)
+            host = self._named_host(connection, answer)
+            if answer.response == _LookupType.Connect:
+                through = connection.address.physical
+                physical = through if answer.proxy_through_service_url else host
+                return BrokerAddress(host, physical)
+            authoritative = answer.authoritative
+            connection = yield self._pool.get_async(BrokerAddress(host, host))
+        raise too_many_redirects(options.max_lookup_redirects)
+
+    def _lookup_command(self, topic: str, authoritative: bool) -> Callable[[int], pb.BaseCommand]:
+        listener = self._pool.options.listener_name
+        return lambda request_id: commands.lookup(
+            topic, request_id, authoritative=authoritative, advertised_listener_name=listener
+        )
+
+    def _named_host(
+        self, connection: ClientConnection, answer: pb.CommandLookupTopicResponse
+    ) -> str:
+        if answer.response == _LookupType.Failed:
+            raise connection.refusal(0, answer.message)
+        return self._pool.broker_host(answer.brokerServiceUrl, answer.brokerServiceUrlTls)
+
+    def partitions(self, topic: str, deadline: Deadline, *, create: bool = False) -> Operation[int]:
+        """Return an operation that learns a topic's number of partitions."""
+        connection = yield from self._pool.service_operation()
+        if not create and not connection.supports(WITHOUT_CREATION):
+            name = TopicName.parse(topic)
+            names = yield from self.topics(name.namespace_name, deadline, ANY_DOMAIN)
+            if str(name) not in names and str(name.partitioned) not in names:
+                raise TopicNotFound("the topic does not exist")
+        answer: pb.CommandPartitionedTopicMetadataResponse = yield from self._asked(
+            connection,
+            lambda request_id: commands.partitioned_metadata(topic, request_id, auto_create=create),
+            deadline,
+        )
+        if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
+            raise connection.refusal(0, answer.message)
+        return answer.partitions
+
+    def topics(self, namespace: str, deadline: Deadline, mode: int) -> Operation[list[str]]:
+        """Return an operation that lists a namespace's topics."""
+        connection = yield from self._pool.service_operation()
+        answer: pb.CommandGetTopicsOfNamespaceResponse = yield from self._asked(
+            connection,
+            lambda request_id: commands.get_topics_of_namespace(namespace, request_id, mode=mode),
+            deadline,
+        )
+        return topic_names(answer.topics)
+
+    def schema(
+        self, topic: str, version: bytes | None, deadline: Deadline
+    ) -> Operation[pb.CommandGetSchemaResponse | None]:
+        """Return an operation that asks for a version of a topic's schema, or for the latest."""
+        connection = yield from self._pool.service_operation()
+        try:
+            answer: pb.CommandGetSchemaResponse = yield from self._asked(
+                connection,
+                lambda request_id: commands.get_schema(topic, request_id, version),
+                deadline,
+            )
+        except TopicNotFound:
+            # Brokers answer so for a topic without a schema, or without that version of it.
+            return None
+        return answer
+
+    def close(self) -> None:
+        """Nothing is held that would have to be given back."""
+
+    def _asked(
+        self,
+        connection: ClientConnection,
+        builder: Callable[[int], pb.BaseCommand],
+        deadline: Deadline,
+    ) -> Operation[Any]:
+        with self._lock:
+            turns = self._turns.setdefault(connection.address, _Turns())
+            turns.users += 1
+        turn = turns.take()
+        try:
+            yield turn
+            return (
+                yield connection.request_async(
+                    builder, deadline.attempt(self._pool.options.operation_timeout)
+                )
+            )
+        finally:
+            turns.give_back(turn)
+            with self._lock:
+                turns.users -= 1
+                if not turns.users:
+                    self._turns.pop(connection.address, None)
+
+
+class _Turns:
+    """At most MAX_IN_FLIGHT at a time; who comes later waits, and is served in order."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        self._lock = threading.Lock()
+        # The following are guarded by _lock.
+        self._taken = 0
+        self._waiting: dict[Future[None], None] = {}
+        self._giving = False
+
+    def take(self) -> Future[None]:
+        """Return a future that is done when it is one's turn."""
+        turn: Future[None] = Future()
+        with self._lock:
+            if self._taken >= MAX_IN_FLIGHT:
+                self._waiting[turn] = None
+                return turn
+            self._taken += 1
+        turn.set_result(None)
+        return turn
+
+    def give_back(self, turn: Future[None]) -> None:
+        """End a turn, or the wait for it."""
+        with self._lock:
+            if turn in self._waiting:
+                del self._waiting[turn]
+                return
+            self._taken -= 1
+            if self._giving:
+                return
+            self._giving = True
+        # Whoever is given a turn may end it before this returns: a loop, and no recursion.
+        while True:
+            with self._lock:
+                if self._taken >= MAX_IN_FLIGHT or not self._waiting:
+                    self._giving = False
+                    return
+                following = next(iter(self._waiting))
+                del self._waiting[following]
+                self._taken += 1
+            following.set_result(None)
