@@ -9,9 +9,13 @@ that the stream had.
 
 from __future__ import annotations
 
+import logging
 from enum import Enum, auto
 
+from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+
+logger = logging.getLogger(__name__)
 
 
 class LossVerdict(Enum):
@@ -55,6 +59,21 @@ def judge(
     if done.entry_id > 0 and (unread or emptied):
         return LossVerdict.SKIPPED
     return LossVerdict.SKIPPED if known_unread else LossVerdict.KEPT
+
+
+def keeps_from(first: Position | None, position: Position) -> bool:
+    """Whether a topic keeps the entry at a position, its first one being at `first`, None for none.
+
+    An entry is kept whole, wherever in it the position is.
+    """
+    return first is not None and first[:2] <= position[:2]
+
+
+def report_loss(error: PulsarError, *, fail: bool) -> None:
+    """Raise the error of a loss, or log it where failOnDataLoss is off."""
+    if fail:
+        raise error
+    logger.warning("data was lost: %s", error)
 
 
 def extent(start: Position, stop: Position | None, known: Position | None = None) -> str:

@@ -17,7 +17,7 @@ from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.offsets import entry_end
 from pulsar_spark.spark.options.read import ReadOptions
-from pulsar_spark.spark.reading.data_loss import extent
+from pulsar_spark.spark.reading.data_loss import extent, keeps_from, report_loss
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 
 logger = logging.getLogger(__name__)
@@ -75,9 +75,7 @@ class LossWatch:
 
     def lost(self, error: PulsarError) -> None:
         """Raise the error of a loss, or log it."""
-        if self._options.fail_on_data_loss:
-            raise error
-        logger.warning("data was lost: %s", error)
+        report_loss(error, fail=self._options.fail_on_data_loss)
 
     def _expected(self, before: Position) -> Position | None:
         """Return the position where the next entry is to be, or none up to there was deleted.
@@ -91,8 +89,7 @@ class LossWatch:
 
     def _check(self, expected: Position, found: Position | None) -> None:
         kept = self._first_kept()
-        is_kept = kept is not None and kept[:2] <= expected[:2]
-        if not is_kept or (found is None and self._ends_before(expected)):
+        if not keeps_from(kept, expected) or (found is None and self._ends_before(expected)):
             self._tell("while they were read: the read stands", expected, kept)
 
     def _ends_before(self, position: Position) -> bool:
@@ -106,18 +103,14 @@ class LossWatch:
             return
         if start == EARLIEST_POSITION:
             # What was deleted before the read began was not to be read, but for all of it.
-            if found >= end and not self._is_kept_from(end):
+            if found >= end and not keeps_from(self._first_kept(), end):
                 self._tell("between planning and reading: the range ends", end, None)
             return
         if self._partition.resumed and self._is_read_before(found):
             return
         kept = self._first_kept()
-        if kept is None or kept[:2] > start[:2]:
+        if not keeps_from(kept, start):
             self._tell("between planning and reading: the range begins", start, kept)
-
-    def _is_kept_from(self, position: Position) -> bool:
-        kept = self._first_kept()
-        return kept is not None and kept[:2] <= position[:2]
 
     def _is_read_before(self, found: Position) -> bool:
         """Whether a range that another one ended before can well begin with nothing.

@@ -15,7 +15,7 @@ from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.spark.offsets import entry_end
 from pulsar_spark.spark.options.read import ReadOptions
-from pulsar_spark.spark.reading.data_loss import LossVerdict, extent, judge
+from pulsar_spark.spark.reading.data_loss import LossVerdict, extent, judge, keeps_from, report_loss
 from pulsar_spark.spark.reading.planner import FoundTopics, Planner
 
 logger = logging.getLogger(__name__)
@@ -111,7 +111,8 @@ class StreamTopics:
         gone = [
             topic
             for topic, first in zip(begun, found, strict=True)
-            if not isinstance(first, PulsarError) and not _keeps(first, positions[topic])
+            if not isinstance(first, PulsarError)
+            and not keeps_from(_start_of(first), positions[topic])
         ]
         name = self._subscriptions.name
         held = self._probe.subscriptions_exist([(topic, name) for topic in gone])
@@ -220,7 +221,7 @@ class StreamTopics:
     ) -> None:
         """See whether what the subscription does not hold any more is still stored."""
         name = self._subscriptions.name
-        first = self._probe.first_entry_at(topic, EARLIEST_POSITION)
+        first = _start_of(self._probe.first_entry_at(topic, EARLIEST_POSITION))
         if verdict is LossVerdict.UNHELD:
             # It did not exist, or somebody emptied it: from here on it holds what is left.
             logger.warning(
@@ -231,9 +232,9 @@ class StreamTopics:
                 position,
             )
             self._move(topic, position)
-        if first is None or first.start[:2] > position[:2]:
-            upto = "the topic's end" if first is None else str(first.start)
-            much = extent(position, None if first is None else first.start, self._unread.get(topic))
+        if not keeps_from(first, position):
+            upto = "the topic's end" if first is None else str(first)
+            much = extent(position, first, self._unread.get(topic))
             self._lost(topic, f"messages from {position} up to {upto} are gone{much}")
         elif verdict is LossVerdict.SKIPPED:
             logger.warning(
@@ -286,11 +287,8 @@ class StreamTopics:
 
     def _lost(self, topic: str, what: str) -> None:
         error = DataLossError(what, _GO_ON, topic=topic)
-        if self._options.fail_on_data_loss:
-            raise error
-        logger.warning("data was lost: %s", error)
+        report_loss(error, fail=self._options.fail_on_data_loss)
 
 
-def _keeps(first: FoundEntry | None, position: Position) -> bool:
-    """Whether a topic whose first message is `first` was not deleted from a position on."""
-    return first is not None and first.start[:2] <= position[:2]
+def _start_of(first: FoundEntry | None) -> Position | None:
+    return None if first is None else first.start
