@@ -26,10 +26,22 @@ def latest_schemas(
 
     All are asked for at once. A topic that does not exist has no schema either.
     """
-
     return lookup.ask_many(
         topics, lambda topic, deadline: _schema_operation(lookup, topic, None, deadline)
     )
+
+
+def latest_schema(lookup: Lookup, topic: str) -> SchemaInfo | None:
+    """Return the latest schema of a topic, None for one without.
+
+    `topic` is a plain topic or a partition, whose topic the schema is of. Raises what brokers
+    refuse with.
+    """
+    owner = str(TopicName.parse(topic).partitioned)
+    found = latest_schemas(lookup, [owner])[owner]
+    if isinstance(found, PulsarError):
+        raise found
+    return found
 
 
 def older_schemas(lookup: Lookup, topic: str) -> Iterator[SchemaInfo]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.errors import PulsarError, SchemaMismatch
+from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import RECORD_TYPES, split_key_value
 from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.schema.registry import latest_schemas
+from pulsar_spark.schema.registry import latest_schema
 from pulsar_spark.spark.options.read import parse_read_options
 from pulsar_spark.spark.options.table import Scope
 
@@ -22,11 +22,8 @@ def topic_schema(topic: str, options: Mapping[str, str]) -> str:
     """
     parsed = parse_read_options({**options, "topic": topic}, Scope.READS)
     (name,) = parsed.topics
-    owner = str(TopicName.parse(name).partitioned)
     with ClientContext.shared(parsed.client) as context:
-        found = latest_schemas(context.lookup, [owner])[owner]
-    if isinstance(found, PulsarError):
-        raise found
+        found = latest_schema(context.lookup, name)
     if found is not None and found.type == pb.Schema.KeyValue:
         found = split_key_value(found).value
     if found is None or found.type not in RECORD_TYPES or found.type == pb.Schema.ProtobufNative:
@@ -34,6 +31,6 @@ def topic_schema(topic: str, options: Mapping[str, str]) -> str:
         raise SchemaMismatch(
             f"the topic has {kind}, which has no definition in text",
             "Topics of AVRO, JSON and PROTOBUF have one.",
-            topic=owner,
+            topic=str(TopicName.parse(name).partitioned),
         )
     return found.schema_data.decode("utf-8", "replace")

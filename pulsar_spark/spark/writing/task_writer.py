@@ -15,7 +15,7 @@ from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import InvalidRow, PulsarError
 from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.schema.registry import latest_schemas
+from pulsar_spark.schema.registry import latest_schema
 from pulsar_spark.schema.table import names
 from pulsar_spark.spark.options.write import WriteOptions
 from pulsar_spark.spark.writing.columns import WriteColumns
@@ -25,8 +25,6 @@ from pulsar_spark.spark.writing.schemas import Target, target_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from pulsar_spark.protocol.schema_info import SchemaInfo
 
 logger = logging.getLogger(__name__)
 
@@ -203,12 +201,9 @@ def find_target(
 
     Raises SchemaMismatch or InvalidRow for columns that do not fit it.
     """
+    raw = options.schema.value_format == "raw"
+    current = None if raw else latest_schema(context.lookup, topic)
     owner = str(TopicName.parse(topic).partitioned)
-    current: SchemaInfo | PulsarError | None = None
-    if options.schema.value_format != "raw":
-        current = latest_schemas(context.lookup, [owner])[owner]
-    if isinstance(current, PulsarError):
-        raise current
     return target_for(owner, current, columns, options.schema)
 
 
