@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql.types import StructType
 
@@ -20,7 +21,7 @@ from pulsar_spark.spark.offsets import (
     parse_times,
 )
 from pulsar_spark.spark.options.auth import auth_options
-from pulsar_spark.spark.options.resolve import Values, resolve
+from pulsar_spark.spark.options.resolve import END_OPTIONS, START_OPTIONS, Values, resolve
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.options.topic_patterns import TopicPattern
 
@@ -197,8 +198,7 @@ def _paths(options: Mapping[str, str]) -> list[str]:
 def _starting(values: Values, scope: Scope) -> OffsetSpec:
     refused = (BoundKind.LATEST,) if scope is Scope.READ else ()
     default = LATEST_BOUND if scope is Scope.STREAM_READ else EARLIEST_BOUND
-    offsets, times = values["startingOffsets"], values["startingTime"]
-    _exclude("startingOffsets", offsets, "startingTime", times)
+    offsets, times = _one_of(values, START_OPTIONS)
     if times is not None:
         return parse_times("startingTime", times, default, refused=refused)
     text = str(default) if offsets is None else offsets
@@ -209,13 +209,15 @@ def _ending(values: Values, scope: Scope) -> OffsetSpec:
     if scope is Scope.STREAM_READ:
         return OffsetSpec("endingOffsets", LATEST_BOUND)
     refused = (BoundKind.EARLIEST,) if scope is Scope.READ else ()
-    offsets, times = values["endingOffsets"], values["endingTime"]
-    _exclude("endingOffsets", offsets, "endingTime", times)
+    offsets, times = _one_of(values, END_OPTIONS)
     if times is not None:
         return parse_times("endingTime", times, LATEST_BOUND, refused=refused)
     return parse_offsets("endingOffsets", offsets or "latest", LATEST_BOUND, refused=refused)
 
 
-def _exclude(first: str, first_value: object, second: str, second_value: object) -> None:
-    if first_value is not None and second_value is not None:
-        raise OptionError(f"{first} and {second} cannot be used together", "Set one of them.")
+def _one_of(values: Values, keys: tuple[str, str]) -> tuple[Any, Any]:
+    """Return the values of two options that exclude each other; raises OptionError for both."""
+    first, second = (values[key] for key in keys)
+    if first is not None and second is not None:
+        raise OptionError(f"{' and '.join(keys)} cannot be used together", "Set one of them.")
+    return first, second

@@ -43,11 +43,15 @@ _SPARK_KEYS = frozenset(
 # Spark adds keys of its own that begin so, as for partitionBy.
 _SPARK_PREFIXES = ("__", "spark.", OPTION_PREFIX)
 
+START_OPTIONS = ("startingOffsets", "startingTime")
+"""Where a read begins, by position or by time."""
+END_OPTIONS = ("endingOffsets", "endingTime")
+"""Where it ends."""
 # Of each group one option may be given.
 _EXCLUSIVE = (
     ("topic", "topics", "topicsPattern", "path", "paths"),
-    ("startingOffsets", "startingTime"),
-    ("endingOffsets", "endingTime"),
+    START_OPTIONS,
+    END_OPTIONS,
 )
 
 
@@ -143,10 +147,9 @@ def _parse(option: Option, value: str) -> Any:
 def _check_elsewhere(option: Option, value: str) -> None:
     """Raise OptionError or InvalidOffset for a value that makes no sense for its option either."""
     parsed = _parse_text(option, value)
-    if option.key in ("startingOffsets", "endingOffsets"):
-        parse_offsets(option.key, parsed, EARLIEST_BOUND)
-    elif option.key in ("startingTime", "endingTime"):
-        parse_times(option.key, parsed, EARLIEST_BOUND)
+    if option.key in START_OPTIONS + END_OPTIONS:
+        check = parse_times if option.key.endswith("Time") else parse_offsets
+        check(option.key, parsed, EARLIEST_BOUND)
 
 
 def _check_foreign(name: str, value: str, ignored: list[str]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pulsar_spark.errors import OptionError
 from pulsar_spark.spark.options.read import ReadOptions, read_options
-from pulsar_spark.spark.options.resolve import Values, resolve
+from pulsar_spark.spark.options.resolve import END_OPTIONS, Values, resolve
 from pulsar_spark.spark.options.table import Scope
 
 _PREFIX = "spark-pulsar"
@@ -64,7 +64,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
 def _check_endless(options: Mapping[str, str]) -> None:
     """Raise OptionError for an end: who gives one would wait for a query that never stops."""
     given = {name.lower() for name in options}
-    for key in ("endingOffsets", "endingTime"):
+    for key in END_OPTIONS:
         if key.lower() in given:
             raise OptionError(
                 f"{key} is for batches: a stream has no end",
