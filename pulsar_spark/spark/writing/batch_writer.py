@@ -15,14 +15,11 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.errors import OptionError
 from pulsar_spark.spark.options.write import WriteOptions
-from pulsar_spark.spark.writing.columns import plan_columns
-from pulsar_spark.spark.writing.schemas import Target
+from pulsar_spark.spark.writing.checked_writer import CheckedWriter
 from pulsar_spark.spark.writing.task_writer import (
     PulsarCommitMessage,
-    find_targets,
     sum_up,
     warn_of_duplicates,
-    write_task,
 )
 
 if TYPE_CHECKING:
@@ -31,8 +28,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class PulsarBatchWriter(DataSourceArrowWriter):
-    """Writes a data frame. What is pickled to the tasks is plain data."""
+class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
+    """Writes a data frame."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
@@ -40,24 +37,11 @@ class PulsarBatchWriter(DataSourceArrowWriter):
                 "the pulsar sink supports only mode append: messages of a topic are not replaced",
                 'Write with mode("append").',
             )
-        self._options = options
-        self._columns = plan_columns(
-            schema,
-            topic_given=options.topic is not None,
-            value_format=options.schema.value_format,
-        )
-        self._targets: dict[str, Target] = {}
-
-    def check(self) -> None:
-        """Ask the broker, before any task runs, whether the values fit the topic's schema.
-
-        Topics that rows name are asked about by the tasks that meet them.
-        """
-        self._targets = find_targets(self._options, self._columns)
+        super().__init__(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PulsarCommitMessage:
         """Write the rows of a task."""
-        return write_task(self._options, self._columns, iterator, self._targets)
+        return self.write_batches(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log what was written, on the driver."""

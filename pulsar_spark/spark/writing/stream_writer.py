@@ -18,14 +18,11 @@ from pyspark.sql.types import Row, StructType
 
 from pulsar_spark.spark.compat import ArrowStreamWriterBase, rows_to_arrow, streams_are_arrow
 from pulsar_spark.spark.options.write import WriteOptions
-from pulsar_spark.spark.writing.columns import plan_columns
-from pulsar_spark.spark.writing.schemas import Target
+from pulsar_spark.spark.writing.checked_writer import CheckedWriter
 from pulsar_spark.spark.writing.task_writer import (
     PulsarCommitMessage,
-    find_targets,
     sum_up,
     warn_of_duplicates,
-    write_task,
 )
 
 if TYPE_CHECKING:
@@ -37,25 +34,8 @@ logger = logging.getLogger(__name__)
 _ROWS_AT_ONCE = 1000
 
 
-class PulsarStreamWriter(DataSourceStreamWriter):
-    """What writers of rows and of record batches share. What is pickled is plain data."""
-
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        self._options = options
-        self._schema = schema
-        self._columns = plan_columns(
-            schema,
-            topic_given=options.topic is not None,
-            value_format=options.schema.value_format,
-        )
-        self._targets: dict[str, Target] = {}
-
-    def check(self) -> None:
-        """Ask the broker, before any task runs, whether the values fit the topic's schema.
-
-        Topics that rows name are asked about by the tasks that meet them.
-        """
-        self._targets = find_targets(self._options, self._columns)
+class PulsarStreamWriter(CheckedWriter, DataSourceStreamWriter):
+    """What writers of rows and of record batches share."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Log what the micro-batch wrote, on the driver."""
@@ -97,7 +77,7 @@ class RowStreamWriter(PulsarStreamWriter):
 
     def write(self, iterator: Iterator[Row]) -> PulsarCommitMessage:
         """Write the rows of a task."""
-        return write_task(self._options, self._columns, self._batches(iterator), self._targets)
+        return self.write_batches(self._batches(iterator))
 
     def _batches(self, rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
         while some := list(islice(rows, _ROWS_AT_ONCE)):
@@ -109,7 +89,7 @@ class ArrowStreamWriter(PulsarStreamWriter, ArrowStreamWriterBase):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PulsarCommitMessage:
         """Write the rows of a task."""
-        return write_task(self._options, self._columns, iterator, self._targets)
+        return self.write_batches(iterator)
 
 
 def stream_writer(options: WriteOptions, schema: StructType) -> PulsarStreamWriter:
