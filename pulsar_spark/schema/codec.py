@@ -158,8 +158,8 @@ class TypedColumns:
 def is_decoded(info: SchemaInfo) -> bool:
     """Whether there is a codec for a schema; values of others stay bytes."""
     if info.type == pb.Schema.KeyValue:
-        return all(_has_codec(part.type) for part in key_value_parts(info)[:2])
-    return _has_codec(info.type)
+        return all(part.type in _CODED for part in key_value_parts(info)[:2])
+    return info.type in _CODED
 
 
 @lru_cache(_CACHED_COLUMNS)
@@ -268,10 +268,6 @@ def check_types(writer: SchemaInfo, reader: SchemaInfo) -> None:
             "Read such topics with valueFormat=raw, or leave these values out with the option "
             "mode.",
         )
-
-
-def _has_codec(kind: int) -> bool:
-    return kind in _CODED
 
 
 # --- schemas of topics that have none -----------------------------------------------------

@@ -205,9 +205,12 @@ def _nested(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 def spread(packed: pa.Array, present: pa.BooleanArray) -> pa.Array:
     """Return a column that has the values of `packed`, in order, where `present` is true."""
-    one = integers([1], pa.int64())[0]
-    places = pc.subtract(pc.cumulative_sum(present.cast(pa.int64())), one)
-    return packed.take(pc.if_else(present, places, pa.nulls(1, pa.int64())[0]))
+    return packed.take(pc.if_else(present, _ranks(present), pa.nulls(1, pa.int64())[0]))
+
+
+def _ranks(present: pa.BooleanArray, first: int = 0) -> pa.Array:
+    """Return the numbers `first`, `first` + 1, … where `present` is true, anything elsewhere."""
+    return pc.add(pc.cumulative_sum(present.cast(pa.int64())), integers([first - 1], pa.int64())[0])
 
 
 def without(column: pa.Array, rows: Iterable[int]) -> pa.Array:
@@ -233,9 +236,7 @@ def merged(parts: list[tuple[pa.Array, pa.Array]], count: int, kind: pa.DataType
     index = pa.nulls(count, pa.int64())
     before = 0
     for where, values in parts:
-        shift = integers([before - 1], pa.int64())[0]
-        places = pc.add(pc.cumulative_sum(where.cast(pa.int64())), shift)
-        index = pc.if_else(where, places, index)
+        index = pc.if_else(where, _ranks(where, before), index)
         before += len(values)
     return pa.concat_arrays([values for _, values in parts]).take(index)
 

@@ -133,7 +133,7 @@ def _share(
         shares = _shares(left, len(order))
         run(
             {
-                topic: wanting[topic].take(_plus(wanting[topic].used, share))
+                topic: wanting[topic].take(wanting[topic].used.plus(share))
                 for topic, share in zip(order, shares, strict=True)
             }
         )
@@ -169,10 +169,6 @@ def _take_whole_entries(fronts: Mapping[str, Front], limit: Amount) -> None:
 def _used(fronts: Mapping[str, Front]) -> Amount:
     messages = sum(front.used.messages for front in fronts.values())
     return Amount(messages, sum(front.used.size for front in fronts.values()))
-
-
-def _plus(one: Amount, other: Amount) -> Amount:
-    return Amount(one.messages + other.messages, one.size + other.size)
 
 
 def _waiting_since(front: Front) -> int:

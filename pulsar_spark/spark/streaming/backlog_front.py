@@ -63,9 +63,9 @@ class Amount(NamedTuple):
         """Return what is left, never negative."""
         return Amount(max(self.messages - other.messages, 0), max(self.size - other.size, 0))
 
-    def fits(self, limit: Amount) -> bool:
-        """Whether it is within a limit."""
-        return self.messages <= limit.messages and self.size <= limit.size
+    def plus(self, other: Amount) -> Amount:
+        """Return both together."""
+        return Amount(self.messages + other.messages, self.size + other.size)
 
 
 NOTHING = Amount(0, 0)

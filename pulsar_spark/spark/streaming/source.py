@@ -181,9 +181,8 @@ class StreamSource:
         """Return where the next batch ends, `start` itself if there is nothing to read.
 
         If it is `committed`, what lies before `start` is acknowledged, unless Spark says so later
-        than it plans. Raises DataLossError,
-        unless failOnDataLoss is off, ConsumerBusy, TopicNotFound, and what else brokers refuse
-        with.
+        than it plans. Raises DataLossError, unless failOnDataLoss is off, ConsumerBusy,
+        TopicNotFound, and what else brokers refuse with.
         """
         name = self._options.subscription or start.subscription
         if name != start.subscription:
