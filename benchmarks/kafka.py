@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.spark_process import SparkProcess
 from benchmarks.workloads import Workload
-from tests.support.real_broker import free_ports
+from tests.support.java_server import free_ports
 
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 30.0

@@ -15,13 +15,16 @@ import pytest
 from pulsar_spark.protocol.implementation import implementation
 from tests.support.pulsar_distribution import BrokerUnavailable, Distribution
 from tests.support.real_broker import OwnBroker, RealBroker, prepare, running_broker
+from tests.support.real_cluster import RealCluster
+from tests.support.security import Security
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parent.parent
 
-_BROKER_FIXTURES = {"_distribution", "real_broker", "start_real_broker"}
+_OWN_BROKER_FIXTURES = {"start_real_broker", "real_cluster", "start_real_cluster"}
+_BROKER_FIXTURES = {"_distribution", "real_broker", *_OWN_BROKER_FIXTURES}
 _SHARED_PROCESS = "spark and the real broker"
 
 # Examples share the machine with brokers and JVMs: a slow one is no sign of a fault.
@@ -107,8 +110,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
     for item in session.items:
-        names = getattr(item, "fixturenames", ())
-        if "start_real_broker" in names or (
+        names = set(getattr(item, "fixturenames", ()))
+        if names & _OWN_BROKER_FIXTURES or (
             item.get_closest_marker("real_broker") and running_broker() is None
         ):
             preparation.run()
@@ -168,6 +171,55 @@ def start_real_broker(
     finally:
         for broker in brokers:
             broker.close()
+
+
+@pytest.fixture(scope="session")
+def cluster_security(tmp_path_factory: pytest.TempPathFactory) -> Security:
+    """The certificates and tokens of `real_cluster`."""
+    return Security(tmp_path_factory.mktemp("security"))
+
+
+@pytest.fixture(scope="session")
+def _shared_cluster(
+    _distribution: Distribution, cluster_security: Security
+) -> Iterator[RealCluster]:
+    cluster = RealCluster(_distribution, cluster_security.broker_settings | {"proxyRoles": "proxy"})
+    try:
+        cluster.start()
+        for role in ("reader", "proxy"):
+            cluster_security.permit(cluster, role)
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture
+def real_cluster(_shared_cluster: RealCluster) -> Iterator[RealCluster]:
+    """Two real brokers; both run when a test begins, and what it kills or stops comes back.
+
+    Who logs in with no token may do everything; `reader` may read and write in public/default.
+    """
+    yield _shared_cluster
+    _shared_cluster.restore()
+
+
+@pytest.fixture
+def start_real_cluster(
+    _distribution: Distribution,
+) -> Iterator[Callable[[Mapping[str, str] | None], RealCluster]]:
+    """Start a cluster of the test's own, with further settings of broker.conf."""
+    clusters: list[RealCluster] = []
+
+    def start(extra: Mapping[str, str] | None = None) -> RealCluster:
+        clusters.append(RealCluster(_distribution, extra))
+        clusters[-1].start()
+        return clusters[-1]
+
+    try:
+        yield start
+    finally:
+        for cluster in clusters:
+            cluster.close()
 
 
 @pytest.fixture

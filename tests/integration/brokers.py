@@ -9,15 +9,12 @@ from __future__ import annotations
 import uuid
 from abc import ABC, abstractmethod
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
 from pulsar_spark.testing import EmbeddedBroker
-from tests.support.real_broker import AdminError, RealBroker
+from tests.support.real_broker import KEEP_ALL, AdminError, RealBroker, rest_path
 from tests.support.waiting import wait_until
-
-_KEEP_ALL = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 
 
 class Broker(ABC):
@@ -171,7 +168,7 @@ class Real(Broker):
     def create_namespace(self, prefix: str = "ns") -> str:
         name = f"public/{prefix}-{uuid.uuid4().hex[:12]}"
         self.own.admin("PUT", f"namespaces/{name}")
-        self.own.admin("POST", f"namespaces/{name}/retention", _KEEP_ALL)
+        self.own.admin("POST", f"namespaces/{name}/retention", KEEP_ALL)
         return name
 
     def create_topic(self, name: str | None = None, partitions: int = 0) -> str:
@@ -252,13 +249,6 @@ class Real(Broker):
             return bool(status == "SUCCESS")
 
         wait_until(done, f"{topic} is not compacted")
-
-
-def rest_path(topic: str) -> str:
-    """Return the path of a topic in the admin REST."""
-    domain, _, rest = topic.partition("://")
-    tenant, namespace, local = rest.split("/", 2)
-    return f"{domain}/{tenant}/{namespace}/{quote(local, safe='')}"
 
 
 def as_real(broker: Broker) -> Real:

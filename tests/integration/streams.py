@@ -15,9 +15,10 @@ from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.spark.options.stream import Caps
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
-from tests.integration.brokers import Broker, Embedded, Real, rest_path
+from tests.integration.brokers import Broker, Embedded, Real
 from tests.integration.messages import clustered
 from tests.spark.streams import NO_CAPS, Make, Query, queries
+from tests.support.real_broker import rest_path
 from tests.support.waiting import wait_until
 
 POINTS = ("started", "decided", "logged", "planned", "half read", "read", "committed")

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 import json
-import secrets
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -29,64 +24,24 @@ from pulsar_spark.engine.options import AuthOptions
 from pulsar_spark.errors import AuthenticationError, AuthorizationError, PulsarError, TlsError
 from tests.support.certificates import Authority
 from tests.support.issuer import Issuer, say
-from tests.support.real_broker import OwnBroker, free_ports
+from tests.support.java_server import free_ports
+from tests.support.real_broker import OwnBroker
+from tests.support.security import Security
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_broker, pytest.mark.timeout(180)]
 
 START = Callable[[Mapping[str, str] | None], OwnBroker]
-PROVIDERS = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
 
 
-class Cluster:
+class Cluster(Security):
     """A broker with TLS, where `reader` may do everything in public/default and nobody else."""
 
     def __init__(self, start: START, folder: Path, **more: str) -> None:
-        self.authority = Authority(folder)
-        self._secret = secrets.token_bytes(32)
-        (folder / "secret.key").write_bytes(self._secret)
-        coded = subprocess.run(
-            ["openssl", "passwd", "-apr1", "good"], check=True, capture_output=True, text=True
-        )
-        (folder / "htpasswd").write_text(f"reader:{coded.stdout}")
-        certificate, key = self.authority.host("broker")
+        super().__init__(folder)
         (port,) = free_ports(1)
         self.url = f"pulsar+ssl://localhost:{port}"
-        self.broker = start(
-            {
-                "brokerServicePortTls": str(port),
-                "tlsCertificateFilePath": certificate,
-                "tlsKeyFilePath": key,
-                "tlsTrustCertsFilePath": self.authority.file,
-                "authenticationEnabled": "true",
-                "authorizationEnabled": "true",
-                "authenticationProviders": ",".join(
-                    f"{PROVIDERS}{kind}" for kind in ("Tls", "Token", "Basic")
-                ),
-                "tokenSecretKey": f"file://{folder}/secret.key",
-                "basicAuthConf": f"file://{folder}/htpasswd",
-                "superUserRoles": "admin",
-                # The tests' own requests to the admin REST.
-                "anonymousUserRole": "admin",
-                "authenticationRefreshCheckSeconds": "1",
-                "brokerClientAuthenticationPlugin": (
-                    "org.apache.pulsar.client.impl.auth.AuthenticationToken"
-                ),
-                "brokerClientAuthenticationParameters": f"token:{self.token('admin')}",
-                **more,
-            }
-        )
-        self.broker.admin(
-            "POST", "namespaces/public/default/permissions/reader", ["produce", "consume"]
-        )
-
-    def token(self, role: str = "reader", seconds: float | None = None) -> str:
-        """Return a JSON web token, which expires after some seconds if they are given."""
-        claims: dict[str, Any] = {"sub": role}
-        if seconds is not None:
-            claims["exp"] = int(time.time() + seconds)
-        parts = [_coded(json.dumps(part).encode()) for part in ({"alg": "HS256"}, claims)]
-        signed = hmac.new(self._secret, ".".join(parts).encode(), hashlib.sha256).digest()
-        return ".".join([*parts, _coded(signed)])
+        self.broker = start({**self.broker_settings, "brokerServicePortTls": str(port), **more})
+        self.permit(self.broker, "reader")
 
     def client(self, login: Authentication | None, **options: Any) -> PulsarClient:
         options.setdefault("tls_trust_certs_file_path", self.authority.file)
@@ -113,10 +68,6 @@ class Cluster:
         # Not after the operation's time, in which it would be tried again.
         assert time.monotonic() - started < 20
         return str(caught.value)
-
-
-def _coded(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 @pytest.mark.fault(45, 46, 51)

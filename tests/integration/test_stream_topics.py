@@ -11,7 +11,7 @@ from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import DataLossError, TopicNotFound
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.spark.options.stream import Caps
-from tests.integration.brokers import Broker, Real, as_real, rest_path
+from tests.integration.brokers import Broker, Real, as_real
 from tests.integration.java_peer import JavaContent, JavaPeer
 from tests.integration.messages import clustered, read_rows
 from tests.integration.streams import (
@@ -21,6 +21,7 @@ from tests.integration.streams import (
     remove_subscription,
 )
 from tests.spark.streams import NO_CAPS, Make
+from tests.support.real_broker import rest_path
 from tests.support.waiting import wait_until
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.java_server import free_ports
 from tests.support.pulsar_distribution import BrokerUnavailable, lock
-from tests.support.real_broker import AdminError, OwnBroker, RealBroker, free_ports, prepare
+from tests.support.real_broker import AdminError, OwnBroker, RealBroker, prepare
 from tests.support.waiting import wait_until
 
 StartBroker = Callable[[Mapping[str, str] | None], OwnBroker]

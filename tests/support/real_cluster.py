@@ -1,0 +1,250 @@
+"""A real Pulsar of several brokers: ZooKeeper, a bookie, two brokers, and proxies on demand.
+
+It takes some ten seconds to start and 800 MB. All of it is on loopback, in one working folder.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from tests.support.java_server import JavaServer, WorkingFolder, free_ports
+from tests.support.pulsar_distribution import Distribution
+from tests.support.real_broker import BROKER_CONF, KEEP_ALL, RealBroker, rest_path
+from tests.support.waiting import wait_until
+
+_SMALL = ("-Xms32m", "-Xmx128m", "-XX:MaxDirectMemorySize=128m")
+_BUNDLES = 8
+
+_STORES = {
+    "journalSyncData": "false",
+    "journalMaxGroupWaitMSec": "1",
+    "ledgerStorageClass": BROKER_CONF["ledgerStorageClass"],
+    "diskUsageThreshold": "0.99",
+    "diskUsageWarnThreshold": "0.99",
+    "nettyMaxFrameSizeBytes": BROKER_CONF["nettyMaxFrameSizeBytes"],
+    "allowLoopback": "true",
+    "advertisedAddress": "127.0.0.1",
+    "autoRecoveryDaemonEnabled": "false",
+    "dbStorage_writeCacheMaxSizeMb": "32",
+    "dbStorage_readAheadCacheMaxSizeMb": "32",
+    "dbStorage_rocksDB_blockCacheSize": "8388608",
+    "statsProviderClass": "org.apache.bookkeeper.stats.NullStatsProvider",
+}
+
+_BROKERS = {
+    "clusterName": "c1",
+    # The topics of a broker that is gone are free for the other one after this time.
+    "metadataStoreSessionTimeoutMillis": "2000",
+    "loadBalancerEnabled": "true",
+    "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl",
+    # Only tests move topics.
+    "loadBalancerSheddingEnabled": "false",
+    "loadBalancerAutoBundleSplitEnabled": "false",
+}
+
+
+class ClusterBroker(RealBroker):
+    """One broker of a cluster, in a JVM of its own."""
+
+    def __init__(
+        self, distribution: Distribution, folder: WorkingFolder, number: int, conf: dict[str, str]
+    ) -> None:
+        service, admin = free_ports(2)
+        super().__init__(f"pulsar://127.0.0.1:{service}", f"http://127.0.0.1:{admin}")
+        self.id = f"127.0.0.1:{admin}"
+        self._conf = conf | {"brokerServicePort": str(service), "webServicePort": str(admin)}
+        place = folder.path / f"broker-{number}"
+        arguments = ["--broker-conf", str(place / "broker.conf")]
+        main = "org.apache.pulsar.PulsarBrokerStarter"
+        self.server = JavaServer(distribution, place, main, arguments)
+
+    def launch(self) -> None:
+        """Start it, and do not wait for it."""
+        self.server.write_conf("broker.conf", self._conf)
+        self.server.launch()
+
+    def wait_until_ready(self) -> None:
+        """Wait until it serves topics. Raises BrokerUnavailable."""
+        self.server.wait_until(lambda: self.answers("brokers/ready"))
+
+    def start(self, extra: Mapping[str, str] | None = None) -> None:
+        self._conf.update(extra or {})
+        self.launch()
+        self.wait_until_ready()
+
+    def stop(self) -> None:
+        self.server.stop()
+
+    def kill(self) -> None:
+        self.server.kill()
+
+    def pause(self) -> None:
+        self.server.pause()
+
+    def resume(self) -> None:
+        self.server.resume()
+
+
+class RealCluster(RealBroker):
+    """Two brokers and what they need; `start` before use, `close` at the end.
+
+    The service URL names both brokers, and the admin REST is that of one that runs.
+    """
+
+    def __init__(self, distribution: Distribution, extra: Mapping[str, str] | None = None) -> None:
+        """`extra` are further settings of the brokers."""
+        self._distribution = distribution
+        self._folder = WorkingFolder()
+        self._servers: list[JavaServer] = []
+        (self._zookeeper_port, bookie_port) = free_ports(2)
+        store = f"zk:127.0.0.1:{self._zookeeper_port}"
+        self._stores = {"metadataStoreUrl": store, "configurationMetadataStoreUrl": store}
+        self._bookie_conf = _STORES | {
+            "bookiePort": str(bookie_port),
+            "metadataServiceUri": f"metadata-store:{store}",
+        }
+        conf = BROKER_CONF | _BROKERS | self._stores | dict(extra or {})
+        self.brokers = [
+            ClusterBroker(distribution, self._folder, number, conf) for number in range(2)
+        ]
+        hosts = ",".join(broker.service_url.removeprefix("pulsar://") for broker in self.brokers)
+        super().__init__(f"pulsar://{hosts}", self.brokers[0].admin_url)
+
+    # --- life ---------------------------------------------------------------------------------
+
+    def start(self, extra: Mapping[str, str] | None = None) -> None:
+        """Start all of it and return when topics can be used. Raises BrokerUnavailable."""
+        self._start_zookeeper()
+        self._write_metadata()
+        bookie = self._add("bookie", "org.apache.bookkeeper.server.Main", "--conf", "bk.conf")
+        port = int(self._bookie_conf["bookiePort"])
+        self._bookie_conf |= {
+            "journalDirectory": str(bookie.folder / "journal"),
+            "ledgerDirectories": str(bookie.folder / "ledgers"),
+        }
+        bookie.write_conf("bk.conf", self._bookie_conf)
+        bookie.launch()
+        bookie.wait_until(lambda: _is_open(port))
+        for broker in self.brokers:
+            broker.launch()
+        for broker in self.brokers:
+            broker.wait_until_ready()
+        wait_until(
+            lambda: len(self.admin("GET", "brokers/c1")) == 2, "the brokers found each other"
+        )
+        self.admin("POST", "namespaces/public/default/retention", KEEP_ALL)
+
+    def _start_zookeeper(self) -> None:
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        server = self._add("zookeeper", main, "zoo.cfg")
+        settings = {
+            # Sessions end after a whole number of ticks.
+            "tickTime": 200,
+            "dataDir": server.folder / "data",
+            "clientPort": self._zookeeper_port,
+            "clientPortAddress": "127.0.0.1",
+            "admin.enableServer": "false",
+            "forceSync": "no",
+            "maxClientCnxns": 0,
+        }
+        server.write_conf("zoo.cfg", settings)
+        server.launch()
+        server.wait_until(lambda: _is_open(self._zookeeper_port))
+
+    def _write_metadata(self) -> None:
+        store = self._stores["metadataStoreUrl"]
+        first = self.brokers[0]
+        setup = self._add(
+            "setup",
+            "org.apache.pulsar.PulsarClusterMetadataSetup",
+            *("-c", "c1", "-md", store, "-cms", store),
+            *("-uw", first.admin_url, "-ub", first.service_url),
+            *("--initial-num-transaction-coordinators", "2", "-bn", str(_BUNDLES)),
+        )
+        setup.run_to_its_end()
+
+    def _add(self, name: str, main: str, *arguments: str) -> JavaServer:
+        server = JavaServer(
+            self._distribution, self._folder.path / name, main, arguments, flags=_SMALL
+        )
+        self._servers.append(server)
+        return server
+
+    def restore(self) -> None:
+        """Have all brokers running again, whatever a test has done to them."""
+        for broker in self.brokers:
+            if not broker.server.running:
+                broker.launch()
+        for broker in self.brokers:
+            broker.resume()
+            broker.wait_until_ready()
+        wait_until(
+            lambda: len(self.admin("GET", "brokers/c1")) == 2, "the brokers found each other"
+        )
+
+    def _wait_until_both_are_there(self) -> None:
+        wait_until(lambda: len(self.admin("GET", "brokers/c1")) == 2, "both brokers are there")
+
+    def close(self) -> None:
+        """Stop all of it and remove its data."""
+        for server in (*self._servers[::-1], *(broker.server for broker in self.brokers)):
+            server.kill()
+        self._folder.close()
+
+    # --- topics -------------------------------------------------------------------------------
+
+    def admin(self, method: str, path: str, body: Any = None, *, timeout: float = 30.0) -> Any:
+        running = next(broker for broker in self.brokers if broker.server.running)
+        return running.admin(method, path, body, timeout=timeout)
+
+    def owner(self, topic: str) -> ClusterBroker:
+        """Return the broker that serves a topic partition."""
+        found = self.admin("GET", f"/lookup/v2/topic/{rest_path(topic)}")["brokerUrl"]
+        return next(broker for broker in self.brokers if broker.service_url == found)
+
+    def other(self, broker: ClusterBroker) -> ClusterBroker:
+        """Return the broker that this one is not."""
+        return next(found for found in self.brokers if found is not broker)
+
+    def move(self, topic: str, to: ClusterBroker) -> None:
+        """Have a broker serve a topic partition, and with it all others of its bundle."""
+        path = rest_path(topic)
+        bundle = self.admin("GET", f"/lookup/v2/topic/{path}/bundle")
+        namespace = "/".join(path.split("/")[1:3])
+        self.admin("PUT", f"namespaces/{namespace}/{bundle}/unload?destinationBroker={to.id}")
+
+    # --- proxies ------------------------------------------------------------------------------
+
+    def start_proxy(self, settings: Mapping[str, str] | None = None) -> RealBroker:
+        """Start a proxy before the brokers and return what clients see of it.
+
+        Raises BrokerUnavailable.
+        """
+        service, admin = free_ports(2)
+        name = f"proxy-{len(self._servers)}"
+        server = self._add(
+            name, "org.apache.pulsar.proxy.server.ProxyServiceStarter", "--config", "proxy.conf"
+        )
+        conf = {
+            **self._stores,
+            "clusterName": "c1",
+            "bindAddress": "127.0.0.1",
+            "advertisedAddress": "127.0.0.1",
+            "servicePort": str(service),
+            "webServicePort": str(admin),
+            "brokerProxyAllowedTargetPorts": "*",
+            **(settings or {}),
+        }
+        server.write_conf("proxy.conf", conf)
+        server.launch()
+        port = conf.get("servicePortTls") or conf["servicePort"]
+        server.wait_until(lambda: _is_open(int(port)))
+        scheme = "pulsar+ssl" if conf.get("servicePortTls") else "pulsar"
+        return RealBroker(f"{scheme}://127.0.0.1:{port}", f"http://127.0.0.1:{admin}")
+
+
+def _is_open(port: int) -> bool:
+    socket.create_connection(("127.0.0.1", port), 5.0).close()
+    return True

@@ -1,0 +1,61 @@
+"""The real cluster is what the tests that use it take it for."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsar_spark.engine.addresses import BrokerAddress
+from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.options import ClientOptions
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.topic_name import TopicName
+from tests.support.real_cluster import ClusterBroker, RealCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+def ask(broker: ClusterBroker, topic: str) -> pb.CommandLookupTopicResponse:
+    """Return what one broker answers to one LOOKUP."""
+    with ConnectionPool(ClientOptions(broker.service_url)) as pool:
+        answer: pb.CommandLookupTopicResponse = pool.service().request(
+            lambda request_id: commands.lookup(topic, request_id)
+        )
+    return answer
+
+
+def new_topics(cluster: RealCluster) -> list[str]:
+    """Return names of topics that no broker serves yet, each in a bundle of its own."""
+    topic = TopicName.parse(cluster.unique_topic())
+    namespace = f"public/{topic.local_name}"
+    cluster.admin("PUT", f"namespaces/{namespace}", {"bundles": {"numBundles": 64}})
+    return [f"persistent://{namespace}/{number}" for number in range(8)]
+
+
+def test_a_broker_redirects_topics_that_nobody_serves_yet(real_cluster: RealCluster) -> None:
+    """One of the two, the leader, decides."""
+    topics = new_topics(real_cluster)
+    kind = pb.CommandLookupTopicResponse
+    answers = [ask(broker, topic) for broker in real_cluster.brokers for topic in topics[:4]]
+    assert kind.Redirect in {answer.response for answer in answers}
+    assert not any(answer.proxy_through_service_url for answer in answers)
+    owners = {real_cluster.owner(topic) for topic in topics}
+    assert owners == set(real_cluster.brokers)
+
+
+@pytest.mark.fault(16)
+def test_lookups_follow_redirects_and_moves_whichever_broker_is_asked(
+    real_cluster: RealCluster,
+) -> None:
+    for number, topic in enumerate(new_topics(real_cluster)):
+        for broker in (real_cluster.brokers[number % 2], real_cluster.brokers[1 - number % 2]):
+            with ConnectionPool(ClientOptions(broker.service_url)) as pool:
+                found = Lookup(pool).broker(topic)
+            host = real_cluster.owner(topic).service_url.removeprefix("pulsar://")
+            assert found == BrokerAddress(host, host)
+    other = real_cluster.other(real_cluster.owner(topic))
+    real_cluster.move(topic, other)
+    host = other.service_url.removeprefix("pulsar://")
+    with ConnectionPool(ClientOptions(real_cluster.service_url)) as pool:
+        assert Lookup(pool).broker(topic) == BrokerAddress(host, host)
