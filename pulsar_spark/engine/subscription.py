@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
@@ -27,12 +25,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from google.protobuf.message import Message
-
-from pulsar_spark.engine.addresses import BrokerAddress
+from pulsar_spark.engine.attachment import AttachedConsumer, Place
 from pulsar_spark.engine.connection import ClientConnection
 from pulsar_spark.engine.consumer_session import (
-    ConsumerSession,
     SubscribeRequest,
 )
 from pulsar_spark.engine.context import ClientContext
@@ -43,36 +38,22 @@ from pulsar_spark.engine.operations import (
     run_many,
     start,
 )
-from pulsar_spark.engine.retry import Backoff, Deadline, Pause, is_retryable, retrying
+from pulsar_spark.engine.retry import Backoff, Deadline, is_retryable, retrying
 from pulsar_spark.errors import (
     ClosedError,
-    ConnectionLost,
-    ConsumerBusy,
-    OperationTimeout,
     PulsarError,
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.frames import MessageBlock
+from pulsar_spark.protocol.ack_sets import MAX_BATCH, ack_longs, bits_from
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-BUSY_SECONDS = 10.0
-"""How long a consumer in the way may be one whose connection broke without the broker's knowing."""
-
-_BUSY_PAUSE = 0.5
-# That nothing is there is no reason for doubt at once: most topics that are empty are just that.
-# Thousands of them are not looked at all together.
-_DOUBT_SECONDS = 5.0
-_DOUBT_SPREAD = 25.0
 _MAX_RECONNECT_DELAY = 30.0
 _CLOSE_SECONDS = 2.0
-_LONG_BITS = 64
-# A batch has at most so many messages: no number of bits is made from what a peer says.
-_MAX_BATCH = 1 << 20
 
 EARLIEST = pb.CommandSubscribe.Earliest
 LATEST = pb.CommandSubscribe.Latest
@@ -92,7 +73,7 @@ class TopicEnd:
     attachment: int
 
 
-class DurableConsumer:
+class DurableConsumer(AttachedConsumer):
     """An Exclusive consumer on a durable subscription.
 
     `initial` (EARLIEST or LATEST) is where the broker puts the subscription if it does not
@@ -111,29 +92,15 @@ class DurableConsumer:
         create: bool = False,
         on_lost: Callable[[], None] | None = None,
     ) -> None:
-        self.topic = topic
+        super().__init__(context, topic, on_lost)
         self.initial = initial
         self.create = create
-        self._context = context
         self._subscription = subscription
         self._read_compacted = read_compacted
-        self._on_lost = on_lost
-        self._lock = threading.Lock()
         # The following are guarded by _lock.
-        self._place: _Place | None = None
-        self._attachments = 0
-        self._attaching: Future[_Place] | None = None
-        self._moved_to: BrokerAddress | None = None
-        self._closed = False
         self._wanted: tuple[Position, int] | None = None
         self._sent: Position | None = None
         self._acked: Position | None = None
-
-    @property
-    def attached(self) -> bool:
-        """Whether the consumer has its place at the broker, as far as is known."""
-        place = self._place
-        return place is not None and place.taken
 
     @property
     def acked(self) -> Position | None:
@@ -148,74 +115,10 @@ class DurableConsumer:
                 return False
             return self._acked is None or self._acked < self._wanted[0]
 
-    # --- attaching ----------------------------------------------------------------------------
-
-    def attach_operation(self, deadline: Deadline) -> Operation[_Place]:
-        """Return an operation that attaches the consumer, if it is not, in one attempt."""
-        with self._lock:
-            if self._closed:
-                raise ClosedError("the consumer is closed", topic=self.topic)
-            if self._place is not None and self._place.taken:
-                return self._place
-            other = self._attaching
-            mine: Future[_Place] = Future()
-            if other is None:
-                mine.set_running_or_notify_cancel()
-                self._attaching = mine
-        if other is not None:
-            place: _Place = yield other
-            return place
-        try:
-            place = yield from self._attach(deadline)
-        except BaseException as error:
-            with self._lock:
-                self._attaching = None
-            mine.set_exception(error if isinstance(error, PulsarError) else _sent_away(self.topic))
-            raise
-        with self._lock:
-            self._attaching = None
-        mine.set_result(place)
-        self._send_ack()
-        return place
-
-    def _attach(self, deadline: Deadline) -> Operation[_Place]:
-        with self._lock:
-            moved_to, self._moved_to = self._moved_to, None
-        if moved_to is not None:
-            connection: ClientConnection = yield self._context.pool.get_async(moved_to)
-        else:
-            connection = yield from self._context.lookup.connection_operation(self.topic, deadline)
-        place = _Place(self, connection, self._wish())
-        with self._lock:
-            # Known before it is asked for: what is said of it can come before the answer.
-            self._place = place
-        try:
-            yield from self._subscribe(place.session, deadline)
-        except BaseException:
-            self._give_up(place)
-            raise
-        with self._lock:
-            if self._place is place and not self._closed:
-                place.taken = True
-                self._attachments += 1
-                self._sent = self._acked = None
-                return place
-        place.session.close()
-        raise _sent_away(self.topic)
-
-    def _subscribe(self, session: ConsumerSession, deadline: Deadline) -> Operation[None]:
-        busy = Deadline(min(BUSY_SECONDS, deadline.remaining()))
-        while True:
-            try:
-                yield from session.subscribe(deadline)
-                return
-            except ConsumerBusy:
-                # Perhaps our own, of a connection that the broker has not given up yet.
-                if busy.remaining() <= _BUSY_PAUSE:
-                    raise
-            yield Pause(_BUSY_PAUSE)
-
-    def _wish(self) -> SubscribeRequest:
+    def _wish(
+        self, connection: ClientConnection, deadline: Deadline
+    ) -> Operation[SubscribeRequest]:
+        yield from ()
         return SubscribeRequest(
             self.topic,
             self._subscription,
@@ -224,6 +127,12 @@ class DurableConsumer:
             read_compacted=self._read_compacted,
             create=self.create,
         )
+
+    def _on_taken(self, place: Place) -> None:
+        self._sent = self._acked = None
+
+    def _on_attached(self, place: Place) -> None:
+        self._send_ack()
 
     # --- asking -------------------------------------------------------------------------------
 
@@ -248,7 +157,7 @@ class DurableConsumer:
             yield from self._make_sure(place, deadline)
         return TopicEnd(last, done, attachment)
 
-    def _make_sure(self, place: _Place, deadline: Deadline) -> Operation[None]:
+    def _make_sure(self, place: Place, deadline: Deadline) -> Operation[None]:
         """Return an operation that raises ConnectionLost unless the broker knows the consumer."""
         try:
             yield from place.session.confirm(deadline)
@@ -289,20 +198,6 @@ class DurableConsumer:
         yield from self._ask(place, commands.unsubscribe, deadline)
         self._give_up(place)
 
-    def _ask(
-        self,
-        place: _Place,
-        command: Callable[[int, int], pb.BaseCommand],
-        deadline: Deadline,
-    ) -> Operation[Any]:
-        try:
-            return (yield place.session.ask(command, deadline))
-        except PulsarError as error:
-            # A broker that no longer knows the consumer has said so, or is about to.
-            if is_retryable(error) or isinstance(error, OperationTimeout):
-                self._give_up(place)
-            raise
-
     # --- acknowledging ------------------------------------------------------------------------
 
     def acknowledge(self, position: Position, batch_size: int = 0) -> None:
@@ -334,7 +229,7 @@ class DurableConsumer:
         )
         answer.add_done_callback(lambda done: self._on_receipt(place, position, done.exception()))
 
-    def _on_receipt(self, place: _Place, position: Position, error: BaseException | None) -> None:
+    def _on_receipt(self, place: Place, position: Position, error: BaseException | None) -> None:
         with self._lock:
             if self._place is not place:
                 # The next attachment sends it again.
@@ -352,81 +247,6 @@ class DurableConsumer:
             self._subscription,
             error,
         )
-
-    # --- the end of an attachment ---------------------------------------------------------------
-
-    def on_place_lost(self, place: _Place, command: pb.CommandCloseConsumer | None) -> None:
-        """Take note that the broker (by `command`) or the connection ended an attachment."""
-        with self._lock:
-            if self._place is not place:
-                return
-            self._place = None
-            if command is not None:
-                self._moved_to = self._context.assigned_broker(
-                    command, place.session.connection.address
-                )
-            tell = place.taken and not self._closed
-        if tell and self._on_lost is not None:
-            self._on_lost()
-
-    def _give_up(self, place: _Place) -> None:
-        with self._lock:
-            if self._place is place:
-                self._place = None
-        place.session.close()
-
-    def close(self) -> Future[Any] | None:
-        """Leave the broker; the subscription stays. Returns the future of the answer, if any."""
-        with self._lock:
-            self._closed = True
-            place, self._place = self._place, None
-        return None if place is None else place.session.close()
-
-
-class _Place:
-    """One attachment of a consumer: its session, and the ConsumerHandler that is told of it."""
-
-    def __init__(
-        self, consumer: DurableConsumer, connection: ClientConnection, wanted: SubscribeRequest
-    ) -> None:
-        self._consumer = consumer
-        self.taken = False
-        # Whether it is certain that the broker has a topic behind it.
-        self.sure = False
-        self._doubt_at = time.monotonic() + _DOUBT_SECONDS + random.uniform(0, _DOUBT_SPREAD)
-        self.session = ConsumerSession(connection, wanted, self)
-
-    def is_doubtful(self, last: MessageIdAdv, known: Position) -> bool:
-        """Whether a last message may be told of no topic: one that is behind what is known.
-
-        Where nothing is known and nothing is there it is so after a while.
-        """
-        if known != EARLIEST_POSITION:
-            return Position(last.ledger_id, last.entry_id + 1) < Position(*known[:2])
-        return last.entry_id < 0 and time.monotonic() >= self._doubt_at
-
-    def on_messages(self, block: MessageBlock) -> None:
-        """Nothing is delivered without permits; what comes all the same is not acknowledged."""
-
-    def on_close(self, command: pb.CommandCloseConsumer) -> None:
-        """The broker sent the consumer away."""
-        self._consumer.on_place_lost(self, command)
-
-    def on_command(self, body: Message) -> None:
-        """Tell of a topic that went to another cluster; its end is of no concern here."""
-        if isinstance(body, pb.CommandTopicMigrated):
-            logger.error(
-                "%s: the topic was migrated to another cluster; set service.url to that cluster",
-                self._consumer.topic,
-            )
-
-    def on_disconnect(self, error: PulsarError) -> None:
-        """The connection ended."""
-        self._consumer.on_place_lost(self, None)
-
-
-def _sent_away(topic: str) -> PulsarError:
-    return ConnectionLost("the broker sent the consumer away", topic=topic)
 
 
 class SubscriptionSet:
@@ -645,20 +465,6 @@ class _Comeback:
 # --- acknowledgements -------------------------------------------------------------------------
 
 
-def ack_set(first: int, size: int) -> list[int]:
-    """Return the ack_set of a batch of `size` messages of which those before `first` are done.
-
-    Signed longs of a little-endian bit set, as on the wire.
-    """
-    bits = ((1 << size) - 1) & ~((1 << first) - 1)
-    words: list[int] = []
-    while bits:
-        word = bits & ((1 << _LONG_BITS) - 1)
-        words.append(word - (1 << _LONG_BITS) if word >> (_LONG_BITS - 1) else word)
-        bits >>= _LONG_BITS
-    return words
-
-
 def cumulative_ack(position: Position, batch_size: int = 0) -> pb.MessageIdData | None:
     """Return the id that acknowledges everything before `position`, None if it cannot be named.
 
@@ -668,9 +474,9 @@ def cumulative_ack(position: Position, batch_size: int = 0) -> pb.MessageIdData 
     ledger_id, entry_id, done = position
     if ledger_id < 0:
         return None
-    if done and done < batch_size <= _MAX_BATCH:
+    if done and done < batch_size <= MAX_BATCH:
         data = MessageIdAdv(ledger_id, entry_id, -1, done - 1, batch_size).to_pb()
-        data.ack_set.extend(ack_set(done, batch_size))
+        data.ack_set.extend(ack_longs(bits_from(done, batch_size)))
         return data
     if done and done >= batch_size > 0:
         return MessageIdAdv(ledger_id, entry_id).to_pb()

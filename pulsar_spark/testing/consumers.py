@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.testing.cursor import ack_longs
+from pulsar_spark.protocol.ack_sets import ack_longs
 from pulsar_spark.testing.entry_log import Entry, Place
 
 if TYPE_CHECKING:

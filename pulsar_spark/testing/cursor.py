@@ -4,30 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pulsar_spark.protocol.ack_sets import ack_bits
 from pulsar_spark.protocol.message_id import EARLIEST, LATEST
 from pulsar_spark.testing.entry_log import Entry, EntryLog, Place
 
 _EARLIEST: Place = (EARLIEST.ledger_id, EARLIEST.entry_id)
 _LATEST: Place = (LATEST.ledger_id, LATEST.entry_id)
-_LONG_BITS = 64
-
-
-def ack_bits(ack_set: Sequence[int]) -> int:
-    """Return an ack_set (longs of a little-endian bit set) as one integer."""
-    bits = 0
-    for index, word in enumerate(ack_set):
-        bits |= (word % 2**_LONG_BITS) << (_LONG_BITS * index)
-    return bits
-
-
-def ack_longs(bits: int) -> list[int]:
-    """Return an integer of bits as the signed longs of an ack_set."""
-    words = []
-    while bits:
-        word = bits % 2**_LONG_BITS
-        words.append(word - 2**_LONG_BITS if word >= 2 ** (_LONG_BITS - 1) else word)
-        bits >>= _LONG_BITS
-    return words
 
 
 class Cursor:

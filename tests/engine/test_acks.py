@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.engine.subscription import ack_set, acknowledged_up_to, cumulative_ack
+from pulsar_spark.engine.subscription import acknowledged_up_to, cumulative_ack
+from pulsar_spark.protocol.ack_sets import ack_bits, ack_longs, bits_from
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
-from pulsar_spark.testing.cursor import ack_bits
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from pulsar_spark.testing.cursor import ack_bits
     ],
 )
 def test_bits_of_what_is_not_done_are_set(first: int, size: int, expected: list[int]) -> None:
-    assert ack_set(first, size) == expected
+    assert ack_longs(bits_from(first, size)) == expected
     assert ack_bits(expected) == sum(1 << index for index in range(first, size))
 
 

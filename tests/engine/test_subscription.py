@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from pulsar_spark.engine import attachment as module
 from pulsar_spark.engine import retry
-from pulsar_spark.engine import subscription as module
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import OperationFactory, run
 from pulsar_spark.engine.retry import Deadline, retrying

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from pulsar_spark.engine import subscription
+from pulsar_spark.engine import attachment, subscription
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.retry import Deadline, retrying
@@ -87,7 +87,7 @@ def test_latest_begins_behind_what_is_there_and_loses_nothing_from_then_on(
 def test_a_name_in_use_is_a_clear_error(
     broker: Broker, make: Make, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscription, "BUSY_SECONDS", 1.5)
+    monkeypatch.setattr(attachment, "BUSY_SECONDS", 1.5)
     topic = broker.create_topic()
     feed(topic, [3])
     first = make(topic, startingOffsets="earliest", subscription="mine")
@@ -102,7 +102,7 @@ def test_a_name_that_others_share_is_a_clear_error(
     broker: Broker, make: Make, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
-    monkeypatch.setattr(subscription, "BUSY_SECONDS", 1.5)
+    monkeypatch.setattr(attachment, "BUSY_SECONDS", 1.5)
     topic = broker.create_topic()
     feed(topic, [0] * 3)
     with official(broker) as client:

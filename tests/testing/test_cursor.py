@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_spark.protocol.ack_sets import ack_bits, ack_longs
 from pulsar_spark.protocol.message_id import EARLIEST, LATEST
-from pulsar_spark.testing.cursor import Cursor, ack_bits, ack_longs
+from pulsar_spark.testing.cursor import Cursor
 from pulsar_spark.testing.entry_log import Entry, EntryLog, Place
 
 FIRST: Place = (EARLIEST.ledger_id, EARLIEST.entry_id)
