@@ -105,3 +105,13 @@ def tuned_make(tuned_broker: Broker) -> Iterator[Make]:
 def tuned_feed(tuned_broker: Broker) -> Iterator[Feed]:
     with feeding(tuned_broker) as made:
         yield made
+
+
+@pytest.fixture
+def own() -> Iterator[EmbeddedBroker]:
+    """A broker of the test's own, with the topics `orders` and `copy` of two partitions each."""
+    with EmbeddedBroker(auto_create=False) as running:
+        for topic in ("orders", "copy"):
+            running.create_topic(topic, 2)
+        yield running
+        assert running.internal_errors == ()

@@ -31,15 +31,6 @@ def remote(connect_url: str) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def own() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(auto_create=False) as running:
-        for topic in ("orders", "copy"):
-            running.create_topic(topic, 2)
-        yield running
-        assert running.internal_errors == ()
-
-
-@pytest.fixture
 def read(remote: SparkSession, own: EmbeddedBroker) -> Callable[..., DataFrame]:
     """Read a topic: `read("orders", **options)`."""
 

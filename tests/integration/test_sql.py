@@ -22,15 +22,6 @@ SECRET = "canary-7b1f"
 
 
 @pytest.fixture
-def own() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(auto_create=False) as running:
-        for topic in ("orders", "copy"):
-            running.create_topic(topic, 2)
-        yield running
-        assert running.internal_errors == ()
-
-
-@pytest.fixture
 def sql(spark: SparkSession, own: EmbeddedBroker) -> Iterator[Callable[[str], list[Row]]]:
     """Run statements, in which URL is the broker's address; drops what they create."""
 

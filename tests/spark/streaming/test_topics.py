@@ -10,7 +10,7 @@ from pulsar_spark.errors import DataLossError, TopicNotFound
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.options.stream import Caps
 from pulsar_spark.testing import EmbeddedBroker
-from tests.spark.streams import NO_CAPS, Make, backlogs, queries
+from tests.spark.streams import NO_CAPS, Make, Query, backlogs, queries
 from tests.spark.topics import full, store_many
 from tests.support.waiting import wait_until
 
@@ -19,6 +19,12 @@ from tests.support.waiting import wait_until
 def make(broker: EmbeddedBroker) -> Iterator[Make]:
     with queries(broker.service_url) as made:
         yield made
+
+
+def strict_and_loose(make: Make, topic: str | None = "t", **options: str) -> tuple[Query, Query]:
+    """Return two queries from the earliest message on: one fails on data loss, one goes on."""
+    options["startingOffsets"] = "earliest"
+    return make(topic, **options), make(topic, failOnDataLoss="false", **options)
 
 
 @pytest.mark.fault(57)
@@ -81,8 +87,7 @@ def test_a_topic_that_is_deleted_is_data_loss(
     broker.create_topic("b")
     for name in ("a-partition-0", "b"):
         store_many(broker, name, 10)
-    options = {"topics": "a,b", "startingOffsets": "earliest"}
-    strict, loose = make(None, **options), make(None, failOnDataLoss="false", **options)
+    strict, loose = strict_and_loose(make, None, topics="a,b")
     for query in (strict, loose):
         assert len(query.batch()) == 20
     broker.delete_topic("a")
@@ -105,8 +110,7 @@ def test_a_topic_that_is_made_anew_is_data_loss_and_read_once(
 ) -> None:
     broker.create_topic("t", ledger_id=1000)
     store_many(broker, "t", 50)
-    options = {"startingOffsets": "earliest"}
-    strict, loose = make(**options), make(failOnDataLoss="false", **options)
+    strict, loose = strict_and_loose(make)
     for query in (strict, loose):
         assert len(query.batch()) == 50
         query.source.close()
@@ -145,8 +149,7 @@ def test_what_is_trimmed_before_it_was_read_is_data_loss(
 ) -> None:
     broker.create_topic("t")
     store_many(broker, "t", 30, batch_size=1)
-    options = {"startingOffsets": "earliest"}
-    strict, loose = make(**options), make(failOnDataLoss="false", **options)
+    strict, loose = strict_and_loose(make)
     for query in (strict, loose):
         assert len(query.batch()) == 30
     payloads = store_many(broker, "t", 20, batch_size=1)
@@ -206,8 +209,7 @@ def test_what_came_after_the_subscription_was_removed_and_is_deleted_is_data_los
 ) -> None:
     broker.create_topic("t")
     store_many(broker, "t", 30, batch_size=1)
-    options = {"startingOffsets": "earliest"}
-    strict, loose = make(**options), make(failOnDataLoss="false", **options)
+    strict, loose = strict_and_loose(make)
     for query in (strict, loose):
         assert len(query.batch()) == 30
         query.source.close()
@@ -236,8 +238,7 @@ def test_a_restart_knows_what_was_there_to_read_when_it_stopped(
 ) -> None:
     broker.create_topic("t")
     store_many(broker, "t", 30, batch_size=1)
-    options = {"startingOffsets": "earliest"}
-    strict, loose = make(**options), make(failOnDataLoss="false", **options)
+    strict, loose = strict_and_loose(make)
     for query in (strict, loose):
         assert len(query.batch(Caps(max_messages=12))) == 12
         query.source.close()

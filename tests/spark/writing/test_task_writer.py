@@ -395,7 +395,9 @@ FOREIGN: dict[str, list[Any]] = {
 def test_a_task_whose_rows_a_deduplicating_broker_drops_fails(
     deduplicating: EmbeddedBroker,
 ) -> None:
-    with pytest.raises(InvalidRow, match=r"dropped 300 .*__sequenceId.*producerName") as caught:
+    # The task fails with the first receipt that tells; the second run of ids may be on its way.
+    told = r"dropped (150|300) .*__sequenceId.*producerName"
+    with pytest.raises(InvalidRow, match=told) as caught:
         write(deduplicating, FOREIGN)
     assert caught.value.topic == full("t")
 
