@@ -18,6 +18,7 @@ BENCH_FLAGS ?=
 VENV := .venv
 INSTALLED := $(VENV)/.installed-$(subst /,_,$(PYTHON))
 READY := $(VENV)/.ready-$(subst /,_,$(PYTHON))
+DOCS_READY := $(VENV)/.docs-$(subst /,_,$(PYTHON))
 RUN := $(VENV)/bin/python
 PIP = $(RUN) -m pip install --quiet --disable-pip-version-check
 NATIVE := $(wildcard native/Cargo.* native/pyproject.toml native/*.pyi native/src/*.rs)
@@ -28,8 +29,8 @@ CHECKED := $(wildcard pulsar_spark pyspark_pulsar.py tests tools benchmarks)
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-matrix soak lint format bench broker proto native wheels \
-	clean
+.PHONY: help demo test test-slow test-matrix soak lint format docs bench broker proto native \
+	wheels clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +66,9 @@ format: $(READY) ## put the code into shape
 	$(RUN) -m ruff check --fix $(CHECKED)
 	$(RUN) -m ruff format $(CHECKED)
 
+docs: $(DOCS_READY) ## build the documentation into site/; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs --quiet build --strict
+
 bench: $(READY) ## measure reading and writing against the official client
 	$(RUN) -m benchmarks $(BENCH_FLAGS)
 
@@ -82,7 +86,7 @@ wheels: $(READY) ## build both distributions, sources and wheels, into dist/
 	$(RUN) -m build --outdir dist native
 
 clean: ## remove the virtual environment and all that was built
-	rm -rf $(VENV) .venv-matrix build dist native/target *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) .venv-matrix build dist site native/target *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -not -path './.git/*' -exec rm -rf {} +
 
@@ -98,4 +102,8 @@ $(READY): $(INSTALLED) $(NATIVE)
 	@if command -v cargo > /dev/null && $(PIP) --force-reinstall --no-deps ./native; then :; \
 	elif [ -n "$$PULSAR_SPARK_REQUIRE_NATIVE" ]; then echo "make native: failed" >&2; exit 1; \
 	else echo "no compiled implementation (make native, with Rust's cargo): all runs in pure Python"; fi
+	touch $@
+
+$(DOCS_READY): $(INSTALLED)
+	$(PIP) -e '.[docs]'
 	touch $@

@@ -47,6 +47,7 @@ class DeferredCallback:
         self.run = run
 
     def __call__(self, error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
+        """Call the callback where it belongs."""
         self.run(lambda: self.callback(error, message_id))
 
 

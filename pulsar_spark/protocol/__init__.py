@@ -1,0 +1,1 @@
+"""Pulsar's binary protocol: bytes and events, without sockets, threads or clocks."""

@@ -112,15 +112,25 @@ class Columns(Protocol):
     """Rows as buffers in Arrow's layout; a column that was not asked for is None."""
 
     @property
-    def rows(self) -> int: ...
+    def rows(self) -> int:
+        """How many rows there are."""
+
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """The size of all buffers."""
+
     @property
-    def value(self) -> BinaryColumn | None: ...
+    def value(self) -> BinaryColumn | None:
+        """Payloads, null for null values."""
+
     @property
-    def key(self) -> BinaryColumn | None: ...
+    def key(self) -> BinaryColumn | None:
+        """Keys as bytes, null where there is none."""
+
     @property
-    def message_id(self) -> BinaryColumn | None: ...
+    def message_id(self) -> BinaryColumn | None:
+        """Serialized message ids."""
+
     @property
     def publish_time(self) -> FixedColumn | None:
         """int64, microseconds."""
@@ -130,7 +140,9 @@ class Columns(Protocol):
         """int64, microseconds."""
 
     @property
-    def properties(self) -> MapColumn | None: ...
+    def properties(self) -> MapColumn | None:
+        """Properties, in the order they were sent."""
+
     @property
     def ledger_id(self) -> FixedColumn | None:
         """int64."""
@@ -144,15 +156,21 @@ class Columns(Protocol):
         """int32, -1 outside of a batch."""
 
     @property
-    def producer_name(self) -> BinaryColumn | None: ...
+    def producer_name(self) -> BinaryColumn | None:
+        """UTF-8."""
+
     @property
     def sequence_id(self) -> FixedColumn | None:
         """int64."""
 
     @property
-    def ordering_key(self) -> BinaryColumn | None: ...
+    def ordering_key(self) -> BinaryColumn | None:
+        """Null where there is none."""
+
     @property
-    def schema_version(self) -> BinaryColumn | None: ...
+    def schema_version(self) -> BinaryColumn | None:
+        """Null where there is none."""
+
     @property
     def redelivery_count(self) -> FixedColumn | None:
         """int32."""
@@ -166,7 +184,9 @@ class Columns(Protocol):
         """int64, null where the broker sends none."""
 
     @property
-    def replicated_from(self) -> BinaryColumn | None: ...
+    def replicated_from(self) -> BinaryColumn | None:
+        """The cluster, null for messages of this one."""
+
     @property
     def versions(self) -> list[tuple[int, bytes]]:
         """The first row of each run with one schema version, and that version; b"" is none."""

@@ -30,6 +30,7 @@ _POSITION = re.compile(rf"{_NUMBER}:{_NUMBER}:(0|[1-9][0-9]{{0,9}})")
 
 
 def as_signed(value: int) -> int:
+    """Return an unsigned 64-bit number as the signed one with the same bits."""
     return value - 2**64 if value > _MAX_LONG else value
 
 

@@ -339,6 +339,7 @@ class ScalarWriter:
         self._head = tag(field.number, scalar.wire_type)
 
     def write(self, column: pa.Array, row: Row) -> pa.Array:
+        """Return the records of the scalars that are not null, or not the default."""
         if not column.null_count:
             return self._write(column, row)
         if not self._nullable:
@@ -369,6 +370,7 @@ class MessageWriter:
         self._field = field
 
     def write(self, column: pa.Array, row: Row) -> pa.Array:
+        """Return the records of the messages that are not null."""
         if not column.null_count:
             return framed(self._field, self._encode(column, row))
         if self._required:
@@ -385,6 +387,7 @@ class EmptyWriter:
         self._record = framed(field, binaries([b""]))[0]
 
     def write(self, column: pa.Array, row: Row) -> pa.Array:
+        """Return the empty record where the column is true."""
         there = pc.if_else(column.is_valid(), column, booleans([False])[0])
         return pc.if_else(there, self._record, constant(b""))
 
@@ -410,6 +413,7 @@ class ListWriter:
         self._path = path
 
     def write(self, column: pa.Array, row: Row) -> pa.Array:
+        """Return the records of each list's elements."""
         _refuse_nulls(column, self._path, row, "is null, and protobuf has no lists that are null")
         lengths = pc.list_value_length(column)
         elements = _children(column, column.values)
@@ -440,6 +444,7 @@ class MapWriter:
         self._path = path
 
     def write(self, column: pa.Array, row: Row) -> pa.Array:
+        """Return the records of each map's entries."""
         _refuse_nulls(column, self._path, row, "is null, and protobuf has no maps that are null")
         offsets = column.offsets
         lengths = pc.subtract(offsets.slice(1), offsets.slice(0, len(column)))
