@@ -6,19 +6,23 @@ import argparse
 import platform
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from pulsar_spark import __version__
-from pulsar_spark.cli import broker, demo
-from pulsar_spark.errors import PulsarError
+from pulsar_spark.cli import broker, demo, doctor
+from pulsar_spark.cli.environment import package_version
+from pulsar_spark.errors import InvalidOffset, InvalidTopicName, OptionError, PulsarError
 from pulsar_spark.protocol.implementation import implementation
 
 _EPILOG = """\
 examples:
   python -m pulsar_spark demo                  write to and read from a topic, nothing needed
   python -m pulsar_spark broker --port 6650    a broker in memory, for trying things out
+  python -m pulsar_spark doctor --service-url pulsar://localhost:6650 --topic orders
+                                               what is wrong with a connection
 """
+
+_USAGE = (OptionError, InvalidTopicName, InvalidOffset)
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -33,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action=_Versions, help="show which versions these are and exit")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (demo, broker):
+    for module in (demo, broker, doctor):
         module.add_parser(commands)
     return top
 
@@ -45,25 +49,24 @@ class _Versions(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, help=help)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        try:
-            spark = version("pyspark")
-        except PackageNotFoundError:
-            spark = "not installed"
         print(
             f"pulsar_spark {__version__} (implementation: {implementation()}), "
-            f"Python {platform.python_version()}, PySpark {spark}"
+            f"Python {platform.python_version()}, PySpark {package_version('pyspark')}"
         )
         parser.exit()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status: 0 done, 1 failed, 130 interrupted."""
+    """Run a command; return its exit status.
+
+    That is 0 for done, 1 for failed, 2 for wrong usage, 130 for interrupted.
+    """
     chosen = parser().parse_args(arguments)
     command: Command = chosen.command
     try:
         return command(chosen)
     except PulsarError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, _USAGE) else 1
     except KeyboardInterrupt:
         return 130

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from pulsar_spark.errors import MissingDependency
+from pulsar_spark.errors import MissingDependency, UnsupportedCodec
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.compression import BUILT_IN, Codecs, CompressionCodec
@@ -84,3 +84,15 @@ _CODECS = Codecs(
 
 compress = _CODECS.compress
 decompress = _CODECS.decompress
+
+
+def available_codecs() -> list[str]:
+    """Return the names of the codecs that can be used here, in the protocol's order."""
+    names: list[str] = []
+    for name, number in pb.CompressionType.items():
+        try:
+            compress(number, b"")
+        except (MissingDependency, UnsupportedCodec):
+            continue
+        names.append(name)
+    return names

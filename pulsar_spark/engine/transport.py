@@ -42,7 +42,7 @@ MAX_COMMANDS = 64 * 1024 * 1024
 _KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 6), ("TCP_KEEPCNT", 10))
 _IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
-_Resolved: TypeAlias = "tuple[int, tuple[object, ...]]"
+Resolved: TypeAlias = "tuple[int, tuple[object, ...]]"
 
 
 class StreamSocket(Protocol):
@@ -93,8 +93,8 @@ class Transport:
         `cancelled` returns true; TlsError where TLS cannot be agreed on.
         """
         deadline = Deadline(timeout)
-        host, port = split_host_port(address)
-        targets = _resolve(address, host, port, deadline)
+        host, _ = split_host_port(address)
+        targets = resolve(address, deadline)
         reasons: list[str] = []
         for number, (family, target) in enumerate(targets):
             # Each of several addresses gets its share, so that a silent one hides no other.
@@ -429,22 +429,23 @@ def _wrap(
     return wrapped
 
 
-def _resolve(address: str, host: str, port: int, deadline: Deadline) -> list[_Resolved]:
-    """Return family and socket address of all addresses of a host; raises ConnectError."""
+def resolve(address: str, deadline: Deadline) -> list[Resolved]:
+    """Return family and socket address of all addresses of ``host:port``; raises ConnectError."""
+    host, port = split_host_port(address)
     try:
         return _lookup(host, port, socket.AI_NUMERICHOST)
     except OSError:
         pass
     # The system's resolver knows no deadline, so it runs where it can be left behind.
-    answers: queue.SimpleQueue[list[_Resolved] | OSError] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[list[Resolved] | OSError] = queue.SimpleQueue()
 
-    def resolve() -> None:
+    def ask() -> None:
         try:
             answers.put(_lookup(host, port, 0))
         except OSError as error:
             answers.put(error)
 
-    threading.Thread(target=resolve, name=f"pulsar-resolve-{host}", daemon=True).start()
+    threading.Thread(target=ask, name=f"pulsar-resolve-{host}", daemon=True).start()
     started = time.monotonic()
     try:
         answer = answers.get(timeout=min(deadline.remaining(), threading.TIMEOUT_MAX))
@@ -460,7 +461,7 @@ def _resolve(address: str, host: str, port: int, deadline: Deadline) -> list[_Re
     return answer
 
 
-def _lookup(host: str, port: int, flags: int) -> list[_Resolved]:
+def _lookup(host: str, port: int, flags: int) -> list[Resolved]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     except UnicodeError as error:

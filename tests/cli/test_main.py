@@ -19,11 +19,11 @@ def test_the_help_names_every_command_with_an_example(capsys: pytest.CaptureFixt
         cli.main(["--help"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
-    for command in ("demo", "broker"):
+    for command in ("demo", "broker", "doctor"):
         assert f"python -m pulsar_spark {command}" in text
 
 
-@pytest.mark.parametrize("command", ["demo", "broker"])
+@pytest.mark.parametrize("command", ["demo", "broker", "doctor"])
 def test_each_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([command, "--help"])

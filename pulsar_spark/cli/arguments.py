@@ -1,0 +1,85 @@
+"""The arguments that commands on a cluster have in common, and the options they stand for."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pulsar_spark.errors import OptionError, UnsupportedFeature
+
+if TYPE_CHECKING:
+    from pulsar_spark.spark.options.resolve import Values
+    from pulsar_spark.spark.options.table import Scope
+
+_PLUGIN = "pulsar.client.authPluginClassName"
+_PARAMS = "pulsar.client.authParams"
+
+
+def add_connection(parser: argparse.ArgumentParser, topic: str) -> None:
+    """Add the arguments of every command on a cluster; `topic` is the help text of --topic."""
+    # Nobody's `--token` is to be taken for the name of a file, and shown as such.
+    parser.allow_abbrev = False
+    group = parser.add_argument_group("connection")
+    group.add_argument(
+        "--service-url",
+        required=True,
+        metavar="URL",
+        help="the cluster, such as pulsar://localhost:6650 or pulsar+ssl://h1:6651,h2:6651",
+    )
+    group.add_argument("--topic", help=topic)
+    group.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        type=_pair,
+        metavar="KEY=VALUE",
+        help="an option of docs/options.md, as Spark would be given it; can be given more than "
+        "once. Others on this machine can see it: a token is better kept in a file",
+    )
+    group.add_argument("--token-file", metavar="FILE", help="log in with the token in this file")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_admin_url(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add --admin-url, which is needed for `what` alone."""
+    parser.add_argument(
+        "--admin-url",
+        metavar="URL",
+        help=f"the admin REST address, such as http://localhost:8080: {what}",
+    )
+
+
+def given_options(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the options that the arguments stand for; raises OptionError for one given twice."""
+    options: dict[str, str] = {"service.url": arguments.service_url}
+    if arguments.topic is not None:
+        options["topic"] = arguments.topic
+    if arguments.token_file is not None:
+        options[_PLUGIN] = "token"
+        options[_PARAMS] = Path(arguments.token_file).absolute().as_uri()
+    taken = {key.lower() for key in options}
+    for key, value in arguments.option:
+        if key.lower() in taken:
+            raise OptionError(f"{key} is given twice", "Give each option once.")
+        taken.add(key.lower())
+        options[key] = value
+    return options
+
+
+def resolved(options: dict[str, str], scope: Scope) -> Values:
+    """Return the values of options; raises OptionError for what cannot be used."""
+    from pulsar_spark.spark.options.resolve import resolve
+
+    try:
+        return resolve(options, scope)
+    except UnsupportedFeature as error:
+        raise OptionError(error.what, error.remedy) from None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        # Not repeated: it may be a credential.
+        raise argparse.ArgumentTypeError("an option is written KEY=VALUE")
+    return key.strip(), value

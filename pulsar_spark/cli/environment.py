@@ -1,0 +1,56 @@
+"""What runs on this side: the versions that a report of a fault should begin with."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+
+from pulsar_spark import __version__
+from pulsar_spark.protocol.implementation import implementation
+
+_PACKAGES = ("pyspark", "pyarrow", "protobuf", "pulsar-spark-native")
+_JAVA_SECONDS = 20.0
+
+
+def environment(*, with_java: bool = True) -> dict[str, str]:
+    """Return what this process runs on; asks for Java's version by running it."""
+    from pulsar_spark.engine.codecs import available_codecs
+
+    found = {
+        "host": socket.gethostname(),
+        "pulsar_spark": __version__,
+        "implementation": implementation(),
+        "python": platform.python_version(),
+    }
+    found.update((package, package_version(package)) for package in _PACKAGES)
+    if with_java:
+        found["java"] = _java_version()
+    found["codecs"] = ", ".join(available_codecs())
+    return found
+
+
+def package_version(package: str) -> str:
+    """Return the version of a package that is installed, or that it is not."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _java_version() -> str:
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if java is None:
+        return "not found"
+    try:
+        # It says so on stderr.
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{java} cannot be run ({type(error).__name__})"
+    return (done.stderr or done.stdout).strip().partition("\n")[0]

@@ -1,0 +1,70 @@
+"""The commands of docs/command-line.md are run, on a broker in memory."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+
+import pytest
+
+from pulsar_spark.cli import main as cli
+from pulsar_spark.testing import EmbeddedBroker
+from tests.integration.pages import DOCS, examples
+
+COMMANDS = {
+    "demo": "tests/cli/test_demo.py runs it",
+    "broker": "tests/cli/test_broker.py runs it",
+    "doctor": "",
+}
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as running:
+        running.create_topic("orders", partitions=2)
+        yield running
+
+
+def blocks(section: str) -> list[str]:
+    return [block for block in examples("command-line.md", section, "") if "pulsar_spark" in block]
+
+
+def test_the_page_has_a_section_for_each_command() -> None:
+    page = (DOCS / "command-line.md").read_text("utf-8")
+    sections = [line[3:] for line in page.splitlines() if line.startswith("## ")]
+    assert sections == list(COMMANDS)
+    for command in COMMANDS:
+        assert f"python -m pulsar_spark {command}" in page
+
+
+@pytest.mark.parametrize("command", [name for name, elsewhere in COMMANDS.items() if not elsewhere])
+def test_the_commands_of_the_page_work(
+    command: str, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert blocks(command)
+    for block in blocks(command):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line.replace("pulsar://localhost:6650", broker.service_url))
+            assert words[:3] == ["python", "-m", "pulsar_spark"]
+            assert cli.main(words[3:]) == 0, line
+            text = capsys.readouterr().out
+            if "--json" in words:
+                json.loads(text)
+            else:
+                assert text
+
+
+def test_the_sample_of_the_doctor_has_all_steps_and_says_what_to_do(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (command,) = examples("connecting.md", "When it does not connect: the doctor", "")
+    (sample,) = examples("connecting.md", "When it does not connect: the doctor", "text")
+    broker.faults.error("PRODUCER", "AuthorizationError", "not allowed", times=None)
+    line = command.replace("pulsar://localhost:6650", broker.service_url)
+    assert cli.main(shlex.split(line)[3:]) == 1
+    shown = capsys.readouterr().out.splitlines()
+    firsts = [text.split()[:2] for text in sample.splitlines() if text and text[0] != " "]
+    found = [text.split()[:2] for text in shown if text and text[0] != " "]
+    assert [words for words in firsts if words not in found] == []
+    assert sample.splitlines()[-1] in shown

@@ -1,0 +1,412 @@
+"""The doctor names the step that fails, with what to do, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_spark.cli import main as cli
+from pulsar_spark.client import PulsarClient
+from pulsar_spark.client.schemas import StringSchema
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.testing import EmbeddedBroker
+from tests.support.certificates import Authority, days
+
+STEPS = [
+    "resolve",
+    "connect",
+    "tls",
+    "handshake",
+    "authenticate",
+    "lookup",
+    "partitions",
+    "read",
+    "write",
+    "schema",
+    "retention",
+    "transactions",
+]
+# What waits for a broker that is silent is not to wait for half a minute here.
+PATIENCE = (
+    "--option=pulsar.client.connectionTimeoutMs=2000",
+    "--option=pulsar.client.operationTimeoutMs=2000",
+)
+
+
+class Report:
+    """What `doctor --json` printed."""
+
+    def __init__(self, status: int, text: str) -> None:
+        self.status = status
+        self.text = text
+        self.body: dict[str, Any] = json.loads(text)
+        self.steps: dict[str, dict[str, Any]] = {step["name"]: step for step in self.body["steps"]}
+
+    def failed(self) -> list[str]:
+        return [name for name, step in self.steps.items() if step["status"] == "failed"]
+
+
+Examine = Callable[..., Report]
+
+
+@pytest.fixture
+def examine(capsys: pytest.CaptureFixture[str]) -> Examine:
+    def run(service_url: str, *arguments: str) -> Report:
+        status = cli.main(["doctor", "--service-url", service_url, "--json", *arguments])
+        return Report(status, capsys.readouterr().out)
+
+    return run
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as running:
+        running.create_topic("orders", partitions=2)
+        yield running
+        assert running.internal_errors == ()
+
+
+def only(report: Report, name: str) -> str:
+    """Return detail and remedy of the one step that failed."""
+    assert report.failed() == [name], report.text
+    assert report.status == 1
+    assert report.body["ok"] is False
+    step = report.steps[name]
+    assert step["remedy"]
+    return f"{step['detail']} {step['remedy']}"
+
+
+@contextlib.contextmanager
+def peer(talk: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Serve connections that are no broker's; gives the address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection:
+                        talk(connection)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+# --- all is well ------------------------------------------------------------------------------
+
+
+def test_all_steps_are_told_in_order(broker: EmbeddedBroker, examine: Examine) -> None:
+    report = examine(broker.service_url, "--topic", "orders")
+    assert report.status == 0
+    assert report.body["ok"] is True
+    assert list(report.steps) == STEPS
+    for step in report.body["steps"]:
+        assert set(step) == {"name", "status", "seconds", "detail", "remedy"}
+        assert step["detail"]
+        assert step["seconds"] >= 0
+    skipped = [name for name, step in report.steps.items() if step["status"] == "skipped"]
+    assert skipped == ["tls", "retention", "transactions"]
+    assert "--admin-url" in report.steps["retention"]["remedy"]
+    assert "2 partitions" in report.steps["partitions"]["detail"]
+
+
+def test_what_runs_here_is_told(broker: EmbeddedBroker, examine: Examine) -> None:
+    here = examine(broker.service_url).body["environment"]
+    assert {"python", "pyspark", "java", "implementation", "codecs"} <= here.keys()
+    assert "ZSTD" in here["codecs"]
+
+
+def test_it_reads_as_text_too(broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--service-url", broker.service_url]) == 0
+    text = capsys.readouterr().out
+    for name in STEPS:
+        assert f"\n{name} " in text
+    assert "lookup, partitions, read, write, schema: Name one with --topic." in text
+    assert "python" in text
+
+
+def test_nothing_is_left_behind(broker: EmbeddedBroker, examine: Examine) -> None:
+    examine(broker.service_url, "--topic", "orders")
+    assert broker.faults.seen("SEND") == 0
+    assert broker.faults.seen("GET_OR_CREATE_SCHEMA") == 0
+    for wanted in broker.faults.log("SUBSCRIBE"):
+        assert not wanted.body.durable
+        assert not wanted.body.force_topic_creation
+    for wanted in broker.faults.log("PRODUCER"):
+        assert not wanted.body.producer_name
+        assert not wanted.body.HasField("schema")
+    for number in range(2):
+        assert broker.subscriptions(f"orders-partition-{number}") == {}
+        assert broker.stats(f"orders-partition-{number}").producers == ()
+
+
+def test_a_dead_host_is_told_though_another_one_serves(
+    broker: EmbeddedBroker, examine: Examine
+) -> None:
+    report = examine(f"pulsar://127.0.0.1:1,127.0.0.1:{broker.port}", "--topic", "orders")
+    assert report.status == 0
+    step = report.steps["connect"]
+    assert "refused" in step["detail"]
+    assert "accepts" in step["detail"]
+    assert step["remedy"]
+
+
+# --- hosts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(3)
+def test_a_name_that_does_not_exist(examine: Examine) -> None:
+    report = examine("pulsar://no-such-host.invalid:6650", "--topic", "orders", *PATIENCE)
+    assert "no-such-host.invalid" in only(report, "resolve")
+    assert {report.steps[name]["status"] for name in STEPS[1:]} == {"skipped"}
+    assert "resolve" in report.steps["write"]["detail"]
+
+
+@pytest.mark.fault(1)
+def test_a_port_where_nobody_listens(examine: Examine) -> None:
+    assert "refused" in only(examine("pulsar://127.0.0.1:1", "--topic", "orders"), "connect")
+
+
+@pytest.mark.fault(2)
+def test_a_firewall_that_swallows_connections(examine: Examine) -> None:
+    # Linux leaves connects without an answer once a listener's backlog is full.
+    with socket.socket() as listener, contextlib.ExitStack() as fillers:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            filler = fillers.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        url = f"pulsar://127.0.0.1:{listener.getsockname()[1]}"
+        report = examine(url, "--option=pulsar.client.connectionTimeoutMs=500")
+    assert "no answer within" in only(report, "connect")
+
+
+@pytest.mark.fault(41)
+@pytest.mark.parametrize(
+    "answer,words", [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "6650"), (b"SSH-2.0-x\r\n", "SSH")]
+)
+def test_a_port_of_something_else(answer: bytes, words: str, examine: Examine) -> None:
+    with peer(lambda connection: connection.sendall(answer)) as address:
+        assert words in only(examine(f"pulsar://{address}", *PATIENCE), "handshake")
+
+
+def test_a_peer_that_says_nothing(examine: Examine) -> None:
+    def listen(connection: socket.socket) -> None:
+        connection.recv(1)
+
+    with peer(listen) as address:
+        only(examine(f"pulsar://{address}", *PATIENCE), "handshake")
+
+
+# --- TLS --------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(51)
+@pytest.mark.parametrize(
+    "names,more,words",
+    [
+        (("other.example",), {}, "subject alternative names"),
+        ((), {"not_after": days(-1)}, "expired"),
+        ((), {"not_before": days(1)}, "not valid yet"),
+    ],
+)
+def test_a_certificate_that_does_not_hold(
+    names: tuple[str, ...], more: dict[str, Any], words: str, examine: Examine, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    with EmbeddedBroker(tls=authority.server(*names, **more)) as broker:
+        trust = f"--option=pulsar.client.tlsTrustCertsFilePath={authority.file}"
+        assert words in only(examine(broker.service_url, trust), "tls")
+
+
+@pytest.mark.fault(51)
+def test_a_certificate_of_an_authority_that_is_not_trusted(
+    examine: Examine, tmp_path: Path
+) -> None:
+    with EmbeddedBroker(tls=Authority(tmp_path).server()) as broker:
+        assert "tlsTrustCertsFilePath" in only(examine(broker.service_url), "tls")
+
+
+@pytest.mark.fault(52)
+def test_a_client_certificate_that_is_missing(examine: Examine, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    with EmbeddedBroker(tls=authority.server(client_authority=authority)) as broker:
+        trust = f"--option=pulsar.client.tlsTrustCertsFilePath={authority.file}"
+        assert "tlsCertificateFilePath" in only(examine(broker.service_url, trust), "tls")
+        certificate, key = authority.client()
+        shown = f"--option=pulsar.client.authParams=tlsCertFile:{certificate},tlsKeyFile:{key}"
+        plugin = "--option=pulsar.client.authPluginClassName=tls"
+        assert examine(broker.service_url, trust, plugin, shown).status == 0
+
+
+def test_files_that_are_not_there(examine: Examine, tmp_path: Path) -> None:
+    with EmbeddedBroker(tls=Authority(tmp_path).server()) as broker:
+        trust = "--option=pulsar.client.tlsTrustCertsFilePath=/nowhere/ca.pem"
+        assert "/nowhere/ca.pem" in only(examine(broker.service_url, trust), "tls")
+
+
+@pytest.mark.fault(41)
+def test_tls_on_the_plain_port_and_the_other_way(
+    broker: EmbeddedBroker, examine: Examine, tmp_path: Path
+) -> None:
+    only(examine(f"pulsar+ssl://127.0.0.1:{broker.port}", *PATIENCE), "tls")
+    with EmbeddedBroker(tls=Authority(tmp_path).server()) as secure:
+        report = examine(f"pulsar://127.0.0.1:{secure.port}", *PATIENCE)
+        assert "pulsar+ssl" in only(report, "handshake")
+
+
+# --- logging in -------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(45, 96)
+@pytest.mark.parametrize("token", ["canary-token", None])
+def test_credentials_that_are_not_accepted(
+    token: str | None, examine: Examine, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("canary-token")
+    given = ["--token-file", str(tmp_path / "token")] if token else []
+    with EmbeddedBroker(authenticate=lambda method, data: data == b"good") as broker:
+        broker.create_topic("orders")
+        report = examine(broker.service_url, "--topic", "orders", *given)
+        assert "authParams" in only(report, "authenticate")
+        assert report.steps["handshake"]["status"] == "ok"
+        # Refused once, it is not tried again.
+        assert broker.faults.seen("CONNECT") == 1
+    assert "canary" not in report.text
+
+
+def test_a_token_file_that_is_missing(broker: EmbeddedBroker, examine: Examine) -> None:
+    report = examine(broker.service_url, "--token-file", "/nowhere/token")
+    assert "/nowhere/token" in only(report, "authenticate")
+    assert broker.faults.seen("CONNECT") == 0
+
+
+def test_a_token_that_is_accepted(examine: Examine, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("good\n")
+    wanted = ("token", b"good")
+    with EmbeddedBroker(authenticate=lambda *given: given == wanted) as broker:
+        report = examine(broker.service_url, "--token-file", str(tmp_path / "token"))
+    assert report.status == 0
+    assert "took the token" in report.steps["authenticate"]["detail"]
+
+
+# --- topics -----------------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_missing_and_stays_so(broker: EmbeddedBroker, examine: Examine) -> None:
+    before = broker.topics()
+    report = examine(broker.service_url, "--topic", "ordesr")
+    assert "ordesr does not exist" in only(report, "partitions")
+    assert broker.topics() == before
+
+
+@pytest.mark.fault(46)
+@pytest.mark.parametrize(
+    "command,step,permission",
+    [("SUBSCRIBE", "read", "consume"), ("PRODUCER", "write", "produce"), ("LOOKUP", "lookup", "")],
+)
+def test_a_permission_that_is_missing(
+    command: str, step: str, permission: str, broker: EmbeddedBroker, examine: Examine
+) -> None:
+    broker.faults.error(command, "AuthorizationError", times=None)
+    report = examine(broker.service_url, "--topic", "orders")
+    assert f"--actions {permission}" in only(report, step)
+    if command != "LOOKUP":
+        other = "write" if step == "read" else "read"
+        assert report.steps[other]["status"] == "ok"
+
+
+@pytest.mark.fault(16)
+def test_redirects_without_end(broker: EmbeddedBroker, examine: Examine) -> None:
+    broker.faults.redirect(broker.service_url, times=None)
+    report = examine(broker.service_url, "--topic", "orders")
+    assert "too many redirects" in only(report, "lookup")
+
+
+def test_a_broker_whose_advertised_address_cannot_be_reached(
+    broker: EmbeddedBroker, examine: Examine
+) -> None:
+    broker.faults.redirect("pulsar://127.0.0.1:1", times=None)
+    report = examine(broker.service_url, "--topic", "orders", *PATIENCE)
+    text = only(report, "lookup")
+    assert "127.0.0.1:1" in text
+    assert "listenerName" in text
+
+
+@pytest.mark.fault(53)
+def test_a_lookup_that_leads_out_of_tls(examine: Examine, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    with EmbeddedBroker(tls=authority.server()) as broker:
+        broker.create_topic("orders")
+        broker.faults.redirect("pulsar://127.0.0.1:6650", times=None)
+        trust = f"--option=pulsar.client.tlsTrustCertsFilePath={authority.file}"
+        report = examine(broker.service_url, "--topic", "orders", trust)
+    assert "TLS" in only(report, "lookup")
+
+
+@pytest.mark.fault(18, 19)
+@pytest.mark.parametrize("code", ["ServiceNotReady", "MetadataError", "TooManyRequests"])
+def test_troubles_that_pass_are_no_failure(
+    code: str, broker: EmbeddedBroker, examine: Examine
+) -> None:
+    broker.faults.error("LOOKUP", code, times=3)
+    assert examine(broker.service_url, "--topic", "orders").status == 0
+
+
+@pytest.mark.fault(25)
+def test_a_producer_that_is_never_let_in(broker: EmbeddedBroker, examine: Examine) -> None:
+    broker.faults.drop("PRODUCER", times=None)
+    only(examine(broker.service_url, "--topic", "orders", *PATIENCE), "write")
+
+
+def test_writing_is_tried_with_the_schema_that_the_topic_has(
+    broker: EmbeddedBroker, examine: Examine
+) -> None:
+    with PulsarClient(broker.service_url) as client:
+        client.create_producer("orders", schema=StringSchema()).send("a book")
+    broker.faults.forget()
+    report = examine(broker.service_url, "--topic", "orders")
+    assert report.status == 0
+    assert "STRING" in report.steps["schema"]["detail"]
+    producers = broker.faults.log("PRODUCER")
+    assert [seen.body.schema.type for seen in producers] == [pb.Schema.String] * 2
+    assert broker.faults.seen("GET_OR_CREATE_SCHEMA") == 0
+
+
+# --- wrong usage ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--service-url", "localhost:6650"],
+        ["--service-url", "pulsar://localhost", "--option", "no-pair"],
+        ["--service-url", "pulsar://localhost", "--option", "tpoic=orders"],
+        ["--service-url", "pulsar://localhost", "--option", "topic=a", "--topic", "b"],
+        ["--service-url", "pulsar://localhost", "--topic", "a/b"],
+        ["--service-url", "pulsar://localhost", "--option", "topicsPattern=a.*"],
+        ["--service-url", "pulsar://localhost", "--token", "canary"],
+    ],
+)
+def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    status: object
+    try:
+        status = cli.main(["doctor", *arguments])
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 2
+    shown = capsys.readouterr()
+    assert shown.err
+    assert not shown.out
