@@ -20,9 +20,9 @@ from typing import Any
 
 from pulsar_spark.engine.addresses import BrokerAddress, parse_service_url
 from pulsar_spark.engine.auth import AuthProvider, provider_for
+from pulsar_spark.engine.binary_lookup import WITHOUT_CREATION
 from pulsar_spark.engine.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.lookup import WITHOUT_CREATION
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.producer_session import Identity, ProducerSession
@@ -404,7 +404,7 @@ class Examination:
     def _write(self) -> _Finding:
         names = self._touchable()
         client = self._client
-        if not client.pool.service().supports(WITHOUT_CREATION):
+        if not client.pool.get(self._brokers[0]).supports(WITHOUT_CREATION):
             # Such a broker does not say which partitions exist; those that could be read do.
             names = [name for name in names if name in self._readable]
             if not names:
