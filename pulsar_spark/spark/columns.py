@@ -49,36 +49,130 @@ _REMEDY = "Read with valueFormat=raw and decode the bytes, as with from_avro or 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column that does not hold the value; `optional` ones can be null."""
+    """A column that does not hold the value; `optional` ones can be null.
+
+    `help` says what it holds, for docs/columns.md.
+    """
 
     name: str
     data_type: DataType
     optional: bool
+    help: str = ""
 
 
 METADATA_COLUMNS: tuple[Column, ...] = (
-    Column(KEY, BinaryType(), True),
-    Column(TOPIC, StringType(), False),
-    Column(MESSAGE_ID, BinaryType(), False),
-    Column(PUBLISH_TIME, TimestampType(), False),
-    Column(EVENT_TIME, TimestampType(), True),
-    Column(PROPERTIES, MapType(StringType(), StringType()), False),
+    Column(
+        KEY,
+        BinaryType(),
+        True,
+        "The message's key as bytes; typed on KEY_VALUE topics. `CAST(__key AS STRING)` gives text.",
+    ),
+    Column(
+        TOPIC,
+        StringType(),
+        False,
+        "Full name of the topic partition: `persistent://public/default/orders-partition-3`.",
+    ),
+    Column(
+        MESSAGE_ID,
+        BinaryType(),
+        False,
+        "The message id as Pulsar's clients serialize it, with partition and batch index.",
+    ),
+    Column(
+        PUBLISH_TIME,
+        TimestampType(),
+        False,
+        "When the producer sent the message, to the millisecond.",
+    ),
+    Column(
+        EVENT_TIME,
+        TimestampType(),
+        True,
+        "The time that the application gave the message; null if it gave none.",
+    ),
+    Column(
+        PROPERTIES,
+        MapType(StringType(), StringType()),
+        False,
+        "The message's properties; empty if there are none.",
+    ),
 )
 """The columns that every read has behind those of the value, in this order."""
 
 POSITION_COLUMNS: tuple[Column, ...] = (
-    Column(PARTITION, IntegerType(), False),
-    Column(LEDGER_ID, LongType(), False),
-    Column(ENTRY_ID, LongType(), False),
-    Column(BATCH_INDEX, IntegerType(), False),
-    Column(PRODUCER_NAME, StringType(), False),
-    Column(SEQUENCE_ID, LongType(), False),
-    Column(ORDERING_KEY, BinaryType(), True),
-    Column(SCHEMA_VERSION, BinaryType(), True),
-    Column(REDELIVERY_COUNT, IntegerType(), False),
-    Column(SIZE, IntegerType(), False),
-    Column(INDEX, LongType(), True),
-    Column(REPLICATED_FROM, StringType(), True),
+    Column(
+        PARTITION,
+        IntegerType(),
+        False,
+        "Number of the topic partition; -1 for a topic without partitions.",
+    ),
+    Column(
+        LEDGER_ID,
+        LongType(),
+        False,
+        "BookKeeper ledger that stores the message.",
+    ),
+    Column(
+        ENTRY_ID,
+        LongType(),
+        False,
+        "Entry within the ledger. A batch of messages is one entry.",
+    ),
+    Column(
+        BATCH_INDEX,
+        IntegerType(),
+        False,
+        "Index within a batched entry; -1 for a message that is its own entry.",
+    ),
+    Column(
+        PRODUCER_NAME,
+        StringType(),
+        False,
+        "Name of the producer.",
+    ),
+    Column(
+        SEQUENCE_ID,
+        LongType(),
+        False,
+        "The producer's number for the message, which deduplication goes by.",
+    ),
+    Column(
+        ORDERING_KEY,
+        BinaryType(),
+        True,
+        "Ordering key, which Key_Shared consumers go by instead of the key.",
+    ),
+    Column(
+        SCHEMA_VERSION,
+        BinaryType(),
+        True,
+        "Version of the schema that the message was written with, as the broker numbers it.",
+    ),
+    Column(
+        REDELIVERY_COUNT,
+        IntegerType(),
+        False,
+        "How often the broker delivered the message before; 0 for reads.",
+    ),
+    Column(
+        SIZE,
+        IntegerType(),
+        False,
+        "Bytes of the payload, uncompressed.",
+    ),
+    Column(
+        INDEX,
+        LongType(),
+        True,
+        "Consecutive number within the topic partition; null where brokers stamp none.",
+    ),
+    Column(
+        REPLICATED_FROM,
+        StringType(),
+        True,
+        "Cluster that the message was replicated from; null for local messages.",
+    ),
 )
 """The columns that includeMetadata adds behind them."""
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tools import docs_hooks, fault_table, file_map
+from pulsar_spark import errors
+from pulsar_spark.errors import PulsarError
+from tools import docs_hooks, fault_table, file_map, reference_pages
 
 
 def test_the_file_map_of_the_design_is_current() -> None:
@@ -28,3 +31,29 @@ def test_a_link_to_a_file_beside_the_docs_becomes_its_name_on_the_site() -> None
     assert text == "tests (`tests/README.md`), [b](b.md)"
     with pytest.raises(ValueError, match=r"a\.md links to nowhere\.md"):
         docs_hooks.on_page_markdown("[it](../nowhere.md)", page=page)
+
+
+@pytest.mark.parametrize("path", reference_pages.PAGES, ids=lambda path: path.stem)
+def test_the_pages_of_columns_and_errors_are_current(path: Path) -> None:
+    page = reference_pages.PAGES[path]()
+    assert path.read_text() == page, "python -m tools.reference_pages"
+
+
+def test_every_error_is_on_the_page_of_troubles() -> None:
+    def below(kind: type[PulsarError]) -> set[str]:
+        return {kind.__name__}.union(*map(below, kind.__subclasses__()))
+
+    shown = {kind.__name__ for kinds in reference_pages.kinds().values() for kind in kinds}
+    ours = {name for name in below(PulsarError) if name in vars(errors)}
+    assert shown == ours - {"PulsarError"}
+
+
+def test_an_error_without_a_remedy_is_found() -> None:
+    class Nameless(PulsarError):
+        """Something.
+
+        Cause: it is so.
+        """
+
+    with pytest.raises(ValueError, match="Nameless needs"):
+        reference_pages.parts(Nameless)

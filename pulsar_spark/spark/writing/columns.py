@@ -19,18 +19,50 @@ from pulsar_spark.errors import InvalidRow, OptionError
 from pulsar_spark.schema.table import names
 from pulsar_spark.spark.columns import POSITION_COLUMNS
 
-_HONOURED: dict[str, tuple[tuple[DataType, ...], str]] = {
-    names.TOPIC: ((StringType(),), "string"),
-    names.KEY: ((StringType(), BinaryType()), "string or binary"),
-    names.ORDERING_KEY: ((BinaryType(),), "binary"),
-    names.EVENT_TIME: ((TimestampType(), LongType()), "timestamp or long (milliseconds)"),
-    names.PROPERTIES: ((MapType(StringType(), StringType()),), "map<string,string>"),
-    names.SEQUENCE_ID: ((LongType(),), "long"),
-    names.DELIVER_AT: ((TimestampType(),), "timestamp"),
+
+@dataclass(frozen=True, slots=True)
+class Honoured:
+    """A column with a name of its own: the types that it may have, and what a message gets by it.
+
+    `types` names them for people, `help` is for docs/columns.md.
+    """
+
+    data_types: tuple[DataType, ...]
+    types: str
+    help: str
+
+
+HONOURED: dict[str, Honoured] = {
+    names.TOPIC: Honoured(
+        (StringType(),), "string", "Topic of the row. The option `topic` wins over it."
+    ),
+    names.KEY: Honoured(
+        (StringType(), BinaryType()),
+        "string or binary",
+        "Key, which chooses the partition and what compaction keeps. Binary that is not UTF-8 is "
+        "sent as base64 with its flag. On KEY_VALUE topics it has the key's type.",
+    ),
+    names.ORDERING_KEY: Honoured((BinaryType(),), "binary", "Ordering key for Key_Shared."),
+    names.EVENT_TIME: Honoured(
+        (TimestampType(), LongType()), "timestamp or long (milliseconds)", "Event time."
+    ),
+    names.PROPERTIES: Honoured(
+        (MapType(StringType(), StringType()),), "map<string,string>", "Properties."
+    ),
+    names.SEQUENCE_ID: Honoured(
+        (LongType(),),
+        "long",
+        "Number that a topic with deduplication drops repeated messages by.",
+    ),
+    names.DELIVER_AT: Honoured(
+        (TimestampType(),), "timestamp", "Time before which Shared consumers do not get it."
+    ),
 }
+"""The columns that a write uses by their names."""
+
 _DROPPED = frozenset(
     {names.MESSAGE_ID, names.PUBLISH_TIME} | {column.name for column in POSITION_COLUMNS}
-) - set(_HONOURED)
+) - set(HONOURED)
 _ONE_VALUE: dict[str, tuple[DataType, str]] = {
     "raw": (BinaryType(), "bytes"),
     "string": (StringType(), "text"),
@@ -73,14 +105,14 @@ def plan_columns(schema: StructType, *, topic_given: bool, value_format: str) ->
     """
     by_name: dict[str, int] = {}
     values: list[int] = []
-    known = {name.lower(): name for name in (*_HONOURED, *_DROPPED)}
+    known = {name.lower(): name for name in (*HONOURED, *_DROPPED)}
     for position, field in enumerate(schema.fields):
         name = known.get(field.name.lower())
         if name is None:
             values.append(position)
         elif name in by_name:
             raise InvalidRow(f"there are two columns named {name}", "Drop one of them.")
-        elif name in _HONOURED:
+        elif name in HONOURED:
             if name != names.KEY or value_format in _ONE_VALUE:
                 check_type(name, field)
             by_name[name] = position
@@ -96,15 +128,15 @@ def plan_columns(schema: StructType, *, topic_given: bool, value_format: str) ->
 
 def check_type(name: str, field: StructField) -> None:
     """Raise InvalidRow if a named column has another type than messages ask for."""
-    types, described = _HONOURED[name]
+    wanted = HONOURED[name]
     given = field.dataType
     if isinstance(given, MapType):
         # Whether values may be null is looked at where they are.
         given = MapType(given.keyType, given.valueType)
-    if given not in types:
+    if given not in wanted.data_types:
         raise InvalidRow(
-            f"the column {field.name} is {field.dataType.simpleString()}, not {described}",
-            f"Cast it to {described.split(' or ')[0]}, or drop it.",
+            f"the column {field.name} is {field.dataType.simpleString()}, not {wanted.types}",
+            f"Cast it to {wanted.types.split(' or ')[0]}, or drop it.",
         )
 
 
