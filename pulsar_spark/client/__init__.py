@@ -18,9 +18,15 @@ if TYPE_CHECKING:
         AuthenticationToken,
     )
     from pulsar_spark.client.client import PulsarClient
+    from pulsar_spark.client.encryption import (
+        CryptoKeyReader,
+        EncryptionContext,
+        EncryptionKey,
+    )
     from pulsar_spark.client.enums import (
         BatchingType,
         CompressionType,
+        ConsumerCryptoFailureAction,
         ConsumerType,
         InitialPosition,
         PartitionsRoutingMode,
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
     from pulsar_spark.client.producer import PulsarProducer
     from pulsar_spark.client.reader import PulsarReader
     from pulsar_spark.client.schemas import BytesSchema, StringSchema
+    from pulsar_spark.engine.encryption import EncryptionKeyInfo
 
 _HOMES = {
     "Authentication": "authentication",
@@ -41,7 +48,12 @@ _HOMES = {
     "BatchingType": "enums",
     "BytesSchema": "schemas",
     "CompressionType": "enums",
+    "ConsumerCryptoFailureAction": "enums",
     "ConsumerType": "enums",
+    "CryptoKeyReader": "encryption",
+    "EncryptionContext": "encryption",
+    "EncryptionKey": "encryption",
+    "EncryptionKeyInfo": "encryption",
     "InitialPosition": "enums",
     "Message": "message",
     "MessageId": "message",
@@ -63,7 +75,12 @@ __all__ = [
     "BatchingType",
     "BytesSchema",
     "CompressionType",
+    "ConsumerCryptoFailureAction",
     "ConsumerType",
+    "CryptoKeyReader",
+    "EncryptionContext",
+    "EncryptionKey",
+    "EncryptionKeyInfo",
     "InitialPosition",
     "Message",
     "MessageId",

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
 from pulsar_spark.client.authentication import Authentication
 from pulsar_spark.client.callbacks import CallbackThread
+from pulsar_spark.client.encryption import encryption_options, key_reader
 from pulsar_spark.client.enums import (
     BatchingType,
     CompressionType,
+    ConsumerCryptoFailureAction,
     PartitionsRoutingMode,
     ProducerAccessMode,
 )
@@ -25,6 +28,7 @@ from pulsar_spark.client.producer import MessageRouter, PulsarProducer, SendingR
 from pulsar_spark.client.reader import PulsarReader, ReaderListener
 from pulsar_spark.client.schemas import check_schema
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.encryption import KeyReader
 from pulsar_spark.engine.options import (
     AuthOptions,
     ClientOptions,
@@ -134,22 +138,22 @@ class PulsarClient:
         lazy_start_partitioned_producers: bool = False,
         properties: dict[str, str] | None = None,
         batching_type: BatchingType = BatchingType.Default,
-        encryption_key: str | None = None,
-        crypto_key_reader: Any = None,
+        encryption_key: str | Sequence[str] | None = None,
+        crypto_key_reader: KeyReader | None = None,
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: MessageRouter | None = None,
     ) -> PulsarProducer:
         """Open a producer on a topic, or on all partitions of one.
 
-        Keys are routed by JavaStringHash, as by Java's client. Raises what the broker refuses
-        with, OptionError for values out of range or that contradict each other.
+        Keys are routed by JavaStringHash, as by Java's client. Messages are encrypted for the
+        names in `encryption_key`. Raises what the broker refuses with, OptionError for values out
+        of range or that contradict each other, CryptoError for keys that cannot be used.
         """
         if batching_enabled and chunking_enabled:
             raise OptionError("batching and chunking of messages cannot be enabled together")
-        if encryption_key is not None or crypto_key_reader is not None:
-            _unsupported("encryption")
         if batching_type != BatchingType.Default:
             _unsupported("batching by key")
+        encryption = encryption_options(encryption_key, crypto_key_reader)
         checked = check_schema(schema)
         partitions = self._context.partitions_for_writing(topic)
         across = max(max_pending_messages_across_partitions // max(partitions, 1), 1)
@@ -169,6 +173,7 @@ class PulsarClient:
             chunking_enabled=chunking_enabled,
             schema=checked.schema_info(),
             properties=tuple((properties or {}).items()),
+            encryption=encryption,
         )
         writer = PartitionedProducer(
             self._context, topic, options, partitions=partitions, timed=True, goes_on=True
@@ -199,21 +204,20 @@ class PulsarClient:
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
         is_read_compacted: bool = False,
-        crypto_key_reader: Any = None,
+        crypto_key_reader: KeyReader | None = None,
         start_message_id_inclusive: bool = False,
-        crypto_failure_action: Any = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     ) -> PulsarReader:
         """Open a reader of a topic, or of all partitions of one.
 
         It begins behind `start_message_id`, or with that message if
         `start_message_id_inclusive`. Nothing is acknowledged, and no subscription stays. Raises
         what the broker refuses with; a topic that is missing is created where the broker's
-        policy is to do so.
+        policy is to do so. With FAIL, a message that cannot be decrypted is EncryptedMessage.
         """
-        if crypto_key_reader is not None:
-            _unsupported("encryption")
         if not isinstance(start_message_id, MessageId):
             raise OptionError("start_message_id is not a MessageId of this package")
+        keys = key_reader(crypto_key_reader)
         names = self.get_topic_partitions(topic)
         if len(names) == 1:
             self._context.create_if_missing(names[0])
@@ -221,6 +225,8 @@ class PulsarClient:
             receiver_queue_size=max(receiver_queue_size, 1),
             read_compacted=is_read_compacted,
             subscription_prefix=subscription_role_prefix or "reader",
+            crypto_keys=keys,
+            crypto_failure_action=ConsumerCryptoFailureAction(crypto_failure_action).name,
         )
         reader = PulsarReader(
             self._context,

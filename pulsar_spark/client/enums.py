@@ -13,6 +13,8 @@ from pulsar_spark.errors import (
     ConnectError,
     ConnectionLost,
     ConsumerBusy,
+    CryptoError,
+    EncryptedMessage,
     IncompatibleSchema,
     InvalidTopicName,
     MessageTooLarge,
@@ -94,6 +96,14 @@ class ProducerAccessMode(_Choice):
     ExclusiveWithFencing = 3
 
 
+class ConsumerCryptoFailureAction(_Choice):
+    """What a reader or consumer does with a message that it cannot decrypt."""
+
+    FAIL = 0
+    DISCARD = 1
+    CONSUME = 2
+
+
 class Result(_Choice):
     """What the callback of `send_async` is told."""
 
@@ -173,6 +183,8 @@ _RESULTS: dict[type[PulsarError], Result] = {
     NotAllowed: Result.NotAllowedError,
     ProducerFenced: Result.ProducerFenced,
     OptionError: Result.InvalidConfiguration,
+    CryptoError: Result.CryptoError,
+    EncryptedMessage: Result.CryptoError,
 }
 
 

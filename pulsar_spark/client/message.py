@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import total_ordering
 from typing import Any, ClassVar
 
+from pulsar_spark.client.encryption import EncryptionContext
 from pulsar_spark.client.schemas import Schema
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -100,7 +101,16 @@ class Message:
     Where a producer wrote text that is not UTF-8, replacement characters stand for it.
     """
 
-    __slots__ = ("_entry", "_id", "_own", "_payload", "_redelivery_count", "_schema", "_topic")
+    __slots__ = (
+        "_entry",
+        "_id",
+        "_own",
+        "_payload",
+        "_redelivery_count",
+        "_schema",
+        "_topic",
+        "_undecrypted",
+    )
 
     def __init__(
         self,
@@ -111,6 +121,7 @@ class Message:
         own: pb.SingleMessageMetadata | None,
         schema: Schema,
         redelivery_count: int = 0,
+        undecrypted: bool = False,
     ) -> None:
         self._topic = topic
         self._id = message_id
@@ -120,6 +131,7 @@ class Message:
         self._own: AnyMetadata = entry if own is None else own
         self._schema = schema
         self._redelivery_count = redelivery_count
+        self._undecrypted = undecrypted
 
     def data(self) -> bytes:
         """The payload, empty for a null value."""
@@ -176,9 +188,11 @@ class Message:
         """The name of the producer."""
         return as_text(self._entry.producer_name)
 
-    def encryption_context(self) -> None:
-        """None: what is encrypted is not received."""
-        return
+    def encryption_context(self) -> EncryptionContext | None:
+        """How it was encrypted, None if it was not."""
+        if not self._entry.encryption_keys:
+            return None
+        return EncryptionContext(self._entry, failed=self._undecrypted)
 
     def __repr__(self) -> str:
         return f"Message({self._topic!r}, {self._id}, {len(self._payload)} bytes)"

@@ -116,7 +116,14 @@ class PartitionSource:
 
     def _message(self, entry: ReceivedEntry, found: wire.MessageIdAdv, payload: bytes) -> Message:
         return Message(
-            self.topic, found, payload, entry.metadata, None, self._schema, entry.redelivery_count
+            self.topic,
+            found,
+            payload,
+            entry.metadata,
+            None,
+            self._schema,
+            entry.redelivery_count,
+            entry.undecrypted,
         )
 
 

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from pulsar_spark.engine.codecs import decompress
+from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.errors import (
     CorruptBatch,
     CorruptMessage,
@@ -56,7 +57,8 @@ class ReceivedEntry:
     `payload` is the decompressed body: of a batch if `is_batch`, else of the one message, whose
     chunks are joined. Wanted are the messages from `first_index` up to, not including,
     `stop_index`. `size` is the number of bytes it had on the wire. `first_chunk` is set for a
-    message in chunks, whose ids are then those of the last chunk, and `size` that of all.
+    message in chunks, whose ids are then those of the last chunk, and `size` that of all. What
+    is `undecrypted` is taken for one message, whose payload is what was stored.
     """
 
     __slots__ = (
@@ -73,6 +75,7 @@ class ReceivedEntry:
         "size",
         "stop_index",
         "topic",
+        "undecrypted",
     )
 
     def __init__(
@@ -99,6 +102,7 @@ class ReceivedEntry:
         self.is_batch = is_batch
         self.size = size
         self.first_chunk: MessageIdAdv | None = None
+        self.undecrypted = False
 
 
 class EntryDecoder:
@@ -111,7 +115,8 @@ class EntryDecoder:
 
     A message in chunks has the position of its last chunk. What was begun and never ended is
     no message: its producer never had a receipt for it. With `only_uuid` everything is passed
-    by but the chunks of that message.
+    by but the chunks of that message. `undecryptable` counts messages that the decryptor's action
+    was taken for.
     """
 
     def __init__(
@@ -121,8 +126,11 @@ class EntryDecoder:
         end: Position | None,
         limit: int,
         only_uuid: str | None = None,
+        decryptor: Decryptor | None = None,
     ) -> None:
         self.topic = topic
+        self.undecryptable = 0
+        self.decryptor = decryptor or Decryptor()
         self.position = start
         self.end = end
         self.finished = end is not None and start >= end
@@ -191,19 +199,43 @@ class EntryDecoder:
         self.messages = count
         if metadata.HasField("marker_type") or self._only_uuid not in (None, metadata.uuid):
             return None
-        if metadata.encryption_keys:
-            raise EncryptedMessage(
-                "the message is encrypted and no key was given",
-                "Set pulsar.reader.cryptoPrivateKeyPath.",
-            )
         wanted = self._wanted(key, count)
         if not wanted:
             return None
+        if metadata.encryption_keys:
+            try:
+                body = self.decryptor.decrypt(metadata, parts.payload)
+            except EncryptedMessage:
+                if self.decryptor.action == "FAIL":
+                    raise
+                return self._leave_encrypted(message, parts, wanted)
+            parts.payload = memoryview(body)
         if metadata.num_chunks_from_msg > 1 and not is_batch:
             return self._add_chunk(message, parts, wanted)
         payload = self._decompressed(metadata, parts.payload)
         size = len(message.payload)
         return ReceivedEntry(self.topic, message.command, parts, payload, wanted, is_batch, size)
+
+    def _leave_encrypted(
+        self, message: MessageReceived, parts: PayloadParts, wanted: range
+    ) -> ReceivedEntry | None:
+        """Return an entry that cannot be decrypted as it is, or leave it out."""
+        if self.decryptor.action == "DISCARD":
+            metadata = parts.metadata
+            in_chunks = metadata.num_chunks_from_msg > 1
+            self.undecryptable += len(wanted) if not in_chunks or _is_last(metadata) else 0
+            return None
+        # A batch has the place of its first message.
+        if wanted.start:
+            return None
+        self.undecryptable += 1
+        size = len(message.payload)
+        payload = bytes(parts.payload)
+        entry = ReceivedEntry(
+            self.topic, message.command, parts, payload, range(1), is_batch=False, size=size
+        )
+        entry.undecrypted = True
+        return entry
 
     def _wanted(self, key: tuple[int, int], count: int) -> range:
         """Return the indexes of the entry's messages that lie in the range."""

@@ -15,6 +15,7 @@ from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
+    from pulsar_spark.engine.encryption import KeyReader
     from pulsar_spark.protocol.schema_info import SchemaInfo
 
 MIB = 1024 * 1024
@@ -221,7 +222,8 @@ class ReaderOptions:
     many messages it asks for at first; with `auto_scale` it goes on to as many as the budget
     allows for their observed size. Without progress for `poll_timeout` it fails. A message in
     chunks that the topic does not hold all of is an error, or with `skip_incomplete` counted
-    and left out.
+    and left out. Encrypted messages are decrypted with `crypto_keys`; what becomes of others is
+    `crypto_failure_action`: ``FAIL``, ``DISCARD`` (counted) or ``CONSUME`` (as they are stored).
     """
 
     receiver_queue_size: int = 1000
@@ -231,12 +233,33 @@ class ReaderOptions:
     poll_timeout: float = 120.0
     skip_incomplete: bool = False
     subscription_prefix: str = "pulsar-spark-reader"
+    crypto_keys: KeyReader | None = None
+    crypto_failure_action: str = "FAIL"
 
     def __post_init__(self) -> None:
         _check_range(self, 1, "receiver_queue_size", "memory_budget")
         _check_range(self, 0.001, "poll_timeout")
+        if self.crypto_failure_action not in ("FAIL", "DISCARD", "CONSUME"):
+            raise OptionError("crypto_failure_action is none of FAIL, DISCARD and CONSUME")
         if not self.subscription_prefix:
             raise OptionError("subscription_prefix is empty")
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptionOptions:
+    """The names of the public keys that a producer encrypts its data keys with, and their reader.
+
+    Raises OptionError without a name.
+    """
+
+    names: tuple[str, ...]
+    keys: KeyReader
+
+    def __post_init__(self) -> None:
+        if not self.names or not all(self.names):
+            raise OptionError(
+                "encryption is asked for, and no key is named", "Name the keys to encrypt with."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +288,7 @@ class ProducerOptions:
     chunk_max_message_size: int = 0
     schema: SchemaInfo | None = None
     properties: tuple[tuple[str, str], ...] = ()
+    encryption: EncryptionOptions | None = None
 
     def __post_init__(self) -> None:
         _check_range(self, 1, "batching_max_messages", "batching_max_bytes")

@@ -30,6 +30,7 @@ from typing import Any
 
 from pulsar_spark.engine.codecs import compress
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.encryption import Encryptor
 from pulsar_spark.engine.inflight_window import (
     InflightWindow,
     PendingSends,
@@ -107,6 +108,8 @@ class Producer:
         self._on_failure = on_failure
         self._pid = os.getpid()
         self._registrar = Registrar(context, self, Identity.of(self.topic, self._options))
+        encryption = self._options.encryption
+        self._encryptor = None if encryption is None else Encryptor(encryption)
         self._limits: SendLimits | None = None
         self._encoder: SendEncoder | None = None
         self._opened: Future[None] = Future()
@@ -286,7 +289,7 @@ class Producer:
             part = messages[start : start + max(most, 1)]
             ends: Sequence[int]
             data, ends = b"", ()
-            if not limits.chunking:
+            if not limits.entry_by_entry:
                 data, ends = encode_messages(part, first, now, limits, BLOCK_BYTES)
             if not ends:
                 self._send(single_entry(messages[start]), 0)
@@ -451,7 +454,7 @@ class Producer:
         self._make_room(entry_stop - start)
         most = max(min(self._window.room(), BLOCK_MESSAGES), entry_stop - start)
         stop, largest = block_of(payloads, keys, per_entry, start, most)
-        if largest > self.max_payload or limits.chunking:
+        if largest > self.max_payload or limits.entry_by_entry:
             return self._send_carefully(payloads, keys, start, entry_stop)
         now = int(time.time() * 1000)
         first = self._next_sequence_id
@@ -583,6 +586,7 @@ class Producer:
             chunk_size=self._options.chunk_max_message_size,
             topic=self.topic,
             compress=compress,
+            cipher=None if self._encryptor is None else self._encryptor.data_key,
         )
         encoder = make_encoder(
             session.producer_id,

@@ -69,6 +69,7 @@ class Identity:
     epoch: int = -1
     topic_epoch: int | None = None
     txn_enabled: bool = False
+    encrypted: bool = False
 
     @classmethod
     def of(cls, topic: str, options: ProducerOptions) -> Identity:
@@ -80,6 +81,7 @@ class Identity:
             access_mode=options.access_mode,
             schema=None if options.schema is None else options.schema.to_pb(),
             properties=options.properties,
+            encrypted=options.encryption is not None,
         )
 
 
@@ -258,6 +260,7 @@ def _producer_command(identity: Identity, producer_id: int, request_id: int) -> 
         access_mode=identity.access_mode,
         topic_epoch=identity.topic_epoch,
         txn_enabled=identity.txn_enabled,
+        encrypted=identity.encrypted,
     )
 
 

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from pulsar_spark.engine.chunk_search import ChunkSearch
 from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.engine.context import ConnectionPool
+from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.entries import EntryDecoder, LoneChunk, ReceivedEntry
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.receiver_queue import Ended, LastId, ReceiverBudget, ReceiverQueue
@@ -137,7 +138,15 @@ class EntryReader:
         self._pool = pool
         self._options = options or ReaderOptions()
         limit = self._options.memory_budget
-        self._decoder = decoder or EntryDecoder(topic, start, end, limit)
+        # A reader that fetches chunks for another has that one's bounds in the decoder that it
+        # was given, and looks no further back itself.
+        self._chunks: ChunkSearch | None = None
+        if decoder is None:
+            decryptor = Decryptor(self._options.crypto_keys, self._options.crypto_failure_action)
+            decoder = EntryDecoder(topic, start, end, limit, decryptor=decryptor)
+            skip = self._options.skip_incomplete
+            self._chunks = ChunkSearch(pool, topic, self._read_chunks, skip=skip)
+        self._decoder = decoder
         self._consumer = ReturningConsumer(
             pool, topic, self._options, budget or ReceiverBudget(limit)
         )
@@ -150,13 +159,6 @@ class EntryReader:
         self._patience = _Patience()
         self._last_id: MessageIdAdv | None = None
         self._error: PulsarError | None = None
-        # A reader that fetches chunks for another has that one's bounds in the decoder that it
-        # was given, and looks no further back itself.
-        self._chunks = (
-            ChunkSearch(pool, topic, self._read_chunks, skip=self._options.skip_incomplete)
-            if decoder is None
-            else None
-        )
 
     def __enter__(self) -> EntryReader:
         return self
@@ -188,6 +190,11 @@ class EntryReader:
     def incomplete(self) -> int:
         """Messages in chunks that were left out, as they are not whole."""
         return 0 if self._chunks is None else self._chunks.incomplete
+
+    @property
+    def undecryptable(self) -> int:
+        """Messages that could not be decrypted, and were left out or returned as they are."""
+        return self._decoder.undecryptable
 
     def next_entry(self, timeout: float | None = None) -> ReceivedEntry | None:
         """Return the next entry; None at the end of the range, or after `timeout` seconds.
@@ -369,7 +376,8 @@ class EntryReader:
         """Return a reader that passes by everything but the chunks of one message."""
         end = Position(chunk.ledger_id, chunk.entry_id + 1)
         options = replace(self._options, memory_budget=self._options.memory_budget // 4 + 1)
-        decoder = EntryDecoder(self.topic, start, end, self._decoder.limit, chunk.uuid)
+        decryptor, limit = self._decoder.decryptor, self._decoder.limit
+        decoder = EntryDecoder(self.topic, start, end, limit, chunk.uuid, decryptor)
         return EntryReader(self._pool, self.topic, start, end, options, decoder=decoder)
 
     # --- telling the watch --------------------------------------------------------------------

@@ -538,12 +538,27 @@ def uniform_entry(payloads: Sequence[bytes], keys: Sequence[bytes] | None) -> Ou
     )
 
 
+class PayloadCipher(Protocol):
+    """Encrypts payloads, after compression; each chunk of a message by itself."""
+
+    @property
+    def overhead(self) -> int:
+        """Bytes that a payload grows by."""
+
+    def announce(self, metadata: pb.MessageMetadata) -> None:
+        """Add to the metadata what readers need, in the size that it will have."""
+
+    def encrypt(self, metadata: pb.MessageMetadata, payload: Buffer) -> bytes:
+        """Return the payload encrypted, and complete the metadata for that."""
+
+
 @dataclass(slots=True)
 class SendLimits:
     """What an entry is held against when it is encoded, fixed while a producer is open.
 
     With `chunking` a message goes in chunks if it has more than `chunk_size` bytes (0: no such
-    bound), or more than the broker takes.
+    bound), or more than the broker takes. `cipher`, if there is one, gives the cipher of the next
+    message.
     """
 
     producer_name: str
@@ -555,6 +570,12 @@ class SendLimits:
     chunk_size: int = 0
     topic: str | None = None
     compress: Compress = _CODECS.compress
+    cipher: Callable[[], PayloadCipher] | None = None
+
+    @property
+    def entry_by_entry(self) -> bool:
+        """Whether all messages have to go by `encode_entry`."""
+        return self.chunking or self.cipher is not None
 
 
 class EncodedSend(NamedTuple):
@@ -591,16 +612,23 @@ def encode_entry(
         payload = limits.compress(limits.compression, body)
         metadata.compression = limits.compression
         metadata.uncompressed_size = len(body)
+    cipher = None
+    if limits.cipher is not None:
+        cipher = limits.cipher()
+        cipher.announce(metadata)
     encoded = _serialize(metadata, limits)
-    size = len(encoded) + len(payload)
+    size = len(encoded) + len(payload) + (0 if cipher is None else cipher.overhead)
     can_chunk = limits.chunking and entry.num_messages is None
     wants_chunks = can_chunk and 0 < limits.chunk_size < len(payload)
     if size <= limits.max_message_size and not wants_chunks:
+        if cipher is not None:
+            payload = cipher.encrypt(metadata, payload)
+            encoded = _serialize(metadata, limits)
         command = _send_command(entry, first_sequence_id, highest, limits)
         buffers = encode_payload_command(command, encoded, payload)
         yield EncodedSend(buffers, size, first_sequence_id, highest, entry.count)
     elif can_chunk:
-        yield from _chunks(entry, metadata, payload, limits)
+        yield from _chunks(entry, metadata, payload, limits, cipher)
     else:
         raise _too_large(size, len(encoded), limits, entry)
 
@@ -678,11 +706,14 @@ def _chunks(
     metadata: pb.MessageMetadata,
     payload: Buffer,
     limits: SendLimits,
+    cipher: PayloadCipher | None,
 ) -> Iterator[EncodedSend]:
     if len(payload) > _MAX_INT32:
         raise _too_large(len(payload), 0, limits, entry, "2 GiB, the most that chunks can hold")
     metadata.uuid = f"{limits.producer_name}-{metadata.sequence_id}"
     overhead = metadata.ByteSize() + _CHUNK_FIELDS
+    if cipher is not None:
+        overhead += cipher.overhead
     room = limits.max_message_size - overhead
     if room <= 0:
         raise _too_large(overhead, overhead, limits, entry)
@@ -694,10 +725,11 @@ def _chunks(
     for number, part in enumerate(parts):
         metadata.chunk_id = number
         last = number == len(parts) - 1
-        encoded = _serialize(metadata, limits)
         # A view would keep the whole message in memory until its last chunk is acknowledged.
-        buffers = encode_payload_command(command, encoded, bytes(part))
-        size = len(encoded) + len(part)
+        own = bytes(part) if cipher is None else cipher.encrypt(metadata, part)
+        encoded = _serialize(metadata, limits)
+        buffers = encode_payload_command(command, encoded, own)
+        size = len(encoded) + len(own)
         yield EncodedSend(
             buffers, size, sequence_id, sequence_id, 1 if last else 0, chunk=number, is_last=last
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -56,21 +57,26 @@ def test_options_are_checked_at_once(arguments: dict[str, object]) -> None:
 
 def test_what_is_not_built_yet_says_so() -> None:
     with PulsarClient("pulsar://127.0.0.1:1") as client:
-        for call in (
+        calls: tuple[Callable[[], object], ...] = (
             lambda: client.subscribe("t", "s"),
             lambda: client.create_table_view("t"),
             client.new_transaction,
-            lambda: client.create_producer("t", encryption_key="k"),
             lambda: client.create_producer("t", batching_type=BatchingType.KeyBased),
             lambda: client.create_producer("t", schema=object()),
-            lambda: client.create_reader("t", MessageId.earliest, crypto_key_reader=object()),
-        ):
+        )
+        for call in calls:
             with pytest.raises(UnsupportedFeature, match="not supported yet"):
                 call()
         with pytest.raises(OptionError):
             client.create_producer("t", batching_enabled=True, chunking_enabled=True)
         with pytest.raises(OptionError):
             client.create_reader("t", "earliest")  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match="CryptoKeyReader"):
+            client.create_reader(
+                "t",
+                MessageId.earliest,
+                crypto_key_reader=object(),  # type: ignore[arg-type]
+            )
         with pytest.raises(InvalidTopicName):
             client.get_topic_partitions("a/b")
 

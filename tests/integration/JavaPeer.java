@@ -24,6 +24,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.CompressionType;
 import org.apache.pulsar.client.api.Consumer;
+import org.apache.pulsar.client.api.ConsumerBuilder;
 import org.apache.pulsar.client.api.HashingScheme;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
@@ -101,6 +102,9 @@ public class JavaPeer {
                         .messageRoutingMode(MessageRoutingMode.RoundRobinPartition)
                         .hashingScheme(HashingScheme.valueOf(command.get("hashing").asText()))
                         .compressionType(CompressionType.valueOf(command.get("codec").asText()));
+        if (command.has("publicKey")) {
+            builder.addEncryptionKey("k").defaultCryptoKeyReader(command.get("publicKey").asText());
+        }
         Transaction transaction = null;
         if (command.has("transaction")) {
             transaction =
@@ -146,14 +150,17 @@ public class JavaPeer {
     }
 
     private static void read(JsonNode command, ObjectNode answer) throws Exception {
-        try (Consumer<byte[]> consumer =
+        ConsumerBuilder<byte[]> builder =
                 client(command)
                         .newConsumer(Schema.BYTES)
                         .topic(command.get("topic").asText())
                         .subscriptionName("java-peer")
                         .subscriptionMode(SubscriptionMode.NonDurable)
-                        .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
-                        .subscribe()) {
+                        .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest);
+        if (command.has("privateKey")) {
+            builder.defaultCryptoKeyReader(command.get("privateKey").asText());
+        }
+        try (Consumer<byte[]> consumer = builder.subscribe()) {
             ArrayNode messages = answer.putArray("messages");
             for (int left = command.get("count").asInt(); left > 0; left--) {
                 Message<byte[]> message = consumer.receive(30, TimeUnit.SECONDS);

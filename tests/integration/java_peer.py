@@ -64,10 +64,12 @@ class JavaPeer:
         codec: str = "NONE",
         hashing: str = "JavaStringHash",
         transaction: str | None = None,
+        public_key: str | None = None,
     ) -> list[MessageIdAdv]:
         """Send messages and return where they are.
 
-        `transaction` is ``commit``, ``abort`` or ``leave`` for what becomes of it.
+        `transaction` is ``commit``, ``abort`` or ``leave`` for what becomes of it. They are
+        encrypted for the name ``k`` with a public key, which is PEM text.
         """
         command: dict[str, Any] = {
             "do": "write",
@@ -79,12 +81,22 @@ class JavaPeer:
         }
         if transaction is not None:
             command["transaction"] = transaction
+        if public_key is not None:
+            command["publicKey"] = _as_url(public_key)
         answer = self._ask(broker, topic, command)
         return [MessageIdAdv.deserialize(base64.b64decode(found)) for found in answer["ids"]]
 
-    def read(self, broker: Broker, topic: str, count: int) -> list[JavaMessage]:
-        """Return the first `count` messages of a topic, and see it end there."""
-        answer = self._ask(broker, topic, {"do": "read", "count": count})
+    def read(
+        self, broker: Broker, topic: str, count: int, private_key: str | None = None
+    ) -> list[JavaMessage]:
+        """Return the first `count` messages of a topic, and see it end there.
+
+        Encrypted ones are decrypted with a private key, which is PEM text.
+        """
+        command: dict[str, Any] = {"do": "read", "count": count}
+        if private_key is not None:
+            command["privateKey"] = _as_url(private_key)
+        answer = self._ask(broker, topic, command)
         return [_from_json(found) for found in answer["messages"]]
 
     def write_typed(
@@ -138,6 +150,10 @@ class JavaPeer:
 
 def _base64(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
+
+
+def _as_url(pem: str) -> str:
+    return "data:application/x-pem-file;base64," + base64.b64encode(pem.encode()).decode()
 
 
 def _to_json(content: JavaContent) -> dict[str, Any]:

@@ -7,6 +7,7 @@ the table of options adds the one and withholds the other.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -145,6 +146,21 @@ def text_list(value: str) -> tuple[str, ...]:
     if not all(parts):
         raise ValueError("a comma-separated list without empty parts")
     return tuple(dict.fromkeys(parts))
+
+
+def keys_by_name(value: str) -> tuple[tuple[str, str], ...]:
+    """Return pairs of a name and a key, which is a path or PEM text; one without a name is ""."""
+    value = value.strip()
+    if not value.startswith("{"):
+        return (("", text(value)),)
+    expected = "a path or PEM text, or a JSON object of name → one of these"
+    try:
+        keys = json.loads(value)
+    except (ValueError, RecursionError):
+        raise ValueError(expected) from None
+    if not keys or not all(name and isinstance(key, str) and key for name, key in keys.items()):
+        raise ValueError(expected)
+    return tuple(keys.items())
 
 
 def iso_millis(value: str) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from pulsar_spark.engine.encryption import PemKeys
 from pulsar_spark.engine.options import ClientOptions, ReaderOptions, TlsOptions
 from pulsar_spark.errors import OptionError, UnsupportedFeature
 from pulsar_spark.protocol.topic_name import TopicName
@@ -83,6 +84,8 @@ def read_options(values: Values, options: Mapping[str, str], scope: Scope) -> Re
             read_compacted=values["readCompacted"],
             poll_timeout=values["pollTimeout"],
             skip_incomplete=not values["failOnDataLoss"],
+            crypto_keys=crypto_keys(values, "pulsar.reader.cryptoPrivateKeyPath"),
+            crypto_failure_action=values["pulsar.reader.cryptoFailureAction"],
             **({"subscription_prefix": prefix} if prefix else {}),
         ),
         topics=topics,
@@ -134,6 +137,11 @@ def client_options(values: Values) -> ClientOptions:
         ),
         memory_limit=values["pulsar.client.memoryLimitBytes"],
     )
+
+
+def crypto_keys(values: Values, option: str) -> PemKeys | None:
+    """Return the keys of end-to-end encryption that an option gives."""
+    return None if values[option] is None else PemKeys(option, values[option])
 
 
 def single_topic(values: Values) -> str | None:

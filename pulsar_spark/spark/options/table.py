@@ -14,6 +14,7 @@ from pulsar_spark.spark.options.parsers import (
     choice,
     duration_seconds,
     integer,
+    keys_by_name,
     plain_seconds,
     size,
     text,
@@ -400,17 +401,17 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _reader(
         "cryptoPrivateKeyPath",
-        text,
-        "Private key: PEM path or content, or JSON of name → key.",
+        keys_by_name,
+        "Private key that decrypts messages: a PEM file on every machine, PEM text, or JSON of "
+        "name → one of these.",
         secret=True,
-        unbuilt=EVERY_VALUE,
     ),
     _reader(
         "cryptoFailureAction",
         choice("FAIL", "DISCARD", "CONSUME"),
-        "What to do with a message that cannot be decrypted.",
+        "What to do with an entry that cannot be decrypted: fail, leave it out and log how many, "
+        "or give what is stored as one row.",
         default="FAIL",
-        unbuilt=("DISCARD", "CONSUME"),
     ),
     _producer(
         "compressionType",
@@ -475,13 +476,17 @@ OPTIONS: tuple[Option, ...] = (
         default="Shared",
     ),
     _producer(
-        "encryptionKeys", text_list, "Names of the keys to encrypt with.", unbuilt=EVERY_VALUE
+        "encryptionKeys",
+        text_list,
+        "Names of the keys to encrypt with; any of the private keys decrypts. Needs "
+        "`pulsar-spark[crypto]`.",
+        shown_default="messages are not encrypted",
     ),
     _producer(
         "cryptoPublicKeyPath",
-        text,
-        "Public key: PEM path or content, or JSON of name → key.",
-        unbuilt=EVERY_VALUE,
+        keys_by_name,
+        "Public key of these names: a PEM file on every machine, PEM text, or JSON of name → one "
+        "of these.",
     ),
     _producer(
         "cryptoFailureAction",

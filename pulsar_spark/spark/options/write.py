@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pulsar_spark.engine.options import ClientOptions, ProducerOptions
+from pulsar_spark.engine.options import ClientOptions, EncryptionOptions, ProducerOptions
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.spark.options.read import client_options, single_topic
+from pulsar_spark.spark.options.read import client_options, crypto_keys, single_topic
 from pulsar_spark.spark.options.resolve import Values, resolve
 from pulsar_spark.spark.options.table import Scope
 from pulsar_spark.spark.writing.schemas import SchemaChoice
@@ -70,4 +70,19 @@ def _producer(values: Values) -> ProducerOptions:
         producer_name=values["pulsar.producer.producerName"],
         access_mode=pb.ProducerAccessMode.Value(values["pulsar.producer.accessMode"]),
         chunking_enabled=chunking,
+        encryption=_encryption(values),
     )
+
+
+def _encryption(values: Values) -> EncryptionOptions | None:
+    names = values["pulsar.producer.encryptionKeys"]
+    keys = crypto_keys(values, "pulsar.producer.cryptoPublicKeyPath")
+    if names is None and keys is None:
+        return None
+    if names is None or keys is None:
+        # To send what was to be encrypted as it is would be the worst that one can do.
+        raise OptionError(
+            "pulsar.producer.encryptionKeys and cryptoPublicKeyPath are needed together",
+            "encryptionKeys names the keys, cryptoPublicKeyPath has them.",
+        )
+    return EncryptionOptions(tuple(names), keys)

@@ -101,5 +101,12 @@ def _read(
                     partition.topic,
                     reader.incomplete,
                 )
+            if reader.undecryptable:
+                logger.warning(
+                    "%s: a task could not decrypt messages: %d (cryptoFailureAction=%s)",
+                    partition.topic,
+                    reader.undecryptable,
+                    options.reader.crypto_failure_action,
+                )
         except TopicNotFound as error:
             watch.lost(error)

@@ -159,9 +159,7 @@ def test_such_a_key_passes_where_it_asks_for_nothing() -> None:
     [
         ("deliveryGuarantee", "exactly-once", Scope.WRITE),
         ("sinkId", "s", Scope.WRITE),
-        ("pulsar.producer.encryptionKeys", "k", Scope.WRITE),
-        ("pulsar.reader.cryptoPrivateKeyPath", SECRET, Scope.READ),
-        ("pulsar.reader.cryptoFailureAction", "CONSUME", Scope.READ),
+        ("pulsar.producer.cryptoFailureAction", "SEND", Scope.WRITE),
     ],
 )
 def test_what_is_documented_and_not_built_is_an_error(key: str, value: str, scope: Scope) -> None:

@@ -1,0 +1,121 @@
+"""Keys of end-to-end encryption, and what a message says of its own: as the official client has it.
+
+The official client reads keys from files alone; here a class of one's own can have them from
+anywhere, with the methods of Java's CryptoKeyReader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pulsar_spark.client.enums import CompressionType
+from pulsar_spark.engine.encryption import EncryptionKeyInfo, KeyReader, PemKeys
+from pulsar_spark.engine.options import EncryptionOptions
+from pulsar_spark.errors import OptionError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.validation import as_text
+
+
+class CryptoKeyReader(KeyReader):
+    """The keys of two PEM files, or PEM texts: one to encrypt with, one to decrypt with.
+
+    A producer needs the public one, a reader or consumer the private one. Subclasses that define
+    `get_public_key` and `get_private_key` have keys from elsewhere, for each name its own.
+    """
+
+    def __init__(
+        self, public_key_path: str | None = None, private_key_path: str | None = None
+    ) -> None:
+        self._public = _pem("public_key_path", public_key_path)
+        self._private = _pem("private_key_path", private_key_path)
+
+    def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
+        """Return the key to encrypt data keys with; its metadata goes with each message."""
+        return self._public.get_public_key(key_name, metadata)
+
+    def get_private_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
+        """Return the key to decrypt data keys with; `metadata` came with the message."""
+        return self._private.get_private_key(key_name, metadata)
+
+
+def _pem(option: str, path: str | None) -> PemKeys:
+    return PemKeys(f"{option} of CryptoKeyReader", () if path is None else (("", path),))
+
+
+def key_reader(given: object) -> KeyReader | None:
+    """Return the reader of keys that was given; raises OptionError for anything else."""
+    if given is None or isinstance(given, KeyReader):
+        return given
+    raise OptionError("crypto_key_reader is not a CryptoKeyReader of this package")
+
+
+def encryption_options(
+    names: str | Sequence[str] | None, given: object
+) -> EncryptionOptions | None:
+    """Return what a producer is to encrypt with; raises OptionError for one without the other."""
+    keys = key_reader(given)
+    if not names and keys is None:
+        return None
+    if not names or keys is None:
+        raise OptionError(
+            "encryption_key and crypto_key_reader are needed together",
+            "Without both, messages would be sent as they are.",
+        )
+    return EncryptionOptions((names,) if isinstance(names, str) else tuple(names), keys)
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptionKey:
+    """A data key as a message carries it: the name of the key that opens it, and what it is."""
+
+    key: str
+    value: bytes
+    metadata: Mapping[str, str]
+
+
+class EncryptionContext:
+    """How a message was encrypted: all that is needed to decrypt it oneself."""
+
+    __slots__ = ("_failed", "_metadata")
+
+    def __init__(self, metadata: pb.MessageMetadata, *, failed: bool) -> None:
+        self._metadata = metadata
+        self._failed = failed
+
+    def keys(self) -> list[EncryptionKey]:
+        """The data key, encrypted for each of the names."""
+        return [
+            EncryptionKey(
+                as_text(found.key),
+                found.value,
+                {as_text(pair.key): as_text(pair.value) for pair in found.metadata},
+            )
+            for found in self._metadata.encryption_keys
+        ]
+
+    def param(self) -> bytes:
+        """The nonce."""
+        return self._metadata.encryption_param
+
+    def algorithm(self) -> str:
+        """The algorithm, where its producer named one."""
+        return as_text(self._metadata.encryption_algo)
+
+    def compression_type(self) -> CompressionType:
+        """How the payload was compressed before."""
+        return CompressionType(self._metadata.compression)
+
+    def uncompressed_message_size(self) -> int:
+        """Bytes of the payload before compression, 0 if it was not compressed."""
+        return self._metadata.uncompressed_size
+
+    def batch_size(self) -> int:
+        """How many messages the payload holds, -1 for one that is not a batch."""
+        if not self._metadata.HasField("num_messages_in_batch"):
+            return -1
+        return self._metadata.num_messages_in_batch
+
+    def is_decryption_failed(self) -> bool:
+        """Whether the payload is still encrypted."""
+        return self._failed
