@@ -489,6 +489,8 @@ class Examination:
 class _Silent:
     """The owner of a producer that sends nothing: nothing can be told of it."""
 
+    waits_for_receipts = False
+
     def on_receipts(self, session: ProducerSession, receipts: array[int]) -> None:
         """Nothing was sent."""
 

@@ -73,7 +73,7 @@ _T = pb.BaseCommand
 _TICK = 1.0
 
 SUSPICION = 5.0
-"""A broker that has said nothing for so long since it was asked something gets a PING.
+"""A broker that has said nothing for so long while it owes an answer or a receipt gets a PING.
 
 Brokers answer in milliseconds. A connection that nobody has used for a while can have died without
 a word, and whoever uses it next is not to learn that from his own time being up.
@@ -116,6 +116,10 @@ class ConsumerHandler(Handler, Protocol):
 
 class ProducerHandler(Handler, Protocol):
     """What the receive thread tells a producer."""
+
+    @property
+    def waits_for_receipts(self) -> bool:
+        """Whether something was sent that the broker has not acknowledged."""
 
     def on_receipts(self, receipts: array[int]) -> None:
         """Entries are stored: sequence id, highest sequence id, ledger and entry of each."""
@@ -160,6 +164,10 @@ class HandlerTable:
         """Forget a producer and return it."""
         with self._lock:
             return self._producers.pop(producer_id, None)
+
+    def wait_for_receipts(self) -> bool:
+        """Whether any producer does."""
+        return any(found.waits_for_receipts for found in tuple(self._producers.values()))
 
     def take_all(self) -> list[Handler]:
         """Forget all and return them."""
@@ -536,9 +544,7 @@ class ClientConnection:
     def _keep_alive(self, now: float) -> None:
         """Send PING every interval, or on suspicion; raise ConnectionLost if nothing comes."""
         interval = self.options.keep_alive_interval
-        with self._mutex:
-            asked_at = self._requests.waiting_since
-        suspect = asked_at is not None and now - max(asked_at, self._heard_at) >= SUSPICION
+        suspect = now - self._heard_at >= SUSPICION and self._waits(now - SUSPICION)
         silent = now - self._pinged_at
         if not self._heard and silent >= (min(PATIENCE, interval) if suspect else interval):
             raise ConnectionLost(
@@ -552,6 +558,12 @@ class ClientConnection:
         with self._mutex:
             self._core.send(commands.ping())
             self._writer.put_commands(self._core.data_to_send())
+
+    def _waits(self, since: float) -> bool:
+        """Whether the broker was asked something by then, or owes a receipt."""
+        with self._mutex:
+            asked_at = self._requests.waiting_since
+        return (asked_at is not None and asked_at <= since) or self._handlers.wait_for_receipts()
 
     def _expire_requests(self, now: float) -> None:
         with self._mutex:

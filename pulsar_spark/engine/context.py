@@ -110,6 +110,14 @@ class ConnectionPool:
         for address in [at for at, found in self._connections.items() if found.closed]:
             del self._connections[address]
             del self._starting[address]
+            if not address.proxied:
+                self._try_last(address.physical)
+
+    def _try_last(self, host: str) -> None:
+        """Have whoever comes next begin with another host of the service URL."""
+        if host in self._hosts:
+            self._hosts.remove(host)
+            self._hosts.append(host)
 
     def get(self, address: BrokerAddress) -> ClientConnection:
         """Return a connection to a broker; raises ConnectError or the broker's refusal."""
@@ -119,6 +127,7 @@ class ConnectionPool:
         """Return an operation that connects to a host of the service URL, trying all of them."""
         errors: list[PulsarError] = []
         with self._lock:
+            self._forget_closed()
             hosts = list(self._hosts)
         for host in hosts:
             try:
@@ -126,9 +135,7 @@ class ConnectionPool:
             except (ConnectError, ConnectionLost, RemoteProtocolError) as error:
                 errors.append(error)
                 with self._lock:
-                    # Whoever comes next begins with another host.
-                    self._hosts.remove(host)
-                    self._hosts.append(host)
+                    self._try_last(host)
                 continue
             return connection
         if len(errors) == 1:

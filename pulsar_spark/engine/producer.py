@@ -632,6 +632,11 @@ class Producer:
         """There will be no session: fail for good."""
         self._fail(error)
 
+    @property
+    def waits_for_receipts(self) -> bool:
+        """Whether something was sent that the broker has not acknowledged."""
+        return len(self._window.pending) > 0
+
     def time_left(self) -> float:
         """Seconds that the oldest pending message has, or would have if there was one."""
         return self._window.time_left()

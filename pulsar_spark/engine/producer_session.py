@@ -88,6 +88,10 @@ class Identity:
 class SessionOwner(Protocol):
     """Who is told what happens to a session, on the connection's receive thread."""
 
+    @property
+    def waits_for_receipts(self) -> bool:
+        """Whether something was sent that the broker has not acknowledged."""
+
     def on_receipts(self, session: ProducerSession, receipts: array[int]) -> None:
         """Entries are stored: sequence id, highest sequence id, ledger and entry of each."""
 
@@ -187,6 +191,11 @@ class ProducerSession:
             logger.debug("a producer was not closed: %s", error)
 
     # --- on the receive thread ----------------------------------------------------------------
+
+    @property
+    def waits_for_receipts(self) -> bool:
+        """Whether something was sent that the broker has not acknowledged."""
+        return self._owner.waits_for_receipts
 
     def on_receipts(self, receipts: array[int]) -> None:
         """Entries are stored: sequence id, highest sequence id, ledger and entry of each."""

@@ -16,6 +16,8 @@ T = pb.BaseCommand
 class Recorder:
     """A consumer and a producer that write down what they are told."""
 
+    waits_for_receipts = False
+
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
 

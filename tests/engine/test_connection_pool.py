@@ -76,6 +76,21 @@ def test_all_hosts_of_the_service_url_are_tried() -> None:
                 assert pool.service().address.physical == broker.address
 
 
+@pytest.mark.fault(3, 5)
+def test_a_host_whose_connection_was_lost_is_tried_last() -> None:
+    with ScriptedBroker() as one, ScriptedBroker() as other:
+        url = f"pulsar://{one.address},{other.address}"
+        with ConnectionPool(ClientOptions(url)) as pool:
+            for _ in range(3):
+                first = pool.service()
+                broker = one if first.address.physical == one.address else other
+                broker.sessions[-1].drop()
+                wait_until(lambda at=first: at.closed, "the connection's end")  # type: ignore[misc]
+                # What is connected to meanwhile says nothing of that host.
+                pool.get(BrokerAddress("broker-1:6650", one.address))
+                assert pool.service().address != first.address
+
+
 @pytest.mark.fault(3)
 def test_if_no_host_answers_all_are_named() -> None:
     dead = [free_address(), free_address()]

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from pulsar_spark.engine import connection
 from pulsar_spark.errors import (
     MessageTooLarge,
     TopicTerminated,
@@ -83,6 +84,29 @@ def test_an_idle_producer_with_something_pending_comes_back_by_itself() -> None:
         producer = make(context)
         producer.send(OutgoingEntry(lambda _: b"", callback=lambda error, _: stored.set()))
         assert stored.wait(10)
+
+
+@pytest.mark.fault(5, 12)
+def test_a_producer_leaves_a_broker_that_hangs_long_before_its_messages_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "SUSPICION", 0.2)
+    monkeypatch.setattr(connection, "PATIENCE", 0.2)
+    monkeypatch.setattr(connection, "_TICK", 0.05)
+    with topic() as (script, context, _):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            if session.number == 0:
+                session.reply = lambda data: []  # type: ignore[method-assign]
+            return session.number == 0
+
+        script.on_send = on_send
+        stored = threading.Event()
+        producer = make(context)
+        producer.send(OutgoingEntry(lambda _: b"", callback=lambda error, _: stored.set()))
+        # The next PING would be due after half a minute.
+        assert stored.wait(15)
+        assert not producer.waits_for_receipts
 
 
 @pytest.mark.fault(14)

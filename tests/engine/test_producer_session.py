@@ -52,6 +52,8 @@ from tests.engine.scripted_broker import ScriptedBroker, Session
 
 
 class Owner:
+    waits_for_receipts = False
+
     def __init__(self) -> None:
         self.receipts: list[int] = []
         self.errors: list[int] = []

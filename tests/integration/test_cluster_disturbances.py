@@ -1,0 +1,144 @@
+"""Topics move between real brokers, which are killed and hang: all goes on, nothing is lost."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.options import ClientOptions, ProducerOptions
+from pulsar_spark.engine.partitioned_producer import PartitionedProducer
+from pulsar_spark.engine.reader import EntryReader
+from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION
+from tests.integration.messages import rows_of
+from tests.support.real_cluster import RealCluster
+from tests.support.waiting import finish, wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+MOVES = 20
+
+
+class Traffic:
+    """Writes a number each ten milliseconds and reads them; `read` has when each came."""
+
+    def __init__(self, service_url: str, topic: str, **options: Any) -> None:
+        self.read: list[tuple[float, int]] = []
+        self._topic = topic
+        self._context = ClientContext(ClientOptions(service_url, **options))
+        self._written = 0
+        self._stopped = threading.Event()
+        self._all_written = threading.Event()
+        self._errors: list[BaseException] = []
+        self._threads = [
+            threading.Thread(target=self._run, args=(work,)) for work in (self._write, self._follow)
+        ]
+
+    def __enter__(self) -> Traffic:
+        for thread in self._threads:
+            thread.start()
+        self.wait_for_rows()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop writing; all that was written has to come, in order, if the block ended well."""
+        self._stopped.set()
+        finish(*self._threads, seconds=120.0)
+        self._context.close()
+        if self._errors:
+            raise self._errors[0]
+        if error is None:
+            # What a producer sends again comes twice, but never for the first time too late.
+            numbers = list(dict.fromkeys(number for _, number in self.read))
+            assert numbers == list(range(self._written))
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._errors.append(error)
+            self._stopped.set()
+            self._all_written.set()
+
+    def _write(self) -> None:
+        settings = ProducerOptions(batching_enabled=False)
+        with PartitionedProducer(self._context, self._topic, settings, partitions=0) as writer:
+            while not self._stopped.wait(0.01):
+                writer.send(MessageFields(b"%d" % self._written))
+                self._written += 1
+            writer.flush(90.0)
+        self._all_written.set()
+
+    def _follow(self) -> None:
+        last = -1
+        with EntryReader(self._context.pool, self._topic, EARLIEST_POSITION) as reader:
+            while not self._all_written.is_set() or last < self._written - 1:
+                entry = reader.next_entry(1.0)
+                if entry is not None:
+                    now = time.monotonic()
+                    (last,) = (int(row.content.payload or b"") for row in rows_of(entry))
+                    self.read.append((now, last))
+
+    def wait_for_rows(self, count: int = 20) -> None:
+        """Wait until that many more rows were read."""
+        until = len(self.read) + count
+        wait_until(lambda: len(self.read) >= until or self._errors, "more rows", 90.0)
+
+    def longest_pause(self, since: float) -> float:
+        """Return the longest time without a row since a moment."""
+        times = [since, *(at for at, _ in list(self.read) if at > since)]
+        return max(after - before for before, after in itertools.pairwise(times))
+
+
+@pytest.mark.fault(14)
+def test_rows_go_on_soon_after_a_move(real_cluster: RealCluster) -> None:
+    topic = real_cluster.create_topic(real_cluster.unique_topic())
+    pauses = []
+    with Traffic(real_cluster.service_url, topic) as traffic:
+        for _ in range(MOVES):
+            since = time.monotonic()
+            real_cluster.move(topic, real_cluster.other(real_cluster.owner(topic)))
+            traffic.wait_for_rows(50)
+            pauses.append(traffic.longest_pause(since))
+    median = statistics.median(pauses)
+    print(f"\n{MOVES} moves: no row for {median:.3f} s (median), {max(pauses):.3f} s (longest)")
+    # An idle machine needs 0.2 s and 0.4 s.
+    assert median < 5
+    assert max(pauses) < 20
+
+
+@pytest.mark.fault(11, 12)
+def test_rows_go_on_after_a_broker_was_killed(real_cluster: RealCluster) -> None:
+    topic = real_cluster.create_topic(real_cluster.unique_topic())
+    with Traffic(real_cluster.service_url, topic) as traffic:
+        since = time.monotonic()
+        real_cluster.owner(topic).kill()
+        traffic.wait_for_rows(50)
+        print(f"\nkilled: no row for {traffic.longest_pause(since):.3f} s")
+
+
+@pytest.mark.fault(5)
+def test_a_broker_that_hangs_is_left_for_the_other_one(real_cluster: RealCluster) -> None:
+    """Before the send timeout is over, which is half a minute, as is the time between PINGs."""
+    topic = real_cluster.create_topic(real_cluster.unique_topic())
+    with Traffic(real_cluster.service_url, topic) as traffic:
+        since = time.monotonic()
+        hanging = real_cluster.owner(topic)
+        hanging.pause()
+        traffic.wait_for_rows(50)
+        print(f"\nhanging: no row for {traffic.longest_pause(since):.3f} s")
+        hanging.resume()
+        traffic.wait_for_rows(50)
