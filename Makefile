@@ -16,6 +16,7 @@ SOAK_FLAGS ?=
 BENCH_FLAGS ?=
 
 VENV := .venv
+MADE := $(VENV)/.made-$(subst /,_,$(PYTHON))
 INSTALLED := $(VENV)/.installed-$(subst /,_,$(PYTHON))
 READY := $(VENV)/.ready-$(subst /,_,$(PYTHON))
 DOCS_READY := $(VENV)/.docs-$(subst /,_,$(PYTHON))
@@ -35,7 +36,7 @@ export SPARK_LOCAL_IP := 127.0.0.1
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY) ## write to and read from a topic through Spark, on a broker in memory
+demo: $(INSTALLED) ## write to and read from a topic through Spark, on a broker in memory
 	$(RUN) -m pulsar_spark demo
 
 # Tests that need Spark or the real broker are a group, which one of the processes runs.
@@ -90,15 +91,20 @@ clean: ## remove the virtual environment and all that was built
 		spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -not -path './.git/*' -exec rm -rf {} +
 
-# Made anew when the dependencies change or when another interpreter is asked for.
-$(INSTALLED): pyproject.toml
+# The environment is made anew for another interpreter, and brought up to date when the
+# dependencies change. Each of the next adds what the one before has no need of.
+$(MADE):
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is needed")'
 	$(PYTHON) -m venv --clear $(VENV)
-	$(PIP) -e '.[dev]'
+	touch $@
+
+$(INSTALLED): $(MADE) pyproject.toml
+	$(PIP) -e .
 	touch $@
 
 # The compiled implementation is built where it can be; PULSAR_SPARK_REQUIRE_NATIVE=1 insists on it.
 $(READY): $(INSTALLED) $(NATIVE)
+	$(PIP) -e '.[dev]'
 	@if command -v cargo > /dev/null && $(PIP) --force-reinstall --no-deps ./native; then :; \
 	elif [ -n "$$PULSAR_SPARK_REQUIRE_NATIVE" ]; then echo "make native: failed" >&2; exit 1; \
 	else echo "no compiled implementation (make native, with Rust's cargo): all runs in pure Python"; fi
