@@ -256,6 +256,7 @@ def main() -> None:
     save(arguments, results)
     if arguments.output:
         report.picture(results, arguments.output / "benchmarks.png")
+        report.overview(results, arguments.output / "overview.png")
     if arguments.docs:
         report.put_between_markers(PAGE, text)
         report.put_between_markers(ROOT / "README.md", report.short(results))

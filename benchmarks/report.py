@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.contenders import (
@@ -20,6 +20,13 @@ from benchmarks.contenders import (
 from benchmarks.results import Figure, Result, Results
 from benchmarks.targets import Target, targets
 from benchmarks.workloads import Workload
+
+OTHERS = (OFFICIAL, SCALA, KAFKA, TRIVIAL)
+
+USUAL = ("batch10", "batch1000", "unbatched1k", "four")
+SHOWN = 5
+"""Shapes in the README."""
+_COLORS = ("#1f77b4", "#8fbfe0", "#b0b0b0", "#707070")
 
 MARKERS = ("<!-- benchmark:start -->", "<!-- benchmark:end -->")
 
@@ -55,25 +62,36 @@ def sections(results: Results) -> list[str]:
     ]
 
 
-def reading_table(results: Results, shapes: Iterable[Workload]) -> str:
+def reading_table(
+    results: Results, shapes: Iterable[Workload], others: Sequence[str] = OTHERS
+) -> str:
     """Rows a second and µs of CPU for a row, ours and others', with all columns."""
-    names = results.implementations
-    kinds = [*(f"{OURS} {name}" for name in names), OFFICIAL, SCALA, KAFKA, TRIVIAL]
+    kinds = [*(f"{OURS} {name}" for name in results.implementations), *others]
     lines = [
         "| rows/s · CPU µs per row | " + " | ".join(kinds) + " |",
         "|---|" + "---:|" * len(kinds),
     ]
     for shape in shapes:
-        found: list[Result | Figure | None] = [
-            *(results.find("read", shape.name, OURS, "all", name) for name in names),
-            results.find("read", shape.name, OFFICIAL, "all"),
-            results.peer(SCALA, shape.name),
-            results.peer(KAFKA, shape.name),
-            results.find("read", shape.name, TRIVIAL, "all"),
-        ]
+        found = figures_of(results, shape, others)
         if any(isinstance(each, Result) for each in found):
             lines.append(f"| {shape.title} | {' | '.join(map(_cell, found))} |")
     return "\n".join(lines)
+
+
+def figures_of(
+    results: Results, shape: Workload, others: Sequence[str]
+) -> list[Result | Figure | None]:
+    """What reading a shape with all columns took us, by implementation, and others."""
+    ours = (results.find("read", shape.name, OURS, "all", name) for name in results.implementations)
+    return [
+        *ours,
+        *(
+            results.peer(kind, shape.name)
+            if kind in (SCALA, KAFKA)
+            else results.find("read", shape.name, kind, "all")
+            for kind in others
+        ),
+    ]
 
 
 def _cell(figure: Result | Figure | None) -> str:
@@ -168,10 +186,46 @@ def _ceiling(operation: str, contender: Contender) -> tuple[str, str]:
     return ("", "")
 
 
-def short(results: Results) -> str:
-    """The worst shape and the best, for the README."""
+def shown_first(results: Results) -> list[Workload]:
+    """The shapes for the README: the one that is furthest from its target, and the usual ones."""
     read = [shape for shape in worst_first(results) if results.of("read", shape.name)]
-    return reading_table(results, [read[0], read[-1]]) if read else ""
+    return [shape for shape in read if shape is read[0] or shape.name in USUAL][:SHOWN]
+
+
+def short(results: Results) -> str:
+    """Reading these shapes beside the clients that people come from, for the README."""
+    shapes = shown_first(results)
+    return reading_table(results, shapes, [OFFICIAL, SCALA]) if shapes else ""
+
+
+def overview(results: Results, path: Path) -> None:
+    """Bars of rows a second for the shapes of the README, a group of bars each."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    shapes = shown_first(results)
+    kinds = [*(f"{OURS} {name}" for name in results.implementations), OFFICIAL, SCALA]
+    if not shapes:
+        return
+    figure, axis = plt.subplots(figsize=(9, 1 + 0.75 * len(shapes)))
+    height = 0.8 / len(kinds)
+    for number, (kind, color) in enumerate(zip(kinds, _COLORS, strict=False)):
+        found = [figures_of(results, shape, [OFFICIAL, SCALA])[number] for shape in shapes]
+        speeds = [each.rows_per_second / 1e6 if each else 0.0 for each in found]
+        places = [row + number * height for row in range(len(shapes))]
+        axis.barh(places, speeds, height=height, label=kind, color=color)
+    axis.set_yticks(
+        [row + 0.4 - height / 2 for row in range(len(shapes))], [shape.title for shape in shapes]
+    )
+    axis.invert_yaxis()
+    axis.set_xlabel("million rows a second")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
 
 
 def picture(results: Results, path: Path) -> None:
