@@ -67,9 +67,14 @@ class SendEncoder:
         first_sequence_id: int,
         publish_time: int,
         per_entry: int,
+        fields: Sequence[bytes] | None = None,
     ) -> tuple[bytes, array[int]]: ...
     def body(
-        self, payloads: Sequence[bytes], keys: Sequence[bytes] | None, first_sequence_id: int
+        self,
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes] | None,
+        first_sequence_id: int,
+        fields: Sequence[bytes] | None = None,
     ) -> bytes: ...
     def frame(
         self,

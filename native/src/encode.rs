@@ -113,23 +113,42 @@ impl Producer {
     }
 }
 
+/// Columns of messages; `fields` are all of each one's metadata in a batch that stands before the
+/// number of its sequence id.
+#[derive(Clone, Copy)]
+pub struct Columns<'a> {
+    pub payloads: &'a [&'a [u8]],
+    pub keys: Option<&'a [&'a [u8]]>,
+    pub fields: Option<&'a [&'a [u8]]>,
+}
+
+impl<'a> Columns<'a> {
+    /// A range of the messages; all columns have as many.
+    pub fn part(&self, start: usize, stop: usize) -> Self {
+        Columns {
+            payloads: &self.payloads[start..stop],
+            keys: self.keys.map(|column| &column[start..stop]),
+            fields: self.fields.map(|column| &column[start..stop]),
+        }
+    }
+}
+
 /// Append the body of a batch.
-pub fn put_batch(
-    out: &mut Vec<u8>,
-    payloads: &[&[u8]],
-    keys: Option<&[&[u8]]>,
-    first_sequence_id: u64,
-) -> Result<()> {
-    for (index, payload) in payloads.iter().enumerate() {
+pub fn put_batch(out: &mut Vec<u8>, columns: Columns, first_sequence_id: u64) -> Result<()> {
+    for (index, payload) in columns.payloads.iter().enumerate() {
         let start = out.len();
         out.extend([0; 4]);
-        if let Some(keys) = keys {
-            out.push(0x12);
-            put_sized(out, keys.get(index).ok_or(Unusual)?);
+        if let Some(fields) = columns.fields {
+            out.extend_from_slice(fields.get(index).ok_or(Unusual)?);
+        } else {
+            if let Some(keys) = columns.keys {
+                out.push(0x12);
+                put_sized(out, keys.get(index).ok_or(Unusual)?);
+            }
+            out.push(0x18);
+            put_number(out, payload.len() as u64);
+            out.push(0x40);
         }
-        out.push(0x18);
-        put_number(out, payload.len() as u64);
-        out.push(0x40);
         put_number(out, first_sequence_id + index as u64);
         let size = out.len() - start - 4;
         set_be32(out, start, size)?;
@@ -158,7 +177,8 @@ mod tests {
     fn what_is_written_can_be_read() {
         let producer = Producer::new(300, b"p", b"v");
         let mut body = Vec::new();
-        put_batch(&mut body, &[b"one", b""], Some(&[b"k", b"l"]), 127).unwrap();
+        let columns = Columns { payloads: &[b"one", b""], keys: Some(&[b"k", b"l"]), fields: None };
+        put_batch(&mut body, columns, 127).unwrap();
         let (first, end) = batch::message(&body, 0).unwrap();
         let (second, end) = batch::message(&body, end).unwrap();
         assert_eq!((first.payload, first.key), (&b"one"[..], Some(&b"k"[..])));

@@ -9,7 +9,7 @@ use pyo3::types::{IntoPyDict, PyBytes, PyList, PyTuple};
 
 use crate::columns::{Binary, Fixed, Maps, Rows, Span};
 use crate::decode::{self, Options, Place};
-use crate::encode::{put_batch, Entry, Producer};
+use crate::encode::{self, put_batch, Entry, Producer};
 use crate::frame;
 use crate::wire::Unusual;
 
@@ -305,24 +305,31 @@ impl SendEncoder {
         self.producer.overhead()
     }
 
-    /// body(payloads, keys, first_sequence_id) -> the body of a batch
+    /// body(payloads, keys, first_sequence_id, fields=None) -> the body of a batch
+    #[pyo3(signature = (payloads, keys, first_sequence_id, fields=None))]
     fn body<'py>(
         &self,
         py: Python<'py>,
         payloads: &Bound<'py, PyAny>,
         keys: Option<&Bound<'py, PyAny>>,
         first_sequence_id: u64,
+        fields: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let messages = Messages::new(payloads, keys, first_sequence_id)?;
-        let (payloads, keys) = messages.slices();
+        let messages = Messages::new(payloads, keys, fields, first_sequence_id)?;
+        let slices = messages.slices();
         let body = py.detach(|| {
             let mut body = Vec::new();
-            put_batch(&mut body, &payloads, keys.as_deref(), first_sequence_id).map(|()| body)
+            put_batch(&mut body, slices.columns(), first_sequence_id).map(|()| body)
         });
         Ok(PyBytes::new(py, &body.map_err(too_large)?))
     }
 
-    /// encode(payloads, keys, first_sequence_id, publish_time, per_entry) -> (data, ends)
+    /// encode(payloads, keys, first_sequence_id, publish_time, per_entry, fields=None)
+    /// -> (data, ends)
+    #[pyo3(signature = (
+        payloads, keys, first_sequence_id, publish_time, per_entry, fields=None
+    ))]
+    #[allow(clippy::too_many_arguments)]
     fn encode<'py>(
         &self,
         py: Python<'py>,
@@ -331,20 +338,22 @@ impl SendEncoder {
         first_sequence_id: u64,
         publish_time: u64,
         per_entry: usize,
+        fields: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyAny>)> {
-        let messages = Messages::new(payloads, keys, first_sequence_id)?;
-        let (payloads, keys) = messages.slices();
+        let messages = Messages::new(payloads, keys, fields, first_sequence_id)?;
+        let slices = messages.slices();
+        let columns = slices.columns();
         let (mut data, mut ends) = (Vec::new(), Vec::<i64>::new());
         let mut put_all = |compress: &mut Compress| {
             let (mut body, per_entry) = (Vec::new(), per_entry.max(1));
-            for start in (0..payloads.len()).step_by(per_entry) {
-                let stop = payloads.len().min(start.saturating_add(per_entry));
+            let count = columns.payloads.len();
+            for start in (0..count).step_by(per_entry) {
+                let stop = count.min(start.saturating_add(per_entry));
                 let first = first_sequence_id + start as u64;
-                let mut payload = payloads[start];
+                let mut payload = columns.payloads[start];
                 if stop - start > 1 {
                     body.clear();
-                    let own = keys.as_ref().map(|keys| &keys[start..stop]);
-                    put_batch(&mut body, &payloads[start..stop], own, first).map_err(too_large)?;
+                    put_batch(&mut body, columns.part(start, stop), first).map_err(too_large)?;
                     payload = &body;
                 }
                 let compressed = compress(payload)?;
@@ -352,7 +361,7 @@ impl SendEncoder {
                     compressed: compressed.is_some().then_some((self.compression, payload.len())),
                     first_sequence_id: first,
                     publish_time,
-                    key: keys.as_ref().map(|keys| keys[start]),
+                    key: columns.keys.map(|keys| keys[start]),
                     messages: stop - start,
                 };
                 let payload = compressed.as_deref().unwrap_or(payload);
@@ -417,16 +426,35 @@ impl SendEncoder {
     }
 }
 
-/// A column of messages, held as long as its bytes are used.
+/// Columns of messages, held as long as their bytes are used.
 struct Messages<'py> {
     payloads: Vec<Bound<'py, PyBytes>>,
     keys: Option<Vec<Bound<'py, PyBytes>>>,
+    fields: Option<Vec<Bound<'py, PyBytes>>>,
+}
+
+/// Where the bytes of columns are.
+struct Slices<'a> {
+    payloads: Vec<&'a [u8]>,
+    keys: Option<Vec<&'a [u8]>>,
+    fields: Option<Vec<&'a [u8]>>,
+}
+
+impl Slices<'_> {
+    fn columns(&self) -> encode::Columns<'_> {
+        encode::Columns {
+            payloads: &self.payloads,
+            keys: self.keys.as_deref(),
+            fields: self.fields.as_deref(),
+        }
+    }
 }
 
 impl<'py> Messages<'py> {
     fn new(
         payloads: &Bound<'py, PyAny>,
         keys: Option<&Bound<'py, PyAny>>,
+        fields: Option<&Bound<'py, PyAny>>,
         first_sequence_id: u64,
     ) -> PyResult<Self> {
         let all = |column: &Bound<'py, PyAny>| {
@@ -434,19 +462,27 @@ impl<'py> Messages<'py> {
         };
         let payloads = all(payloads)?;
         let keys = keys.map(all).transpose()?;
-        if keys.as_ref().is_some_and(|keys| keys.len() != payloads.len()) {
-            return Err(PyValueError::new_err("there must be a key for each message"));
+        let fields = fields.map(all).transpose()?;
+        for column in [&keys, &fields] {
+            if column.as_ref().is_some_and(|column| column.len() != payloads.len()) {
+                return Err(PyValueError::new_err("columns must be of equal length"));
+            }
         }
         check_ids(first_sequence_id, payloads.len())?;
-        Ok(Messages { payloads, keys })
+        Ok(Messages { payloads, keys, fields })
     }
 
-    fn slices(&self) -> (Vec<&[u8]>, Option<Vec<&[u8]>>) {
-        (
-            self.payloads.iter().map(|item| item.as_bytes()).collect(),
-            self.keys.as_ref().map(|keys| keys.iter().map(|item| item.as_bytes()).collect()),
-        )
+    fn slices(&self) -> Slices<'_> {
+        Slices {
+            payloads: bytes_of(&self.payloads),
+            keys: self.keys.as_deref().map(bytes_of),
+            fields: self.fields.as_deref().map(bytes_of),
+        }
     }
+}
+
+fn bytes_of<'a>(column: &'a [Bound<'_, PyBytes>]) -> Vec<&'a [u8]> {
+    column.iter().map(|item| item.as_bytes()).collect()
 }
 
 fn as_bytes<'py>(data: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {

@@ -5,15 +5,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, takewhile
-from operator import add, sub
+from operator import sub
 
 from pulsar_spark.engine.inflight_window import NO_TIMEOUT
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producer import Producer
 from pulsar_spark.errors import InvalidRow, MessageTooLarge, OperationTimeout, PulsarError
-from pulsar_spark.protocol.batches import MessageFields, encode_batch, encode_uniform_batch
+from pulsar_spark.protocol.batches import (
+    MessageFields,
+    UniformMessages,
+    encode_batch,
+    encode_uniform_batch,
+)
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.sends import OutgoingEntry, Solo, single_entry, uniform_entry
 
@@ -91,9 +96,8 @@ class BatchAccumulator:
         self._size = 0
         self._held = 0
         self._count = 0
-        # A batch is either uniform, a column of payloads and one of keys, or it is mixed.
-        self._payloads: list[bytes] = []
-        self._keys: list[bytes] | None = None
+        # A batch is either uniform or mixed.
+        self._uniform = UniformMessages([])
         self._mixed: list[MessageFields] = []
         self._callbacks: list[MessageCallback | None] = []
         producer.on_room = self._send_if_due
@@ -144,47 +148,43 @@ class BatchAccumulator:
 
     def extend(
         self,
-        payloads: Sequence[bytes],
-        keys: Sequence[bytes] | None = None,
+        messages: UniformMessages,
         start: int = 0,
         *,
         one_batch: bool = False,
     ) -> int:
-        """Add a column of messages that have a payload and maybe a string key (in UTF-8).
+        """Add a column of messages; without batching none of them has fields.
 
         Goes on from index `start`, for some messages or until `one_batch` was sent, and returns
         the index of the next message. Raises MessageTooLarge only for the message at `start`.
         """
         with self._my_turn():
             if not self._batching:
-                return self.producer.send_column(payloads, keys, 1, start)
+                return self.producer.send_column(messages, 1, start)
             if not self.producer.max_payload:
                 self.producer.open()
-            if self._mixed or (self._count and (keys is None) != (self._keys is None)):
+            if self._mixed or (self._count and not self._uniform.is_like(messages)):
                 self._flush()
             most = self._max_messages
-            stop = start + (len(payloads) - start) // most * most
+            stop = start + (len(messages) - start) // most * most
             if self._count or one_batch or stop - start <= most:
-                return self._extend_batch(payloads, keys, start)
-            if self._largest(payloads, keys, start, stop) > self._bound:
-                return self._extend_batch(payloads, keys, start)
-            return self.producer.send_column(payloads[:stop], keys, most, start)
+                return self._extend_batch(messages, start)
+            if self._largest(messages.part(start, stop)) > self._bound:
+                return self._extend_batch(messages, start)
+            return start + self.producer.send_column(messages.part(start, stop), most)
 
-    def _extend_batch(
-        self, payloads: Sequence[bytes], keys: Sequence[bytes] | None, start: int
-    ) -> int:
+    def _extend_batch(self, messages: UniformMessages, start: int) -> int:
         """As `extend` for one batch."""
-        stop, size = self._fitting(payloads, keys, start)
-        is_full = stop < len(payloads) or self._is_full(stop - start, size)
+        stop, size = self._fitting(messages, start)
+        part = messages.part(start, stop)
+        is_full = stop < len(messages) or self._is_full(stop - start, size)
         if is_full and not self._count:
             # What makes up a batch at once need not wait in it.
-            part = payloads if stop == len(payloads) else payloads[:stop]
-            return self.producer.send_column(part, keys, stop - start, start)
-        part = payloads[start:stop]
+            return start + self.producer.send_column(part, stop - start)
         self._reserve(size + _HELD_IN_COLUMN * len(part))
-        self._payloads += part
-        if keys is not None:
-            self._keys = [*(self._keys or ()), *keys[start:stop]]
+        if not self._count:
+            self._uniform = part.take(())
+        self._uniform.extend(part)
         self._count += len(part)
         self._size += size
         if is_full:
@@ -295,11 +295,8 @@ class BatchAccumulator:
         return last is not None and message.sequence_id > last
 
     def _become_mixed(self) -> None:
-        if self._payloads:
-            self._mixed = [MessageFields(payload) for payload in self._payloads]
-            for message, key in zip(self._mixed, self._keys or (), strict=False):
-                message.key = key.decode()
-            self._payloads, self._keys = [], None
+        if self._uniform.payloads:
+            self._mixed, self._uniform = self._uniform.messages(), UniformMessages([])
 
     def _is_full(self, messages: int, size: int) -> bool:
         return self._count + messages >= self._max_messages or self._size + size >= self._bound
@@ -308,35 +305,27 @@ class BatchAccumulator:
         if self._count >= self._max_messages or self._size >= self._max_bytes:
             self._flush()
 
-    def _fitting(
-        self, payloads: Sequence[bytes], keys: Sequence[bytes] | None, start: int
-    ) -> tuple[int, int]:
+    def _fitting(self, messages: UniformMessages, start: int) -> tuple[int, int]:
         """Return up to where the column fits into the batch, and the bytes of that."""
-        stop = min(start + self._max_messages - self._count, len(payloads))
-        size = sum(map(len, payloads[start:stop])) + _OVERHEAD * (stop - start)
-        if keys is not None:
-            size += sum(map(len, keys[start:stop]))
+        stop = min(start + self._max_messages - self._count, len(messages))
+        sizes = messages.part(start, stop).sizes()
+        total = sum(sizes) + _OVERHEAD * (stop - start)
         room = self._bound - self._size
-        if size <= room:
-            return stop, size
+        if total <= room:
+            return stop, total
         taken = 0
-        for index in range(start, stop):
-            size = len(payloads[index]) + _OVERHEAD + (0 if keys is None else len(keys[index]))
+        for index, own in enumerate(sizes, start):
+            size = own + _OVERHEAD
             # A message larger than any batch is let in where it is the only one.
             if taken + size > room and (self._count or index > start):
                 return index, taken
             taken += size
         return stop, taken
 
-    def _largest(
-        self, payloads: Sequence[bytes], keys: Sequence[bytes] | None, start: int, stop: int
-    ) -> int:
+    def _largest(self, messages: UniformMessages) -> int:
         """Return about the bytes of the largest of the batches that are full by their count."""
         most = self._max_messages
-        sizes: Iterable[int] = map(len, payloads[start:stop])
-        if keys is not None:
-            sizes = map(add, sizes, map(len, keys[start:stop]))
-        sums = list(accumulate(sizes))[most - 1 :: most]
+        sums = list(accumulate(messages.sizes()))[most - 1 :: most]
         largest: int = max(map(sub, sums, [0, *sums]))
         return largest + _OVERHEAD * most
 
@@ -344,9 +333,9 @@ class BatchAccumulator:
 
     def _take_batch(
         self,
-    ) -> tuple[list[bytes], list[bytes] | None, list[MessageFields], list[MessageCallback | None]]:
-        batch = self._payloads, self._keys, self._mixed, self._callbacks
-        self._payloads, self._keys, self._mixed, self._callbacks = [], None, [], []
+    ) -> tuple[UniformMessages, list[MessageFields], list[MessageCallback | None]]:
+        batch = self._uniform, self._mixed, self._callbacks
+        self._uniform, self._mixed, self._callbacks = UniformMessages([]), [], []
         self._count = self._size = 0
         return batch
 
@@ -357,16 +346,16 @@ class BatchAccumulator:
     def _flush(self) -> None:
         if not self._count:
             return
-        payloads, keys, messages, callbacks = self._take_batch()
+        uniform, mixed, callbacks = self._take_batch()
         held = self._take_held()
-        if messages:
-            self._send_mixed(messages, callbacks, held)
+        if mixed:
+            self._send_mixed(mixed, callbacks, held)
             return
         # What a column holds is measured anew, as it is sent by itself.
         self._budget.release(held)
         start = 0
-        while start < len(payloads):
-            start = self.producer.send_column(payloads, keys, len(payloads) - start, start)
+        while start < len(uniform):
+            start = self.producer.send_column(uniform, len(uniform) - start, start)
 
     def _try_flush(self) -> bool:
         """Send the batch, in parts if it is too large, as far as it goes without waiting."""
@@ -394,8 +383,7 @@ class BatchAccumulator:
         """Return the first messages of the batch as an entry."""
         if self._mixed:
             return _mixed(self._mixed[:number], self._callbacks[:number])
-        keys = None if self._keys is None else self._keys[:number]
-        return uniform_entry(self._payloads[:number], keys)
+        return uniform_entry(self._uniform.part(0, number))
 
     def _part_held(self, number: int) -> int:
         return self._held * number // self._count
@@ -407,8 +395,7 @@ class BatchAccumulator:
         self._count -= number
         self._callbacks = self._callbacks[number:]
         self._mixed = self._mixed[number:]
-        self._payloads = self._payloads[number:]
-        self._keys = None if self._keys is None or not self._count else self._keys[number:]
+        self._uniform = self._uniform.part(number, len(self._uniform))
 
     def _drop_first(self, error: PulsarError) -> None:
         callback = self._callbacks[0] if self._callbacks else None
@@ -420,7 +407,7 @@ class BatchAccumulator:
             callback(error, None)
 
     def _drop(self, error: PulsarError) -> None:
-        callbacks = self._take_batch()[3]
+        callbacks = self._take_batch()[2]
         self._budget.release(self._take_held())
         for callback in callbacks:
             if callback is not None:

@@ -19,7 +19,7 @@ from pulsar_spark.engine.producer import Producer
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.routing import Key, PartitionRouter, key_text
 from pulsar_spark.errors import ClosedError, InvalidRow, MessageTooLarge, PulsarError
-from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.protocol.batches import MessageFields, UniformMessages, message_of
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.sends import Solo
 from pulsar_spark.protocol.topic_name import TopicName
@@ -153,12 +153,18 @@ class PartitionedProducer:
         self._check_usable()
         if not columns.plain:
             self._write_rows(columns, 0, len(columns))
-        elif columns.keys is None:
-            self._write_unkeyed(columns)
-        elif (keys := columns.text_keys()) is None:
+            return
+        keys = columns.text_keys()
+        is_single = columns.fields is not None and not self._options.batching_enabled
+        if (columns.keys is not None and keys is None) or is_single:
             self._write_rows(columns, 0, len(columns))
+            return
+        payloads: list[bytes] = columns.payloads  # type: ignore[assignment]
+        messages = UniformMessages(payloads, keys, columns.fields)
+        if keys is None:
+            self._write_unkeyed(columns, messages)
         else:
-            self._write_keyed(columns, keys)
+            self._write_keyed(columns, messages)
 
     def send(
         self,
@@ -244,22 +250,21 @@ class PartitionedProducer:
 
     # --- columns ------------------------------------------------------------------------------
 
-    def _write_unkeyed(self, columns: MessageColumns) -> None:
-        payloads: Sequence[bytes] = columns.payloads  # type: ignore[assignment]
+    def _write_unkeyed(self, columns: MessageColumns, messages: UniformMessages) -> None:
         if not self._options.batching_enabled and self.partitions > 1:
-            self._deal(columns, payloads)
+            self._deal(columns, messages)
             return
-        if not self._options.batching_enabled and None in payloads:
+        if not self._options.batching_enabled and None in columns.payloads:
             self._write_rows(columns, 0, len(columns))
             return
         index = 0
-        while index < len(payloads):
+        while index < len(messages):
             batcher = self._batcher(self._router.current)
             try:
-                index = batcher.extend(payloads, None, index, one_batch=self.partitions > 1)
+                index = batcher.extend(messages, index, one_batch=self.partitions > 1)
             except TypeError:
                 # There is a null value among the next messages.
-                stop = min(index + _ROWS_AROUND_A_GAP, len(payloads))
+                stop = min(index + _ROWS_AROUND_A_GAP, len(messages))
                 self._write_rows(columns, index, stop)
                 index = stop
             except MessageTooLarge as error:
@@ -268,27 +273,26 @@ class PartitionedProducer:
                 with self._lock:
                     self._router.advance()
 
-    def _deal(self, columns: MessageColumns, payloads: Sequence[bytes]) -> None:
+    def _deal(self, columns: MessageColumns, messages: UniformMessages) -> None:
         """Give each partition in turn one message, as without batching, but many at a time."""
-        if None in payloads:
+        if None in columns.payloads:
             self._write_rows(columns, 0, len(columns))
             return
         step = self.partitions if self._router.spreads else 1
-        for start in range(0, len(payloads), _DEALT * step):
-            stop = min(start + _DEALT * step, len(payloads))
+        for start in range(0, len(messages), _DEALT * step):
+            stop = min(start + _DEALT * step, len(messages))
             for first in range(start, min(start + step, stop)):
                 rows = range(first, stop, step)
                 with self._lock:
                     partition = self._router.next_unkeyed()
-                self._extend(columns, rows, payloads[first:stop:step], None, partition)
+                self._extend(columns, rows, messages.take(rows), partition)
 
-    def _write_keyed(self, columns: MessageColumns, keys: list[bytes]) -> None:
-        payloads: Sequence[bytes] = columns.payloads  # type: ignore[assignment]
-        if None in payloads:
+    def _write_keyed(self, columns: MessageColumns, messages: UniformMessages) -> None:
+        if None in columns.payloads:
             self._write_rows(columns, 0, len(columns))
             return
         if self.partitions <= 1:
-            self._extend(columns, range(len(keys)), payloads, keys, 0)
+            self._extend(columns, range(len(messages)), messages, 0)
             return
         with self._lock:
             routes = self._router.route(columns.keys or ())
@@ -296,23 +300,20 @@ class PartitionedProducer:
         for row, partition in enumerate(routes):
             rows.setdefault(partition, []).append(row)
         for partition, own in rows.items():
-            self._extend(
-                columns, own, [payloads[row] for row in own], [keys[row] for row in own], partition
-            )
+            self._extend(columns, own, messages.take(own), partition)
 
     def _extend(
         self,
         columns: MessageColumns,
         rows: Sequence[int],
-        payloads: Sequence[bytes],
-        keys: Sequence[bytes] | None,
+        messages: UniformMessages,
         partition: int,
     ) -> None:
         batcher = self._batcher(partition)
         index = 0
-        while index < len(payloads):
+        while index < len(messages):
             try:
-                index = batcher.extend(payloads, keys, index)
+                index = batcher.extend(messages, index)
             except MessageTooLarge as error:
                 raise _at_row(error, columns, rows[index]) from None
 
@@ -418,7 +419,9 @@ class MessageColumns:
     Payload None is a null value, a `str` key is a string key, a `bytes` key is sent as base64
     with its flag. Times are milliseconds since the epoch; None and 0 are no time. Sequence ids
     that are None are given by the producer. Errors name a message by `first_row` plus its
-    index. Raises InvalidRow for columns of different lengths.
+    index. `fields` can stand for event times and properties where there is nothing else but
+    string keys (which they hold, too) and no null value: see `UniformMessages`. Raises InvalidRow
+    for columns of different lengths.
     """
 
     payloads: Sequence[bytes | None]
@@ -429,6 +432,7 @@ class MessageColumns:
     deliver_at: Sequence[int | None] | None = None
     sequence_ids: Sequence[int | None] | None = None
     null_keys: Sequence[bool] | None = None
+    fields: list[bytes] | None = None
     first_row: int = 0
 
     def __post_init__(self) -> None:
@@ -444,7 +448,7 @@ class MessageColumns:
 
     @property
     def plain(self) -> bool:
-        """Whether there is nothing but payloads and keys."""
+        """Whether there is nothing but payloads, keys and maybe fields."""
         return all(getattr(self, name) is None for name in _RICH)
 
     def text_keys(self) -> list[bytes] | None:
@@ -452,13 +456,14 @@ class MessageColumns:
 
         Raises InvalidRow for text that UTF-8 cannot express.
         """
-        keys = self.keys or ()
+        if self.keys is None:
+            return None
         try:
-            return [key.encode() for key in keys]  # type: ignore[union-attr]
+            return [key.encode() for key in self.keys]  # type: ignore[union-attr]
         except AttributeError:
             return None
         except UnicodeEncodeError:
-            row = next(index for index, key in enumerate(keys) if not _is_text(key))
+            row = next(index for index, key in enumerate(self.keys) if not _is_text(key))
             raise InvalidRow(
                 f"row {self.first_row + row}: the key cannot be written as UTF-8",
                 "Give such a key as bytes.",
@@ -472,7 +477,10 @@ class MessageColumns:
             yield self._row(index)
 
     def _row(self, index: int) -> tuple[MessageFields, Solo | None]:
-        message = MessageFields(self.payloads[index])
+        payload = self.payloads[index]
+        if self.fields is not None and payload is not None:
+            return message_of(payload, self.fields[index]), None
+        message = MessageFields(payload)
         if self.keys is not None and (key := self.keys[index]) is not None:
             message.key = key_text(key)
             message.key_is_base64 = not isinstance(key, str)

@@ -54,7 +54,7 @@ from pulsar_spark.errors import (
     TopicTerminated,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.protocol.batches import MessageFields, UniformMessages
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.sends import (
     BLOCK_BYTES,
@@ -251,24 +251,17 @@ class Producer:
             if not begun:
                 self._window.release(held)
 
-    def send_column(
-        self,
-        payloads: Sequence[bytes],
-        keys: Sequence[bytes] | None = None,
-        per_entry: int = 1,
-        start: int = 0,
-    ) -> int:
+    def send_column(self, messages: UniformMessages, per_entry: int = 1, start: int = 0) -> int:
         """Send a column of messages in batches of `per_entry` (1: without batches), as `send`.
 
         Returns the index of the next message: the end of the column, or a message that is too
-        large; if it is the one at `start`, raises MessageTooLarge. `keys` are string keys in
-        UTF-8.
+        large; if it is the one at `start`, raises MessageTooLarge.
         """
         at = start
         with self._my_turn():
-            while at < len(payloads):
+            while at < len(messages):
                 try:
-                    at = self._send_block(payloads, keys, per_entry, at)
+                    at = self._send_block(messages, per_entry, at)
                 except MessageTooLarge:
                     if at == start:
                         raise
@@ -439,37 +432,38 @@ class Producer:
                 chunk=send.chunk,
             )
 
-    def _send_block(
-        self,
-        payloads: Sequence[bytes],
-        keys: Sequence[bytes] | None,
-        per_entry: int,
-        start: int,
-    ) -> int:
+    def _send_block(self, messages: UniformMessages, per_entry: int, start: int) -> int:
         """Send some messages of a column; return the index of the next one."""
         limits, encoder = self._limits, self._encoder
         assert limits is not None
         assert encoder is not None
-        entry_stop = min(start + per_entry, len(payloads))
+        entry_stop = min(start + per_entry, len(messages))
         self._make_room(entry_stop - start)
         most = max(min(self._window.room(), BLOCK_MESSAGES), entry_stop - start)
-        stop, largest = block_of(payloads, keys, per_entry, start, most)
-        if largest > self.max_payload or limits.entry_by_entry:
-            return self._send_carefully(payloads, keys, start, entry_stop)
+        stop, largest = block_of(messages, per_entry, start, most)
+        has_fields = messages.fields is not None
+        if has_fields and stop > entry_stop and (stop - start) % per_entry == 1:
+            # The last one goes by itself, and carefully, as it is no batch.
+            stop -= 1
+        alone = has_fields and stop - start == 1
+        if largest > self.max_payload or limits.entry_by_entry or alone:
+            return self._send_carefully(messages, start, entry_stop)
         now = int(time.time() * 1000)
         first = self._next_sequence_id
         last = first + stop - start - 1
-        own_keys = None if keys is None else keys[start:stop]
+        part = messages.part(start, stop)
         if largest >= LARGE_ENTRY:
             # The entry is the only one of its block, and its payload is not copied.
-            body = payloads[start]
+            body = part.payloads[0]
             if stop - start > 1:
-                body = encoder.body(payloads[start:stop], own_keys, first)
-            key = None if own_keys is None else own_keys[0]
+                body = encoder.body(part.payloads, part.keys, first, part.fields)
+            key = None if part.keys is None else part.keys[0]
             head, payload = encoder.frame(body, first, now, key, stop - start)
             sends = PendingSends([head, payload], first, last, stop - start, largest=largest)
         else:
-            data, ends = encoder.encode(payloads[start:stop], own_keys, first, now, per_entry)
+            data, ends = encoder.encode(
+                part.payloads, part.keys, first, now, per_entry, part.fields
+            )
             sends = PendingSends(
                 [data], first, last, stop - start, ends=ends, per_entry=per_entry, largest=largest
             )
@@ -477,17 +471,14 @@ class Producer:
         self._submit([sends])
         return stop
 
-    def _send_carefully(
-        self, payloads: Sequence[bytes], keys: Sequence[bytes] | None, start: int, stop: int
-    ) -> int:
+    def _send_carefully(self, messages: UniformMessages, start: int, stop: int) -> int:
         """Send as many messages as the broker takes in one entry; return the next one's index.
 
         Raises MessageTooLarge if even the first alone is too large.
         """
         while True:
-            part = payloads[start:stop]
-            own_keys = None if keys is None else keys[start:stop]
-            entry = uniform_entry(part, own_keys)
+            part = messages.part(start, stop)
+            entry = uniform_entry(part)
             try:
                 self._send(entry, 0)
                 return stop

@@ -21,10 +21,11 @@ import base64
 import binascii
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
+from operator import add
 from struct import Struct
 from struct import error as StructError
 
@@ -379,6 +380,79 @@ class MessageFields:
     null_key: bool = False
 
 
+@dataclass(slots=True)
+class UniformMessages:
+    """Messages as columns, that have payloads, maybe string keys in UTF-8, and no rarer fields.
+
+    `fields` are for messages with properties or event times: all of each one's metadata in a
+    batch that stands before the number of its sequence id, the key too.
+    """
+
+    payloads: list[bytes]
+    keys: list[bytes] | None = None
+    fields: list[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def part(self, start: int, stop: int) -> UniformMessages:
+        """Return a range of the messages."""
+        if start == 0 and stop >= len(self.payloads):
+            return self
+        return self._with_each(lambda column: column[start:stop])
+
+    def take(self, rows: Sequence[int]) -> UniformMessages:
+        """Return some of the messages."""
+        return self._with_each(lambda column: [column[row] for row in rows])
+
+    def _with_each(self, change: Callable[[list[bytes]], list[bytes]]) -> UniformMessages:
+        return UniformMessages(
+            change(self.payloads),
+            None if self.keys is None else change(self.keys),
+            None if self.fields is None else change(self.fields),
+        )
+
+    def is_like(self, other: UniformMessages) -> bool:
+        """Whether others have the same columns."""
+        mine, theirs = (self.keys, self.fields), (other.keys, other.fields)
+        return [column is None for column in mine] == [column is None for column in theirs]
+
+    def extend(self, other: UniformMessages) -> None:
+        """Append messages that have the same columns."""
+        self.payloads += other.payloads
+        if self.keys is not None:
+            self.keys += other.keys or ()
+        if self.fields is not None:
+            self.fields += other.fields or ()
+
+    def sizes(self) -> list[int]:
+        """Return the bytes of each message's payload, key and fields."""
+        sizes: Iterable[int] = map(len, self.payloads)
+        beside = self.keys if self.fields is None else self.fields
+        return list(sizes if beside is None else map(add, sizes, map(len, beside)))
+
+    def messages(self) -> list[MessageFields]:
+        """Return the messages one by one."""
+        if self.fields is not None:
+            return list(map(message_of, self.payloads, self.fields))
+        messages = [MessageFields(payload) for payload in self.payloads]
+        for message, key in zip(messages, self.keys or (), strict=False):
+            message.key = key.decode()
+        return messages
+
+
+def message_of(payload: bytes, fields: bytes) -> MessageFields:
+    """Return a message of `UniformMessages` by itself, without a sequence id."""
+    # That is missing behind its tag.
+    metadata = pb.SingleMessageMetadata.FromString(fields + b"\0")
+    return MessageFields(
+        payload,
+        key=metadata.partition_key if metadata.HasField("partition_key") else None,
+        properties=[(pair.key, pair.value) for pair in metadata.properties],
+        event_time=metadata.event_time,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class BatchBody:
     """A batch before compression, and what its MessageMetadata says about it."""
@@ -390,21 +464,27 @@ class BatchBody:
 
 
 def encode_uniform_batch(
-    payloads: Sequence[bytes], first_sequence_id: int, keys: Sequence[bytes] | None = None
+    payloads: Sequence[bytes],
+    first_sequence_id: int,
+    keys: Sequence[bytes] | None = None,
+    fields: Sequence[bytes] | None = None,
 ) -> bytes:
-    """Return the body of a batch of messages that have nothing but a payload, and maybe a key.
+    """Return the body of a batch of messages that have no rarer fields, given as columns.
 
     Sequence ids count up from `first_sequence_id`. `keys` are string keys in UTF-8, one per
-    message. Raises LocalProtocolError for an empty batch, a wrong number of keys, or a
-    sequence id out of range.
+    message; with `fields` (see `UniformMessages`) they are not looked at. Raises
+    LocalProtocolError for an empty batch, a wrong number of keys, or a sequence id out of range.
     """
-    return b"".join(uniform_parts(payloads, first_sequence_id, keys))
+    return b"".join(uniform_parts(payloads, first_sequence_id, keys, fields))
 
 
 def uniform_parts(
-    payloads: Sequence[bytes], first_sequence_id: int, keys: Sequence[bytes] | None = None
+    payloads: Sequence[bytes],
+    first_sequence_id: int,
+    keys: Sequence[bytes] | None = None,
+    fields: Sequence[bytes] | None = None,
 ) -> list[bytes]:
-    """Return the parts that `encode_uniform_batch` joins: three per message, five with keys.
+    """Return the parts that `encode_uniform_batch` joins, as many of each message.
 
     So that one column can become many batches.
     """
@@ -413,6 +493,10 @@ def uniform_parts(
         raise LocalProtocolError("a batch has at least one message")
     _check_sequence_id(first_sequence_id)
     _check_sequence_id(first_sequence_id + count - 1)
+    if fields is not None:
+        if len(fields) != count:
+            raise LocalProtocolError(f"fields of {len(fields)} of {count} messages were given")
+        return list(chain.from_iterable(_parts_behind(fields, payloads, first_sequence_id)))
     if keys is None:
         return list(chain.from_iterable(_plain_parts(payloads, first_sequence_id)))
     if len(keys) != count:
@@ -470,6 +554,18 @@ def _plain_parts(payloads: Sequence[bytes], first: int) -> Iterator[Iterator[byt
         index += len(digits)
         head = HEADS[len(digits[0])].__getitem__
         yield chain.from_iterable(zip(map(head, map(len, run)), digits, run, strict=True))
+
+
+def _parts_behind(
+    fields: Sequence[bytes], payloads: Sequence[bytes], first: int
+) -> Iterator[Iterator[bytes]]:
+    index = 0
+    for digits in number_runs(first, len(payloads)):
+        stop = index + len(digits)
+        own = fields[index:stop]
+        sizes = map(_U32.pack, map(len(digits[0]).__add__, map(len, own)))
+        yield chain.from_iterable(zip(sizes, own, digits, payloads[index:stop], strict=True))
+        index = stop
 
 
 def _keyed_parts(payloads: Sequence[bytes], first: int, keys: Sequence[bytes]) -> list[bytes]:

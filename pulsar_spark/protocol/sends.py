@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from operator import add, sub
+from operator import sub
 from struct import Struct
 from typing import NamedTuple, Protocol
 
@@ -25,7 +25,12 @@ from google.protobuf.message import EncodeError
 from pulsar_spark.errors import InvalidRow, MessageTooLarge
 from pulsar_spark.protocol import commands, implementation
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields, encode_uniform_batch, uniform_parts
+from pulsar_spark.protocol.batches import (
+    MessageFields,
+    UniformMessages,
+    encode_uniform_batch,
+    uniform_parts,
+)
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.checksum import extend_crc32c
 from pulsar_spark.protocol.chunks import split_message
@@ -76,9 +81,9 @@ class Sends(NamedTuple):
 class SendEncoder(Protocol):
     """Encodes the messages of a producer that is open: its id, name and schema do not change.
 
-    Messages have a payload and maybe a string key in UTF-8; sequence ids count up from the first
-    one. `publish_time` is in milliseconds. Nothing is checked against the broker's maximum
-    message size: see `overhead`.
+    Messages have a payload, maybe a string key in UTF-8, and in batches fields, see
+    `UniformMessages`; sequence ids count up from the first one. `publish_time` is in
+    milliseconds. Nothing is checked against the broker's maximum message size: see `overhead`.
     """
 
     @property
@@ -92,15 +97,20 @@ class SendEncoder(Protocol):
         first_sequence_id: int,
         publish_time: int,
         per_entry: int,
+        fields: Sequence[bytes] | None = None,
     ) -> tuple[bytes, Sequence[int]]:
         """Return the frames of a column of messages, and where each of them ends.
 
         Each batch has `per_entry` messages, the last one the rest; with 1 there are no batches.
-        A rest of one message goes without a batch, too.
+        A rest of one message goes without a batch, too. Without a batch no message has fields.
         """
 
     def body(
-        self, payloads: Sequence[bytes], keys: Sequence[bytes] | None, first_sequence_id: int
+        self,
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes] | None,
+        first_sequence_id: int,
+        fields: Sequence[bytes] | None = None,
     ) -> bytes:
         """Return the body of a batch, for `frame`."""
 
@@ -148,15 +158,16 @@ class PythonSendEncoder:
         first_sequence_id: int,
         publish_time: int,
         per_entry: int,
+        fields: Sequence[bytes] | None = None,
     ) -> Sends:
         """Return the frames of a column of messages, see `SendEncoder.encode`."""
         if self.compression == pb.NONE and per_entry == 1:
             return self._singles(payloads, keys, first_sequence_id, publish_time)
         frames: list[bytes] = []
         parts: Sequence[bytes] = ()
-        each = 3 if keys is None else 5
         if per_entry > 1:
-            parts = uniform_parts(payloads, first_sequence_id, keys)
+            parts = uniform_parts(payloads, first_sequence_id, keys, fields)
+        each = len(parts) // len(payloads)
         for start in range(0, len(payloads), per_entry):
             stop = min(start + per_entry, len(payloads))
             key = None if keys is None else keys[start]
@@ -170,10 +181,14 @@ class PythonSendEncoder:
         return Sends(b"".join(frames), array("q", accumulate(map(len, frames))))
 
     def body(
-        self, payloads: Sequence[bytes], keys: Sequence[bytes] | None, first_sequence_id: int
+        self,
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes] | None,
+        first_sequence_id: int,
+        fields: Sequence[bytes] | None = None,
     ) -> bytes:
         """Return the body of a batch, for `frame`."""
-        return encode_uniform_batch(payloads, first_sequence_id, keys)
+        return encode_uniform_batch(payloads, first_sequence_id, keys, fields)
 
     def frame(
         self,
@@ -330,28 +345,22 @@ def frame_head(send: bytes, metadata: bytes, payload: Buffer) -> bytes:
     return b"".join((_SIZES.pack(total, len(command)), command, _MAGIC, _U32.pack(checksum), sized))
 
 
-def block_of(
-    payloads: Sequence[bytes],
-    keys: Sequence[bytes] | None,
-    per_entry: int,
-    start: int,
-    most: int,
-) -> tuple[int, int]:
+def block_of(messages: UniformMessages, per_entry: int, start: int, most: int) -> tuple[int, int]:
     """Return where a block of whole entries ends, and about the bytes of its largest entry.
 
     It has at most `most` messages, which are at least those of one entry. A large entry has a
     block of its own.
     """
-    stop = min(start + per_entry, len(payloads))
-    first = _sums(payloads, keys, start, stop)[-1]
+    stop = min(start + per_entry, len(messages))
+    first = sum(messages.part(start, stop).sizes())
     largest = first + _PER_MESSAGE * (stop - start)
     if largest >= LARGE_ENTRY:
         return stop, largest
     # No further than a block would be if all of it was like its first entry.
     most = min(most, per_entry * (2 * BLOCK_BYTES // max(first, 1)))
-    sums = _sums(payloads, keys, start, start + most)
+    sums = list(accumulate(messages.part(start, start + most).sizes()))
     count = bisect_right(sums, BLOCK_BYTES)
-    if start + count < len(payloads):
+    if start + count < len(messages):
         count = count // per_entry * per_entry
     entries = sums[per_entry - 1 : count : per_entry]
     if count % per_entry:
@@ -365,16 +374,6 @@ def block_of(
     if not count:
         return stop, largest
     return start + count, max(sizes) + _PER_MESSAGE * min(per_entry, count)
-
-
-def _sums(
-    payloads: Sequence[bytes], keys: Sequence[bytes] | None, start: int, stop: int
-) -> list[int]:
-    """Return the bytes of payloads and keys up to each message of a range, from its start."""
-    sizes: Iterable[int] = map(len, payloads[start:stop])
-    if keys is not None:
-        sizes = map(add, sizes, map(len, keys[start:stop]))
-    return list(accumulate(sizes))
 
 
 # --- messages with fields -----------------------------------------------------------------
@@ -526,15 +525,15 @@ def single_entry(
     return entry
 
 
-def uniform_entry(payloads: Sequence[bytes], keys: Sequence[bytes] | None) -> OutgoingEntry:
+def uniform_entry(messages: UniformMessages) -> OutgoingEntry:
     """Return a column of messages as one entry; a single one is no batch."""
-    key = None if keys is None else keys[0].decode()
-    if len(payloads) == 1:
-        return OutgoingEntry(payloads[0], partition_key=key)
+    if len(messages) == 1:
+        return single_entry(messages.messages()[0])
+    payloads, keys, fields = messages.payloads, messages.keys, messages.fields
     return OutgoingEntry(
-        lambda first: encode_uniform_batch(payloads, first, keys),
+        lambda first: encode_uniform_batch(payloads, first, keys, fields),
         num_messages=len(payloads),
-        partition_key=key,
+        partition_key=None if keys is None else keys[0].decode(),
     )
 
 

@@ -13,7 +13,7 @@ from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producer import Producer
 from pulsar_spark.errors import ClosedError, MessageTooLarge, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.protocol.batches import MessageFields, UniformMessages
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.sends import Solo
 from tests.engine.producing import Results, Sent, TopicScript, payloads_of, topic, unpack
@@ -30,9 +30,9 @@ def batcher(
 
 
 def columns(made: BatchAccumulator, payloads: list[bytes], keys: list[bytes] | None = None) -> None:
-    index = 0
-    while index < len(payloads):
-        index = made.extend(payloads, keys, index)
+    index, messages = 0, UniformMessages(payloads, keys)
+    while index < len(messages):
+        index = made.extend(messages, index)
 
 
 def finish(made: BatchAccumulator) -> None:
@@ -62,11 +62,11 @@ def test_a_column_fills_batches_up_to_their_bytes() -> None:
 
 def test_extend_stops_where_a_batch_was_sent() -> None:
     with batcher(batching_max_messages=10) as (_, made):
-        payloads = [b""] * 25
-        assert made.extend(payloads[:4]) == 4
-        assert made.extend(payloads) == 6
+        messages = UniformMessages([b""] * 25)
+        assert made.extend(messages.part(0, 4)) == 4
+        assert made.extend(messages) == 6
         assert made.count == 0
-        assert made.extend(payloads, None, 20) == 25
+        assert made.extend(messages, 20) == 25
         assert made.count == 5
 
 

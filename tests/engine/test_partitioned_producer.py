@@ -24,6 +24,7 @@ from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.sends import Solo
+from pulsar_spark.protocol.single_metadata import encode_metadata, encode_number
 from tests.engine.producing import TOPIC, Results, Sent, TopicScript, payloads_of, topic, unpack
 from tests.engine.scripted_broker import Session
 
@@ -454,6 +455,73 @@ def test_rows_with_fields_keep_them_and_their_order(batching: bool) -> None:
             assert meta.HasField("partition_key") == (number % 5 != 1)
             assert meta.null_value == (number % 9 == 1)
             assert bool(meta.deliver_at_time) == (number in (0, 1000, 1001))
+
+
+@pytest.mark.fault(95)
+@pytest.mark.parametrize("partitions", [0, 3])
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("batching,most", [(False, 1), (True, 2), (True, 7), (True, 1000)])
+def test_encoded_fields_are_sent_as_the_columns_are_that_they_stand_for(
+    partitions: int, keyed: bool, batching: bool, most: int
+) -> None:
+    sizes = [40_000 if number == 50 else number % 5 for number in range(300)]
+    payloads: list[bytes | None] = [bytes(size) for size in sizes]
+    keys = [f"k{number % 40}" for number in range(300)] if keyed else None
+    properties = [[("n", str(number))] * (number % 3) for number in range(300)]
+    fields = [
+        encode_metadata(
+            payload, 0, properties[number], keys[number] if keys else None, number, False, None,
+            False,
+        )[:-1]
+        for number, payload in enumerate(payloads)
+    ]  # fmt: skip
+    encoded = MessageColumns(payloads, keys, fields=fields)
+    columns = MessageColumns(payloads, keys, properties=properties, event_times=range(300))
+    found = []
+    for written in (encoded, columns):
+        with topic(TopicScript(partitions=partitions)) as (script, context, _):
+            chosen = options(batching_enabled=batching, batching_max_messages=most)
+            with PartitionedProducer(context, "t", chosen) as writer:
+                writer.write(written)
+                # What waits in a batch is followed by messages of other kinds.
+                writer.write(MessageColumns([b"plain"] * 3, ["k1"] * 3 if keyed else None))
+                writer.send(MessageFields(b"last", "k1"))
+                writer.write(written)
+            sent = _messages(script)
+            found.append(sorted(sent) if partitions else sent)
+    assert found[0] == found[1]
+
+
+def _messages(script: TopicScript) -> list[tuple[bytes, list[tuple[str, str]], int, str]]:
+    found = []
+    for sent in script.sends:
+        metadata: Any = [sent.metadata]
+        if sent.metadata.HasField("num_messages_in_batch"):
+            metadata = unpack(sent)
+            assert sent.metadata.partition_key == metadata[0].partition_key
+        own = TopicScript()
+        own.sends = [sent]
+        found += [
+            (
+                payload,
+                [(pair.key, pair.value) for pair in meta.properties],
+                meta.event_time,
+                meta.partition_key,
+            )
+            for payload, meta in zip(payloads_of(own), metadata, strict=True)
+        ]
+    return found
+
+
+def test_a_message_with_fields_that_is_too_large_is_named() -> None:
+    payloads: list[bytes | None] = [bytes(5000) if row == 30 else b"x" for row in range(50)]
+    fields = [b"\x18" + encode_number(len(payload or b"")) + b"\x40" for payload in payloads]
+    with topic(TopicScript(max_message_size=1000)) as (script, context, _):
+        writer = PartitionedProducer(context, "t", options(batching_max_messages=10))
+        with pytest.raises(MessageTooLarge, match="row 130"):
+            writer.write(MessageColumns(payloads, fields=fields, first_row=100))
+        script.wait_for(lambda: len(payloads_of(script)) >= 30)
+        writer.abort()
 
 
 def test_a_row_with_fields_that_cannot_be_sent_is_named() -> None:

@@ -15,6 +15,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import UniformMessages
 from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.engine.producing import (
     NO_ID,
@@ -255,7 +256,7 @@ def test_of_a_block_only_what_is_not_acknowledged_is_sent_again(per_entry: int) 
         script.on_send = on_send
         producer = make(context)
         payloads = [b"%d" % number for number in range(1500)]
-        assert producer.send_column(payloads, None, per_entry) == 1500
+        assert producer.send_column(UniformMessages(payloads), per_entry) == 1500
         producer.close()
         assert producer.counts.acknowledged == 1500
         assert producer.last_sequence_id == 1499

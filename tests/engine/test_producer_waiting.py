@@ -20,7 +20,7 @@ from pulsar_spark.engine.producer import Producer
 from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.protocol.batches import MessageFields, UniformMessages
 from pulsar_spark.protocol.frames import encode_payload_command
 from pulsar_spark.protocol.sends import OutgoingEntry
 from tests.engine.producing import Results, Sent, TopicScript, make, payloads_of, single, topic
@@ -70,7 +70,7 @@ def test_a_producer_whose_time_is_up_fails_no_other_on_its_connection() -> None:
         patient = make(context, send_timeout=60.0).open()
         hasty = make(context, send_timeout=0.5).open()
         script.on_send = on_send
-        first = Raised(patient.send_column, [bytes(MIB)] * 32)
+        first = Raised(patient.send_column, UniformMessages([bytes(MIB)] * 32))
         wait_until(lambda: patient.pending_messages > 0)
         late = Raised(send_and_flush, hasty)
         finish(late)
@@ -99,7 +99,7 @@ def test_a_sender_that_waits_for_its_turn_in_vain_fails_alone() -> None:
         producer.send(single(b"1"))
         wait_until(lambda: bool(held))
         # Receipts come, so that nobody's time is up; only the second one's turn does not.
-        first = Raised(producer.send_column, [b"x"] * 5)
+        first = Raised(producer.send_column, UniformMessages([b"x"] * 5))
         second = Raised(producer.send, single(b"mine"))
 
         def acknowledge() -> bool:

@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 
 from pulsar_spark.engine.codecs import compress, decompress
-from pulsar_spark.errors import InvalidRow, MessageTooLarge
+from pulsar_spark.errors import InvalidRow, LocalProtocolError, MessageTooLarge
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields, encode_uniform_batch
+from pulsar_spark.protocol.batches import (
+    MessageFields,
+    UniformMessages,
+    encode_batch,
+    encode_uniform_batch,
+)
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.frames import FrameDecoder, parse_payload
 from pulsar_spark.protocol.sends import (
@@ -25,6 +30,7 @@ from pulsar_spark.protocol.sends import (
     encode_messages,
     single_entry,
 )
+from pulsar_spark.protocol.single_metadata import encode_metadata
 from tests.protocol.implementations import Implementation
 
 NOW = 1_763_700_000_123
@@ -363,6 +369,46 @@ def test_columns_become_the_very_bytes_that_protobuf_makes(
 
 
 @pytest.mark.parametrize("codec", [pb.NONE, pb.LZ4])
+@pytest.mark.parametrize("per_entry", [2, 10, 1000])
+def test_fields_that_are_encoded_already_stand_before_each_sequence_id(
+    impl: Implementation, codec: int, per_entry: int
+) -> None:
+    own = SendLimits("p", 3, 5 << 20, codec, compress=compress)
+    encoder = impl.encoder(3, "p", codec=codec)
+    for seed, first in enumerate((0, 100, 16_380, 2**62)):
+        payloads, _ = random_columns(40, seed, False)
+        keys = [b"key%d" % number for number in range(40)]
+        fields = [_fields_of(message) for message in zip(payloads, keys, range(40), strict=True)]
+        data, ends = encoder.encode(payloads, keys, first, NOW, per_entry, fields)
+        frames = []
+        for start in range(0, 40, per_entry):
+            part = slice(start, start + per_entry)
+            body = encoder.body(payloads[part], keys[part], first + start, fields[part])
+            rows = zip(payloads[part], keys[part], range(start, 40), strict=False)
+            expected = [_message(*row) for row in rows]
+            assert body == encode_batch(expected, first + start).payload
+            entry = OutgoingEntry(body, len(expected), partition_key=keys[start].decode())
+            (send,) = encode_entry(entry, first + start, own, NOW)
+            frames.append(b"".join(send.buffers))
+        assert data == b"".join(frames)
+        assert list(ends) == list(itertools.accumulate(map(len, frames)))
+    with pytest.raises((ValueError, LocalProtocolError)):
+        encoder.body(payloads, keys, 0, fields[1:])
+
+
+def _message(payload: bytes, key: bytes, number: int) -> MessageFields:
+    properties = [("number", str(number))] * (number % 3)
+    return MessageFields(payload, key.decode(), properties=properties, event_time=number)
+
+
+def _fields_of(row: tuple[bytes, bytes, int]) -> bytes:
+    message = _message(*row)
+    return encode_metadata(
+        message.payload, 0, message.properties, message.key, message.event_time, False, None, False
+    )[:-1]
+
+
+@pytest.mark.parametrize("codec", [pb.NONE, pb.LZ4])
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 300])
 def test_an_entry_of_its_own_is_the_same_with_its_payload_apart(
@@ -452,7 +498,7 @@ def test_blocks_make_up_a_column_in_whole_entries_within_bounds(
     keys = [bytes(20)] * len(payloads) if keyed else None
     start, blocks = 0, 0
     while start < len(payloads):
-        stop, largest = block_of(payloads, keys, per_entry, start, 2000)
+        stop, largest = block_of(UniformMessages(payloads, keys), per_entry, start, 2000)
         entries = [
             sum(map(len, payloads[at : min(at + per_entry, stop)]))
             for at in range(start, stop, per_entry)
@@ -467,10 +513,10 @@ def test_blocks_make_up_a_column_in_whole_entries_within_bounds(
 
 
 def test_small_messages_before_a_large_one_make_a_block() -> None:
-    payloads = [b"x"] * 100 + [bytes(LARGE_ENTRY)] + [b"x"] * 100
-    assert block_of(payloads, None, 1, 0, 2000)[0] == 100
-    assert block_of(payloads, None, 1, 100, 2000)[0] == 101
-    assert block_of(payloads, None, 1, 101, 2000)[0] == 201
+    messages = UniformMessages([b"x"] * 100 + [bytes(LARGE_ENTRY)] + [b"x"] * 100)
+    assert block_of(messages, 1, 0, 2000)[0] == 100
+    assert block_of(messages, 1, 100, 2000)[0] == 101
+    assert block_of(messages, 1, 101, 2000)[0] == 201
 
 
 @pytest.mark.fault(106)

@@ -27,7 +27,7 @@ from pulsar_spark.schema.arrow.arrays import (
     joined,
     offsets_of,
 )
-from pulsar_spark.schema.arrow.varints import varint, varints, zigzags
+from pulsar_spark.schema.arrow.varints import varints, zigzags
 from pulsar_spark.schema.codec import Misfit
 from pulsar_spark.schema.protobuf.reading import parents
 from pulsar_spark.schema.protobuf.types import (
@@ -44,6 +44,18 @@ from pulsar_spark.schema.protobuf.types import (
     type_name,
 )
 from pulsar_spark.schema.protobuf.well_known import json_messages, split_duration, split_timestamp
+from pulsar_spark.schema.protobuf.wire import (
+    DELIMITED,
+    END_GROUP,
+    FIXED32,
+    FIXED64,
+    START_GROUP,
+    VARINT,
+    behind,
+    delimited,
+    regrouped,
+    tag,
+)
 
 
 class ProtobufEncoder:
@@ -655,36 +667,3 @@ def _not_empty(values: pa.Array) -> pa.Array:
 
 def _unchanged_flags(values: pa.Array) -> pa.Array:
     return values
-
-
-# --- the wire: a tag (number << 3 | wire type) and a payload; binary arrays without nulls -----
-
-VARINT, FIXED64, DELIMITED, START_GROUP, END_GROUP, FIXED32 = range(6)
-
-_BINARY = pa.binary()
-_INT32 = pa.int32()
-
-
-def tag(number: int, wire_type: int) -> bytes:
-    """Return what stands before each payload of a field."""
-    return varint(number << 3 | wire_type)
-
-
-def behind(head: bytes, values: pa.Array) -> pa.Array:
-    """Return bytes each after `head`."""
-    return joined([constant(head), values], len(values)) if head else values
-
-
-def delimited(values: pa.Array, head: bytes = b"") -> pa.Array:
-    """Return bytes with their lengths before them, each after `head`."""
-    lengths = pc.binary_length(values).dictionary_encode()
-    distinct = [head + varint(length) for length in lengths.dictionary.to_pylist()]
-    return joined([binaries(distinct).take(lengths.indices), values], len(values))
-
-
-def regrouped(parts: pa.Array, places: pa.Array) -> pa.Array:
-    """Return rows of the parts that are between these places, without a copy."""
-    _, offsets, data = parts.buffers()
-    ends = pa.Array.from_buffers(_INT32, len(parts) + 1, [None, offsets], offset=parts.offset)
-    taken = ends.take(places)
-    return pa.Array.from_buffers(_BINARY, len(places) - 1, [None, taken.buffers()[1], data])

@@ -13,8 +13,11 @@ from pulsar_spark.engine.partitioned_producer import MessageColumns
 from pulsar_spark.engine.routing import Key
 from pulsar_spark.errors import InvalidRow, InvalidTopicName
 from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.schema.arrow.arithmetic import ZERO
+from pulsar_spark.schema.arrow.arrays import booleans
 from pulsar_spark.schema.table import names
 from pulsar_spark.spark.writing.columns import WriteColumns
+from pulsar_spark.spark.writing.message_fields import encode_fields
 from pulsar_spark.spark.writing.row_encoder import RowEncoder
 
 _MICROS = 1000
@@ -101,24 +104,48 @@ class RowConverter:
         """Return the messages of a topic's rows; raises InvalidRow that names the row."""
         batch = part.batch
         encoded = encoder.encode(batch, part.locate)
-        keys: list[Any] | None = encoded.keys
-        if not encoder.typed_keys:
-            keys = self._keys(batch)
         sequence_ids = _not_negative(
             self._column(batch, names.SEQUENCE_ID), names.SEQUENCE_ID, part
         )
         self.brings_sequence_ids = self.brings_sequence_ids or sequence_ids is not None
-        return MessageColumns(
+        columns = MessageColumns(
             payloads=encoded.payloads,
-            keys=keys,
+            keys=encoded.keys if encoder.typed_keys else self._keys(batch),
             null_keys=encoded.null_keys,
             ordering_keys=_present(self._column(batch, names.ORDERING_KEY)),
-            event_times=_millis(self._column(batch, names.EVENT_TIME), names.EVENT_TIME, part),
-            properties=_properties(self._column(batch, names.PROPERTIES), part),
-            deliver_at=_millis(self._column(batch, names.DELIVER_AT), names.DELIVER_AT, part),
-            sequence_ids=sequence_ids,
+            deliver_at=_listed(
+                _millis(self._column(batch, names.DELIVER_AT), names.DELIVER_AT, part)
+            ),
+            sequence_ids=_listed(sequence_ids),
             first_row=part.first_row,
         )
+        event_times = _millis(self._column(batch, names.EVENT_TIME), names.EVENT_TIME, part)
+        properties = _properties(self._column(batch, names.PROPERTIES), part)
+        if event_times is not None or properties is not None:
+            columns.fields = self._fields(columns, batch, event_times, properties)
+        if columns.fields is None:
+            columns.event_times = _listed(event_times)
+            columns.properties = _pairs(properties, part)
+        return columns
+
+    def _fields(
+        self,
+        columns: MessageColumns,
+        batch: pa.RecordBatch,
+        event_times: pa.Array | None,
+        properties: pa.MapArray | None,
+    ) -> list[bytes] | None:
+        """Return the messages' fields if none of them has others than many can be sent with."""
+        keys = None if columns.keys is None else self._column(batch, names.KEY)
+        has_text_keys = columns.keys is None or all(isinstance(key, str) for key in columns.keys)
+        if not columns.plain or not has_text_keys or None in columns.payloads:
+            return None
+        payloads: list[bytes] = columns.payloads  # type: ignore[assignment]
+        try:
+            return encode_fields(payloads, keys, properties, event_times)
+        except pa.ArrowInvalid:
+            # The row that is the reason is looked for one by one.
+            return None
 
     def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array | None:
         position = self._columns.position(name)
@@ -152,36 +179,42 @@ def _text_or_bytes(key: bytes | None) -> Key | None:
 
 def _present(column: pa.Array | None) -> list[Any] | None:
     """Return the values of a column, None for one that is missing or all null."""
-    if column is None or column.null_count == len(column):
-        return None
-    return column.to_pylist()  # type: ignore[no-any-return]
+    return _listed(None if column is None or column.null_count == len(column) else column)
 
 
-def _millis(column: pa.Array | None, name: str, part: TopicRows) -> list[int | None] | None:
+def _listed(column: pa.Array | None) -> list[Any] | None:
+    return None if column is None else column.to_pylist()
+
+
+def _millis(column: pa.Array | None, name: str, part: TopicRows) -> pa.Array | None:
     if column is None or not pa.types.is_timestamp(column.type):
         return _not_negative(column, name, part)
     micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    _not_negative(micros, name, part)
-    return _present(pc.divide(micros, _MICROS))
+    micros = _not_negative(micros, name, part)
+    return None if micros is None else pc.divide(micros, _MICROS)
 
 
-def _not_negative(column: pa.Array | None, name: str, part: TopicRows) -> list[int | None] | None:
-    values: list[int | None] | None = _present(column)
-    if values is not None and pc.min(column).as_py() < 0:
-        row = next(row for row, value in enumerate(values) if value is not None and value < 0)
+def _not_negative(column: pa.Array | None, name: str, part: TopicRows) -> pa.Array | None:
+    """Return a column of numbers, None for one that is missing or all null."""
+    if column is None or column.null_count == len(column):
+        return None
+    if pc.min(column).as_py() < 0:
+        negative = pc.fill_null(pc.less(column, ZERO), booleans([False])[0])
         what = "is negative" if name == names.SEQUENCE_ID else "lies before 1970"
-        raise InvalidRow(f"row {part.locate(row)}: {name} {what}, which Pulsar cannot express")
-    return values
+        row = part.locate(pc.index(negative, True).as_py())
+        raise InvalidRow(f"row {row}: {name} {what}, which Pulsar cannot express")
+    return column
 
 
-def _properties(
-    column: pa.Array | None, part: TopicRows
-) -> Sequence[Sequence[tuple[str, str]] | None] | None:
-    maps = _present(column)
-    if maps is None or column is None:
+def _properties(column: pa.Array | None, part: TopicRows) -> pa.MapArray | None:
+    """Return the column of properties; None where no row has any, so that it costs nothing.
+
+    Raises InvalidRow that names the row of a property that is null.
+    """
+    if column is None or column.null_count == len(column):
         return None
     if column.items.null_count:
-        for row, pairs in enumerate(maps):
+        for row, pairs in enumerate(column.to_pylist()):
             for key, value in pairs or ():
                 if value is None:
                     raise InvalidRow(
@@ -189,5 +222,29 @@ def _properties(
                         "null",
                         "Leave it out, for example with map_filter(…).",
                     )
-    # Nothing to say in any row is no column at all: messages without metadata go faster.
-    return maps if any(maps) else None
+    offsets = column.offsets
+    return column if offsets[0].as_py() < offsets[len(column)].as_py() else None
+
+
+def _pairs(
+    column: pa.MapArray | None, part: TopicRows
+) -> Sequence[Sequence[tuple[str, str]] | None] | None:
+    """Return properties row by row; raises InvalidRow that names a row with what is not UTF-8."""
+    if column is None:
+        return None
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except UnicodeDecodeError:
+        row = next(row for row in range(len(column)) if not _is_text(column[row]))
+        raise InvalidRow(
+            f"row {part.locate(row)}: a property of {names.PROPERTIES} is not UTF-8",
+            "Leave it out, or encode it, for example with base64(…).",
+        ) from None
+
+
+def _is_text(value: pa.Scalar) -> bool:
+    try:
+        value.as_py()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pulsar_spark.schema.arrow.arrays import offsets_of
 from pulsar_spark.schema.arrow.varints import varint
-from pulsar_spark.schema.protobuf import writing as wire
+from pulsar_spark.schema.protobuf import wire
 
 
 @given(st.lists(st.binary(max_size=300)))

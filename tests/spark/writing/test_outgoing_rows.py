@@ -12,6 +12,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from pulsar_spark.engine.partitioned_producer import MessageColumns
 from pulsar_spark.errors import InvalidRow, InvalidTopicName
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.spark.writing.columns import WriteColumns
 from pulsar_spark.spark.writing.outgoing_rows import RowConverter
@@ -111,12 +112,68 @@ def test_times_are_milliseconds() -> None:
     assert found.event_times == [1_795_132_800_000, None, None]
     assert found.deliver_at == [1_795_132_800_000, None, None]
     micros = pa.array([1_500_999, 0, None], pa.int64()).cast(UTC)
-    assert convert(batch(values, eventTime=micros)).event_times == [1500, 0, None]
+    assert event_times(batch(values, eventTime=micros)) == [1500, 0, 0]
     as_long = pa.array([5, None, 0], pa.int64())
-    assert convert(batch(values, eventTime=as_long)).event_times == [5, None, 0]
+    assert event_times(batch(values, eventTime=as_long)) == [5, 0, 0]
     other_zone = pa.array([1_000_000], pa.int64()).cast(pa.timestamp("us", tz="Asia/Tokyo"))
-    assert convert(batch(binary(b""), eventTime=other_zone)).event_times == [1000]
-    assert convert(batch(values, eventTime=pa.nulls(3, UTC))).event_times is None
+    assert event_times(batch(binary(b""), eventTime=other_zone)) == [1000]
+    assert convert(batch(values, eventTime=pa.nulls(3, UTC))).fields is None
+
+
+def event_times(found: pa.RecordBatch) -> list[int]:
+    return [message.event_time for message, _ in convert(found).rows()]
+
+
+@pytest.mark.fault(95)
+def test_rows_with_nothing_rare_have_their_fields_encoded_together() -> None:
+    kind = pa.map_(pa.string(), pa.string())
+    properties = pa.array([[("b", "1"), ("a", ""), ("b", "2")], None, []], kind)
+    found = convert(
+        batch(
+            binary(b"1", b"2", b""),
+            key=pa.array(["k", "", "ключ"]),
+            eventTime=pa.array([7, None, 0], pa.int64()),
+            messageProperties=properties,
+        )
+    )
+    assert found.plain
+    assert found.fields is not None
+    assert [message for message, _ in found.rows()] == [
+        MessageFields(b"1", "k", properties=[("b", "1"), ("a", ""), ("b", "2")], event_time=7),
+        MessageFields(b"2", "", properties=[]),
+        MessageFields(b"", "ключ", properties=[]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "value,columns",
+    [
+        (None, {}),
+        (b"", {"key": pa.array([None, "k"])}),
+        (b"", {"key": binary(b"\xff", b"k")}),
+        (b"", {"orderingKey": binary(b"o", None)}),
+        (b"", {"sequenceId": pa.array([5, None], pa.int64())}),
+        (b"", {"deliverAt": pa.array([5, None], pa.int64()).cast(UTC)}),
+    ],
+)
+def test_a_column_with_something_rare_goes_row_by_row(
+    value: bytes | None, columns: dict[str, pa.Array]
+) -> None:
+    properties = pa.array([[("a", "b")]] * 2, pa.map_(pa.string(), pa.string()))
+    found = convert(batch(binary(value, b""), messageProperties=properties, **columns))
+    assert found.fields is None
+    assert found.properties == [[("a", "b")]] * 2
+
+
+@pytest.mark.fault(95)
+@pytest.mark.parametrize("name,value", [(b"a", b"\xff"), (b"\xff", b"a")])
+def test_a_property_that_is_not_utf8_is_refused_by_its_row(name: bytes, value: bytes) -> None:
+    raw = pa.array([[], [(b"a", b"b"), (name, value)]], pa.map_(pa.binary(), pa.binary()))
+    text = pa.MapArray.from_arrays(
+        raw.offsets, raw.keys.view(pa.string()), raw.items.view(pa.string())
+    )
+    with pytest.raises(InvalidRow, match=r"row 1: a property .* is not UTF-8"):
+        convert(batch(binary(b"", b""), messageProperties=text))
 
 
 def test_other_columns_are_taken_as_they_are() -> None:
@@ -228,7 +285,7 @@ def test_slices_and_dictionaries_are_read_right() -> None:
         ),
     )
     found = convert_all(whole.slice(1))
-    assert [(name[-1], columns.payloads, columns.properties) for name, columns in found] == [
-        ("t", [b"1", b"3"], [[("a", "1")], None]),
-        ("u", [b"2"], None),
+    assert [(name[-1], [message for message, _ in own.rows()]) for name, own in found] == [
+        ("t", [MessageFields(b"1", properties=[("a", "1")]), MessageFields(b"3", properties=[])]),
+        ("u", [MessageFields(b"2")]),
     ]

@@ -1,0 +1,103 @@
+"""The metadata of a column of messages in batches, encoded with Arrow, a field at a time.
+
+Byte for byte what `protocol.single_metadata.encode_metadata` writes, up to the number of the
+sequence id, which is not known yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_spark.schema.arrow.arithmetic import ZERO
+from pulsar_spark.schema.arrow.arrays import (
+    binaries,
+    booleans,
+    constant,
+    integers,
+    joined,
+    offsets_of,
+)
+from pulsar_spark.schema.arrow.varints import varint, varints
+from pulsar_spark.schema.protobuf.wire import DELIMITED, VARINT, behind, delimited, regrouped, tag
+
+# Fields of SingleMessageMetadata, and of KeyValue.
+_PROPERTIES, _PARTITION_KEY = tag(1, DELIMITED), tag(2, DELIMITED)
+_PAYLOAD_SIZE, _EVENT_TIME, _SEQUENCE_ID = tag(3, VARINT), tag(5, VARINT), tag(8, VARINT)
+_NAME, _VALUE = tag(1, DELIMITED), tag(2, DELIMITED)
+_INT64 = pa.int64()
+_FALSE = booleans([False])[0]
+
+
+def encode_fields(
+    payloads: Sequence[bytes],
+    keys: pa.Array | None,
+    properties: pa.MapArray | None,
+    event_times: pa.Array | None,
+) -> list[bytes]:
+    """Return each message's metadata, up to the number of its sequence id.
+
+    `keys` are text, or bytes of text, and none is null; `event_times` are not negative. Raises
+    pa.ArrowInvalid for a name or value that is not UTF-8, and for columns that are too large.
+    """
+    parts: list[pa.Array | pa.Scalar] = []
+    if properties is not None:
+        parts.append(_properties(properties))
+    if keys is not None:
+        parts.append(delimited(keys.cast(pa.binary()), _PARTITION_KEY))
+    parts.append(_sizes(payloads, b"" if event_times is not None else _SEQUENCE_ID))
+    if event_times is not None:
+        parts += (_event_times(event_times), constant(_SEQUENCE_ID))
+    return joined(parts, len(payloads)).to_pylist()  # type: ignore[no-any-return]
+
+
+def _properties(column: pa.MapArray) -> pa.Array:
+    if column.null_count:
+        there = column.is_valid()
+        return regrouped(_properties(column.drop_null()), offsets_of(there))
+    offsets = column.offsets
+    start, end = offsets[0].as_py(), offsets[len(column)].as_py()
+    names = column.keys.slice(start, end - start).dictionary_encode()
+    values = column.items.slice(start, end - start)
+    for text in (names.dictionary, values):
+        text.validate(full=True)
+    pairs = _pairs(names, values.cast(pa.binary()))
+    counts = pc.subtract(offsets.slice(1), offsets.slice(0, len(column)))
+    return regrouped(pairs, offsets_of(counts))
+
+
+def _pairs(names: pa.DictionaryArray, values: pa.Array) -> pa.Array:
+    """Return each property with all that stands before its value.
+
+    That depends on its name and on the length of its value: there are few of those.
+    """
+    if not len(values):
+        return values
+    lengths = pc.binary_length(values).cast(_INT64)
+    longest = pc.max(lengths).as_py() + 1
+    kinds = pc.add(pc.multiply(names.indices.cast(_INT64), integers([longest], _INT64)[0]), lengths)
+    kinds = kinds.dictionary_encode()
+    known = names.dictionary.cast(pa.binary()).to_pylist()
+    heads = []
+    for kind in kinds.dictionary.to_pylist():
+        name, size = known[kind // longest], kind % longest
+        head = _NAME + varint(len(name)) + name + _VALUE + varint(size)
+        heads.append(_PROPERTIES + varint(len(head) + size) + head)
+    return joined([binaries(heads).take(kinds.indices), values], len(values))
+
+
+def _sizes(payloads: Sequence[bytes], tail: bytes) -> pa.Array:
+    sizes = integers(list(map(len, payloads)), pa.int32()).dictionary_encode()
+    fields = [_PAYLOAD_SIZE + varint(size) + tail for size in sizes.dictionary.to_pylist()]
+    return binaries(fields).take(sizes.indices)
+
+
+def _event_times(column: pa.Array) -> pa.Array:
+    # Null is no time, and so is 0.
+    there = pc.fill_null(pc.not_equal(column, ZERO), _FALSE)
+    if there.true_count == len(column):
+        return behind(_EVENT_TIME, varints(column))
+    times = behind(_EVENT_TIME, varints(column.filter(there)))
+    return regrouped(times, offsets_of(there))

@@ -1,0 +1,68 @@
+"""Metadata that is encoded a column at a time."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_spark.protocol.single_metadata import encode_metadata
+from pulsar_spark.spark.writing.message_fields import encode_fields
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5) | st.sampled_from(
+    ["name", "x" * 127, "y" * 128, "\u00e9" * 9000]
+)
+ROW = st.tuples(
+    st.binary(max_size=3) | st.sampled_from([127, 128, 20_000]).map(bytes),
+    TEXT,
+    st.none() | st.lists(st.tuples(TEXT, TEXT), max_size=4),
+    st.none() | st.integers(0, 2**63 - 1) | st.sampled_from([0, 127, 128, 1_800_000_000_000]),
+)
+
+
+@pytest.mark.fault(95)
+@given(
+    st.lists(ROW, min_size=1, max_size=12),
+    st.sampled_from([pa.string(), pa.binary(), pa.large_string()]),
+    st.integers(0, 3),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_fields_are_the_very_bytes_of_the_careful_path(
+    rows: list[tuple[bytes, str, list[tuple[str, str]] | None, int | None]],
+    key_type: pa.DataType,
+    skipped: int,
+    keyed: bool,
+    with_properties: bool,
+    with_times: bool,
+) -> None:
+    text = pa.large_string() if pa.types.is_large_string(key_type) else pa.string()
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array([key.encode() for _, key, _, _ in rows], pa.binary()).cast(key_type),
+            pa.array([found for _, _, found, _ in rows], pa.map_(text, text)),
+            pa.array([time for _, _, _, time in rows], pa.int64()),
+        ],
+        ["key", "properties", "time"],
+    ).slice(skipped)
+    found = encode_fields(
+        [payload for payload, *_ in rows[skipped:]],
+        batch["key"] if keyed else None,
+        batch["properties"] if with_properties else None,
+        batch["time"] if with_times else None,
+    )
+    assert found == [
+        encode_metadata(
+            payload,
+            0,
+            (properties or ()) if with_properties else (),
+            key if keyed else None,
+            (time or 0) if with_times else 0,
+            False,
+            None,
+            False,
+        )[:-1]
+        for payload, key, properties, time in rows[skipped:]
+    ]
