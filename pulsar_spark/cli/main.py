@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pulsar_spark import __version__
-from pulsar_spark.cli import broker, demo, doctor
+from pulsar_spark.cli import broker, demo, doctor, peek, subscriptions, topics
 from pulsar_spark.cli.environment import package_version
 from pulsar_spark.errors import InvalidOffset, InvalidTopicName, OptionError, PulsarError
 from pulsar_spark.protocol.implementation import implementation
@@ -19,7 +19,10 @@ examples:
   python -m pulsar_spark demo                  write to and read from a topic, nothing needed
   python -m pulsar_spark broker --port 6650    a broker in memory, for trying things out
   python -m pulsar_spark doctor --service-url pulsar://localhost:6650 --topic orders
-                                               what is wrong with a connection
+                                               which step of a connection fails, and why
+  python -m pulsar_spark topics --service-url pulsar://localhost:6650
+  python -m pulsar_spark peek --service-url pulsar://localhost:6650 --topic orders
+  python -m pulsar_spark subscriptions --service-url pulsar://localhost:6650 --checkpoint FOLDER
 """
 
 _USAGE = (OptionError, InvalidTopicName, InvalidOffset)
@@ -37,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action=_Versions, help="show which versions these are and exit")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (demo, broker, doctor):
+    for module in (demo, broker, doctor, topics, peek, subscriptions):
         module.add_parser(commands)
     return top
 

@@ -16,22 +16,25 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows under the names of their columns; numbers are on the right of theirs."""
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, header: bool = True
+) -> None:
+    """Print rows under the names of their columns, unless those were shown already.
+
+    Numbers are on the right of their columns.
+    """
     texts = [[_text(cell) for cell in row] for row in rows]
-    numeric = [
-        bool(rows) and all(_is_number(row[at]) for row in rows) for at in range(len(columns))
-    ]
+    numeric = [_is_numeric([row[at] for row in rows]) for at in range(len(columns))]
     if (console := _console()) is not None:
-        _print_rich(console, columns, texts, numeric)
+        _print_rich(console, columns, texts, numeric, header=header)
         return
     widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
-    for row in (list(columns), *texts):
+    for row in (list(columns), *texts) if header else texts:
         cells = [
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(row, widths, numeric, strict=True)
         ]
-        print("  ".join(cells).rstrip())
+        print("  ".join(cells).rstrip(), flush=True)
 
 
 @contextlib.contextmanager
@@ -57,12 +60,17 @@ def _console() -> Any:
 
 
 def _print_rich(
-    console: Any, columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]
+    console: Any,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numeric: Sequence[bool],
+    *,
+    header: bool,
 ) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold", show_header=header)
     for name, right in zip(columns, numeric, strict=True):
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for row in rows:
@@ -71,8 +79,11 @@ def _print_rich(
     console.print(table)
 
 
-def _is_number(cell: object) -> bool:
-    return cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))
+def _is_numeric(cells: Sequence[object]) -> bool:
+    known = [cell for cell in cells if cell is not None]
+    return bool(known) and all(
+        isinstance(cell, int | float) and not isinstance(cell, bool) for cell in known
+    )
 
 
 def _text(cell: object) -> str:

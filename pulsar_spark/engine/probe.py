@@ -169,9 +169,10 @@ class Probe:
             return int(answer.msgBacklog)
 
     def _exists(self, topic: str, name: str) -> OperationFactory[bool]:
-        return _retried(lambda deadline: self._exists_operation(topic, name, deadline))
+        return _retried(lambda deadline: self.exists_operation(topic, name, deadline))
 
-    def _exists_operation(self, topic: str, name: str, deadline: Deadline) -> Operation[bool]:
+    def exists_operation(self, topic: str, name: str, deadline: Deadline) -> Operation[bool]:
+        """Return an operation for one attempt at what `subscriptions_exist` asks."""
         connection = yield from self._lookup.connection_operation(topic, deadline)
         wanted = SubscribeRequest(topic, name, EARLIEST_POSITION)
         with ConsumerSession(connection, wanted) as session:

@@ -5,17 +5,27 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from pulsar_spark.cli import main as cli
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.options import ClientOptions
+from pulsar_spark.engine.subscription import EARLIEST, SubscriptionSet
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION
+from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.pages import DOCS, examples
+from tests.spark.topics import full, store
 
 COMMANDS = {
     "demo": "tests/cli/test_demo.py runs it",
     "broker": "tests/cli/test_broker.py runs it",
     "doctor": "",
+    "topics": "",
+    "peek": "",
+    "subscriptions": "",
 }
 
 
@@ -23,6 +33,7 @@ COMMANDS = {
 def broker() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker() as running:
         running.create_topic("orders", partitions=2)
+        store(running, "orders-partition-0", [b"a book"])
         yield running
 
 
@@ -40,17 +51,26 @@ def test_the_page_has_a_section_for_each_command() -> None:
 
 @pytest.mark.parametrize("command", [name for name, elsewhere in COMMANDS.items() if not elsewhere])
 def test_the_commands_of_the_page_work(
-    command: str, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+    command: str, broker: EmbeddedBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    with ClientContext(ClientOptions(broker.service_url)) as context:
+        subscription = SubscriptionSet(context, "my-query", 30.0)
+        subscription.add(full("orders-partition-0"), EARLIEST)
+        subscription.ends()
+        subscription.close()
+    offset = StreamOffset("my-query", {full("orders-partition-0"): EARLIEST_POSITION})
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(offset.to_json())}")
     assert blocks(command)
     for block in blocks(command):
         for line in block.replace("\\\n", " ").splitlines():
-            words = shlex.split(line.replace("pulsar://localhost:6650", broker.service_url))
+            here = line.replace("pulsar://localhost:6650", broker.service_url)
+            words = shlex.split(here.replace("/data/checkpoint", str(tmp_path)))
             assert words[:3] == ["python", "-m", "pulsar_spark"]
             assert cli.main(words[3:]) == 0, line
             text = capsys.readouterr().out
             if "--json" in words:
-                json.loads(text)
+                assert json.loads(f"[{text}]")
             else:
                 assert text
 

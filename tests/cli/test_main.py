@@ -13,17 +13,19 @@ from pulsar_spark.cli import main as cli
 from pulsar_spark.errors import ConnectError
 from pulsar_spark.protocol.implementation import implementation
 
+COMMANDS = ("demo", "broker", "doctor", "topics", "peek", "subscriptions")
+
 
 def test_the_help_names_every_command_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["--help"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
-    for command in ("demo", "broker", "doctor"):
+    for command in COMMANDS:
         assert f"python -m pulsar_spark {command}" in text
 
 
-@pytest.mark.parametrize("command", ["demo", "broker", "doctor"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([command, "--help"])

@@ -1,0 +1,60 @@
+"""What a query's checkpoint says of its subscriptions: Spark's log of offsets, as files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pulsar_spark.errors import OptionError
+from pulsar_spark.spark.streaming.stream_offset import StreamOffset
+
+# The version of the log, and Spark's own metadata.
+_HEAD = 2
+
+
+def stream_offsets(checkpoint: str) -> list[StreamOffset]:
+    """Return the newest offset of each Pulsar source of the query that a checkpoint is of.
+
+    Raises OptionError for what is no checkpoint, or not a folder on this machine, InvalidOffset
+    for an offset that is damaged.
+    """
+    folder = _folder(checkpoint) / "offsets"
+    try:
+        logs = [path for path in folder.iterdir() if path.name.isdecimal()]
+        newest = max(logs, key=lambda path: int(path.name), default=None)
+        lines = [] if newest is None else newest.read_text("utf-8").splitlines()[_HEAD:]
+    except OSError as error:
+        raise OptionError(
+            f"{folder} cannot be read: {error.strerror}",
+            "--checkpoint takes the folder of checkpointLocation.",
+        ) from None
+    found: list[StreamOffset] = []
+    for line in lines:
+        body: object = None
+        # A line is an offset, or a source's name, a colon and an offset.
+        with contextlib.suppress(ValueError):
+            body = json.loads(line[max(line.find("{"), 0) :])
+        # Other sources write other things.
+        if isinstance(body, dict) and "subscription" in body:
+            found.append(StreamOffset.from_json(body))
+    if not found:
+        raise OptionError(
+            f"{folder} has no offset of a Pulsar stream",
+            "A query has one as soon as its first micro-batch was planned.",
+        )
+    return found
+
+
+def _folder(checkpoint: str) -> Path:
+    url = urlsplit(checkpoint)
+    if not url.scheme:
+        return Path(checkpoint)
+    if url.scheme != "file":
+        raise OptionError(
+            f"--checkpoint is on {url.scheme}://, which this command does not read",
+            "Copy the checkpoint's folder offsets to this machine, or name the subscription with "
+            "--subscription.",
+        )
+    return Path(unquote(url.path))

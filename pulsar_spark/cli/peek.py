@@ -1,0 +1,262 @@
+"""``peek``: look at messages of a topic, decoded by its schema, without a trace on the broker."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import heapq
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import date, datetime
+from datetime import time as time_of_day
+from typing import TYPE_CHECKING, Any
+
+from pulsar_spark.cli.arguments import add_connection, given_options, resolved
+from pulsar_spark.cli.output import print_table, progress
+from pulsar_spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+    from pyspark.sql.types import StructType
+
+    from pulsar_spark.engine.context import ClientContext
+    from pulsar_spark.protocol.message_id import MessageIdAdv, Position
+    from pulsar_spark.spark.options.read import ReadOptions
+    from pulsar_spark.spark.reading.planner import Planner
+    from pulsar_spark.spark.value_types import ValueType
+
+_DESCRIPTION = """\
+Show messages of a topic as rows, with the columns that Spark would give them: the last ones, the
+first ones with --first, or the last ones and then whatever comes with --follow. With --json each
+row is a line. Bytes are shown as text where they are UTF-8, else in base64.
+
+Nothing is acknowledged, and no subscription stays. A value that does not decode is shown in the
+column _corrupt_record.
+"""
+
+Row = dict[str, Any]
+
+_COUNT = 10
+_MAX_COUNT = 100_000
+_FOLLOW_SECONDS = 0.5
+# How many entries hold the last messages is found by trying: from some on, ever more.
+_FIRST_ENTRIES = 8
+_MORE = 4
+_CORRUPT = "_corrupt_record"
+# Of those that a read has, the columns that a table shows; JSON has all of them.
+_SHOWN = ("__publishTime", "__messageId", "__key")
+
+
+def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "peek",
+        help="look at messages of a topic",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_connection(parser, "the topic, or one of its partitions")
+    parser.add_argument("--count", type=int, default=_COUNT, help="how many (%(default)s)")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--last", action="store_true", help="the last messages (the default)")
+    which.add_argument("--first", action="store_true", help="the first messages")
+    which.add_argument(
+        "--follow", action="store_true", help="the last messages, then new ones until Ctrl-C"
+    )
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the messages; with --follow it ends by KeyboardInterrupt."""
+    from pulsar_spark.engine.context import ClientContext
+    from pulsar_spark.spark.options.read import read_options
+    from pulsar_spark.spark.options.table import Scope
+    from pulsar_spark.spark.reading.planner import Planner
+
+    if not 0 <= arguments.count <= _MAX_COUNT:
+        raise OptionError(f"--count is {arguments.count}", f"Give 0 to {_MAX_COUNT}.")
+    options = given_options(arguments)
+    given = {name.lower() for name in options}
+    if "mode" not in given:
+        options["mode"] = "PERMISSIVE"
+    if not given & {"receiverqueuesize", "pulsar.reader.receiverqueuesize"}:
+        options["pulsar.reader.receiverQueueSize"] = str(max(arguments.count, 1))
+    read = read_options(resolved(options, Scope.READS), options, Scope.READS)
+    with ClientContext.shared(read.client) as context:
+        planner = Planner(context, read)
+        partitions = [name for names in planner.topics().values() for name in names]
+        topic = _Topic(context, read, planner, planner.value_type(planner.topics()))
+        show = _printer(topic.schema, as_json=arguments.json)
+        with progress("reading"):
+            ends = planner.last_ids(partitions)
+            rows = (
+                topic.first(ends, arguments.count)
+                if arguments.first
+                else topic.last(ends, arguments.count)
+            )
+        show(rows)
+        while arguments.follow:
+            wait()
+            before, ends = ends, planner.last_ids(partitions)
+            show(topic.between(before, ends))
+    return 0
+
+
+def wait() -> None:
+    """Wait between two looks at the ends of a topic that is followed."""
+    time.sleep(_FOLLOW_SECONDS)
+
+
+class _Topic:
+    """Reads ranges of the partitions of one topic, or of several that are read together."""
+
+    def __init__(
+        self, context: ClientContext, options: ReadOptions, planner: Planner, kind: ValueType
+    ) -> None:
+        from pulsar_spark.engine.probe import Probe
+        from pulsar_spark.spark.columns import read_schema
+        from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader
+
+        self.schema = read_schema(
+            kind,
+            include_metadata=options.include_metadata,
+            corrupt_column=options.corrupt_column if options.mode == "PERMISSIVE" else None,
+        )
+        self._kind = kind
+        self._probe = Probe(context.pool)
+        self._reader = PulsarBatchReader(options, self.schema)
+
+    def first(self, ends: dict[str, MessageIdAdv], count: int) -> list[Row]:
+        """Return the first rows of all partitions together, by publish time."""
+        from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+
+        rows = (
+            self._rows(topic, EARLIEST_POSITION, Position.after(last), count)
+            for topic, last in ends.items()
+            if last.entry_id >= 0
+        )
+        return list(heapq.nsmallest(count, (row for some in rows for row in some), _published))
+
+    def last(self, ends: dict[str, MessageIdAdv], count: int) -> list[Row]:
+        """Return the last rows of all partitions together, by publish time."""
+        rows = [row for topic, last in ends.items() for row in self._tail(topic, last, count)]
+        return sorted(rows, key=_published)[len(rows) - min(count, len(rows)) :]
+
+    def between(self, before: dict[str, MessageIdAdv], ends: dict[str, MessageIdAdv]) -> list[Row]:
+        """Return the rows that came since the partitions ended with `before`."""
+        from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+
+        rows: list[Row] = []
+        for topic, last in ends.items():
+            old = before[topic]
+            start = EARLIEST_POSITION if old.entry_id < 0 else Position.after(old)
+            if last.entry_id >= 0 and start < Position.after(last):
+                rows.extend(self._rows(topic, start, Position.after(last), None))
+        return sorted(rows, key=_published)
+
+    def _tail(self, topic: str, last: MessageIdAdv, count: int) -> list[Row]:
+        """Return the last rows of a partition: an entry has one or many, or none at all."""
+        from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+
+        if last.entry_id < 0 or not count:
+            return []
+        entries = min(count, _FIRST_ENTRIES)
+        while True:
+            start = self._back(topic, last, entries)
+            rows = deque(self._rows(topic, start, Position.after(last), None), count)
+            if len(rows) >= count or start == EARLIEST_POSITION:
+                return list(rows)
+            entries *= _MORE
+
+    def _back(self, topic: str, last: MessageIdAdv, entries: int) -> Position:
+        """Return the position from which on a partition has so many entries, or its beginning."""
+        from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+
+        if last.entry_id + 1 >= entries:
+            return Position(last.ledger_id, last.entry_id + 1 - entries)
+        first = self._probe.first_entry_at(topic, EARLIEST_POSITION)
+        if first is None or self._count(topic, EARLIEST_POSITION) <= entries:
+            return EARLIEST_POSITION
+        # Entries are counted by the broker; ids of ledgers are not, so the ledger is searched.
+        enough, short = first.start.ledger_id, last.ledger_id
+        while short - enough > 1:
+            middle = (enough + short) // 2
+            if self._count(topic, Position(middle, 0)) >= entries:
+                enough = middle
+            else:
+                short = middle
+        left = self._count(topic, Position(enough, 0)) - entries
+        return Position(enough, max(left, 0))
+
+    def _count(self, topic: str, position: Position) -> int:
+        (count,) = self._probe.entries_from([(topic, position)])
+        if isinstance(count, int):
+            return count
+        raise count
+
+    def _rows(self, topic: str, start: Position, end: Position, limit: int | None) -> Iterator[Row]:
+        from pulsar_spark.spark.reading.partitions import PulsarInputPartition
+
+        partition = PulsarInputPartition(topic, start, end, schema=self._kind.schema)
+        taken = 0
+        for batch in self._reader.read(partition):
+            rows = batch.to_pylist()
+            yield from rows if limit is None else rows[: limit - taken]
+            taken += len(rows)
+            if limit is not None and taken >= limit:
+                return
+
+
+def _published(row: Row) -> datetime:
+    published: datetime = row["__publishTime"]
+    return published
+
+
+def _printer(schema: StructType, *, as_json: bool) -> Callable[[list[Row]], None]:
+    """Return what shows rows, the columns' names with the first of them."""
+    from pulsar_spark.protocol.message_id import MessageIdAdv
+
+    values = [name for name in schema.names if not name.startswith("__")]
+    shown: list[str] = []
+
+    def show(rows: list[Row]) -> None:
+        nonlocal shown
+        for row in rows:
+            row["__messageId"] = str(MessageIdAdv.deserialize(row["__messageId"]))
+            row["__messageProperties"] = dict(row["__messageProperties"] or ())
+            if as_json:
+                print(_json(row), flush=True)
+        if as_json or (shown and not rows):
+            return
+        empty = {_CORRUPT} if all(row.get(_CORRUPT) is None for row in rows) else set()
+        columns = [name for name in (*_SHOWN, *values) if name not in empty]
+        cells = [[_cell(row[name]) for name in columns] for row in rows]
+        print_table(columns, cells, header=columns != shown)
+        shown = columns
+
+    return show
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, default=_text, ensure_ascii=False)
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, dict | list):
+        return _json(value)
+    return value if value is None or isinstance(value, bool | int | float) else _text(value)
+
+
+def _text(value: object) -> str:
+    """Return a value that JSON has no form for, as text."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return value.isoformat() if isinstance(value, date | time_of_day) else str(value)

@@ -1,0 +1,221 @@
+"""``subscriptions``: the durable subscriptions of topics, and what has not been read of them.
+
+By the binary protocol a subscription is known by its name alone, so the name has to be given, or
+to stand in a checkpoint. Whoever asks about one has to subscribe, which would create it: so it is
+made sure before, by an attempt that leaves nothing, that it exists.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from pulsar_spark.cli.arguments import add_connection, given_options, resolved
+from pulsar_spark.cli.output import print_json, print_table, progress
+from pulsar_spark.errors import ConsumerBusy, OptionError, PulsarError, TopicNotFound
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+    from pulsar_spark.engine.context import ClientContext
+    from pulsar_spark.engine.operations import Operation
+    from pulsar_spark.engine.retry import Deadline
+    from pulsar_spark.protocol.message_id import Position
+
+_DESCRIPTION = """\
+Show durable subscriptions: whether they exist, whether they are in use, and their backlog, which is
+the number of entries that are not acknowledged (a batch is one entry). Name them with
+--subscription, for a --topic, or give the checkpoint of a query with --checkpoint.
+
+With --drop they are removed, and messages that only they kept are deleted. One that is in use is
+not removed: stop its query first.
+"""
+
+IDLE, IN_USE, MISSING, DROPPED = "idle", "in use", "does not exist", "dropped"
+
+
+@dataclass(slots=True)
+class _Subscription:
+    """One on a topic partition. `position` is where a checkpoint stands, None without one."""
+
+    subscription: str
+    topic: str
+    backlog: int | None = None
+    state: str = MISSING
+    position: Position | None = field(default=None, repr=False)
+
+
+def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "subscriptions",
+        help="show the backlog of subscriptions, or drop them",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_connection(parser, "the topic that they are on, or one of its partitions")
+    parser.add_argument(
+        "--subscription",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a subscription; can be given more than once",
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="FOLDER", help="the checkpoint of a query, a folder on this machine"
+    )
+    parser.add_argument("--drop", action="store_true", help="remove the subscriptions")
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show or drop subscriptions; return 1 where one was not dropped that should have been."""
+    from pulsar_spark.engine.context import ClientContext
+    from pulsar_spark.spark.options.read import client_options, single_topic
+    from pulsar_spark.spark.options.table import Scope
+
+    values = resolved(given_options(arguments), Scope.READS)
+    topic = single_topic(values)
+    if not arguments.subscription and arguments.checkpoint is None:
+        raise OptionError(
+            "no subscription is named", "Give --subscription NAME, or --checkpoint FOLDER."
+        )
+    if arguments.subscription and topic is None:
+        raise OptionError("--subscription needs a topic", "Give --topic TOPIC.")
+    with ClientContext(client_options(values)) as context, progress("asking") as tell:
+        found = _of_checkpoint(arguments.checkpoint, topic) if arguments.checkpoint else []
+        if arguments.subscription and topic is not None:
+            partitions = _partitions(context, topic)
+            found += [
+                _Subscription(name, partition)
+                for name in dict.fromkeys(arguments.subscription)
+                for partition in partitions
+            ]
+        _look(context, found)
+        if arguments.drop:
+            tell("dropping")
+            _drop(context, found)
+    rows = [asdict(entry) for entry in found]
+    for row in rows:
+        del row["position"]
+    if arguments.json:
+        print_json(rows)
+    else:
+        columns = ("subscription", "topic", "backlog", "state")
+        print_table(columns, [tuple(row.values()) for row in rows])
+    return _status(found) if arguments.drop else 0
+
+
+def _of_checkpoint(folder: str, topic: str | None) -> list[_Subscription]:
+    """Return the subscriptions of a checkpoint, of one topic if one is given."""
+    from pulsar_spark.cli.checkpoint import stream_offsets
+    from pulsar_spark.protocol.topic_name import TopicName
+
+    return [
+        _Subscription(offset.subscription, partition, position=position)
+        for offset in stream_offsets(folder)
+        for partition, position in offset.positions.items()
+        if topic in (None, partition, str(TopicName.parse(partition).partitioned))
+    ]
+
+
+def _partitions(context: ClientContext, topic: str) -> list[str]:
+    from pulsar_spark.protocol.topic_name import TopicName
+
+    count, name = context.lookup.partitions(topic), TopicName.parse(topic)
+    return [str(name.partition(index)) for index in range(count)] or [topic]
+
+
+def _look(context: ClientContext, found: list[_Subscription]) -> None:
+    """Fill in state and backlog; raises what brokers refuse with."""
+    for name, entries in _by_name(found).items():
+        for entry, answer in _ask(context, name, entries, drop=False):
+            if answer is None or isinstance(answer, TopicNotFound):
+                entry.state = MISSING
+            elif isinstance(answer, ConsumerBusy):
+                entry.state = IN_USE
+            elif isinstance(answer, PulsarError):
+                raise answer
+            else:
+                entry.state, entry.backlog = IDLE, answer
+    _count_from_checkpoint(context, [entry for entry in found if entry.state == IN_USE])
+
+
+def _drop(context: ClientContext, found: list[_Subscription]) -> None:
+    """Remove what is idle."""
+    idle = [entry for entry in found if entry.state == IDLE]
+    for name, entries in _by_name(idle).items():
+        for entry, answer in _ask(context, name, entries, drop=True):
+            if isinstance(answer, ConsumerBusy):
+                entry.state = IN_USE
+            elif isinstance(answer, PulsarError) and not isinstance(answer, TopicNotFound):
+                raise answer
+            else:
+                entry.state, entry.backlog = DROPPED, None
+
+
+def _status(found: list[_Subscription]) -> int:
+    """Return the exit status of a drop: 0 where all that was named is gone, and was there."""
+    kept = any(entry.state == IN_USE for entry in found)
+    seen = {entry.subscription for entry in found if entry.state == DROPPED}
+    return 1 if kept or seen != {entry.subscription for entry in found} else 0
+
+
+def _by_name(found: list[_Subscription]) -> dict[str, list[_Subscription]]:
+    grouped: dict[str, list[_Subscription]] = {}
+    for entry in found:
+        grouped.setdefault(entry.subscription, []).append(entry)
+    return grouped
+
+
+def _ask(
+    context: ClientContext, name: str, entries: list[_Subscription], *, drop: bool
+) -> list[tuple[_Subscription, int | PulsarError | None]]:
+    def attempt(topic: str, deadline: Deadline) -> Operation[int | None]:
+        return _visit(context, topic, name, deadline, drop=drop)
+
+    answers = context.lookup.ask_many([entry.topic for entry in entries], attempt)
+    return [(entry, answers[entry.topic]) for entry in entries]
+
+
+def _visit(
+    context: ClientContext, topic: str, name: str, deadline: Deadline, *, drop: bool
+) -> Operation[int | None]:
+    """Return an operation for the backlog of a subscription, or to remove it; None for no such one.
+
+    Raises ConsumerBusy where another consumer holds it.
+    """
+    from pulsar_spark.engine.consumer_session import ConsumerSession, SubscribeRequest
+    from pulsar_spark.engine.probe import Probe
+    from pulsar_spark.protocol import commands
+    from pulsar_spark.protocol import pulsar_api_pb2 as pb
+
+    # Each attempt looks: the one before may have removed it, and not been told.
+    if not (yield from Probe(context.pool).exists_operation(topic, name, deadline)):
+        return None
+    connection = yield from context.lookup.connection_operation(topic, deadline)
+    wanted = SubscribeRequest(topic, name, None, initial=pb.CommandSubscribe.Earliest)
+    with ConsumerSession(connection, wanted) as session:
+        yield from session.subscribe(deadline)
+        if drop:
+            yield session.ask(commands.unsubscribe, deadline)
+            return None
+        answer: pb.CommandConsumerStatsResponse = yield session.stats(deadline)
+        # Whoever comes next must not find this consumer in the way.
+        if (closed := session.close()) is not None:
+            yield closed
+    return int(answer.msgBacklog)
+
+
+def _count_from_checkpoint(context: ClientContext, busy: list[_Subscription]) -> None:
+    """Count what lies behind a checkpoint: nobody else is told by a subscription in use."""
+    from pulsar_spark.engine.probe import Probe
+
+    asked = [(entry, entry.position) for entry in busy if entry.position is not None]
+    counts = Probe(context.pool).entries_from(
+        [(entry.topic, position) for entry, position in asked]
+    )
+    for (entry, _), count in zip(asked, counts, strict=True):
+        if isinstance(count, int):
+            entry.backlog = count

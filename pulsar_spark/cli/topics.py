@@ -1,0 +1,97 @@
+"""``topics``: the topics of a namespace, or those that a pattern matches."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from pulsar_spark.cli.arguments import add_connection, given_options, resolved
+from pulsar_spark.cli.output import print_json, print_table, progress
+from pulsar_spark.errors import OptionError, PulsarError, TopicNotFound
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+    from pulsar_spark.engine.context import ClientContext
+
+_DESCRIPTION = """\
+List persistent topics with their number of partitions (0 for a topic without) and the type of their
+schema. Without --topic and --pattern these are the topics of --namespace, without Pulsar's own.
+"""
+
+_ALL = ".*"
+
+
+def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "topics",
+        help="list topics",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_connection(parser, "one topic")
+    parser.add_argument(
+        "--namespace",
+        default="public/default",
+        metavar="TENANT/NAMESPACE",
+        help="whose topics to list (%(default)s)",
+    )
+    parser.add_argument(
+        "--pattern",
+        metavar="REGEX",
+        help="list the topics that the option topicsPattern would stand for",
+    )
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List the topics; raises TopicNotFound for one that was named and does not exist."""
+    from pulsar_spark.engine.context import ClientContext
+    from pulsar_spark.spark.options.read import client_options, single_topic
+    from pulsar_spark.spark.options.table import Scope
+    from pulsar_spark.spark.options.topic_patterns import TopicPattern
+
+    options = given_options(arguments)
+    values = resolved(options, Scope.READS)
+    topic = single_topic(values)
+    pattern = arguments.pattern or values["topicsPattern"]
+    if topic is not None and pattern is not None:
+        raise OptionError("--topic and --pattern cannot be used together", "Give one of them.")
+    if arguments.namespace.count("/") != 1:
+        raise OptionError("--namespace is not TENANT/NAMESPACE", "Write it as public/default.")
+    wanted = TopicPattern.parse(pattern or f"{arguments.namespace}/{_ALL}")
+    with ClientContext(client_options(values)) as context, progress("asking for topics"):
+        names = (
+            wanted.select(context.lookup.topics_of_namespace(wanted.namespace))
+            if topic is None
+            else [topic]
+        )
+        found = _described(context, names, gone_is_an_error=topic is not None)
+    if arguments.json:
+        print_json(found)
+    else:
+        print_table(("topic", "partitions", "schema"), [tuple(entry.values()) for entry in found])
+    return 0
+
+
+def _described(
+    context: ClientContext, names: list[str], *, gone_is_an_error: bool
+) -> list[dict[str, object]]:
+    """Return name, partitions and type of schema of topics; raises what brokers refuse with."""
+    from pulsar_spark.schema.registry import latest_schemas
+
+    counts = context.lookup.partitions_many(names)
+    schemas = latest_schemas(context.lookup, names)
+    found: list[dict[str, object]] = []
+    for name, count in counts.items():
+        if isinstance(count, TopicNotFound) and not gone_is_an_error:
+            # It was deleted since the topics were listed.
+            continue
+        schema = schemas[name]
+        for answer in (count, schema):
+            if isinstance(answer, PulsarError):
+                raise answer
+        kind = None if schema is None or isinstance(schema, PulsarError) else schema.type_name
+        found.append({"topic": name, "partitions": count, "schema": kind})
+    return found

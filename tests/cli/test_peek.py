@@ -1,0 +1,158 @@
+"""``peek`` shows messages as rows, and leaves no trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pulsar_spark.cli import main as cli
+from pulsar_spark.cli import peek as module
+from pulsar_spark.client import PulsarClient
+from pulsar_spark.client.schemas import StringSchema
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.testing import EmbeddedBroker
+from tests.spark.topics import NOW, store
+
+Peek = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    # Few entries in a ledger: what is last lies in several of them.
+    with EmbeddedBroker(max_entries_per_ledger=3) as running:
+        yield running
+        assert running.internal_errors == ()
+
+
+@pytest.fixture
+def peek(broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> Peek:
+    def run(*arguments: str) -> list[dict[str, Any]]:
+        assert cli.main(["peek", "--service-url", broker.service_url, "--json", *arguments]) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return run
+
+
+def values(rows: list[dict[str, Any]]) -> list[Any]:
+    return [row["value"] for row in rows]
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("count", [1, 7, 17, 40, 1000])
+def test_the_last_and_the_first_messages(
+    size: int, count: int, broker: EmbeddedBroker, peek: Peek
+) -> None:
+    broker.create_topic("t")
+    sent = [b"%d" % number for number in range(40)]
+    for number in range(0, 40, size):
+        store(broker, "t", sent[number : number + size], publish_time=NOW + number)
+    shown = [value.decode() for value in sent]
+    assert values(peek("--topic", "t", "--count", str(count))) == shown[-count:]
+    assert values(peek("--topic", "t", "--count", str(count), "--first")) == shown[:count]
+
+
+def test_partitions_are_put_in_order_by_publish_time(broker: EmbeddedBroker, peek: Peek) -> None:
+    broker.create_topic("t", partitions=3)
+    for number in range(30):
+        store(broker, f"t-partition-{number % 3}", [b"%d" % number], publish_time=NOW + number)
+    assert values(peek("--topic", "t", "--count", "4")) == ["26", "27", "28", "29"]
+    assert values(peek("--topic", "t", "--count", "4", "--first")) == ["0", "1", "2", "3"]
+    assert values(peek("--topic", "t-partition-1", "--count", "1")) == ["28"]
+
+
+def test_a_row_has_all_columns_in_a_form_for_json(broker: EmbeddedBroker, peek: Peek) -> None:
+    broker.create_topic("t")
+    store(
+        broker,
+        "t",
+        [b"\xff\xfe"],
+        batched=False,
+        partition_key="k",
+        properties=[pb.KeyValue(key="a", value="b")],
+    )
+    (row,) = peek("--topic", "t")
+    assert row == {
+        "value": "//4=",
+        "__key": "k",
+        "__topic": "persistent://public/default/t",
+        "__messageId": row["__messageId"],
+        "__publishTime": "2027-01-15T08:00:00.000Z",
+        "__eventTime": None,
+        "__messageProperties": {"a": "b"},
+    }
+    # As offsets take it.
+    assert MessageIdAdv.parse(row["__messageId"]).entry_id == 0
+
+
+def test_values_are_decoded_by_the_topics_schema_and_shown_where_they_do_not_decode(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with PulsarClient(broker.service_url) as client:
+        client.create_producer("t", schema=StringSchema()).send("ein Büch\x1blein")
+    arguments = ["peek", "--service-url", broker.service_url, "--topic", "t"]
+    assert cli.main(arguments) == 0
+    header, line = capsys.readouterr().out.splitlines()
+    assert header.split() == ["__publishTime", "__messageId", "__key", "value"]
+    # What a terminal would obey is spelt out.
+    assert line.endswith(r"ein Büch\x1blein")
+    store(broker, "t", [b"\xff"], publish_time=NOW)
+    assert cli.main(arguments) == 0
+    assert "_corrupt_record" in capsys.readouterr().out
+
+
+def test_an_empty_topic_has_no_rows(
+    broker: EmbeddedBroker, peek: Peek, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.create_topic("t", partitions=2)
+    assert peek("--topic", "t") == []
+    assert peek("--topic", "t", "--first") == []
+    assert cli.main(["peek", "--service-url", broker.service_url, "--topic", "t"]) == 0
+    assert capsys.readouterr().out.split() == ["__publishTime", "__messageId", "__key", "value"]
+
+
+def test_what_comes_is_followed_until_somebody_interrupts(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("t", partitions=2)
+    store(broker, "t-partition-0", [b"before"])
+    rounds = iter([[b"one"], [], [b"two", b"three"]])
+
+    def wait() -> None:
+        came = next(rounds, None)
+        if came is None:
+            raise KeyboardInterrupt
+        if came:
+            store(broker, "t-partition-1", came)
+
+    monkeypatch.setattr(module, "wait", wait)
+    arguments = ["peek", "--service-url", broker.service_url, "--topic", "t", "--follow", "--json"]
+    assert cli.main(arguments) == 130
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert values(found) == ["before", "one", "two", "three"]
+
+
+def test_nothing_is_left_behind(broker: EmbeddedBroker, peek: Peek) -> None:
+    broker.create_topic("t")
+    store(broker, "t", [b"a"])
+    peek("--topic", "t")
+    assert broker.subscriptions("t") == {}
+    assert broker.faults.seen("ACK") == 0
+    assert not any(seen.body.durable for seen in broker.faults.log("SUBSCRIBE"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--topic", "t", "--count", "-1"], ["--topic", "t", "--first", "--follow"]],
+)
+def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    status: object
+    try:
+        status = cli.main(["peek", "--service-url", "pulsar://localhost", *arguments])
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 2
+    assert capsys.readouterr().err
