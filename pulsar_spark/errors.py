@@ -373,6 +373,14 @@ class ClosedError(PulsarError):
     """
 
 
+class TransactionStateError(PulsarError):
+    """A transaction is not open any more: it was ended, or its time is up."""
+
+
+class TransactionOutcomeUnknown(PulsarError):
+    """A transaction was to be ended, and no answer tells whether it was."""
+
+
 class DataLossError(PulsarError):
     """Data that the query should have read is gone from the topic.
 
@@ -666,6 +674,12 @@ _REMEDIES: dict[type[PulsarError], str] = {
     QuotaExceededHold: "Consume the backlog, or raise the namespace's backlog quota.",
     TopicTerminated: "Write to another topic.",
     IncompatibleSchema: "Write with the topic's schema, or change its compatibility strategy.",
+    TransactionNotFound: (
+        "It was ended, or its time was up and it was aborted: begin a new one, with a longer "
+        "timeout if need be."
+    ),
+    InvalidTxnStatus: "It is being ended otherwise, as when its time is up: begin a new one.",
+    TransactionConflict: "Wait for the other transaction, or let one consumer have the message.",
     ProducerFenced: "Only one exclusive producer can write: stop the other one.",
     TooManyRequests: "Lower the parallelism, or raise the broker's limits.",
     NotAllowed: "The broker's or the namespace's policies refuse this.",

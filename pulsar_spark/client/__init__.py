@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pulsar_spark.client.producer import PulsarProducer
     from pulsar_spark.client.reader import PulsarReader
     from pulsar_spark.client.schemas import BytesSchema, StringSchema
+    from pulsar_spark.client.transaction import Transaction, TransactionState
     from pulsar_spark.engine.encryption import EncryptionKeyInfo
 
 _HOMES = {
@@ -64,6 +65,8 @@ _HOMES = {
     "PulsarReader": "reader",
     "Result": "enums",
     "StringSchema": "schemas",
+    "Transaction": "transaction",
+    "TransactionState": "transaction",
 }
 
 __all__ = [
@@ -91,6 +94,8 @@ __all__ = [
     "PulsarReader",
     "Result",
     "StringSchema",
+    "Transaction",
+    "TransactionState",
 ]
 
 

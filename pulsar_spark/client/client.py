@@ -27,6 +27,8 @@ from pulsar_spark.client.message import MessageId
 from pulsar_spark.client.producer import MessageRouter, PulsarProducer, SendingRules
 from pulsar_spark.client.reader import PulsarReader, ReaderListener
 from pulsar_spark.client.schemas import check_schema
+from pulsar_spark.client.transaction import Transaction
+from pulsar_spark.engine import transactions as engine
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import KeyReader
 from pulsar_spark.engine.options import (
@@ -253,9 +255,17 @@ class PulsarClient:
         """Not built yet: raises UnsupportedFeature."""
         _unsupported("a table view")
 
-    def new_transaction(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not built yet: raises UnsupportedFeature."""
-        _unsupported("a transaction")
+    def new_transaction(self, timeout_millis: int = 60_000) -> Transaction:
+        """Begin a transaction, which is aborted after `timeout_millis` unless it is ended.
+
+        Raises UnsupportedFeature where the brokers have no transactions.
+        """
+        if timeout_millis <= 0:
+            raise OptionError("timeout_millis must be more than 0")
+        seconds = self._context.options.operation_timeout
+        return Transaction(
+            engine.Transaction(self._context.coordinators, timeout_millis / 1000, seconds)
+        )
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the full names of a topic's partitions, or of the topic if it has none."""

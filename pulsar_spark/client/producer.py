@@ -15,7 +15,8 @@ from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.enums import Result, result_of
 from pulsar_spark.client.message import Message, MessageId
 from pulsar_spark.client.schemas import Schema
-from pulsar_spark.engine.batch_accumulator import DeferredCallback
+from pulsar_spark.client.transaction import Transaction
+from pulsar_spark.engine.batch_accumulator import DeferredCallback, MessageCallback
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer, pairs
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import OperationTimeout, OptionError, ProducerQueueFull, PulsarError
@@ -112,17 +113,19 @@ class PulsarProducer:
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
+        txn: Transaction | None = None,
     ) -> MessageId:
         """Publish a message, None for a null value, and return its id when it is stored.
 
-        Times are milliseconds since the epoch. Raises MessageTooLarge, InvalidRow,
-        OperationTimeout without a receipt in time, ProducerQueueFull, and what brokers refuse
-        with. What is in the batch by then is sent along.
+        Within `txn` nobody gets it before that is committed; it is not put into a batch. Times are
+        milliseconds since the epoch. Raises MessageTooLarge, InvalidRow, OperationTimeout without
+        a receipt in time, ProducerQueueFull, and what brokers refuse with. What is in
+        the batch by then is sent along.
         """
         message = self._message(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp
         )
-        solo = _solo(replication_clusters, disable_replication, deliver_at, deliver_after)
+        solo = _solo(replication_clusters, disable_replication, deliver_at, deliver_after, txn)
         partition = self._route(message)
         if (full := self._queue_full(partition)) is not None:
             raise full
@@ -134,7 +137,7 @@ class PulsarProducer:
             else:
                 stored.set_result(_wrap(message_id))
 
-        self._writer.send(message, complete, solo, partition, at_once=True)
+        self._send(message, complete, solo, partition, txn, at_once=True)
         try:
             return stored.result(self._rules.send_timeout + _GRACE)
         except FutureTimeout as error:
@@ -158,6 +161,7 @@ class PulsarProducer:
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
+        txn: Transaction | None = None,
     ) -> None:
         """Publish a message and let `callback` know: ``callback(Result.Ok, message_id)``.
 
@@ -169,7 +173,7 @@ class PulsarProducer:
         message = self._message(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp
         )
-        solo = _solo(replication_clusters, disable_replication, deliver_at, deliver_after)
+        solo = _solo(replication_clusters, disable_replication, deliver_at, deliver_after, txn)
 
         def tell(error: PulsarError | None, message_id: wire.MessageIdAdv | None) -> None:
             if callback is not None:
@@ -182,7 +186,7 @@ class PulsarProducer:
             if (full := self._queue_full(partition)) is not None:
                 complete(full, None)
                 return
-            self._writer.send(message, complete, solo, partition)
+            self._send(message, complete, solo, partition, txn)
         except OptionError:
             raise
         except PulsarError as error:
@@ -242,6 +246,33 @@ class PulsarProducer:
             message.event_time = event_timestamp
         return message
 
+    def _send(
+        self,
+        message: MessageFields,
+        callback: MessageCallback,
+        solo: Solo | None,
+        partition: int,
+        txn: Transaction | None,
+        *,
+        at_once: bool = False,
+    ) -> None:
+        if txn is None:
+            self._writer.send(message, callback, solo, partition, at_once=at_once)
+            return
+        txn.engine.add_partition(self._writer.partition_name(partition))
+        under_way = txn.engine.begin_operation()
+
+        def complete(error: PulsarError | None, message_id: wire.MessageIdAdv | None) -> None:
+            # First the transaction: whoever commits it next must not overtake this.
+            under_way.end(error)
+            callback(error, message_id)
+
+        try:
+            self._writer.send(message, complete, solo, partition, at_once=at_once)
+        except PulsarError as error:
+            under_way.end(error)
+            raise
+
     def _route(self, message: MessageFields) -> int:
         router = self._rules.router
         partitions = self._writer.partitions
@@ -289,14 +320,18 @@ def _solo(
     disable_replication: bool,
     deliver_at: int | None,
     deliver_after: timedelta | None,
+    txn: Transaction | None,
 ) -> Solo | None:
+    if txn is not None:
+        _check(Transaction, txn, "txn")
     if deliver_after is not None:
         _check(timedelta, deliver_after, "deliver_after")
         deliver_at = int((time.time() + deliver_after.total_seconds()) * 1000)
     replicate_to = _LOCAL_ONLY if disable_replication else tuple(replication_clusters or ())
-    if not deliver_at and not replicate_to:
+    if not deliver_at and not replicate_to and txn is None:
         return None
-    return Solo(deliver_at=deliver_at or 0, replicate_to=replicate_to)
+    txn_id = None if txn is None else txn.engine.txn_id
+    return Solo(deliver_at=deliver_at or 0, replicate_to=replicate_to, txn=txn_id)
 
 
 def _wrap(message_id: wire.MessageIdAdv | None) -> MessageId:

@@ -34,6 +34,7 @@ from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.retry import Deadline, retrying
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.engine.tls import tls_identity, warn_of_insecure
+from pulsar_spark.engine.transactions import Coordinators
 from pulsar_spark.errors import (
     ClosedError,
     ConnectError,
@@ -368,6 +369,7 @@ class ClientContext:
         self.pool = pool
         self._release = release
         self.lookup = Lookup(self.pool)
+        self.coordinators = Coordinators(self.lookup)
         self.timers = Timers()
         self.budget = MemoryBudget(options.memory_limit)
         self._pid = os.getpid()

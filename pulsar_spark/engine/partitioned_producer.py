@@ -189,6 +189,10 @@ class PartitionedProducer:
         elif self._timed and batcher.count:
             self._start_timer(partition, batcher)
 
+    def partition_name(self, partition: int) -> str:
+        """Return the full name of a partition, or of the topic if it has none."""
+        return str(self._topic.partition(partition) if self.partitions else self._topic)
+
     def unacknowledged(self, partition: int) -> int:
         """Return how many messages of a partition wait for their batch or for a receipt."""
         batcher = self._batcher(partition)
@@ -345,9 +349,9 @@ class PartitionedProducer:
         return batcher
 
     def _new_batcher(self, partition: int) -> BatchAccumulator:
-        name = self._topic.partition(partition) if self.partitions else self._topic
+        name = self.partition_name(partition)
         producer = Producer(
-            self._context, str(name), self._options, self._on_failure, goes_on=self._goes_on
+            self._context, name, self._options, self._on_failure, goes_on=self._goes_on
         )
         share = self._context.options.memory_limit // (2 * max(self.partitions, 1))
         most = min(self._options.batching_max_bytes, max(share, _MIN_BATCH_BYTES))

@@ -500,6 +500,7 @@ class Solo:
 
     deliver_at: int = 0
     replicate_to: tuple[str, ...] = ()
+    txn: TxnId | None = None
 
 
 def single_entry(
@@ -520,6 +521,7 @@ def single_entry(
     if solo is not None:
         entry.deliver_at = solo.deliver_at
         entry.replicate_to = solo.replicate_to
+        entry.txn = solo.txn
     if message.sequence_id is not None:
         entry.sequence_ids = (message.sequence_id, message.sequence_id)
     return entry

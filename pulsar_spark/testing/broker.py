@@ -38,10 +38,11 @@ class EmbeddedBroker(TopicControl):
     brokers: with 2 or more, topics are spread over that many ports; a broker that does not own a
     topic redirects to the owner. expose_entry_metadata: broker timestamp and index with each
     entry. batch_index_ack: acknowledgements inside a batch count, as they do not on a broker with
-    default settings. precise_flow: permits buy entries by the average messages per entry, instead
-    of one per permit. tls: a server's context, with its certificate: the broker then speaks TLS
-    alone. authenticate: is called with a client's authentication method and credentials, on the
-    broker's thread, and tells whether to let it in.
+    default settings. transactions: whether there is a coordinator of them. precise_flow: permits
+    buy entries by the average messages per entry, instead of one per permit. tls: a server's
+    context, with its certificate: the broker then speaks TLS alone. authenticate: is called with
+    a client's authentication method and credentials, on the broker's thread, and tells whether to
+    let it in.
     Times in seconds, sizes in bytes. Raises OptionError for values out of range.
     """
 
@@ -58,6 +59,7 @@ class EmbeddedBroker(TopicControl):
         expose_entry_metadata: bool = False,
         batch_index_ack: bool = False,
         deduplication: bool = False,
+        transactions: bool = True,
         precise_flow: bool = False,
         max_unacked_messages: int = 50_000,
         keep_alive_interval: float = 30.0,
@@ -77,6 +79,7 @@ class EmbeddedBroker(TopicControl):
             expose_entry_metadata=expose_entry_metadata,
             batch_index_ack=batch_index_ack,
             deduplication=deduplication,
+            transactions=transactions,
             precise_flow=precise_flow,
             max_unacked_messages=max_unacked_messages,
             keep_alive_interval=keep_alive_interval,

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
 from pulsar_spark.protocol.blocks import Buffer
+from pulsar_spark.protocol.commands import TxnId
 
 Place = tuple[int, int]
 
@@ -21,7 +22,7 @@ class Entry:
 
     `data` is what follows the SEND command: checksum, metadata and payload. `messages` is the
     size of the batch, 0 for a message outside one. `index` counts the topic's messages and is
-    that of the entry's last one.
+    that of the entry's last one. `txn` is the transaction that it was sent in.
     """
 
     __slots__ = (
@@ -34,9 +35,18 @@ class Entry:
         "place",
         "publish_time",
         "slot",
+        "txn",
     )
 
-    def __init__(self, data: Buffer, messages: int, publish_time: int, deliver_at: int) -> None:
+    def __init__(
+        self,
+        data: Buffer,
+        messages: int,
+        publish_time: int,
+        deliver_at: int,
+        txn: TxnId | None = None,
+    ) -> None:
+        self.txn = txn
         self.data = data
         self.messages = messages
         self.publish_time = publish_time
@@ -163,11 +173,11 @@ class EntryLog:
         ledger = self._ledgers[-1]
         return ledger.ledger_id, ledger.next_id
 
-    def last(self) -> Entry | None:
-        """The last retained entry."""
+    def last(self, wanted: Callable[[Entry], bool] | None = None) -> Entry | None:
+        """The last retained entry, of those that are wanted."""
         for ledger in reversed(self._ledgers):
             for entry in reversed(ledger.entries):
-                if entry is not None:
+                if entry is not None and (wanted is None or wanted(entry)):
                     return entry
         return None
 

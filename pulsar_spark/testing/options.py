@@ -31,6 +31,7 @@ class BrokerOptions:
     expose_entry_metadata: bool = False
     batch_index_ack: bool = False
     deduplication: bool = False
+    transactions: bool = True
     precise_flow: bool = False
     max_unacked_messages: int = 50_000
     keep_alive_interval: float = 30.0

@@ -18,6 +18,7 @@ from pulsar_spark.testing.options import HOST, BrokerOptions
 from pulsar_spark.testing.session import Session
 from pulsar_spark.testing.topic import Clock
 from pulsar_spark.testing.topic_store import TopicStore
+from pulsar_spark.testing.transactions import Coordinator
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +45,9 @@ class Server:
         self.options = options
         self.loop = loop
         self.faults = Faults(fault_host)
-        self.topics = TopicStore(options, Clock(loop.call_soon, loop.call_later))
+        clock = Clock(loop.call_soon, loop.call_later)
+        self.topics = TopicStore(options, clock)
+        self.coordinator = Coordinator(clock, self.topics.topics.get)
         self.sessions: set[Session] = set()
         self.reading = True
         self.internal_errors: list[Exception] = []

@@ -131,7 +131,12 @@ class SharedSubscription(Subscription):
             if entry is not None and not self._is_held(entry.place):
                 return entry
         for entry in self.topic.log.walk(self.cursor.read_place):
+            if self.topic.transactions.holds(entry.place):
+                return None
             self.cursor.read_place = (entry.place[0], entry.place[1] + 1)
+            if self.topic.transactions.is_aborted(entry):
+                self.cursor.ack(entry.place)
+                continue
             if self._is_held(entry.place) or self._is_early(entry):
                 continue
             return entry

@@ -6,10 +6,11 @@ has those that spread entries over several.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.testing.consumers import Consumer
 from pulsar_spark.testing.cursor import Cursor
 from pulsar_spark.testing.entry_log import Entry, Place
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
 # What one pass delivers at most, so that connections take turns; a real broker's limits too.
 MAX_READ_ENTRIES = 100
 MAX_READ_BYTES = 5 * 1024 * 1024
+
+
+class PendingAck(NamedTuple):
+    """An acknowledgement of a transaction that is open."""
+
+    place: Place
+    ack_set: list[int]
+    cumulative: bool
 
 
 class Subscription:
@@ -44,6 +53,7 @@ class Subscription:
         # Set while a seek has sent the consumers away: they will be back.
         self.awaiting_return = False
         self._scheduled = False
+        self._pending_acks: dict[TxnId, list[tuple[Consumer, PendingAck]]] = {}
 
     # --- consumers ---
 
@@ -114,6 +124,31 @@ class Subscription:
             raise Refusal(pb.NotAllowedError, "Cumulative ack is not allowed on shared consumers")
         self.cursor.ack_cumulative(place, ack_set)
         consumer.unacked = 0
+
+    def ack_in(self, txn: TxnId, consumer: Consumer, acks: list[PendingAck]) -> None:
+        """Acknowledge when a transaction is committed, and let no other one do so before."""
+        for other, pending in self._pending_acks.items():
+            taken = {ack.place for _, ack in pending} if other != txn else set()
+            if any(ack.place in taken for ack in acks):
+                raise Refusal(pb.TransactionConflict, f"Another transaction, {other}, has acked it")
+        if any(self.cursor.is_acked(ack.place) for ack in acks):
+            raise Refusal(pb.TransactionConflict, "The message is acknowledged already")
+        self._pending_acks.setdefault(txn, []).extend((consumer, ack) for ack in acks)
+
+    def end_transaction(self, txn: TxnId, *, commit: bool) -> None:
+        """Acknowledge what a transaction did, or deliver it again."""
+        again: dict[Consumer, list[Place]] = {}
+        for consumer, ack in self._pending_acks.pop(txn, ()):
+            if not commit:
+                again.setdefault(consumer, []).append(ack.place)
+            elif ack.cumulative:
+                self.ack_cumulative(consumer, ack.place, ack.ack_set)
+            else:
+                self.ack(consumer, ack.place, ack.ack_set)
+        for consumer, places in again.items():
+            if consumer in self.consumers:
+                self.redeliver(consumer, places)
+        self.report_end()
 
     def forget(self, place: Place) -> None:
         """Take note that an entry is wholly acknowledged."""
@@ -225,7 +260,12 @@ class SingleSubscription(Subscription):
         for entry in self.topic.log.walk(self.cursor.read_place):
             if not left or size >= MAX_READ_BYTES:
                 return consumer.can_take
+            if self.topic.transactions.holds(entry.place):
+                break
             self.cursor.read_place = (entry.place[0], entry.place[1] + 1)
+            if self.topic.transactions.is_aborted(entry):
+                self.cursor.ack(entry.place)
+                continue
             if self.pass_on(consumer, entry):
                 size += len(entry.data)
             left -= 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
+from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import EARLIEST, LATEST
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.testing.consumers import Consumer
@@ -20,6 +21,7 @@ from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.schemas import SchemaHistory
 from pulsar_spark.testing.shared import SharedSubscription
 from pulsar_spark.testing.subscription import SingleSubscription, Subscription
+from pulsar_spark.testing.transactions import TransactionBuffer
 
 if TYPE_CHECKING:
     from pulsar_spark.testing.options import BrokerOptions
@@ -67,6 +69,7 @@ class Topic:
         self.log = EntryLog(new_ledger_id, options.max_entries_per_ledger, usage)
         self.producers = TopicProducers(self._announce_ready, self._close_producer)
         self.subscriptions: dict[str, Subscription] = {}
+        self.transactions = TransactionBuffer()
         self.terminated = False
         # Per producer name the highest sequence id stored, with deduplication on.
         self.sequence_ids: dict[str, int] = {}
@@ -80,15 +83,16 @@ class Topic:
 
     # --- entries ---
 
-    def append(self, data: Buffer, metadata: pb.MessageMetadata) -> Place:
+    def append(self, data: Buffer, metadata: pb.MessageMetadata, txn: TxnId | None = None) -> Place:
         """Store what a SEND carried, and wake the consumers; returns its place."""
         messages = 0
         if metadata.HasField("num_messages_in_batch"):
             messages = max(1, metadata.num_messages_in_batch)
-        entry = Entry(data, messages, metadata.publish_time, max(0, metadata.deliver_at_time))
+        entry = Entry(data, messages, metadata.publish_time, max(0, metadata.deliver_at_time), txn)
         if not self.persistent:
             return self._pass_through(entry)
         self.log.append(entry)
+        self.transactions.add(entry)
         if self._expose:
             entry.broker_timestamp = time.time_ns() // 1_000_000
             entry.broker_metadata = pb.BrokerEntryMetadata(
@@ -110,9 +114,16 @@ class Topic:
         self.log.messages += entry.count
         return entry.place
 
+    def end_transaction(self, txn: TxnId, *, commit: bool) -> None:
+        """Let consumers have what a transaction sent, or never; a marker takes an entry's id."""
+        self.transactions.end(txn, commit=commit)
+        self.log.skip(1)
+        for subscription in self.subscriptions.values():
+            subscription.wake()
+
     def last_message(self) -> tuple[Place, int] | None:
-        """Place and batch index of the last message, None on an empty topic."""
-        entry = self.log.last()
+        """Place and batch index of the last message that can be delivered, None for none."""
+        entry = self.log.last(self.transactions.shows)
         return None if entry is None else (entry.place, entry.last_batch_index)
 
     def trim(self, before: Place) -> int:

@@ -8,12 +8,14 @@ from typing import TypeVar
 
 from pulsar_spark.errors import TopicNotFound, from_server_error
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.frames import parse_payload
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.server import Server
 from pulsar_spark.testing.topic import Topic
+from pulsar_spark.testing.transactions import COORDINATOR
 from pulsar_spark.testing.views import (
     SubscriptionView,
     TopicView,
@@ -86,6 +88,19 @@ class TopicControl(ABC):
                 topic.close_consumers(url)
 
         self._call(move)
+
+    def move_coordinator(self, broker: int) -> None:
+        """Let another of the brokers be the coordinator of transactions."""
+        self._call(lambda server: server.topics.move(COORDINATOR, broker))
+
+    def open_transactions(self) -> dict[TxnId, tuple[str, ...]]:
+        """The transactions that are not ended, and the topics that take part in each."""
+        return self._call(
+            lambda server: {
+                txn: tuple(sorted(found.partitions))
+                for txn, found in server.coordinator.open.items()
+            }
+        )
 
     def roll_ledger(self, name: str) -> None:
         """Close a topic's ledger: the next entry has id 0 in a new one."""

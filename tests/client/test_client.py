@@ -60,7 +60,6 @@ def test_what_is_not_built_yet_says_so() -> None:
         calls: tuple[Callable[[], object], ...] = (
             lambda: client.subscribe("t", "s"),
             lambda: client.create_table_view("t"),
-            client.new_transaction,
             lambda: client.create_producer("t", batching_type=BatchingType.KeyBased),
             lambda: client.create_producer("t", schema=object()),
         )

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing.actions import Incoming
+from pulsar_spark.testing.handlers.transact import check_enabled, transaction_of
 from pulsar_spark.testing.refusals import Refusal
+from pulsar_spark.testing.subscription import PendingAck, Subscription
 from pulsar_spark.testing.topic import place_of
 
 if TYPE_CHECKING:
@@ -22,10 +24,11 @@ def ack(session: Session, command: Incoming) -> None:
         if body.HasField("request_id"):
             raise Refusal(pb.ConsumerNotFound, "Consumer not found")
         return
-    if body.HasField("txnid_most_bits"):
-        raise Refusal(pb.NotAllowedError, "Transactions are not enabled")
     subscription = consumer.subscription
-    if body.ack_type == pb.CommandAck.Cumulative:
+    if body.HasField("txnid_most_bits"):
+        check_enabled(session)
+        subscription.ack_in(transaction_of(body), consumer, _acks(subscription, body))
+    elif body.ack_type == pb.CommandAck.Cumulative:
         if len(body.message_id) != 1:
             raise Refusal(pb.NotAllowedError, "A cumulative ack names exactly one message")
         last = body.message_id[0]
@@ -37,6 +40,13 @@ def ack(session: Session, command: Incoming) -> None:
         answer = answers.ack_response(consumer.consumer_id, request_id=body.request_id)
         session.send(answer, subscription.topic.name)
     subscription.report_end()
+
+
+def _acks(subscription: Subscription, body: pb.CommandAck) -> list[PendingAck]:
+    cumulative = body.ack_type == pb.CommandAck.Cumulative
+    if cumulative and (len(body.message_id) != 1 or not subscription.ordered):
+        raise Refusal(pb.NotAllowedError, "A cumulative ack of a transaction cannot be taken here")
+    return [PendingAck(place_of(one), list(one.ack_set), cumulative) for one in body.message_id]
 
 
 def redeliver(session: Session, command: Incoming) -> None:

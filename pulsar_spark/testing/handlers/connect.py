@@ -1,4 +1,4 @@
-"""CONNECT, and what the embedded broker does not do."""
+"""CONNECT, and credentials that are renewed."""
 
 from __future__ import annotations
 
@@ -49,8 +49,3 @@ def auth_response(session: Session, command: Incoming) -> None:
     if authenticate is not None and not authenticate(data.auth_method_name, data.auth_data):
         session.server.note(f"connection {session.number}: credentials refused")
         session.disconnect()
-
-
-def no_transactions(session: Session, command: Incoming) -> None:
-    """Refuse: there is no transaction coordinator."""
-    raise Refusal(pb.NotAllowedError, "Transactions are not enabled: the embedded broker has none")

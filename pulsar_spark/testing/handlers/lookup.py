@@ -10,6 +10,7 @@ from pulsar_spark.protocol.topic_name import topics_hash
 from pulsar_spark.testing.actions import Incoming
 from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.topic_store import MAX_PATTERN, Watcher, filter_by_pattern, parse_topic
+from pulsar_spark.testing.transactions import COORDINATOR_TOPIC
 
 if TYPE_CHECKING:
     from pulsar_spark.testing.session import Session
@@ -45,6 +46,10 @@ def partitioned_metadata(session: Session, command: Incoming) -> None:
     body: pb.CommandPartitionedTopicMetadata = command.body
     name = parse_topic(body.topic)
     create = body.metadata_auto_creation_enabled
+    if str(name) == COORDINATOR_TOPIC and session.server.options.transactions:
+        answer = answers.partitioned_metadata_response(body.request_id, partitions=1)
+        session.send(answer, str(name))
+        return
     partitions = session.server.topics.partitions(name, auto_create=create)
     answer = answers.partitioned_metadata_response(body.request_id, partitions=partitions)
     session.send(answer, str(name))

@@ -16,13 +16,18 @@ def check(session: Session, topic: str) -> None:
 
     A client that says CONNECT.proxy_to_broker_url means the broker named there.
     """
-    server = session.server
-    broker = session.listener
-    if session.connect is not None and session.connect.proxy_to_broker_url:
-        broker = server.listener_of(session.connect.proxy_to_broker_url, default=broker)
-    if server.topics.owner(topic) != broker:
+    if not is_owner(session, topic):
         raise Refusal(
             pb.ServiceNotReady,
             f"Namespace bundle for topic ({topic}) not served by this instance. "
             "Please redo the lookup.",
         )
+
+
+def is_owner(session: Session, topic: str) -> bool:
+    """Whether the client connected to the broker that serves a topic."""
+    server = session.server
+    broker = session.listener
+    if session.connect is not None and session.connect.proxy_to_broker_url:
+        broker = server.listener_of(session.connect.proxy_to_broker_url, default=broker)
+    return server.topics.owner(topic) == broker

@@ -14,6 +14,7 @@ from pulsar_spark.protocol.states import State
 from pulsar_spark.testing.actions import Incoming
 from pulsar_spark.testing.entry_log import NOWHERE
 from pulsar_spark.testing.handlers import owned
+from pulsar_spark.testing.handlers.transact import check_enabled, transaction_of
 from pulsar_spark.testing.producers import Producer
 from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.topic import Topic, message_id
@@ -107,7 +108,8 @@ def send(session: Session, command: Incoming) -> None:
     _check_storable(session, topic, body, len(payload))
     place = NOWHERE
     if not session.server.options.deduplication or _is_new(topic, owner.name, body, metadata):
-        place = topic.append(_kept(payload), metadata)
+        txn = transaction_of(body) if body.HasField("txnid_most_bits") else None
+        place = topic.append(_kept(payload), metadata, txn)
     highest = body.highest_sequence_id if body.HasField("highest_sequence_id") else _NONE
     receipt = pb.CommandSendReceipt(
         producer_id=body.producer_id,
@@ -121,7 +123,7 @@ def send(session: Session, command: Incoming) -> None:
 def _check_storable(session: Session, topic: Topic, body: pb.CommandSend, size: int) -> None:
     options = session.server.options
     if body.HasField("txnid_most_bits"):
-        raise Refusal(pb.NotAllowedError, "Transactions are not enabled")
+        check_enabled(session)
     usage = session.server.topics.usage
     if topic.persistent and usage.stored_bytes + size > options.memory_limit:
         raise Refusal(

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing.actions import Incoming
-from pulsar_spark.testing.handlers import acknowledge, connect, consume, lookup, produce, schema
+from pulsar_spark.testing.handlers import (
+    acknowledge,
+    connect,
+    consume,
+    lookup,
+    produce,
+    schema,
+    transact,
+)
 
 if TYPE_CHECKING:
     from pulsar_spark.testing.session import Session
@@ -23,11 +31,11 @@ _T = pb.BaseCommand
 HANDLERS: dict[int, Handler] = {
     _T.CONNECT: connect.connect,
     _T.AUTH_RESPONSE: connect.auth_response,
-    _T.TC_CLIENT_CONNECT_REQUEST: connect.no_transactions,
-    _T.NEW_TXN: connect.no_transactions,
-    _T.ADD_PARTITION_TO_TXN: connect.no_transactions,
-    _T.ADD_SUBSCRIPTION_TO_TXN: connect.no_transactions,
-    _T.END_TXN: connect.no_transactions,
+    _T.TC_CLIENT_CONNECT_REQUEST: transact.connect,
+    _T.NEW_TXN: transact.begin,
+    _T.ADD_PARTITION_TO_TXN: transact.add_partitions,
+    _T.ADD_SUBSCRIPTION_TO_TXN: transact.add_subscriptions,
+    _T.END_TXN: transact.end,
     _T.LOOKUP: lookup.lookup,
     _T.PARTITIONED_METADATA: lookup.partitioned_metadata,
     _T.GET_TOPICS_OF_NAMESPACE: lookup.topics_of_namespace,

@@ -51,12 +51,6 @@ def test_a_cumulative_ack_names_one_message(client: WireClient) -> None:
     assert answer.body.error == pb.NotAllowedError
 
 
-def test_acks_in_a_transaction_are_refused(client: WireClient) -> None:
-    client.subscribe("t")
-    answer = client.request("ACK", consumer_id=0, ack_type=0, txnid_most_bits=0, message_id=[])
-    assert answer.body.error == pb.NotAllowedError
-
-
 def test_acks_and_redelivery_of_unknown_consumers_are_ignored(client: WireClient) -> None:
     client.send("ACK", consumer_id=9, ack_type=0, message_id=[])
     client.send("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=9)

@@ -1,4 +1,4 @@
-"""CONNECT agrees on a version; transactions are refused."""
+"""CONNECT agrees on a version."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing import EmbeddedBroker
 from tests.testing.wire_client import WireClient
 
@@ -30,15 +29,3 @@ def test_any_credentials_will_do(broker: EmbeddedBroker, dial: Dial) -> None:
     client = dial(broker, auth_method_name="token", auth_data=b"anything")
     client.send("AUTH_RESPONSE", client_version="x")
     assert client.request("LOOKUP", topic="t")
-
-
-@pytest.mark.parametrize(
-    "kind",
-    ["TC_CLIENT_CONNECT_REQUEST", "NEW_TXN", "ADD_PARTITION_TO_TXN", "ADD_SUBSCRIPTION_TO_TXN",
-     "END_TXN"],
-)  # fmt: skip
-def test_transactions_are_refused_clearly(client: WireClient, kind: str) -> None:
-    fields = {"tc_id": 0} if kind == "TC_CLIENT_CONNECT_REQUEST" else {}
-    answer = client.request(kind, **fields).body
-    assert answer.error == pb.NotAllowedError
-    assert "Transactions are not enabled" in answer.message

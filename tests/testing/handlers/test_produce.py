@@ -70,12 +70,6 @@ def test_a_full_broker_refuses_messages(start_broker: Start, dial: Dial) -> None
     assert client.publish(bytes(900), producer_id=1).name == "SEND_RECEIPT"
 
 
-def test_transactional_messages_are_refused(client: WireClient) -> None:
-    client.produce("t")
-    answer = client.publish(send_fields={"txnid_most_bits": 0, "txnid_least_bits": 1})
-    assert answer.body.error == pb.NotAllowedError
-
-
 def test_what_an_unknown_or_waiting_producer_sends_is_lost(
     broker: EmbeddedBroker, client: WireClient
 ) -> None:

@@ -1,0 +1,86 @@
+"""Transactions: beginning them, saying what takes part, ending them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.commands import TxnId
+from pulsar_spark.testing.actions import Incoming
+from pulsar_spark.testing.handlers import owned
+from pulsar_spark.testing.refusals import Refusal
+from pulsar_spark.testing.topic_store import parse_topic
+from pulsar_spark.testing.transactions import COORDINATOR, Coordinator
+
+if TYPE_CHECKING:
+    from pulsar_spark.testing.session import Session
+
+
+def connect(session: Session, command: Incoming) -> None:
+    """Take note of a client of the coordinator."""
+    body: pb.CommandTcClientConnectRequest = command.body
+    _coordinator(session, body.tc_id)
+    answer = commands.build("TC_CLIENT_CONNECT_RESPONSE", request_id=body.request_id)
+    session.send(answer)
+
+
+def begin(session: Session, command: Incoming) -> None:
+    """Begin a transaction."""
+    body: pb.CommandNewTxn = command.body
+    txn = _coordinator(session, body.tc_id).begin(body.txn_ttl_millis)
+    _answer(session, "NEW_TXN_RESPONSE", body, txn)
+
+
+def add_partitions(session: Session, command: Incoming) -> None:
+    """Let topic partitions take part."""
+    body: pb.CommandAddPartitionToTxn = command.body
+    txn = transaction_of(body)
+    coordinator = _coordinator(session, txn.most_bits)
+    for name in body.partitions:
+        coordinator.add_partition(txn, str(parse_topic(name)))
+    _answer(session, "ADD_PARTITION_TO_TXN_RESPONSE", body, txn)
+
+
+def add_subscriptions(session: Session, command: Incoming) -> None:
+    """Let subscriptions take part."""
+    body: pb.CommandAddSubscriptionToTxn = command.body
+    txn = transaction_of(body)
+    coordinator = _coordinator(session, txn.most_bits)
+    for one in body.subscription:
+        coordinator.add_subscription(txn, str(parse_topic(one.topic)), one.subscription)
+    _answer(session, "ADD_SUBSCRIPTION_TO_TXN_RESPONSE", body, txn)
+
+
+def end(session: Session, command: Incoming) -> None:
+    """Commit or abort."""
+    body: pb.CommandEndTxn = command.body
+    txn = transaction_of(body)
+    _coordinator(session, txn.most_bits).end(txn, commit=body.txn_action == pb.COMMIT)
+    _answer(session, "END_TXN_RESPONSE", body, txn)
+
+
+def transaction_of(body: Any) -> TxnId:
+    """Return the transaction that a command names."""
+    return TxnId(body.txnid_most_bits, body.txnid_least_bits)
+
+
+def check_enabled(session: Session) -> None:
+    """Raise Refusal where the broker has no transactions."""
+    if not session.server.options.transactions:
+        raise Refusal(pb.NotAllowedError, "Transactions are not enabled")
+
+
+def _coordinator(session: Session, tc_id: int) -> Coordinator:
+    check_enabled(session)
+    if tc_id or not owned.is_owner(session, COORDINATOR):
+        raise Refusal(
+            pb.TransactionCoordinatorNotFound,
+            f"Transaction coordinator with id {tc_id} not found!",
+        )
+    return session.server.coordinator
+
+
+def _answer(session: Session, kind: str, body: Any, txn: TxnId) -> None:
+    answer = commands.build(kind, request_id=body.request_id, **commands.txn_fields(txn))
+    session.send(answer)

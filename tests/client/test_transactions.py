@@ -1,0 +1,236 @@
+"""Transactions of `PulsarClient` when answers are lost, late, or no."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pulsar_spark.client import MessageId, PulsarClient, TransactionState
+from pulsar_spark.errors import (
+    InvalidTxnStatus,
+    MessageTooLarge,
+    NotAllowed,
+    OptionError,
+    TransactionNotFound,
+    TransactionOutcomeUnknown,
+    TransactionStateError,
+    UnsupportedFeature,
+)
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.testing import EmbeddedBroker
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as made:
+        yield made
+        assert made.internal_errors == ()
+
+
+@pytest.fixture
+def client(broker: EmbeddedBroker) -> Iterator[PulsarClient]:
+    with PulsarClient(broker.service_url, operation_timeout_seconds=20) as made:
+        yield made
+
+
+def read(client: PulsarClient, topic: str) -> list[bytes]:
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        found = []
+        while reader.has_message_available():
+            found.append(reader.read_next(timeout_millis=20_000).data())
+        return found
+
+
+def send_in_one(client: PulsarClient, *values: bytes) -> None:
+    producer = client.create_producer("t")
+    txn = client.new_transaction()
+    for value in values:
+        producer.send(value, txn=txn)
+    txn.commit()
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["PARTITIONED_METADATA", "TC_CLIENT_CONNECT_REQUEST", "NEW_TXN", "ADD_PARTITION_TO_TXN"],
+)
+@pytest.mark.fault(82)
+def test_what_a_coordinator_was_asked_in_vain_is_asked_again(
+    broker: EmbeddedBroker, client: PulsarClient, command: str
+) -> None:
+    client.create_producer("t")
+    broker.faults.close(command)
+    send_in_one(client, b"a", b"b")
+    assert read(client, "t") == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("command", ["NEW_TXN", "ADD_PARTITION_TO_TXN", "END_TXN"])
+@pytest.mark.fault(82)
+def test_a_coordinator_that_moves_is_found_again(command: str) -> None:
+    with EmbeddedBroker(brokers=2) as broker, PulsarClient(broker.service_url) as client:
+        broker.move_coordinator(0)
+        send_in_one(client, b"a")
+        broker.faults.call(command, lambda seen: broker.move_coordinator(1))
+        send_in_one(client, b"b")
+        broker.move_coordinator(0)
+        send_in_one(client, b"c")
+        assert read(client, "t") == [b"a", b"b", b"c"]
+        assert broker.internal_errors == ()
+
+
+@pytest.mark.fault(82)
+def test_a_coordinator_that_is_not_ready_is_asked_until_it_is(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    code = pb.TransactionCoordinatorNotFound
+    for command in ("TC_CLIENT_CONNECT_REQUEST", "NEW_TXN", "ADD_PARTITION_TO_TXN", "END_TXN"):
+        broker.faults.error(command, code, times=2)
+    send_in_one(client, b"a")
+    assert read(client, "t") == [b"a"]
+
+
+@pytest.mark.fault(80)
+def test_a_lost_answer_to_a_commit_is_never_taken_for_one(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    producer = client.create_producer("t")
+    txn = client.new_transaction()
+    producer.send(b"a", txn=txn)
+    # The coordinator commits, and has forgotten the transaction when it is asked again.
+    broker.faults.close("END_TXN", answer=True)
+    with pytest.raises(TransactionOutcomeUnknown, match="transaction"):
+        txn.commit()
+    assert txn.state() is TransactionState.ERROR
+    with pytest.raises(TransactionStateError):
+        txn.abort()
+    assert read(client, "t") == [b"a"]
+
+
+@pytest.mark.fault(80)
+def test_a_commit_that_never_arrived_is_made_the_second_time(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    producer = client.create_producer("t")
+    txn = client.new_transaction()
+    producer.send(b"a", txn=txn)
+    broker.faults.close("END_TXN", reset=True)
+    txn.commit()
+    assert read(client, "t") == [b"a"]
+
+
+@pytest.mark.fault(80)
+def test_a_refused_commit_is_an_error_of_its_own(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    txn = client.new_transaction()
+    broker.faults.error("END_TXN", pb.InvalidTxnStatus)
+    with pytest.raises(InvalidTxnStatus, match=r"transaction \(0,\d+\)"):
+        txn.commit()
+
+
+def test_a_lost_answer_to_an_abort_is_an_abort(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    producer = client.create_producer("t")
+    txn = client.new_transaction()
+    producer.send(b"a", txn=txn)
+    broker.faults.close("END_TXN", answer=True)
+    txn.abort()
+    assert txn.state() is TransactionState.ABORTED
+    assert read(client, "t") == []
+
+
+@pytest.mark.fault(85)
+def test_the_end_of_an_old_transaction_touches_no_other(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    producer = client.create_producer("t")
+    old, new = client.new_transaction(), client.new_transaction()
+    assert old.txn_id() != new.txn_id()
+    producer.send(b"old", txn=old)
+    producer.send(b"new", txn=new)
+    old.abort()
+    with client.create_reader("t", MessageId.earliest):
+        new.commit()
+    assert read(client, "t") == [b"new"]
+
+
+def test_a_message_that_fails_aborts_its_transaction(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    producer = client.create_producer("t")
+    txn = client.new_transaction()
+    producer.send(b"a", txn=txn)
+    with pytest.raises(MessageTooLarge):
+        producer.send(bytes(6_000_000), txn=txn)
+    with pytest.raises(MessageTooLarge):
+        txn.commit()
+    assert txn.state() is TransactionState.ABORTED
+    assert read(client, "t") == []
+    assert broker.open_transactions() == {}
+
+
+def test_commit_waits_for_what_is_under_way(broker: EmbeddedBroker, client: PulsarClient) -> None:
+    producer = client.create_producer("t", max_pending_messages=5000)
+    txn = client.new_transaction()
+    broker.faults.delay("SEND_RECEIPT", 0.2)
+    for number in range(500):
+        producer.send_async(b"%d" % number, None, txn=txn)
+    txn.commit()
+    assert len(read(client, "t")) == 500
+
+
+def test_nothing_is_sent_in_a_transaction_that_has_ended(client: PulsarClient) -> None:
+    producer = client.create_producer("t")
+    txn = client.new_transaction()
+    txn.commit()
+    with pytest.raises(TransactionStateError, match="committed"):
+        producer.send(b"a", txn=txn)
+    with pytest.raises(TransactionStateError):
+        txn.commit()
+
+
+def test_as_a_context_it_commits_or_aborts(client: PulsarClient) -> None:
+    producer = client.create_producer("t")
+    with client.new_transaction() as txn:
+        producer.send(b"kept", txn=txn)
+    failing = client.new_transaction()
+
+    def fail() -> None:
+        with failing:
+            producer.send(b"dropped", txn=failing)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert failing.state() is TransactionState.ABORTED
+    assert read(client, "t") == [b"kept"]
+
+
+@pytest.mark.fault(83)
+def test_a_broker_without_transactions_says_so() -> None:
+    with (
+        EmbeddedBroker(transactions=False) as broker,
+        PulsarClient(broker.service_url) as client,
+        pytest.raises((UnsupportedFeature, NotAllowed), match="transactionCoordinatorEnabled"),
+    ):
+        client.new_transaction()
+
+
+def test_a_time_out_must_be_a_time(client: PulsarClient) -> None:
+    with pytest.raises(OptionError, match="timeout_millis"):
+        client.new_transaction(0)
+
+
+@pytest.mark.fault(81)
+def test_a_transaction_whose_time_is_up_is_not_committed(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    producer = client.create_producer("t")
+    txn = client.new_transaction(timeout_millis=100)
+    producer.send(b"a", txn=txn)
+    wait_until(lambda: not broker.open_transactions(), "it is open")
+    with pytest.raises((TransactionStateError, TransactionNotFound)):
+        txn.commit()
+    assert read(client, "t") == []

@@ -1,0 +1,190 @@
+"""Transactions of `PulsarClient`, on both brokers, seen by us and by the official clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pulsar_spark.client import MessageId, PulsarClient, TransactionState
+from pulsar_spark.errors import TransactionNotFound
+from tests.integration.brokers import Broker
+from tests.integration.java_peer import JavaContent, JavaPeer
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[PulsarClient]:
+    with PulsarClient(broker.service_url, operation_timeout_seconds=60) as made:
+        yield made
+
+
+def read(client: PulsarClient, topic: str, count: int) -> list[bytes]:
+    """Return the first messages of a topic, and see it end there."""
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        found = [reader.read_next(timeout_millis=60_000).data() for _ in range(count)]
+        assert not reader.has_message_available()
+    return found
+
+
+def write(client: PulsarClient, topic: str, fate: str, values: list[bytes]) -> None:
+    """Send messages in a transaction, or without one, and end it as `fate` says."""
+    producer = client.create_producer(topic)
+    txn = None if fate == "plain" else client.new_transaction()
+    for value in values:
+        producer.send(value, txn=txn)
+    producer.close()
+    if txn is not None and fate == "commit":
+        txn.commit()
+    elif txn is not None and fate == "abort":
+        txn.abort()
+
+
+def mixed(client: PulsarClient, topic: str) -> list[bytes]:
+    """Write to a topic in every way, and return what is to be seen of it."""
+    expected: list[bytes] = []
+    for number, fate in enumerate(("plain", "commit", "abort", "commit", "plain", "abort")):
+        values = [b"%d-%d" % (number, index) for index in range(5)]
+        write(client, topic, fate, values)
+        if fate != "abort":
+            expected += values
+    return expected
+
+
+@pytest.mark.fault(61)
+def test_commits_are_seen_and_aborts_are_not(broker: Broker, client: PulsarClient) -> None:
+    topic = broker.create_topic()
+    expected = mixed(client, topic)
+    assert read(client, topic, len(expected)) == expected
+
+
+def test_the_official_client_sees_commits_and_no_aborts(
+    broker: Broker, client: PulsarClient, official_client: Callable[..., Any]
+) -> None:
+    pulsar = pytest.importorskip("pulsar")
+    topic = broker.create_topic()
+    expected = mixed(client, topic)
+    official = official_client(broker.service_url)
+    for kind in (pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Shared):
+        consumer = official.subscribe(
+            topic,
+            f"sub-{kind}",
+            consumer_type=kind,
+            initial_position=pulsar.InitialPosition.Earliest,
+        )
+        found = [consumer.receive(timeout_millis=60_000) for _ in expected]
+        assert [message.data() for message in found] == expected
+        for message in found:
+            consumer.acknowledge(message)
+        consumer.close()
+
+
+@pytest.mark.real_broker
+def test_the_java_client_sees_commits_and_no_aborts(
+    broker: Broker, client: PulsarClient, request: pytest.FixtureRequest
+) -> None:
+    topic = broker.create_topic()
+    java = JavaPeer(request.getfixturevalue("_distribution"))
+    try:
+        expected = mixed(client, topic)
+        found = java.read(broker, topic, len(expected))
+        assert [message.content.value for message in found] == expected
+        # And the other way round: its transactions on this broker.
+        mine = [JavaContent(b"java-1"), JavaContent(b"java-2")]
+        for fate in ("commit", "abort"):
+            java.write(broker, topic, mine, transaction=fate)
+        assert read(client, topic, len(expected) + 2)[-2:] == [b"java-1", b"java-2"]
+    finally:
+        java.close()
+
+
+@pytest.mark.fault(84)
+def test_an_open_transaction_holds_back_what_follows_until_its_end(
+    broker: Broker, client: PulsarClient
+) -> None:
+    topic = broker.create_topic()
+    producer = client.create_producer(topic)
+    producer.send(b"before")
+    txn = client.new_transaction()
+    producer.send(b"inside", txn=txn)
+    producer.send(b"behind")
+    assert read(client, topic, 1) == [b"before"]
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        assert reader.read_next(timeout_millis=60_000).data() == b"before"
+        txn.commit()
+        assert reader.read_next(timeout_millis=60_000).data() == b"inside"
+        assert reader.read_next(timeout_millis=60_000).data() == b"behind"
+    assert read(client, topic, 3) == [b"before", b"inside", b"behind"]
+
+
+@pytest.mark.fault(81)
+def test_a_transaction_that_nobody_ends_is_aborted_and_holds_nothing_back(
+    broker: Broker, client: PulsarClient
+) -> None:
+    topic = broker.create_topic()
+    producer = client.create_producer(topic)
+    orphan = client.new_transaction(timeout_millis=1000)
+    producer.send(b"orphan", txn=orphan)
+    producer.send(b"behind")
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        assert reader.read_next(timeout_millis=60_000).data() == b"behind"
+    assert orphan.state() is TransactionState.TIME_OUT
+    # Asked all the same, the coordinator does not know it any more.
+    coordinators = client._context.coordinators
+
+    def refusal() -> object:
+        return coordinators.end_all([orphan.txn_id()], commit=True)[orphan.txn_id()]
+
+    wait_until(lambda: isinstance(refusal(), TransactionNotFound), "it is known")
+
+
+def test_one_transaction_spans_topics_and_partitions(broker: Broker, client: PulsarClient) -> None:
+    plain, parted = broker.create_topic(), broker.create_topic(partitions=3)
+    txn = client.new_transaction()
+    for topic in (plain, parted):
+        producer = client.create_producer(topic)
+        for number in range(6):
+            producer.send(b"%d" % number, txn=txn)
+    parts = broker.partitions_of(parted, 3)
+    assert all(read(client, topic, 0) == [] for topic in (plain, *parts))
+    txn.commit()
+    assert read(client, plain, 6) == [b"%d" % number for number in range(6)]
+    assert sorted(value for part in parts for value in read(client, part, 2)) == [
+        b"%d" % number for number in range(6)
+    ]
+
+
+def test_a_topic_keeps_its_transactions_when_it_is_unloaded(
+    broker: Broker, client: PulsarClient
+) -> None:
+    topic = broker.create_topic()
+    producer = client.create_producer(topic)
+    kept, dropped = client.new_transaction(), client.new_transaction()
+    producer.send(b"kept", txn=kept)
+    producer.send(b"dropped", txn=dropped)
+    dropped.abort()
+    broker.unload(topic)
+    kept.commit()
+    assert read(client, topic, 1) == [b"kept"]
+
+
+def test_the_brokers_tell_alike_what_they_do_not_know(broker: Broker, client: PulsarClient) -> None:
+    txn = client.new_transaction()
+    txn.commit()
+    coordinators = client._context.coordinators
+    name = txn.txn_id()
+    again = coordinators.end_all([name], commit=True)[name]
+    added = coordinators.add_partition_to_all([name], broker.create_topic())[name]
+    assert isinstance(again, TransactionNotFound)
+    assert isinstance(added, TransactionNotFound)
+    assert coordinators.end_all([name], commit=False)[name] is None
+
+
+def test_markers_take_the_id_of_an_entry(broker: Broker, client: PulsarClient) -> None:
+    topic = broker.create_topic()
+    write(client, topic, "commit", [b"a"])
+    write(client, topic, "plain", [b"b"])
+    with client.create_reader(topic, MessageId.earliest) as reader:
+        ids = [reader.read_next(timeout_millis=60_000).message_id() for _ in range(2)]
+    assert ids[1].entry_id() - ids[0].entry_id() == 2
