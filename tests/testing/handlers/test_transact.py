@@ -77,10 +77,11 @@ def test_another_coordinator_is_not_found(client: WireClient, kind: str) -> None
 def test_a_transaction_that_was_ended_is_forgotten(client: WireClient, kind: str) -> None:
     txn = begin(client)
     assert end(client, txn, pb.COMMIT) == 0
-    fields: dict[str, Any] = {
-        "ADD_PARTITION_TO_TXN": {"partitions": ["t"]},
-        "ADD_SUBSCRIPTION_TO_TXN": {"subscription": [pb.Subscription(topic="t", subscription="s")]},
-    }.get(kind, {})
+    part = pb.Subscription(topic="t", subscription="s")
+    fields: dict[str, Any] = {}
+    if kind != "END_TXN":
+        partitions = kind == "ADD_PARTITION_TO_TXN"
+        fields = {"partitions": ["t"]} if partitions else {"subscription": [part]}
     assert client.request(kind, **fields, **txn).body.error == pb.TransactionNotFound
 
 
