@@ -374,11 +374,22 @@ class ClosedError(PulsarError):
 
 
 class TransactionStateError(PulsarError):
-    """A transaction is not open any more: it was ended, or its time is up."""
+    """A transaction is not open any more.
+
+    Cause: it was committed or aborted before, or it was open for longer than its timeout.
+
+    Remedy: begin a new transaction, and do all of its work again.
+    """
 
 
 class TransactionOutcomeUnknown(PulsarError):
-    """A transaction was to be ended, and no answer tells whether it was."""
+    """A transaction was to be ended, and no answer tells whether it was.
+
+    Cause: the answer to the commit or abort was lost, and the coordinator forgets a transaction
+    when it ends, so that asking again tells nothing.
+
+    Remedy: look for what the transaction has written before it is written again.
+    """
 
 
 class DataLossError(PulsarError):
@@ -674,12 +685,6 @@ _REMEDIES: dict[type[PulsarError], str] = {
     QuotaExceededHold: "Consume the backlog, or raise the namespace's backlog quota.",
     TopicTerminated: "Write to another topic.",
     IncompatibleSchema: "Write with the topic's schema, or change its compatibility strategy.",
-    TransactionNotFound: (
-        "It was ended, or its time was up and it was aborted: begin a new one, with a longer "
-        "timeout if need be."
-    ),
-    InvalidTxnStatus: "It is being ended otherwise, as when its time is up: begin a new one.",
-    TransactionConflict: "Wait for the other transaction, or let one consumer have the message.",
     ProducerFenced: "Only one exclusive producer can write: stop the other one.",
     TooManyRequests: "Lower the parallelism, or raise the broker's limits.",
     NotAllowed: "The broker's or the namespace's policies refuse this.",
