@@ -153,8 +153,6 @@ class PulsarClient:
         """
         if batching_enabled and chunking_enabled:
             raise OptionError("batching and chunking of messages cannot be enabled together")
-        if batching_type != BatchingType.Default:
-            _unsupported("batching by key")
         encryption = encryption_options(encryption_key, crypto_key_reader)
         checked = check_schema(schema)
         partitions = self._context.partitions_for_writing(topic)
@@ -166,6 +164,7 @@ class PulsarClient:
             batching_max_messages=batching_max_messages,
             batching_max_bytes=batching_max_allowed_size_in_bytes,
             batching_max_delay=batching_max_publish_delay_ms / 1000,
+            batching_by_key=BatchingType(int(batching_type)) is BatchingType.KeyBased,
             send_timeout=send_timeout_millis / 1000,
             max_pending_messages=most,
             routing_mode=_ROUTING[PartitionsRoutingMode(int(message_routing_mode))],

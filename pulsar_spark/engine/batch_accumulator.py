@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, takewhile
+from itertools import accumulate, chain, islice, takewhile
 from operator import sub
 
 from pulsar_spark.engine.inflight_window import NO_TIMEOUT
@@ -70,6 +70,8 @@ class BatchAccumulator:
 
     A batch is full at `batching_max_messages` or `batching_max_bytes`; `max_bytes` can lower
     the latter. A message that does not fit goes into the next one, and alone if it is larger.
+    With `batching_by_key` a batch is sent in several, of the messages of one key each, so that a
+    Key_Shared subscription can give each to the consumer of that key.
     Without batching every message is sent by itself. What waits in a batch is reserved in the
     client's memory.
 
@@ -86,6 +88,7 @@ class BatchAccumulator:
         self._max_messages = options.batching_max_messages if options.batching_enabled else 1
         self._max_bytes = max_bytes or options.batching_max_bytes
         self._batching = options.batching_enabled
+        self._by_key = options.batching_by_key
         self._turn_timeout = options.send_timeout or NO_TIMEOUT
         # Whether the batch is to be sent as soon as there is room; whoever ends its turn looks.
         self._due = False
@@ -167,7 +170,7 @@ class BatchAccumulator:
                 self._flush()
             most = self._max_messages
             stop = start + (len(messages) - start) // most * most
-            if self._count or one_batch or stop - start <= most:
+            if self._count or one_batch or stop - start <= most or self._by_key:
                 return self._extend_batch(messages, start)
             if self._largest(messages.part(start, stop)) > self._bound:
                 return self._extend_batch(messages, start)
@@ -178,7 +181,8 @@ class BatchAccumulator:
         stop, size = self._fitting(messages, start)
         part = messages.part(start, stop)
         is_full = stop < len(messages) or self._is_full(stop - start, size)
-        if is_full and not self._count:
+        is_one = not self._by_key or part.keys is None or len(part) == 1
+        if is_full and is_one and not self._count:
             # What makes up a batch at once need not wait in it.
             return start + self.producer.send_column(part, stop - start)
         self._reserve(size + _HELD_IN_COLUMN * len(part))
@@ -346,21 +350,83 @@ class BatchAccumulator:
     def _flush(self) -> None:
         if not self._count:
             return
+        self._group()
         uniform, mixed, callbacks = self._take_batch()
         held = self._take_held()
         if mixed:
-            self._send_mixed(mixed, callbacks, held)
+            self._send_groups(mixed, callbacks, held)
             return
         # What a column holds is measured anew, as it is sent by itself.
         self._budget.release(held)
         start = 0
         while start < len(uniform):
-            start = self.producer.send_column(uniform, len(uniform) - start, start)
+            stop = len(uniform)
+            if uniform.keys is not None:
+                stop = start + self._together(uniform.keys, start)
+            part, at = uniform.part(start, stop), 0
+            while at < len(part):
+                at = self.producer.send_column(part, len(part) - at, at)
+            start = stop
+
+    def _group(self) -> None:
+        """Put the messages of a key next to each other, in their order; of keys, the last ends.
+
+        So ids that the user chose grow from entry to entry, each known by its highest one.
+        """
+        rows: Sequence[MessageFields | bytes] = self._mixed or self._uniform.keys or ()
+        if not self._by_key or len(rows) < 2:
+            return
+        groups: dict[object, list[int]] = {}
+        for index, row in enumerate(rows):
+            groups.setdefault(_group_of(row), []).append(index)
+        in_order = sorted(groups.values(), key=lambda group: group[-1])
+        order = list(chain.from_iterable(in_order))
+        if self._callbacks:
+            self._callbacks += [None] * (self._count - len(self._callbacks))
+            self._callbacks = [self._callbacks[index] for index in order]
+        if self._mixed:
+            self._mixed = [self._mixed[index] for index in order]
+        else:
+            self._uniform = self._uniform.take(order)
+
+    def _together(self, rows: Sequence[MessageFields | bytes], start: int) -> int:
+        """Return how many of a batch's messages, or of its keys, go in one entry from one on."""
+        if not self._by_key:
+            return len(rows) - start
+        key = _group_of(rows[start])
+        same = takewhile(lambda row: _group_of(row) == key, islice(rows, start, None))
+        return sum(1 for _ in same)
+
+    def _send_groups(
+        self,
+        messages: list[MessageFields],
+        callbacks: list[MessageCallback | None],
+        held: int,
+    ) -> None:
+        start, left = 0, held
+        try:
+            while start < len(messages):
+                stop = start + self._together(messages, start)
+                part = held * (stop - start) // len(messages)
+                left -= part
+                own = messages[start:stop], callbacks[start:stop]
+                start = stop
+                self._send_mixed(*own, part)
+        except PulsarError as error:
+            for callback in callbacks[start:]:
+                if callback is not None:
+                    callback(error, None)
+            raise
+        finally:
+            self._budget.release(left)
 
     def _try_flush(self) -> bool:
         """Send the batch, in parts if it is too large, as far as it goes without waiting."""
         while self._count:
+            self._group()
             number = self._count
+            if rows := self._mixed or self._uniform.keys:
+                number = self._together(rows, 0)
             while True:
                 try:
                     sent = self.producer.try_send(self._first(number), self._part_held(number))
@@ -382,7 +448,7 @@ class BatchAccumulator:
     def _first(self, number: int) -> OutgoingEntry:
         """Return the first messages of the batch as an entry."""
         if self._mixed:
-            return _mixed(self._mixed[:number], self._callbacks[:number])
+            return _mixed(self._mixed[:number], self._callbacks[:number], self._by_key)
         return uniform_entry(self._uniform.part(0, number))
 
     def _part_held(self, number: int) -> int:
@@ -420,7 +486,7 @@ class BatchAccumulator:
         held: int,
     ) -> None:
         try:
-            self._send_entry(_mixed(messages, callbacks), held)
+            self._send_entry(_mixed(messages, callbacks, self._by_key), held)
         except MessageTooLarge:
             if len(messages) == 1:
                 raise
@@ -443,7 +509,18 @@ def _goes_along(message: tuple[MessageFields, Solo | None]) -> bool:
     return message[1] is None
 
 
-def _mixed(messages: list[MessageFields], callbacks: list[MessageCallback | None]) -> OutgoingEntry:
+def _group_of(row: MessageFields | bytes) -> object:
+    """Return what messages have in common that go in one batch: what Key_Shared goes by."""
+    if isinstance(row, bytes):
+        return row
+    if row.ordering_key is not None:
+        return row.ordering_key
+    return None if row.key is None else (row.key, row.key_is_base64)
+
+
+def _mixed(
+    messages: list[MessageFields], callbacks: list[MessageCallback | None], by_key: bool
+) -> OutgoingEntry:
     first, last = messages[0], messages[-1]
     if len(messages) == 1:
         return single_entry(first, callbacks[0] if callbacks else None, None)
@@ -456,7 +533,9 @@ def _mixed(messages: list[MessageFields], callbacks: list[MessageCallback | None
         callback=_for_each(callbacks, len(messages)) if callbacks else None,
     )
     if first.sequence_id is not None and last.sequence_id is not None:
-        entry.sequence_ids = (first.sequence_id, last.sequence_id)
+        # Ids of batches by key overlap: such a one is known by its highest alone, as Java's are.
+        lowest = last.sequence_id if by_key else first.sequence_id
+        entry.sequence_ids = (lowest, last.sequence_id)
     return entry
 
 

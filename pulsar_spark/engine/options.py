@@ -267,7 +267,8 @@ class ProducerOptions:
     """How a producer batches, compresses and routes.
 
     `compression` is a CompressionType, `access_mode` a ProducerAccessMode of the protocol.
-    `batching_max_delay` is how long a batch waits for more messages. `routing_mode` is
+    `batching_max_delay` is how long a batch waits for more messages; with `batching_by_key` its
+    messages go in a batch for each key. `routing_mode` is
     ``RoundRobinPartition`` or ``SinglePartition``, `hashing_scheme` ``JavaStringHash`` or
     ``Murmur3_32Hash``. `max_pending_messages` 0 leaves the bound to the client's memory limit.
     """
@@ -277,6 +278,7 @@ class ProducerOptions:
     batching_max_messages: int = 1000
     batching_max_bytes: int = 128 * 1024
     batching_max_delay: float = 0.01
+    batching_by_key: bool = False
     send_timeout: float = 30.0
     max_pending_messages: int = 0
     hashing_scheme: str = "JavaStringHash"

@@ -10,7 +10,6 @@ import pytest
 import pulsar_spark.client as package
 from pulsar_spark.client import (
     AuthenticationToken,
-    BatchingType,
     MessageId,
     PulsarClient,
     Result,
@@ -60,7 +59,6 @@ def test_what_is_not_built_yet_says_so() -> None:
         calls: tuple[Callable[[], object], ...] = (
             lambda: client.subscribe("t", "s"),
             lambda: client.create_table_view("t"),
-            lambda: client.create_producer("t", batching_type=BatchingType.KeyBased),
             lambda: client.create_producer("t", schema=object()),
         )
         for call in calls:

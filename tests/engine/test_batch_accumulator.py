@@ -13,11 +13,12 @@ from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producer import Producer
 from pulsar_spark.errors import ClosedError, MessageTooLarge, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import MessageFields, UniformMessages
+from pulsar_spark.protocol.batches import MessageFields, UniformMessages, unpack_batch
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.sends import Solo
 from tests.engine.producing import Results, Sent, TopicScript, payloads_of, topic, unpack
 from tests.engine.scripted_broker import Session
+from tests.support.waiting import wait_until
 
 
 @contextmanager
@@ -323,3 +324,123 @@ def test_a_batch_is_compressed_as_a_whole() -> None:
         assert sent.metadata.compression == pb.LZ4
         assert len(sent.payload) < 2000
         assert payloads_of(script) == [b"x" * 100] * 100
+
+
+# --- batches by key -----------------------------------------------------------------------------
+
+
+def batches_of(script: TopicScript) -> list[tuple[str, list[bytes]]]:
+    """Return the key and the payloads of each entry, in the order in which they came."""
+    assert all(
+        meta.partition_key == sent.metadata.partition_key
+        for sent in script.sends
+        if is_batch(sent)
+        for meta in unpack(sent)
+    )
+    return [(sent.metadata.partition_key, contents_of(sent)) for sent in script.sends]
+
+
+def contents_of(sent: Sent) -> list[bytes]:
+    if not is_batch(sent):
+        return [sent.payload]
+    count = sent.metadata.num_messages_in_batch
+    batch = unpack_batch(sent.payload, count, with_metadata=False)
+    return [bytes(batch.payload(index)) for index in range(count)]
+
+
+def is_batch(sent: Sent) -> bool:
+    return sent.metadata.HasField("num_messages_in_batch")
+
+
+def test_a_column_is_batched_by_key() -> None:
+    with batcher(batching_by_key=True, batching_max_messages=6) as (script, made):
+        payloads = [b"%d" % number for number in range(9)]
+        columns(made, payloads, [b"a", b"b", b"a", b"c", b"b", b"a", b"c", b"c", b"b"])
+        finish(made)
+        assert batches_of(script) == [
+            ("c", [b"3"]),
+            ("b", [b"1", b"4"]),
+            ("a", [b"0", b"2", b"5"]),
+            ("c", [b"6", b"7"]),
+            ("b", [b"8"]),
+        ]
+        ids = [
+            (sent.metadata.sequence_id, sent.metadata.highest_sequence_id) for sent in script.sends
+        ]
+        assert ids == [(0, 0), (1, 2), (3, 5), (6, 7), (8, 0)]
+
+
+def test_messages_are_batched_by_ordering_key_or_key_and_each_is_told_its_place() -> None:
+    with batcher(batching_by_key=True) as (script, made):
+        told: list[tuple[str, int, int]] = []
+
+        def note(name: str) -> Callable[[PulsarError | None, MessageIdAdv | None], None]:
+            def callback(error: PulsarError | None, found: MessageIdAdv | None) -> None:
+                assert error is None
+                assert found is not None
+                told.append((name, found.entry_id, found.batch_index))
+
+            return callback
+
+        for name, key, ordering_key in (
+            ("1", "a", None),
+            ("2", "b", b"x"),
+            ("3", None, None),
+            ("4", "c", b"x"),
+            ("5", "a", None),
+            ("6", None, None),
+        ):
+            message = MessageFields(name.encode())
+            message.key, message.ordering_key = key, ordering_key
+            made.add(message, note(name))
+        finish(made)
+        assert [contents_of(sent) for sent in script.sends] == [
+            [b"2", b"4"],
+            [b"1", b"5"],
+            [b"3", b"6"],
+        ]
+        assert told == [
+            ("2", 0, 0),
+            ("4", 0, 1),
+            ("1", 1, 0),
+            ("5", 1, 1),
+            ("3", 2, 0),
+            ("6", 2, 1),
+        ]
+
+
+def test_ids_that_the_user_chose_grow_over_batches_by_key() -> None:
+    with batcher(batching_by_key=True) as (script, made):
+        for number, key in enumerate("abbaa"):
+            made.add(MessageFields(b"", key=key, sequence_id=10 + number))
+        finish(made)
+        commands = [
+            (sent.command.sequence_id, sent.command.highest_sequence_id) for sent in script.sends
+        ]
+        assert commands == [(12, 12), (14, 14)]
+        assert [[meta.sequence_id for meta in unpack(sent)] for sent in script.sends] == [
+            [11, 12],
+            [10, 13, 14],
+        ]
+
+
+def test_batches_by_key_that_are_due_go_out_by_themselves_and_keep_their_order() -> None:
+    with batcher(batching_by_key=True, max_pending_messages=2) as (script, made):
+        made.producer.open()
+        for number, key in enumerate("abcab"):
+            made.add(MessageFields(b"%d" % number, key=key))
+        made.hurry()
+        wait_until(lambda: len(script.sends) == 3, "batches were not sent")
+        assert batches_of(script) == [("c", [b"2"]), ("a", [b"0", b"3"]), ("b", [b"1", b"4"])]
+        finish(made)
+
+
+def test_a_message_too_large_among_others_by_key_is_named_by_its_place() -> None:
+    with batcher(TopicScript(max_message_size=2000), batching_by_key=True) as (script, made):
+        messages = UniformMessages([b"a", b"b", bytes(3000), b"c"], [b"x", b"y", b"x", b"x"])
+        assert made.extend(messages) == 2
+        with pytest.raises(MessageTooLarge):
+            made.extend(messages, 2)
+        assert made.extend(messages, 3) == 4
+        finish(made)
+        assert batches_of(script) == [("x", [b"a"]), ("y", [b"b"]), ("x", [b"c"])]

@@ -404,6 +404,35 @@ def test_ids_of_the_user_and_a_name_are_kept(
     broker.expect_no_trace(topic)
 
 
+def test_batches_by_key_hold_the_messages_of_one_key(
+    module: Any, client: Any, broker: Broker, topic: str
+) -> None:
+    producer = client.create_producer(
+        topic,
+        batching_enabled=True,
+        batching_max_publish_delay_ms=5000,
+        batching_type=module.BatchingType.KeyBased,
+    )
+    for number in range(12):
+        producer.send_async(b"%d" % number, None, partition_key="abc"[number % 3])
+    producer.flush()
+    producer.close()
+    for reader in (module, importlib.import_module("pulsar")):
+        other = client if reader is module else reader.Client(broker.service_url)
+        found = read_all(reader, other, topic)
+        batches: dict[int, list[tuple[str, bytes]]] = {}
+        for message in found:
+            batches.setdefault(message.message_id().entry_id(), []).append(
+                (message.partition_key(), message.data())
+            )
+        assert sorted(batches.values()) == [
+            [(key, b"%d" % number) for number in range(first, 12, 3)]
+            for first, key in enumerate("abc")
+        ]
+        if other is not client:
+            other.close()
+
+
 def test_delayed_messages_are_stored(module: Any, client: Any, topic: str) -> None:
     producer = client.create_producer(topic, batching_enabled=True)
     producer.send(b"1", deliver_after=timedelta(milliseconds=1))

@@ -112,6 +112,21 @@ def test_compressed_batches_are_read_by_the_official_client(
     assert [entry.metadata.num_messages_in_batch for entry in entries] == [100, 100, 100]
 
 
+def test_batches_by_key_hold_the_messages_of_one_key(spark: SparkSession, broker: Broker) -> None:
+    topic = broker.create_topic()
+    written = [(b"%d" % number, "abc"[number % 3]) for number in range(300)]
+    options = {"pulsar.producer.batcherBuilder": "KEY_BASED"}
+    save(frame(spark, written, "value binary, __key string"), broker, topic, options)
+    entries: dict[int, list[tuple[str, bytes]]] = {}
+    with official(broker) as client:
+        for message in official_read(client, topic, 300):
+            own = (message.partition_key(), message.data())
+            entries.setdefault(message.message_id().entry_id(), []).append(own)
+    assert sorted(entries.values()) == [
+        [(key, value) for value, key in written if key == wanted] for wanted in "abc"
+    ]
+
+
 def test_messages_in_chunks_are_read_by_the_official_client(
     spark: SparkSession, broker: Broker
 ) -> None:

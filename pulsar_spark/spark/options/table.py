@@ -427,9 +427,8 @@ OPTIONS: tuple[Option, ...] = (
     _producer(
         "batcherBuilder",
         choice("DEFAULT", "KEY_BASED"),
-        "Which messages share a batch: any, or those with one key.",
+        "Which messages share a batch: any, or those with one key, for Key_Shared subscriptions.",
         default="DEFAULT",
-        unbuilt=("KEY_BASED",),
     ),
     _producer(
         "hashingScheme",

@@ -63,6 +63,7 @@ def _producer(values: Values) -> ProducerOptions:
         batching_enabled=batching,
         batching_max_messages=values["pulsar.producer.batchingMaxMessages"],
         batching_max_bytes=values["pulsar.producer.batchingMaxBytes"],
+        batching_by_key=values["pulsar.producer.batcherBuilder"] == "KEY_BASED",
         send_timeout=values["pulsar.producer.sendTimeoutMs"],
         max_pending_messages=values["pulsar.producer.maxPendingMessages"],
         hashing_scheme=values["pulsar.producer.hashingScheme"],

@@ -220,12 +220,6 @@ def test_options_for_something_else_pass_where_they_make_sense() -> None:
     resolve({**BASE, "startingOffsets": '{"t": "1:2"}', "startingTime": "-1h"}, Scope.WRITE)
 
 
-def test_batches_by_key_are_refused_until_there_are_some() -> None:
-    with pytest.raises(UnsupportedFeature, match="batcherBuilder=KEY_BASED"):
-        resolve({**BASE, "pulsar.producer.batcherBuilder": "key_based"}, Scope.WRITE)
-    resolve({**BASE, "pulsar.producer.batcherBuilder": "DEFAULT"}, Scope.WRITE)
-
-
 @pytest.mark.parametrize("key", ["serviceUrlProvider", "pulsar.client.serviceUrlProvider"])
 def test_a_provider_of_service_urls_is_refused(key: str) -> None:
     with pytest.raises(OptionError, match=r"serviceUrlProvider.*service\.url"):
