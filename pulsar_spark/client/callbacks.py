@@ -103,4 +103,4 @@ class CallbackThread:
             try:
                 callback()
             except Exception:
-                logger.exception("the callback of a send failed")
+                logger.exception("a callback of the user failed")

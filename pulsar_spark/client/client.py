@@ -7,7 +7,10 @@ UnsupportedFeature.
 
 from __future__ import annotations
 
+import itertools
 import logging
+import re
+import secrets
 import threading
 from collections.abc import Sequence
 from types import TracebackType
@@ -15,13 +18,28 @@ from typing import Any, NoReturn
 
 from pulsar_spark.client.authentication import Authentication
 from pulsar_spark.client.callbacks import CallbackThread
+from pulsar_spark.client.consumer import (
+    ConsumerEventListener,
+    MessageListener,
+    PulsarConsumer,
+    ReceivingRules,
+)
+from pulsar_spark.client.consumer_policies import (
+    DEFAULT_BATCH,
+    ConsumerBatchReceivePolicy,
+    ConsumerDeadLetterPolicy,
+    ConsumerKeySharedPolicy,
+)
 from pulsar_spark.client.encryption import encryption_options, key_reader
 from pulsar_spark.client.enums import (
     BatchingType,
     CompressionType,
     ConsumerCryptoFailureAction,
+    ConsumerType,
+    InitialPosition,
     PartitionsRoutingMode,
     ProducerAccessMode,
+    RegexSubscriptionMode,
 )
 from pulsar_spark.client.message import MessageId
 from pulsar_spark.client.producer import MessageRouter, PulsarProducer, SendingRules
@@ -34,14 +52,18 @@ from pulsar_spark.engine.encryption import KeyReader
 from pulsar_spark.engine.options import (
     AuthOptions,
     ClientOptions,
+    ConsumerOptions,
     ProducerOptions,
     ReaderOptions,
+    RedeliveryBackoff,
     TlsOptions,
 )
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.routing import ROUND_ROBIN, SINGLE_PARTITION
 from pulsar_spark.errors import OptionError, PulsarError, UnsupportedFeature
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
@@ -52,12 +74,25 @@ _ROUTING = {
     PartitionsRoutingMode.CustomPartition: ROUND_ROBIN,
 }
 
+_SUB_TYPES = {
+    ConsumerType.Exclusive: pb.CommandSubscribe.Exclusive,
+    ConsumerType.Shared: pb.CommandSubscribe.Shared,
+    ConsumerType.Failover: pb.CommandSubscribe.Failover,
+    ConsumerType.KeyShared: pb.CommandSubscribe.Key_Shared,
+}
+_INITIAL = {
+    InitialPosition.Latest: pb.CommandSubscribe.Latest,
+    InitialPosition.Earliest: pb.CommandSubscribe.Earliest,
+}
+# As with the official client: a message must have time to be acknowledged.
+_LEAST_ACK_TIMEOUT_MS = 10_000
+
 
 class PulsarClient:
     """A connection to a Pulsar cluster, from which producers and readers are made.
 
     A context manager. Nothing is connected before it is needed. Parameters that have no meaning
-    here (`io_threads`, `message_listener_threads`, `concurrent_lookup_requests`,
+    here (`io_threads`, `concurrent_lookup_requests`,
     `log_conf_file_path`, `stats_interval_in_seconds`, `use_tls`, `logger`) are taken and
     ignored. Host names of TLS connections are checked unless `tls_validate_hostname` is False.
     """
@@ -101,10 +136,16 @@ class PulsarClient:
         self._context = ClientContext(options)
         self._receiver_budget = ReceiverBudget(options.memory_limit)
         self._callbacks = CallbackThread()
+        self._listener_threads = [
+            CallbackThread(f"pulsar-spark-listeners-{number}")
+            for number in range(max(message_listener_threads, 1))
+        ]
+        self._listeners = itertools.cycle(self._listener_threads)
         self._lock = threading.Lock()
         # The following are guarded by _lock.
         self._producers: set[PulsarProducer] = set()
         self._readers: set[PulsarReader] = set()
+        self._consumers: set[PulsarConsumer] = set()
 
     def __enter__(self) -> PulsarClient:
         return self
@@ -246,9 +287,111 @@ class PulsarClient:
             reader.listen(reader_listener)
         return reader
 
-    def subscribe(self, topic: Any, subscription_name: str, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not built yet: raises UnsupportedFeature."""
-        _unsupported("subscribing a consumer", "Read with create_reader.")
+    def subscribe(
+        self,
+        topic: str | list[str] | re.Pattern[str],
+        subscription_name: str,
+        consumer_type: ConsumerType = ConsumerType.Exclusive,
+        schema: Any = None,
+        message_listener: MessageListener | None = None,
+        receiver_queue_size: int = 1000,
+        max_total_receiver_queue_size_across_partitions: int = 50000,
+        consumer_name: str | None = None,
+        unacked_messages_timeout_ms: int | None = None,
+        broker_consumer_stats_cache_time_ms: int = 30000,
+        negative_ack_redelivery_delay_ms: int = 60000,
+        is_read_compacted: bool = False,
+        properties: dict[str, str] | None = None,
+        pattern_auto_discovery_period: int = 60,
+        initial_position: InitialPosition = InitialPosition.Latest,
+        crypto_key_reader: KeyReader | None = None,
+        replicate_subscription_state_enabled: bool = False,
+        max_pending_chunked_message: int = 10,
+        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
+        start_message_id_inclusive: bool = False,
+        batch_receive_policy: ConsumerBatchReceivePolicy | None = None,
+        key_shared_policy: ConsumerKeySharedPolicy | None = None,
+        batch_index_ack_enabled: bool = False,
+        regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
+        dead_letter_policy: ConsumerDeadLetterPolicy | None = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        ack_receipt_enabled: bool = False,
+        priority_level: int = 0,
+        subscription_properties: dict[str, str] | None = None,
+        durable: bool = True,
+        start_message_id: MessageId | None = None,
+        start_message_rollback_seconds: int | None = None,
+        negative_ack_redelivery_backoff: RedeliveryBackoff | None = None,
+        consumer_event_listener: ConsumerEventListener | None = None,
+        discard_corrupt_messages: bool = False,
+    ) -> PulsarConsumer:
+        """Subscribe to a topic, with all its partitions, and return the consumer.
+
+        What follows the official client's parameters is named as in Java's: `ack_receipt_enabled`
+        has each acknowledgement wait for the broker; a subscription that is not `durable` is gone
+        with its consumer, and begins behind `start_message_id` or with what was published so many
+        seconds ago; `discard_corrupt_messages` acknowledges, with the reason, what cannot be read.
+        Raises what the broker refuses with, OptionError for values out of range.
+        """
+        keys = key_reader(crypto_key_reader)
+        checked = check_schema(schema)
+        timeout = unacked_messages_timeout_ms or 0
+        if timeout and timeout < _LEAST_ACK_TIMEOUT_MS:
+            raise OptionError(
+                f"unacked_messages_timeout_ms is {timeout}",
+                f"It must be at least {_LEAST_ACK_TIMEOUT_MS}, or None.",
+            )
+        if not isinstance(topic, str):
+            _unsupported("a list or a pattern of topics")
+        names = self.get_topic_partitions(topic)
+        most = max_total_receiver_queue_size_across_partitions // len(names)
+        options = ConsumerOptions(
+            subscription_name,
+            kind=_SUB_TYPES[ConsumerType(int(consumer_type))],
+            consumer_name=consumer_name or secrets.token_hex(5),
+            durable=durable,
+            start=_start_of(start_message_id, start_message_id_inclusive),
+            start_age=start_message_rollback_seconds,
+            start_inclusive=start_message_id_inclusive,
+            initial=_INITIAL[InitialPosition(int(initial_position))],
+            receiver_queue_size=min(receiver_queue_size, max(most, 1)),
+            read_compacted=is_read_compacted,
+            properties=tuple((properties or {}).items()),
+            subscription_properties=tuple((subscription_properties or {}).items()),
+            priority_level=priority_level,
+            replicated=replicate_subscription_state_enabled,
+            key_shared=None if key_shared_policy is None else key_shared_policy.rules(),
+            schema=checked.schema_info(),
+            ack_receipts=ack_receipt_enabled,
+            batch_index_acks=batch_index_ack_enabled,
+            nack_delay=negative_ack_redelivery_delay_ms / 1000,
+            nack_backoff=negative_ack_redelivery_backoff,
+            ack_timeout=timeout / 1000,
+            discard_corrupt=discard_corrupt_messages,
+            crypto_keys=keys,
+            crypto_failure_action=ConsumerCryptoFailureAction(crypto_failure_action).name,
+        )
+        rules = ReceivingRules(
+            batch_receive_policy or DEFAULT_BATCH,
+            message_listener,
+            consumer_event_listener,
+            broker_consumer_stats_cache_time_ms / 1000,
+        )
+        consumer = PulsarConsumer(
+            self._context,
+            [str(TopicName.parse(topic))],
+            options,
+            checked,
+            rules,
+            self._receiver_budget,
+            next(self._listeners),
+            self._forget_consumer,
+        )
+        with self._lock:
+            self._consumers.add(consumer)
+        consumer.open(names, create=True)
+        return consumer
 
     def create_table_view(self, topic: str, *args: Any, **kwargs: Any) -> NoReturn:
         """Not built yet: raises UnsupportedFeature."""
@@ -275,12 +418,15 @@ class PulsarClient:
         return [str(name.partition(index)) for index in range(count)]
 
     def close(self) -> None:
-        """Close all producers and readers, then the connections. May be called twice.
+        """Close all consumers, producers and readers, then the connections. May be called twice.
 
         What a producer could not deliver was told to its callbacks; here it is only logged.
         """
         with self._lock:
             producers, readers = list(self._producers), list(self._readers)
+            consumers = list(self._consumers)
+        for consumer in consumers:
+            consumer.close()
         for producer in producers:
             try:
                 producer.close()
@@ -289,22 +435,31 @@ class PulsarClient:
         for reader in readers:
             reader.close()
         self._context.close()
-        self._callbacks.close()
+        for thread in (self._callbacks, *self._listener_threads):
+            thread.close()
 
     def shutdown(self) -> None:
         """Close everything without waiting for what is under way."""
         with self._lock:
             producers, readers = list(self._producers), list(self._readers)
+            consumers = list(self._consumers)
+        for consumer in consumers:
+            consumer.close()
         for producer in producers:
             producer.abort()
         for reader in readers:
             reader.close()
         self._context.close()
-        self._callbacks.close()
+        for thread in (self._callbacks, *self._listener_threads):
+            thread.close()
 
     def _forget_producer(self, producer: PulsarProducer) -> None:
         with self._lock:
             self._producers.discard(producer)
+
+    def _forget_consumer(self, consumer: PulsarConsumer) -> None:
+        with self._lock:
+            self._consumers.discard(consumer)
 
     def _forget_reader(self, reader: PulsarReader) -> None:
         with self._lock:
@@ -313,3 +468,10 @@ class PulsarClient:
 
 def _unsupported(what: str, remedy: str = "") -> NoReturn:
     raise UnsupportedFeature(f"{what} is not supported yet", remedy)
+
+
+def _start_of(message_id: MessageId | None, inclusive: bool) -> Position:
+    if message_id is None:
+        return LATEST_POSITION
+    wanted = message_id.unwrap()
+    return Position.before(wanted) if inclusive else Position.after(wanted)

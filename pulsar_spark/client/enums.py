@@ -72,6 +72,21 @@ class InitialPosition(_Choice):
     Earliest = 1
 
 
+class KeySharedMode(_Choice):
+    """Who says which keys a consumer of a Key_Shared subscription gets."""
+
+    AutoSplit = 0
+    Sticky = 1
+
+
+class RegexSubscriptionMode(_Choice):
+    """Which topics a pattern stands for."""
+
+    PersistentOnly = 0
+    NonPersistentOnly = 1
+    AllTopics = 2
+
+
 class PartitionsRoutingMode(_Choice):
     """Where messages without a key go."""
 

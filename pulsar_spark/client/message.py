@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import total_ordering
 from typing import Any, ClassVar
 
 from pulsar_spark.client.encryption import EncryptionContext
 from pulsar_spark.client.schemas import Schema
+from pulsar_spark.engine.entries import ReceivedEntry
+from pulsar_spark.errors import CorruptMessage
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.validation import as_text
 
 AnyMetadata = pb.MessageMetadata | pb.SingleMessageMetadata
@@ -33,16 +37,20 @@ class MessageId:
         self._topic: str | None = None
 
     @classmethod
-    def wrap(cls, message_id: wire.MessageIdAdv) -> MessageId:
-        """Return the id for one of the protocol's."""
+    def wrap(cls, message_id: wire.MessageIdAdv, topic: str | None = None) -> MessageId:
+        """Return the id for one of the protocol's, of a topic partition if that is known."""
         made = cls.__new__(cls)
         made._id = message_id
-        made._topic = None
+        made._topic = topic
         return made
 
     def unwrap(self) -> wire.MessageIdAdv:
         """Return the protocol's id."""
         return self._id
+
+    def topic_name(self) -> str | None:
+        """The full name of the topic partition, None where the id does not know it."""
+        return self._topic
 
     def ledger_id(self) -> int:
         """The ledger in which the message is stored."""
@@ -170,7 +178,7 @@ class Message:
 
     def message_id(self) -> MessageId:
         """Where it is stored."""
-        return MessageId.wrap(self._id)
+        return MessageId.wrap(self._id, self._topic)
 
     def topic_name(self) -> str:
         """The full name of the topic, or of the partition."""
@@ -196,3 +204,44 @@ class Message:
 
     def __repr__(self) -> str:
         return f"Message({self._topic!r}, {self._id}, {len(self._payload)} bytes)"
+
+
+def messages_of(entry: ReceivedEntry, schema: Schema, left: int | None = None) -> Iterator[Message]:
+    """Yield the wanted messages of an entry; `left` are the bits of those that are wanted.
+
+    Raises CorruptBatch for a batch that does not hold what it says.
+    """
+    ids = entry.ledger_id, entry.entry_id, entry.partition
+    if not entry.is_batch:
+        found = wire.MessageIdAdv(*ids, first_chunk=entry.first_chunk)
+        payload = bytes(entry.payload)
+        yield Message(
+            entry.topic,
+            found,
+            payload,
+            entry.metadata,
+            None,
+            schema,
+            entry.redelivery_count,
+            entry.undecrypted,
+        )
+        return
+    count = entry.metadata.num_messages_in_batch
+    try:
+        batch = unpack_batch(entry.payload, count, with_metadata=False)
+    except CorruptMessage as error:
+        place = f"{entry.ledger_id}:{entry.entry_id}"
+        raise error.with_context(message_id=place) from error.__cause__
+    gone = set(batch.compacted)
+    for index in range(entry.first_index, min(entry.stop_index, count)):
+        if index in gone or (left is not None and not left >> index & 1):
+            continue
+        yield Message(
+            entry.topic,
+            wire.MessageIdAdv(*ids, index, count),
+            bytes(batch.payload(index)),
+            entry.metadata,
+            batch.metadata_of(index),
+            schema,
+            entry.redelivery_count,
+        )

@@ -11,10 +11,9 @@ from concurrent.futures import wait as wait_for
 from types import TracebackType
 from typing import Any
 
-from pulsar_spark.client.message import Message, MessageId
+from pulsar_spark.client.message import Message, MessageId, messages_of
 from pulsar_spark.client.schemas import Schema
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.entries import ReceivedEntry
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.probe import Probe
 from pulsar_spark.engine.reader import EntryReader
@@ -28,9 +27,7 @@ from pulsar_spark.errors import (
     PulsarError,
 )
 from pulsar_spark.protocol import message_id as wire
-from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-from pulsar_spark.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +54,6 @@ class PartitionSource:
     ) -> None:
         self.topic = topic
         self._schema = schema
-        self._partition = TopicName.parse(topic).partition_index
         # What is left of the last entry; its messages are made when they are asked for.
         self._ready: Iterator[Message] = iter(())
         self._error: PulsarError | None = None
@@ -72,7 +68,7 @@ class PartitionSource:
                 entry = self._reader.next_entry(timeout)
                 if entry is None:
                     return None
-                self._ready = self._messages(entry)
+                self._ready = messages_of(entry, self._schema)
             return message
         except CorruptMessage as error:
             self._error = error.with_context(topic=self.topic)
@@ -85,46 +81,6 @@ class PartitionSource:
     def begin_close(self) -> Future[Any] | None:
         """As `close`, without waiting: return the future of the broker's answer, if any."""
         return self._reader.begin_close()
-
-    def _messages(self, entry: ReceivedEntry) -> Iterator[Message]:
-        found = wire.MessageIdAdv(
-            entry.ledger_id, entry.entry_id, self._partition, first_chunk=entry.first_chunk
-        )
-        if not entry.is_batch:
-            yield self._message(entry, found, bytes(entry.payload))
-            return
-        count = entry.metadata.num_messages_in_batch
-        try:
-            batch = unpack_batch(entry.payload, count, with_metadata=False)
-        except CorruptMessage as error:
-            place = f"{entry.ledger_id}:{entry.entry_id}"
-            raise error.with_context(message_id=place) from error.__cause__
-        gone = set(batch.compacted)
-        for index in range(entry.first_index, min(entry.stop_index, count)):
-            if index not in gone:
-                yield Message(
-                    self.topic,
-                    wire.MessageIdAdv(
-                        found.ledger_id, found.entry_id, self._partition, index, count
-                    ),
-                    bytes(batch.payload(index)),
-                    entry.metadata,
-                    batch.metadata_of(index),
-                    self._schema,
-                    entry.redelivery_count,
-                )
-
-    def _message(self, entry: ReceivedEntry, found: wire.MessageIdAdv, payload: bytes) -> Message:
-        return Message(
-            self.topic,
-            found,
-            payload,
-            entry.metadata,
-            None,
-            self._schema,
-            entry.redelivery_count,
-            entry.undecrypted,
-        )
 
 
 class _Merged:

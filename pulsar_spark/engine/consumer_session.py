@@ -26,6 +26,7 @@ from google.protobuf.message import Message
 
 from pulsar_spark.engine.connection import ClientConnection, ConsumerHandler
 from pulsar_spark.engine.operations import Operation
+from pulsar_spark.engine.options import ConsumerOptions, KeySharedRules
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     BrokerError,
@@ -54,7 +55,8 @@ class SubscribeRequest:
 
     From `start` on it is not durable: nothing of it stays at the broker. With None it is, and
     `initial` (an InitialPosition) is where it begins if it does not exist yet. `create` lets the
-    broker create the topic.
+    broker create the topic. It is Exclusive unless `options` say more. `epoch` counts how often it
+    has asked for everything anew; `age` are the seconds before now from which on it reads.
     """
 
     topic: str
@@ -63,6 +65,9 @@ class SubscribeRequest:
     initial: int = pb.CommandSubscribe.Latest
     read_compacted: bool = False
     create: bool = False
+    options: ConsumerOptions | None = None
+    epoch: int | None = None
+    age: int | None = None
 
     def command(self, consumer_id: int, request_id: int) -> pb.BaseCommand:
         """Return the SUBSCRIBE command."""
@@ -79,7 +84,35 @@ class SubscribeRequest:
             initial_position=self.initial,
             read_compacted=self.read_compacted,
             force_topic_creation=self.create,
+            consumer_epoch=self.epoch,
+            start_message_rollback_duration_sec=self.age,
+            **({} if self.options is None else _more(self.options)),
         )
+
+
+def _more(options: ConsumerOptions) -> dict[str, Any]:
+    """Return what else SUBSCRIBE says of a consumer."""
+    return {
+        "sub_type": options.kind,
+        "consumer_name": options.consumer_name,
+        "priority_level": options.priority_level,
+        "metadata": dict(options.properties),
+        "subscription_properties": dict(options.subscription_properties),
+        "schema": None if options.schema is None else options.schema.to_pb(),
+        "key_shared_meta": _key_shared(options),
+        "replicate_subscription_state": options.replicated or None,
+    }
+
+
+def _key_shared(options: ConsumerOptions) -> pb.KeySharedMeta | None:
+    if options.kind != pb.CommandSubscribe.Key_Shared:
+        return None
+    rules = options.key_shared or KeySharedRules()
+    return pb.KeySharedMeta(
+        keySharedMode=pb.STICKY if rules.ranges else pb.AUTO_SPLIT,
+        hashRanges=[pb.IntRange(start=low, end=high) for low, high in rules.ranges],
+        allowOutOfOrderDelivery=rules.out_of_order,
+    )
 
 
 class ConsumerSession:

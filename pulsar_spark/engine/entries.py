@@ -20,6 +20,7 @@ from pulsar_spark.errors import (
     RemoteProtocolError,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.ack_sets import ack_bits
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.chunks import ChunkAssembler, DiscardedMessage, DiscardReason
 from pulsar_spark.protocol.compression import codec_of
@@ -56,18 +57,22 @@ class ReceivedEntry:
 
     `payload` is the decompressed body: of a batch if `is_batch`, else of the one message, whose
     chunks are joined. Wanted are the messages from `first_index` up to, not including,
-    `stop_index`. `size` is the number of bytes it had on the wire. `first_chunk` is set for a
-    message in chunks, whose ids are then those of the last chunk, and `size` that of all. What
-    is `undecrypted` is taken for one message, whose payload is what was stored.
+    `stop_index`; where others of the same consumer's subscription are done with some of a batch,
+    `left` has the bits of those that are not. `size` is the number of bytes it had on the wire.
+    `first_chunk` is set for a message in chunks, whose ids are then those of the last chunk, and
+    `size` that of all; `chunk_ids` are those of all of them.
+    What is `undecrypted` is taken for one message, whose payload is what was stored.
     """
 
     __slots__ = (
         "broker_entry_metadata",
+        "chunk_ids",
         "entry_id",
         "first_chunk",
         "first_index",
         "is_batch",
         "ledger_id",
+        "left",
         "metadata",
         "partition",
         "payload",
@@ -102,6 +107,8 @@ class ReceivedEntry:
         self.is_batch = is_batch
         self.size = size
         self.first_chunk: MessageIdAdv | None = None
+        self.chunk_ids: tuple[MessageIdAdv, ...] = ()
+        self.left = ack_bits(command.ack_set) if command.ack_set else None
         self.undecrypted = False
 
 
@@ -116,7 +123,8 @@ class EntryDecoder:
     A message in chunks has the position of its last chunk. What was begun and never ended is
     no message: its producer never had a receipt for it. With `only_uuid` everything is passed
     by but the chunks of that message. `undecryptable` counts messages that the decryptor's action
-    was taken for.
+    was taken for. Unless they come `in_order`, entries may come again, and `position` stays where
+    it is put.
     """
 
     def __init__(
@@ -127,6 +135,8 @@ class EntryDecoder:
         limit: int,
         only_uuid: str | None = None,
         decryptor: Decryptor | None = None,
+        *,
+        in_order: bool = True,
     ) -> None:
         self.topic = topic
         self.undecryptable = 0
@@ -137,6 +147,7 @@ class EntryDecoder:
         self.messages = 1
         self.limit = limit
         self._only_uuid = only_uuid
+        self._in_order = in_order
         self.lone_chunk: LoneChunk | None = None
         self._chunks = ChunkAssembler(max_bytes=limit)
         # Where messages in chunks begin that there was no room for, in the order of their end.
@@ -183,7 +194,8 @@ class EntryDecoder:
             raise CorruptMessage(error.what).with_context(**self._context(key)) from error
         except PulsarError as error:
             raise error.with_context(**self._context(key)) from error
-        self.advance(Position(key[0], key[1] + 1))
+        if self._in_order:
+            self.advance(Position(key[0], key[1] + 1))
         return entry
 
     def _context(self, key: tuple[int, int]) -> dict[str, str]:
@@ -267,6 +279,7 @@ class EntryDecoder:
         size = len(whole.payload)
         entry = ReceivedEntry(self.topic, message.command, parts, payload, wanted, False, size)
         entry.first_chunk = whole.message_id.first_chunk
+        entry.chunk_ids = whole.chunk_ids
         return entry
 
     def _on_discarded(self, discarded: DiscardedMessage) -> None:

@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING
 from pulsar_spark.engine.addresses import parse_service_url
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
 
 if TYPE_CHECKING:
     from pulsar_spark.engine.encryption import KeyReader
     from pulsar_spark.protocol.schema_info import SchemaInfo
 
 MIB = 1024 * 1024
+
+KEY_SLOTS = 1 << 16
+"""Hash slots over which a Key_Shared subscription spreads keys."""
 
 
 def _check_range(owner: object, lowest: float, *names: str) -> None:
@@ -260,6 +264,114 @@ class EncryptionOptions:
             raise OptionError(
                 "encryption is asked for, and no key is named", "Name the keys to encrypt with."
             )
+
+
+@dataclass(frozen=True, slots=True)
+class KeySharedRules:
+    """How a Key_Shared consumer shares keys: hash slots of its own, or what the broker gives it.
+
+    `ranges` are slots from 0 to 65535, both ends included; none of them means auto-split.
+    """
+
+    ranges: tuple[tuple[int, int], ...] = ()
+    out_of_order: bool = False
+
+    def __post_init__(self) -> None:
+        last = -1
+        for low, high in sorted(self.ranges):
+            if not 0 <= low <= high < KEY_SLOTS:
+                raise OptionError(
+                    f"the range {low} to {high} is none of the {KEY_SLOTS} hash slots",
+                    f"A range goes from a lower to a higher slot of 0 to {KEY_SLOTS - 1}.",
+                )
+            if low <= last:
+                raise OptionError(f"two ranges of hash slots overlap at {low}")
+            last = high
+
+
+@dataclass(frozen=True, slots=True)
+class RedeliveryBackoff:
+    """Pauses before another delivery: from `first` seconds on, times `factor`, up to `most`."""
+
+    first: float = 1.0
+    most: float = 60.0
+    factor: float = 2.0
+
+    def __post_init__(self) -> None:
+        _check_range(self, 0, "first", "most")
+        _check_range(self, 1, "factor")
+
+    def delay(self, redeliveries: int) -> float:
+        """Return the pause after a message was delivered again so many times."""
+        return min(self.first * self.factor ** min(max(redeliveries, 0), 64), self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """How a consumer subscribes, fetches, acknowledges, and has messages delivered again.
+
+    `kind` is a SubType of the protocol, `initial` (an InitialPosition) where a subscription begins
+    that does not exist yet. One that is not durable begins at `start`, or at what was published
+    `start_age` seconds ago. `receiver_queue_size` 0 fetches a message when one is asked for.
+
+    Acknowledgements wait up to `ack_delay` for others, at most `ack_group_size`. With
+    `ack_receipts` the broker confirms them, with `batch_index_acks` it is told of parts of
+    batches. A message is delivered again `nack_delay` (or what `nack_backoff` says) after it was
+    refused, and `ack_timeout` after it was given out, 0 for never. A message that cannot be read is
+    an error, or with `discard_corrupt` acknowledged as such and left out; what becomes of one that
+    cannot be decrypted `crypto_failure_action` says (FAIL, DISCARD, CONSUME).
+    """
+
+    subscription: str
+    kind: int = pb.CommandSubscribe.Exclusive
+    consumer_name: str | None = None
+    durable: bool = True
+    start: Position = LATEST_POSITION
+    start_age: int | None = None
+    start_inclusive: bool = False
+    initial: int = pb.CommandSubscribe.Latest
+    receiver_queue_size: int = 1000
+    read_compacted: bool = False
+    properties: tuple[tuple[str, str], ...] = ()
+    subscription_properties: tuple[tuple[str, str], ...] = ()
+    priority_level: int = 0
+    replicated: bool = False
+    key_shared: KeySharedRules | None = None
+    schema: SchemaInfo | None = None
+    ack_delay: float = 0.1
+    ack_group_size: int = 1000
+    ack_receipts: bool = False
+    batch_index_acks: bool = False
+    nack_delay: float = 60.0
+    nack_backoff: RedeliveryBackoff | None = None
+    ack_timeout: float = 0.0
+    discard_corrupt: bool = False
+    crypto_keys: KeyReader | None = None
+    crypto_failure_action: str = "FAIL"
+
+    def __post_init__(self) -> None:
+        if not self.subscription:
+            raise OptionError("the name of the subscription is empty")
+        for name in (self.subscription, self.consumer_name or ""):
+            if not is_unicode(name):
+                raise OptionError("a name holds characters that are not Unicode")
+        _check_range(self, 0, "receiver_queue_size", "ack_delay", "nack_delay", "ack_timeout")
+        _check_range(self, 1, "ack_group_size")
+        _check_range(self, 0, "priority_level")
+        if self.start_age is not None:
+            _check_range(self, 0, "start_age")
+        if self.read_compacted and self.shared:
+            raise OptionError(
+                "a compacted topic is read by one consumer at a time",
+                "Subscribe as Exclusive or Failover.",
+            )
+        if self.key_shared is not None and self.kind != pb.CommandSubscribe.Key_Shared:
+            raise OptionError("key_shared_policy is for Key_Shared subscriptions only")
+
+    @property
+    def shared(self) -> bool:
+        """Whether messages are spread over several consumers, and acknowledged one by one."""
+        return self.kind in (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared)
 
 
 @dataclass(frozen=True, slots=True)

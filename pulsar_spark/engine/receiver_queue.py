@@ -164,14 +164,23 @@ _MAX_PERMITS = 5_000_000
 
 
 class Permits:
-    """The permits of one reader's consumer; belongs to the thread that reads."""
+    """The permits of one reader's consumer; belongs to the thread that reads.
+
+    As long as no message has come, each is taken to be as large as the broker allows, or as
+    `expected` bytes.
+    """
 
     def __init__(
-        self, options: ReaderOptions, max_message_size: int, budget: ReceiverBudget
+        self,
+        options: ReaderOptions,
+        max_message_size: int,
+        budget: ReceiverBudget,
+        expected: int | None = None,
     ) -> None:
         self._options = options
         self._budget = budget
         self._max_message_size = max_message_size
+        self._expected = expected
         self._bytes_per_message: float | None = None
         self._outstanding = 0
 
@@ -191,9 +200,7 @@ class Permits:
 
     def consumed(self, messages: int, size: int) -> int:
         """Note a block of messages; return how many permits to give now, often 0."""
-        each = (size + BLOCK_OVERHEAD) / messages
-        known = self._bytes_per_message
-        self._bytes_per_message = each if known is None else max(each, known * _DECAY)
+        self.observe(messages, size)
         self._outstanding -= messages
         target = self._target()
         if self._outstanding > target // 2:
@@ -202,12 +209,18 @@ class Permits:
         self._outstanding += permits
         return permits
 
+    def observe(self, messages: int, size: int) -> None:
+        """Learn from messages how large they are."""
+        each = (size + BLOCK_OVERHEAD) / messages
+        known = self._bytes_per_message
+        self._bytes_per_message = each if known is None else max(each, known * _DECAY)
+
     def _target(self) -> int:
         options = self._options
         each = self._bytes_per_message
         if each is None:
-            # As if all entries were as large as the broker allows.
-            first = self._budget.share // (self._max_message_size + BLOCK_OVERHEAD)
+            expected = self._max_message_size if self._expected is None else self._expected
+            first = self._budget.share // (expected + BLOCK_OVERHEAD)
             return max(1, min(first, options.receiver_queue_size))
         target = max(1, min(int(self._budget.share * _FILL / each), _MAX_PERMITS))
         return target if options.auto_scale else min(target, options.receiver_queue_size)

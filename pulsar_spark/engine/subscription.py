@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from pulsar_spark.engine.acknowledgments import cumulative_ack
 from pulsar_spark.engine.attachment import AttachedConsumer, Place
 from pulsar_spark.engine.connection import ClientConnection
 from pulsar_spark.engine.consumer_session import (
@@ -45,7 +46,6 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.ack_sets import MAX_BATCH, ack_longs, bits_from
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 
 logger = logging.getLogger(__name__)
@@ -463,25 +463,6 @@ class _Comeback:
 
 
 # --- acknowledgements -------------------------------------------------------------------------
-
-
-def cumulative_ack(position: Position, batch_size: int = 0) -> pb.MessageIdData | None:
-    """Return the id that acknowledges everything before `position`, None if it cannot be named.
-
-    `batch_size` is the number of messages of the entry that the position lies in, 0 where it is
-    not known: without it that entry is left alone until all of it is done.
-    """
-    ledger_id, entry_id, done = position
-    if ledger_id < 0:
-        return None
-    if done and done < batch_size <= MAX_BATCH:
-        data = MessageIdAdv(ledger_id, entry_id, -1, done - 1, batch_size).to_pb()
-        data.ack_set.extend(ack_longs(bits_from(done, batch_size)))
-        return data
-    if done and done >= batch_size > 0:
-        return MessageIdAdv(ledger_id, entry_id).to_pb()
-    # What lies in earlier ledgers only has no entry here that could be named.
-    return MessageIdAdv(ledger_id, entry_id - 1).to_pb() if entry_id > 0 else None
 
 
 def acknowledged_up_to(marked: pb.MessageIdData) -> Position:

@@ -392,9 +392,9 @@ def consumer_stats(consumer_id: int, request_id: int) -> pb.BaseCommand:
     return build("CONSUMER_STATS", consumer_id=consumer_id, request_id=request_id)
 
 
-def unsubscribe(consumer_id: int, request_id: int) -> pb.BaseCommand:
-    """UNSUBSCRIBE: remove the consumer's subscription."""
-    return build("UNSUBSCRIBE", consumer_id=consumer_id, request_id=request_id)
+def unsubscribe(consumer_id: int, request_id: int, *, force: bool | None = None) -> pb.BaseCommand:
+    """UNSUBSCRIBE: remove the consumer's subscription, by `force` with others connected."""
+    return build("UNSUBSCRIBE", consumer_id=consumer_id, request_id=request_id, force=force)
 
 
 def close_consumer(

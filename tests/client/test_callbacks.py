@@ -54,7 +54,7 @@ def test_a_failing_callback_is_logged_and_the_next_one_runs(
     callbacks.run(lambda: done.append(1))
     callbacks.drain(Deadline(5))
     assert done == [1]
-    assert "the callback of a send failed" in caplog.text
+    assert "a callback of the user failed" in caplog.text
     callbacks.close()
 
 

@@ -1,0 +1,608 @@
+"""The consumer that `PulsarClient.subscribe` gives: the official client's methods."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import wait as wait_for
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, Protocol, TypeAlias
+
+from pulsar_spark.client.callbacks import CallbackThread
+from pulsar_spark.client.consumer_policies import DEFAULT_BATCH, ConsumerBatchReceivePolicy
+from pulsar_spark.client.enums import Result, result_of
+from pulsar_spark.client.message import Message, MessageId, messages_of
+from pulsar_spark.client.schemas import Schema
+from pulsar_spark.engine.consumer import Delivery, TopicConsumer, ask
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.inbox import Inbox
+from pulsar_spark.engine.operations import run_many
+from pulsar_spark.engine.options import ConsumerOptions
+from pulsar_spark.engine.receiver_queue import ReceiverBudget
+from pulsar_spark.engine.retry import Deadline, retrying
+from pulsar_spark.errors import (
+    ClosedError,
+    CorruptMessage,
+    NotAllowed,
+    OperationTimeout,
+    OptionError,
+    PulsarError,
+    UnsupportedFeature,
+)
+from pulsar_spark.protocol import message_id as wire
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_SECONDS = 2.0
+
+MessageListener: TypeAlias = "Callable[[PulsarConsumer, Message], object]"
+"""What `subscribe` takes as `message_listener`."""
+
+ReceiveCallback: TypeAlias = "Callable[[Result, Message | None], object]"
+"""What `receive_async` takes: it is told the result, and the message if there is one."""
+
+
+class ConsumerEventListener(Protocol):
+    """Who wants to know when a consumer of a Failover subscription is the active one."""
+
+    def became_active(self, consumer: PulsarConsumer, partition_id: int) -> object:
+        """The consumer gets the messages of a partition (-1: of the topic) from now on."""
+
+    def became_inactive(self, consumer: PulsarConsumer, partition_id: int) -> object:
+        """Another consumer gets them."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConsumerStats:
+    """What the brokers say of a consumer; sums over its partitions, rates in a second."""
+
+    msg_rate_out: float
+    msg_throughput_out: float
+    msg_rate_redeliver: float
+    msg_rate_expired: float
+    consumer_name: str
+    available_permits: int
+    unacked_messages: int
+    blocked_consumer_on_unacked_msgs: bool
+    address: str
+    connected_since: str
+    type: str
+    msg_backlog: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivingRules:
+    """How a consumer treats its callers, besides the options of its subscription."""
+
+    batch: ConsumerBatchReceivePolicy = DEFAULT_BATCH
+    listener: MessageListener | None = None
+    events: ConsumerEventListener | None = None
+    stats_cache_seconds: float = 30.0
+
+
+class PulsarConsumer:
+    """Receives the messages of a subscription, and acknowledges them. Made by `subscribe`.
+
+    Thread-safe. An iteration yields messages until the consumer is closed.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        topics: Sequence[str],
+        options: ConsumerOptions,
+        schema: Schema,
+        rules: ReceivingRules,
+        budget: ReceiverBudget,
+        callbacks: CallbackThread,
+        on_close: Callable[[PulsarConsumer], None],
+    ) -> None:
+        self._context = context
+        self._options = options
+        self._schema = schema
+        self._rules = rules
+        self._budget = budget
+        self._callbacks = callbacks
+        self._on_close = on_close
+        self._topic = ",".join(topics)
+        self._inbox = Inbox(self._on_ready)
+        self._consumers: dict[str, TopicConsumer] = {}
+        self._lock = threading.Lock()
+        # The following are guarded by _lock: an entry that was taken, and what is left of it.
+        self._delivery: Delivery | None = None
+        self._messages: deque[Message] = deque()
+        self._failed: PulsarError | None = None
+        # Guarded by _calls.
+        self._calls = threading.Lock()
+        self._waiting: deque[ReceiveCallback] = deque()
+        self._scheduled = False
+        self._paused = False
+        self._closed = False
+        self._stats: tuple[float, BrokerConsumerStats] | None = None
+
+    def __enter__(self) -> PulsarConsumer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Message]:
+        """Yield messages as they come, until the consumer is closed."""
+        while True:
+            try:
+                message = self.receive()
+            except ClosedError:
+                return
+            yield message
+
+    # --- what it is ---------------------------------------------------------------------------
+
+    def topic(self) -> str:
+        """The full name of the topic; of several, all of them."""
+        return self._topic
+
+    def subscription_name(self) -> str:
+        """The name of the subscription."""
+        return self._options.subscription
+
+    def consumer_name(self) -> str:
+        """The name that was given, or that the client made up."""
+        return self._options.consumer_name or ""
+
+    def is_connected(self) -> bool:
+        """Whether all topic partitions are connected at this moment."""
+        consumers = list(self._consumers.values())
+        return not self._closed and all(consumer.attached for consumer in consumers)
+
+    def has_reached_end_of_topic(self) -> bool:
+        """Whether all topics are terminated and everything in them is acknowledged."""
+        consumers = list(self._consumers.values())
+        return bool(consumers) and all(consumer.end_reached for consumer in consumers)
+
+    # --- receiving ----------------------------------------------------------------------------
+
+    def receive(self, timeout_millis: int | None = None) -> Message:
+        """Return the next message; waits for it, at most `timeout_millis`.
+
+        Raises OperationTimeout if there was none, ClosedError after `close`, what ended the
+        consumer, and CorruptMessage for a message that cannot be read: it is not acknowledged, and
+        the next call goes on behind it.
+        """
+        self._check_receiving()
+        seconds = None
+        if timeout_millis is not None:
+            if not self._options.receiver_queue_size:
+                raise OptionError("a consumer with no receiver queue cannot wait with a timeout")
+            seconds = timeout_millis / 1000
+        deadline = Deadline(seconds)
+        while (message := self._next()) is None:
+            self._pull()
+            if not self._inbox.wait(deadline) and deadline.expired():
+                raise OperationTimeout(
+                    f"there was no message within {timeout_millis} ms", topic=self._topic
+                )
+        return message
+
+    def receive_async(self, callback: ReceiveCallback) -> None:
+        """Have the next message given to `callback` on a thread of the client.
+
+        It is told ``(Result.Ok, message)``, or another result and None.
+        """
+        self._check_receiving()
+        with self._calls:
+            self._waiting.append(callback)
+        self._pull()
+        self._on_ready()
+
+    def batch_receive(self) -> list[Message]:
+        """Return messages when there are as many as the policy says, or its time is up."""
+        self._check_receiving()
+        policy = self._rules.batch
+        deadline = Deadline(policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None)
+        most = policy.max_num_message if policy.max_num_message > 0 else None
+        found: list[Message] = []
+        left = policy.max_num_bytes if policy.max_num_bytes > 0 else None
+        while most is None or len(found) < most:
+            try:
+                left, full = self._collect(found, most, left)
+            except PulsarError as error:
+                if not found:
+                    raise
+                self._failed = error
+                break
+            if full:
+                break
+            self._pull()
+            if not self._inbox.wait(deadline) and deadline.expired():
+                break
+        return found
+
+    def _check_receiving(self) -> None:
+        self._check_open()
+        if self._rules.listener is not None:
+            raise OptionError("a consumer with a message_listener cannot receive otherwise")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the consumer is closed", topic=self._topic)
+
+    def _next(self) -> Message | None:
+        """Return the next message, None if there is none now; raises as `receive`."""
+        with self._lock:
+            if not self._fill():
+                return None
+            return self._take_one()
+
+    def _collect(
+        self, found: list[Message], most: int | None, left: int | None
+    ) -> tuple[int | None, bool]:
+        """Add messages to `found`; return what it may have more in bytes, and whether it is full."""
+        with self._lock:
+            while self._fill():
+                messages = self._messages
+                while messages and (most is None or len(found) < most):
+                    if left is not None:
+                        size = len(messages[0].data())
+                        if found and size > left:
+                            return left, True
+                        left -= size
+                    found.append(self._take_one())
+                if most is not None and len(found) >= most:
+                    return left, True
+        return left, left is not None and left <= 0
+
+    def _fill(self) -> bool:
+        """Make sure that there are messages to take, if there are any; _lock is held."""
+        delivery = self._delivery
+        if self._messages and delivery is not None and delivery.current:
+            return True
+        self._messages.clear()
+        if self._failed is not None:
+            error, self._failed = self._failed, None
+            raise error
+        while True:
+            delivery = self._delivery = self._inbox.next()
+            if delivery is None:
+                return False
+            if self._open(delivery):
+                return True
+
+    def _open(self, delivery: Delivery) -> bool:
+        """Make messages of an entry; return whether there are any."""
+        entry = delivery.entry
+        try:
+            self._messages.extend(messages_of(entry, self._schema, delivery.left))
+        except CorruptMessage as error:
+            self._messages.clear()
+            delivery.consumer.finish(delivery)
+            if not self._options.discard_corrupt:
+                raise error.with_context(topic=entry.topic) from error.__cause__
+            delivery.consumer.discard((entry.ledger_id, entry.entry_id), error)
+            return False
+        if not self._messages:
+            # Compaction left nothing of it.
+            delivery.consumer.finish(delivery)
+        return bool(self._messages)
+
+    def _take_one(self) -> Message:
+        delivery = self._delivery
+        assert delivery is not None
+        message = self._messages.popleft()
+        if delivery.consumer.keeps_books:
+            delivery.consumer.given_out(delivery, message.message_id().batch_index())
+        if self._messages:
+            self._inbox.wake()
+        else:
+            delivery.consumer.finish(delivery)
+        return message
+
+    def _pull(self) -> None:
+        if not self._options.receiver_queue_size:
+            for consumer in list(self._consumers.values()):
+                consumer.pull()
+
+    # --- callbacks ----------------------------------------------------------------------------
+
+    def _on_ready(self) -> None:
+        """Have whoever waits for a callback served, on the thread for that."""
+        with self._calls:
+            wanted = self._waiting or (self._rules.listener is not None and not self._paused)
+            if not wanted or self._scheduled:
+                return
+            self._scheduled = True
+        self._callbacks.run(self._serve)
+
+    def _serve(self) -> None:
+        """Give one message out; others have their turn before the next one."""
+        with self._calls:
+            self._scheduled = False
+            if self._closed or (self._paused and not self._waiting):
+                return
+            callback = self._waiting.popleft() if self._waiting else None
+        try:
+            message = self._next()
+        except PulsarError as error:
+            self._tell(callback, error)
+            return
+        if message is None:
+            if callback is not None:
+                with self._calls:
+                    self._waiting.appendleft(callback)
+            self._pull()
+            return
+        try:
+            if callback is not None:
+                callback(Result.Ok, message)
+            elif self._rules.listener is not None:
+                self._rules.listener(self, message)
+        finally:
+            self._on_ready()
+
+    def _tell(self, callback: ReceiveCallback | None, error: PulsarError) -> None:
+        stays = not isinstance(error, CorruptMessage)
+        if callback is not None:
+            try:
+                callback(result_of(error), None)
+            finally:
+                self._on_ready()
+        elif not isinstance(error, ClosedError):
+            logger.error("%s: a message cannot be given to the listener: %s", self._topic, error)
+            if not stays:
+                self._on_ready()
+
+    def pause_message_listener(self) -> None:
+        """Give the listener no more messages, until `resume_message_listener`."""
+        self._check_listener()
+        with self._calls:
+            self._paused = True
+
+    def resume_message_listener(self) -> None:
+        """Give the listener messages again."""
+        self._check_listener()
+        with self._calls:
+            self._paused = False
+        self._on_ready()
+
+    def _check_listener(self) -> None:
+        if self._rules.listener is None:
+            raise OptionError("the consumer was made without a message_listener")
+
+    def _on_active(self, consumer: TopicConsumer, is_active: bool) -> None:
+        events = self._rules.events
+        if events is None:
+            return
+        tell = events.became_active if is_active else events.became_inactive
+        self._callbacks.run(partial(tell, self, consumer.partition))
+
+    # --- acknowledging ------------------------------------------------------------------------
+
+    def acknowledge(
+        self, message: Message | MessageId, *, properties: Mapping[str, int] | None = None
+    ) -> None:
+        """Acknowledge one message.
+
+        It is sent with others, after 100 ms at the latest. With receipts, returns when the broker
+        has confirmed it, and raises what it is refused with. With `properties`, for the broker to
+        keep, the whole entry is acknowledged at once.
+        """
+        consumer, message_id = self._find(message)
+        if properties:
+            self._wait(consumer.acknowledge_with(message_id, dict(properties), cumulative=False))
+        else:
+            self._wait(consumer.acknowledge(message_id))
+
+    def acknowledge_cumulative(
+        self, message: Message | MessageId, *, properties: Mapping[str, int] | None = None
+    ) -> None:
+        """Acknowledge a message, and all before it of the same topic partition.
+
+        As `acknowledge`; raises NotAllowed on Shared and Key_Shared subscriptions.
+        """
+        if self._options.shared:
+            raise NotAllowed(
+                "cumulative acknowledgements are for Exclusive and Failover subscriptions only",
+                "Acknowledge each message.",
+                topic=self._topic,
+            )
+        consumer, message_id = self._find(message)
+        if properties:
+            self._wait(consumer.acknowledge_with(message_id, dict(properties), cumulative=True))
+        else:
+            self._wait(consumer.acknowledge_upto(message_id))
+
+    def negative_acknowledge(self, message: Message | MessageId) -> None:
+        """Have a message delivered again, after `negative_ack_redelivery_delay_ms`.
+
+        The messages of a batch are delivered again together. Returns at once.
+        """
+        consumer, message_id = self._find(message)
+        redeliveries = message.redelivery_count() if isinstance(message, Message) else 0
+        consumer.refuse(message_id, redeliveries)
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Have all messages delivered again that are not acknowledged. Returns at once."""
+        self._check_open()
+        for consumer in list(self._consumers.values()):
+            consumer.redeliver_all()
+
+    def _wait(self, receipt: Future[Any] | bool | None) -> None:
+        if not isinstance(receipt, Future):
+            return
+        timeout = self._context.options.operation_timeout
+        try:
+            receipt.result(timeout)
+        except FutureTimeout as error:
+            if isinstance(error, PulsarError):
+                raise
+            raise OperationTimeout(
+                f"an acknowledgement had no receipt within {timeout:g} s", topic=self._topic
+            ) from None
+
+    def _find(self, message: Message | MessageId) -> tuple[TopicConsumer, wire.MessageIdAdv]:
+        """Return which consumer a message belongs to, and its id."""
+        self._check_open()
+        if isinstance(message, Message):
+            found = message.message_id()
+        elif isinstance(message, MessageId):
+            found = message
+        else:
+            raise OptionError(f"a {type(message).__name__} is neither a Message nor a MessageId")
+        return self._consumer_of(found), found.unwrap()
+
+    def _consumer_of(self, message_id: MessageId) -> TopicConsumer:
+        consumers = self._consumers
+        topic = message_id.topic_name()
+        if topic is not None and topic in consumers:
+            return consumers[topic]
+        if len(consumers) == 1:
+            return next(iter(consumers.values()))
+        own = [one for one in consumers.values() if one.partition == message_id.partition()]
+        if topic is None and len(own) == 1 and message_id.partition() >= 0:
+            return own[0]
+        raise UnsupportedFeature(
+            "the message id does not say which of the consumer's topics it belongs to",
+            "Give the message, or MessageId.deserialize(bytes, topic=NAME).",
+            topic=topic,
+            message_id=message_id,
+        )
+
+    # --- asking and moving --------------------------------------------------------------------
+
+    def seek(self, messageid: MessageId | int) -> None:
+        """Move the subscription behind a message, or to a publish time in ms since the epoch.
+
+        The message itself comes too if the consumer was made with `start_message_id_inclusive`.
+        Of several topic partitions, a message id moves its own; `earliest`, `latest` and a time
+        move all.
+        """
+        self._check_open()
+        if isinstance(messageid, MessageId):
+            everywhere = messageid in (MessageId.earliest, MessageId.latest)
+            target: wire.MessageIdAdv | int = messageid.unwrap()
+            chosen = (
+                list(self._consumers.values()) if everywhere else [self._consumer_of(messageid)]
+            )
+        elif isinstance(messageid, int):
+            target, chosen = messageid, list(self._consumers.values())
+        else:
+            raise OptionError("seek takes a MessageId or a time in milliseconds")
+        self._ask_all([partial(one.seek_operation, target) for one in chosen])
+
+    def get_last_message_id(self) -> MessageId:
+        """Return the id of the topic's last message; raises UnsupportedFeature for several."""
+        self._check_open()
+        if len(self._consumers) != 1:
+            raise UnsupportedFeature(
+                "a consumer of several topic partitions has several last messages",
+                "Make a consumer of one partition; get_topic_partitions names them.",
+                topic=self._topic,
+            )
+        consumer = next(iter(self._consumers.values()))
+        return MessageId.wrap(ask(self._context, consumer.last_id_operation), consumer.topic)
+
+    def get_broker_consumer_stats(self) -> BrokerConsumerStats:
+        """Return what the brokers say of the consumer; asked for anew when the cache is old."""
+        self._check_open()
+        if self._stats is not None and self._stats[0] > time.monotonic():
+            return self._stats[1]
+        found = self._ask_all([one.stats_operation for one in self._consumers.values()])
+        stats = _sum_of(found)
+        self._stats = (time.monotonic() + self._rules.stats_cache_seconds, stats)
+        return stats
+
+    def unsubscribe(self, force: bool = False) -> None:
+        """Remove the subscription, with all that it has acknowledged, and close the consumer.
+
+        Raises what the broker refuses with: where others are connected, unless by `force`.
+        """
+        self._check_open()
+        self._ask_all(
+            [partial(one.unsubscribe_operation, force) for one in self._consumers.values()]
+        )
+        self.close()
+
+    def _ask_all(self, operations: Sequence[Callable[[Deadline], Any]]) -> list[Any]:
+        timeout = self._context.options.operation_timeout
+        results = run_many([_retried(operation) for operation in operations], timeout)
+        for result in results:
+            if isinstance(result, PulsarError):
+                raise result.with_context(topic=self._topic) from result.__cause__
+        return results
+
+    # --- the beginning and the end --------------------------------------------------------------
+
+    def open(self, topics: Sequence[str], *, create: bool) -> None:
+        """Subscribe to topic partitions; closes what was opened where one of them is refused.
+
+        `create` lets the broker create topics that are missing.
+        """
+        consumers = [self._make(topic, len(topics), create=create) for topic in topics]
+        timeout = self._context.options.operation_timeout
+        results = run_many([one.open_operation for one in consumers], timeout)
+        for consumer, result in zip(consumers, results, strict=True):
+            if isinstance(result, PulsarError):
+                self.close()
+                raise result.with_context(topic=consumer.topic) from result.__cause__
+
+    def _make(self, topic: str, of: int, *, create: bool) -> TopicConsumer:
+        made = TopicConsumer(
+            self._context,
+            topic,
+            self._options,
+            self._inbox,
+            self._budget,
+            create=create,
+            on_active=self._on_active,
+        )
+        self._consumers[topic] = made
+        return made
+
+    def close(self) -> None:
+        """Send what is acknowledged, and leave; the subscription stays. May be called twice."""
+        with self._calls:
+            if self._closed:
+                return
+            self._closed = True
+            waiting = list(self._waiting)
+            self._waiting.clear()
+        self._on_close(self)
+        self._inbox.close()
+        answers = [consumer.close() for consumer in self._consumers.values()]
+        wait_for([answer for answer in answers if answer is not None], _CLOSE_SECONDS)
+        for callback in waiting:
+            self._callbacks.run(partial(callback, Result.AlreadyClosed, None))
+
+
+def _retried(operation: Callable[[Deadline], Any]) -> Callable[[Deadline], Any]:
+    return lambda deadline: retrying(operation, deadline)
+
+
+def _sum_of(found: Sequence[pb.CommandConsumerStatsResponse]) -> BrokerConsumerStats:
+    first = found[0]
+    return BrokerConsumerStats(
+        sum(one.msgRateOut for one in found),
+        sum(one.msgThroughputOut for one in found),
+        sum(one.msgRateRedeliver for one in found),
+        sum(one.msgRateExpired for one in found),
+        first.consumerName,
+        sum(one.availablePermits for one in found),
+        sum(one.unackedMessages for one in found),
+        any(one.blockedConsumerOnUnackedMsgs for one in found),
+        first.address,
+        first.connectedSince,
+        first.type,
+        sum(one.msgBacklog for one in found),
+    )

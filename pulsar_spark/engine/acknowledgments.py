@@ -1,0 +1,293 @@
+"""Acknowledgements of one consumer: kept for a moment, so that many go out in one command.
+
+Several of one entry become one: an entry of a batch is acknowledged when all of its messages are,
+or, where the broker is to know of parts, by the bits of those that are not. What was not sent when
+the consumer lost its place is sent from its next one; what comes again meanwhile is known to be
+done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeAlias
+
+from pulsar_spark.engine.options import ConsumerOptions
+from pulsar_spark.engine.timers import Timers
+from pulsar_spark.errors import ClosedError, OptionError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.ack_sets import MAX_BATCH, ack_longs, bits_from
+from pulsar_spark.protocol.message_id import MessageIdAdv, Position
+
+EntryKey: TypeAlias = "tuple[int, int]"
+"""Ledger and entry."""
+
+MAX_PARTIAL = 100_000
+"""Batches of which it is remembered which messages are done; of more, the oldest is forgotten."""
+
+SendAck: TypeAlias = "Callable[[Ack], Future[Any] | bool]"
+"""Sends an acknowledgement: returns false where it cannot now, a future if a receipt is wanted."""
+
+
+class Ack:
+    """One ACK command in the making."""
+
+    __slots__ = ("cumulative", "message_ids", "properties", "receipt", "validation_error")
+
+    def __init__(
+        self,
+        message_ids: Sequence[pb.MessageIdData],
+        *,
+        cumulative: bool = False,
+        receipt: bool = False,
+        properties: Mapping[str, int] | None = None,
+        validation_error: int | None = None,
+    ) -> None:
+        self.message_ids = message_ids
+        self.cumulative = cumulative
+        self.receipt = receipt
+        self.properties = [pb.KeyLongValue(key=k, value=v) for k, v in (properties or {}).items()]
+        self.validation_error = validation_error
+
+
+class AckTracker:
+    """What one consumer has acknowledged and its broker does not know yet. Thread-safe.
+
+    `send` is called with a lock held, and must not wait. A receipt is a future: it holds the
+    error that the broker answers with, or ConnectionLost where it cannot be known what became of
+    the acknowledgement.
+    """
+
+    def __init__(self, options: ConsumerOptions, timers: Timers, send: SendAck) -> None:
+        self._options = options
+        self._timers = timers
+        self._send = send
+        self._lock = threading.Lock()
+        # The following are guarded by _lock. Bits of those messages of a batch that are not done:
+        self._partial: OrderedDict[EntryKey, int] = OrderedDict()
+        # What is to be sent: of an entry the bits that are left, 0 for all of it done.
+        self._pending: dict[EntryKey, tuple[int, int]] = {}
+        self._upto: Position | None = None
+        self._upto_id: pb.MessageIdData | None = None
+        self._waiting: list[Future[None]] = []
+        self._waiting_upto: list[Future[None]] = []
+        self._timed = False
+
+    # --- acknowledging ------------------------------------------------------------------------
+
+    def begin(self, key: EntryKey, left: int) -> None:
+        """Take note of which messages of a batch the broker has delivered."""
+        with self._lock:
+            self._keep_partial(key, left)
+
+    def acknowledge(
+        self, message_id: MessageIdAdv, chunks: Iterable[EntryKey] = ()
+    ) -> tuple[bool, Future[None] | None]:
+        """Acknowledge one message; `chunks` are the entries of one in chunks.
+
+        Returns whether its entry is done with it, and a receipt if there are to be any. Raises
+        OptionError for an id that does not say how many messages its batch has.
+        """
+        key = (message_id.ledger_id, message_id.entry_id)
+        with self._lock:
+            left = self._take_from_batch(key, message_id)
+            if left and not self._options.batch_index_acks:
+                return False, _done() if self._options.ack_receipts else None
+            self._pending[key] = (left, message_id.batch_size)
+            for chunk in chunks:
+                self._pending[chunk] = (0, 0)
+            receipt = self._receipt(self._waiting)
+            full = len(self._pending) >= self._options.ack_group_size
+            if full or receipt is not None or not self._options.ack_delay:
+                self._flush()
+            else:
+                self._be_timed()
+        return not left, receipt
+
+    def acknowledge_upto(self, message_id: MessageIdAdv) -> Future[None] | None:
+        """Acknowledge a message and all before it; returns a receipt if there are to be any.
+
+        Raises OptionError as `acknowledge`.
+        """
+        _check_batch(message_id)
+        position = Position.after(message_id)
+        if 0 < message_id.batch_size <= position.batch_index:
+            position = Position(position.ledger_id, position.entry_id + 1)
+        with self._lock:
+            if self._upto is None or position > self._upto:
+                size = message_id.batch_size if self._options.batch_index_acks else 0
+                self._upto = position
+                self._upto_id = cumulative_ack(position, size)
+            receipt = self._receipt(self._waiting_upto)
+            if receipt is not None or not self._options.ack_delay:
+                self._flush()
+            else:
+                self._be_timed()
+        return receipt
+
+    def _take_from_batch(self, key: EntryKey, message_id: MessageIdAdv) -> int:
+        """Return the bits of a batch that are left when this message is done."""
+        index, size = message_id.batch_index, message_id.batch_size
+        if index < 0:
+            return 0
+        _check_batch(message_id)
+        left = self._partial.pop(key, None)
+        left = bits_from(0, size) if left is None else left
+        left &= ~(1 << index)
+        self._keep_partial(key, left)
+        return left
+
+    def _keep_partial(self, key: EntryKey, left: int) -> None:
+        if left:
+            self._partial[key] = left
+            if len(self._partial) > MAX_PARTIAL:
+                self._partial.popitem(last=False)
+
+    def _receipt(self, waiting: list[Future[None]]) -> Future[None] | None:
+        if not self._options.ack_receipts:
+            return None
+        receipt: Future[None] = Future()
+        waiting.append(receipt)
+        return receipt
+
+    # --- what is known ------------------------------------------------------------------------
+
+    def left_of(self, key: EntryKey, bits: int) -> int:
+        """Return the bits of an entry without those that are acknowledged and not sent yet."""
+        with self._lock:
+            if (found := self._pending.get(key)) is not None:
+                bits &= found[0]
+            if self._upto is not None and (*key, 0) < self._upto:
+                done = self._upto.batch_index if key == self._upto[:2] else bits.bit_length()
+                bits = bits >> done << done
+            return bits
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing that the broker does not know."""
+        return not self._pending and self._upto is None
+
+    # --- sending ------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Send what was acknowledged, if the consumer has its place; never waits."""
+        with self._lock:
+            self._flush()
+
+    def clear(self) -> None:
+        """Forget everything: the consumer goes on at another position."""
+        with self._lock:
+            self._partial.clear()
+            self._pending.clear()
+            self._upto = self._upto_id = None
+            self._complete(self._take_waiting(), None)
+
+    def close(self) -> None:
+        """Send what can be sent; who waits for a receipt that will not come is told so."""
+        with self._lock:
+            self._flush()
+            self._complete(self._take_waiting(), ClosedError("the consumer is closed"))
+
+    def _take_waiting(self) -> list[Future[None]]:
+        waiting = [*self._waiting, *self._waiting_upto]
+        self._waiting, self._waiting_upto = [], []
+        return waiting
+
+    def _be_timed(self) -> None:
+        if not self._timed:
+            self._timed = True
+            with contextlib.suppress(ClosedError):
+                self._timers.after(self._options.ack_delay, self._on_time)
+
+    def _on_time(self) -> None:
+        with self._lock:
+            self._timed = False
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._upto is not None and self._send_group(
+            [] if self._upto_id is None else [self._upto_id], self._waiting_upto, cumulative=True
+        ):
+            self._forget_before(self._upto)
+            self._upto, self._waiting_upto = None, []
+        while self._pending:
+            keys = list(self._pending)[: self._options.ack_group_size]
+            ids = [_entry_id(key, *self._pending[key]) for key in keys]
+            # Answers come in order: that to the last group tells of all.
+            is_last = len(keys) == len(self._pending)
+            if not self._send_group(ids, self._waiting if is_last else [], cumulative=False):
+                return
+            for key in keys:
+                del self._pending[key]
+        self._waiting = []
+
+    def _send_group(
+        self, ids: list[pb.MessageIdData], waiting: list[Future[None]], *, cumulative: bool
+    ) -> bool:
+        if not ids:
+            self._complete(waiting, None)
+            return True
+        answer = self._send(Ack(ids, cumulative=cumulative, receipt=bool(waiting)))
+        if isinstance(answer, Future):
+            answer.add_done_callback(lambda done: self._complete(waiting, done.exception()))
+        return answer is not False
+
+    @staticmethod
+    def _complete(waiting: list[Future[None]], error: BaseException | None) -> None:
+        for receipt in waiting:
+            if error is None:
+                receipt.set_result(None)
+            else:
+                receipt.set_exception(error)
+
+    def _forget_before(self, position: Position) -> None:
+        for book in (self._partial, self._pending):
+            for key in [key for key in book if (*key, 0) < position and key != position[:2]]:
+                del book[key]
+
+
+def _done() -> Future[None]:
+    done: Future[None] = Future()
+    done.set_result(None)
+    return done
+
+
+def _check_batch(message_id: MessageIdAdv) -> None:
+    if message_id.batch_index >= 0 and not (
+        message_id.batch_index < message_id.batch_size <= MAX_BATCH
+    ):
+        raise OptionError(
+            "the message id does not say how many messages its batch has",
+            "Acknowledge the message, or the id that it gave.",
+            message_id=message_id,
+        )
+
+
+def _entry_id(key: EntryKey, left: int, size: int) -> pb.MessageIdData:
+    data = pb.MessageIdData(ledgerId=key[0], entryId=key[1])
+    if left:
+        data.batch_size = size
+        data.ack_set.extend(ack_longs(left))
+    return data
+
+
+def cumulative_ack(position: Position, batch_size: int = 0) -> pb.MessageIdData | None:
+    """Return the id that acknowledges everything before `position`, None if it cannot be named.
+
+    `batch_size` is the number of messages of the entry that the position lies in, 0 where it is
+    not known: without it that entry is left alone until all of it is done.
+    """
+    ledger_id, entry_id, done = position
+    if ledger_id < 0:
+        return None
+    if done and done < batch_size <= MAX_BATCH:
+        data = MessageIdAdv(ledger_id, entry_id, -1, done - 1, batch_size).to_pb()
+        data.ack_set.extend(ack_longs(bits_from(done, batch_size)))
+        return data
+    if done and done >= batch_size > 0:
+        return MessageIdAdv(ledger_id, entry_id).to_pb()
+    # What lies in earlier ledgers only has no entry here that could be named.
+    return MessageIdAdv(ledger_id, entry_id - 1).to_pb() if entry_id > 0 else None

@@ -1,0 +1,730 @@
+"""The consumer of one topic partition on a subscription of a user, whatever its kind.
+
+What the broker delivers is queued undecoded, within the permits that were given and the memory that
+there is, and is taken entry by entry by whoever receives. When the consumer loses its place, it
+comes back in the background; what was queued is dropped, for the broker delivers everything again
+that was not acknowledged. The same holds for a seek, and where everything is asked for anew: what
+was taken before has another `generation` and is not to be given out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, NamedTuple
+
+from google.protobuf.message import Message
+
+from pulsar_spark.engine.acknowledgments import Ack, AckTracker, EntryKey
+from pulsar_spark.engine.attachment import AttachedConsumer, Place
+from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.consumer_session import SubscribeRequest
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.encryption import Decryptor
+from pulsar_spark.engine.entries import EntryDecoder, ReceivedEntry
+from pulsar_spark.engine.inbox import Inbox
+from pulsar_spark.engine.operations import Operation, OperationFactory, run, start
+from pulsar_spark.engine.options import ConsumerOptions, ReaderOptions
+from pulsar_spark.engine.receiver_queue import BLOCK_OVERHEAD, Permits, ReceiverBudget
+from pulsar_spark.engine.redelivery import DueEntries
+from pulsar_spark.engine.retry import Backoff, Deadline, Pause, is_retryable, retrying
+from pulsar_spark.errors import (
+    ChecksumMismatch,
+    ConsumerBusy,
+    CorruptBatch,
+    CorruptMessage,
+    DecompressionError,
+    EncryptedMessage,
+    OperationTimeout,
+    PulsarError,
+    RemoteProtocolError,
+)
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.ack_sets import MAX_BATCH, ack_longs, bits_from
+from pulsar_spark.protocol.frames import MessageBlock, MessageReceived, parse_payload
+from pulsar_spark.protocol.message_id import (
+    EARLIEST_POSITION,
+    LATEST_POSITION,
+    MessageIdAdv,
+    Position,
+)
+from pulsar_spark.protocol.topic_name import TopicName
+
+logger = logging.getLogger(__name__)
+
+_MAX_RECONNECT_DELAY = 30.0
+_FOREVER = 10 * 365 * 86_400.0
+# What a message is taken to have in bytes before the first one comes; see `Permits`.
+_EXPECTED_SIZE = 16 * 1024
+_MAX_REDELIVERED = 1000
+# Messages in chunks of which it is remembered where the chunks are.
+_MAX_CHUNKED = 10_000
+
+_Errors = pb.CommandAck
+VALIDATION_ERRORS: tuple[tuple[type[PulsarError], int], ...] = (
+    (ChecksumMismatch, _Errors.ChecksumMismatch),
+    (DecompressionError, _Errors.DecompressionError),
+    (EncryptedMessage, _Errors.DecryptionError),
+    (CorruptBatch, _Errors.BatchDeSerializeError),
+)
+"""What a broker is told of an entry that is acknowledged though it cannot be read."""
+
+
+def validation_error(error: PulsarError) -> int:
+    """Return what the broker is told of an entry that cannot be read for this reason."""
+    found = (code for kind, code in VALIDATION_ERRORS if isinstance(error, kind))
+    return next(found, _Errors.BatchDeSerializeError)
+
+
+class Delivery(NamedTuple):
+    """An entry that was taken: `left` are the bits of its messages that are to be given out.
+
+    `cost` and `size` are what it takes of permits and of memory until all of it is given out.
+    """
+
+    consumer: TopicConsumer
+    entry: ReceivedEntry
+    left: int
+    generation: int
+    cost: int
+    size: int
+
+    @property
+    def current(self) -> bool:
+        """Whether it is not to be delivered again, as far as is known."""
+        return self.generation == self.consumer.generation
+
+
+class TopicConsumer(AttachedConsumer):
+    """A consumer of one topic partition. `open` it once, and close it at the end.
+
+    What is delivered is announced to `inbox`, and so is an error that ends the consumer.
+    `on_active` is told, on the receive thread, when a Failover consumer becomes active or not.
+    `divert` may take entries away that are due to be delivered again, and returns the rest.
+    Thread-safe, but for `take`.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        topic: str,
+        options: ConsumerOptions,
+        inbox: Inbox,
+        budget: ReceiverBudget,
+        *,
+        queue_size: int | None = None,
+        create: bool = False,
+        on_active: Callable[[TopicConsumer, bool], None] | None = None,
+        divert: Callable[[TopicConsumer, list[EntryKey]], list[EntryKey]] | None = None,
+    ) -> None:
+        super().__init__(context, topic, self._come_back)
+        self.options = options
+        self.partition = TopicName.parse(topic).partition_index
+        self._inbox = inbox
+        self._budget = budget
+        self._create = create
+        self._on_active = on_active
+        self._divert = divert
+        self._backoff = Backoff(maximum=_MAX_RECONNECT_DELAY)
+        self.acks = AckTracker(options, context.timers, self._send_ack)
+        self._refused = DueEntries(context.timers, options.nack_delay, self._on_due)
+        self._given = DueEntries(context.timers, options.ack_timeout, self._on_due)
+        self._queue_size = options.receiver_queue_size if queue_size is None else queue_size
+        # The following are guarded by _lock.
+        self.generation = 0
+        self.end_reached = False
+        self._blocks: deque[MessageBlock] = deque()
+        self._queued = 0
+        self._permits = Permits(
+            ReaderOptions(receiver_queue_size=max(self._queue_size, 1), auto_scale=False),
+            0,
+            budget,
+            _EXPECTED_SIZE,
+        )
+        self._pulled = False
+        self._epoch = 0
+        self._returning = False
+        self._seeking = False
+        self._ever_attached = False
+        self._budgeted = False
+        # Where one begins that is not durable, and which messages of an entry a seek leaves out.
+        self._resume = options.start
+        self._sought: tuple[EntryKey, int] | None = None
+        self._chunks: OrderedDict[EntryKey, tuple[EntryKey, ...]] = OrderedDict()
+        # The frames of the block that is being taken, of a generation, and the permits of what was
+        # taken and is not given out.
+        self._frames: deque[tuple[MessageBlock, int]] = deque()
+        self._frames_of = 0
+        self._open = 0
+        # Belongs to whoever takes.
+        self._decoder = self._new_decoder()
+
+    # --- attaching ----------------------------------------------------------------------------
+
+    def open_operation(self, deadline: Deadline) -> Operation[None]:
+        """Return an operation that subscribes for the first time; raises what is refused."""
+        with self._lock:
+            self._returning = True
+            if not self._budgeted:
+                self._budgeted = True
+                self._budget.join()
+        try:
+            yield from retrying(self.attach_operation, deadline)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            with self._lock:
+                self._returning = False
+        if not self.attached:
+            self._come_back()
+
+    def _busy_seconds(self) -> float:
+        # The first time, somebody else has the subscription.
+        return super()._busy_seconds() if self._ever_attached else 0.0
+
+    def _wish(
+        self, connection: ClientConnection, deadline: Deadline
+    ) -> Operation[SubscribeRequest]:
+        options = self.options
+        age = None
+        if not options.durable:
+            age = options.start_age if self._resume == options.start else None
+            if age is None and self._resume == LATEST_POSITION:
+                # From here on "latest" is a place like any other: a reconnect loses nothing.
+                last = yield from self._context.lookup.last_message_id_operation(
+                    self.topic, deadline
+                )
+                self._resume = Position.after(last)
+        with self._lock:
+            resume = EARLIEST_POSITION if age is not None else Position(*self._resume[:2])
+            return SubscribeRequest(
+                self.topic,
+                options.subscription,
+                None if options.durable else resume,
+                initial=options.initial,
+                read_compacted=options.read_compacted,
+                create=self._create and not self._ever_attached,
+                options=options,
+                epoch=None if options.shared else self._epoch,
+                age=age,
+            )
+
+    def _on_taken(self, place: Place) -> None:
+        self._ever_attached = True
+        self._forget_queue()
+
+    def _on_attached(self, place: Place) -> None:
+        session = place.session
+        # Before anything is delivered: what is acknowledged is not to come again.
+        self.acks.flush()
+        with self._lock:
+            permits = self._permits.begin(session.connection.max_message_size)
+            if not self._queue_size:
+                permits = int(self._pulled)
+        with contextlib.suppress(PulsarError):
+            if permits:
+                session.flow(permits)
+
+    def _come_back(self) -> None:
+        with self._lock:
+            if self._closed or self._returning or self._seeking:
+                return
+            self._returning = True
+            self._forget_queue()
+        returned = start(self._return_operation, _FOREVER, self._context.timers)
+        returned.add_done_callback(self._on_returned)
+
+    def _return_operation(self, deadline: Deadline) -> Operation[None]:
+        with self._lock:
+            moved = self._moved_to is not None
+        if not moved:
+            yield Pause(self._backoff.next())
+        while not self._closed:
+            try:
+                limit = self._context.options.operation_timeout
+                yield from self.attach_operation(Deadline(limit))
+            except PulsarError as error:
+                if not _can_pass(error):
+                    raise
+                logger.info("%s: cannot subscribe again yet: %s", self.topic, error.what)
+            else:
+                self._backoff.reset()
+                return
+            yield Pause(self._backoff.next())
+
+    def _on_returned(self, returned: Future[None]) -> None:
+        with self._lock:
+            self._returning = False
+        error = None if returned.cancelled() else returned.exception()
+        if error is None:
+            if not self.attached:
+                # It lost its place again before this was noted.
+                self._come_back()
+        elif isinstance(error, PulsarError) and not self._closed:
+            logger.error("%s: the consumer cannot subscribe again: %s", self.topic, error.what)
+            self._inbox.fail(error.with_context(topic=self.topic))
+
+    def _give_up(self, place: Place) -> None:
+        super()._give_up(place)
+        if place.taken:
+            self._come_back()
+
+    # --- what comes ---------------------------------------------------------------------------
+
+    def on_delivered(self, place: Place, block: MessageBlock) -> None:
+        """Queue entries; where there is no room for them, lose the place, and come back."""
+        block = block.alone()
+        size = len(block.data) + BLOCK_OVERHEAD
+        with self._lock:
+            if place is not self._place:
+                return
+            overrun = self._queued and self._queued + size > self._budget.share
+            if not overrun:
+                self._blocks.append(block)
+                self._queued += size
+        if overrun:
+            logger.info("%s: more came than there is memory for, subscribing anew", self.topic)
+            with self._lock:
+                self._permits.observe(max(_messages_of(block), 1), size)
+            self._give_up(place)
+        else:
+            self._inbox.put(self)
+
+    def on_told(self, place: Place, body: Message) -> None:
+        """Take note of the topic's end, and tell whether the consumer is the active one."""
+        if isinstance(body, pb.CommandReachedEndOfTopic):
+            self.end_reached = True
+            self._inbox.put(self)
+        elif isinstance(body, pb.CommandActiveConsumerChange):
+            if self._on_active is not None:
+                self._on_active(self, body.is_active)
+        else:
+            super().on_told(place, body)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something to be taken."""
+        return bool(self._frames or self._blocks)
+
+    def take(self) -> Delivery | None:
+        """Take the next entry, None if there is none now.
+
+        Raises CorruptMessage or EncryptedMessage for one that cannot be read, once.
+        """
+        while (frame := self._next_frame()) is not None:
+            block, at, generation = frame
+            size = len(block.data) // block.count
+            try:
+                message, _ = block.message(at)
+            except RemoteProtocolError as error:
+                self.give_back(generation, 1, size)
+                raise CorruptMessage(error.what, topic=self.topic) from error
+            delivery = self._take(message, generation, size)
+            if delivery is not None:
+                return delivery
+        return None
+
+    def _next_frame(self) -> tuple[MessageBlock, int, int] | None:
+        with self._lock:
+            if self._frames_of != self.generation:
+                self._frames.clear()
+                self._frames_of = self.generation
+                self._decoder = self._new_decoder()
+            if not self._frames:
+                if not self._blocks:
+                    return None
+                block = self._blocks.popleft()
+                self._queued -= len(block.data) + BLOCK_OVERHEAD
+                self._frames.extend((block, at) for at in block.frames(block.start, block.stop))
+            found, at = self._frames.popleft()
+            return found, at, self.generation
+
+    def _take(self, message: MessageReceived, generation: int, size: int) -> Delivery | None:
+        command = message.command
+        key = (command.message_id.ledgerId, command.message_id.entryId)
+        if command.HasField("consumer_epoch") and command.consumer_epoch < self._epoch:
+            self.give_back(generation, _cost(message), size)
+            return None
+        try:
+            entry = self._decoder.decode(message)
+        except PulsarError as error:
+            self.give_back(generation, _cost(message), size)
+            if self.options.discard_corrupt and not isinstance(error, EncryptedMessage):
+                self.discard(key, error)
+                return None
+            if self.options.ack_timeout:
+                self._given.put(key, self.options.ack_timeout)
+            raise
+        if entry is None:
+            if self._decoder.undecryptable:
+                # It was left out, as the options say.
+                self._decoder.undecryptable = 0
+                self.discard(key, EncryptedMessage("it cannot be decrypted", topic=self.topic))
+            self.give_back(generation, self._decoder.messages, size)
+            return None
+        cost = self._decoder.messages if entry.left is None else entry.left.bit_count()
+        left = self._wanted(entry, key)
+        if not left:
+            self.give_back(generation, cost, size)
+            return None
+        if entry.left is not None and entry.is_batch:
+            self.acks.begin(key, entry.left)
+        if entry.chunk_ids:
+            self._remember_chunks(key, entry.chunk_ids)
+        with self._lock:
+            if generation != self.generation:
+                return None
+            self._open += cost
+        return Delivery(self, entry, left, generation, cost, size)
+
+    def finish(self, delivery: Delivery) -> None:
+        """Take note that all of an entry was given out."""
+        with self._lock:
+            if delivery.generation == self.generation:
+                self._open -= delivery.cost
+        self.give_back(delivery.generation, delivery.cost, delivery.size)
+
+    def _wanted(self, entry: ReceivedEntry, key: EntryKey) -> int:
+        """Return the bits of those messages of an entry that are to be given out."""
+        stop = entry.stop_index if entry.is_batch else 1
+        if stop > MAX_BATCH:
+            raise CorruptBatch(
+                f"a batch of {stop} messages", topic=self.topic, message_id=f"{key[0]}:{key[1]}"
+            )
+        left = bits_from(entry.first_index, stop)
+        if entry.left is not None and entry.is_batch:
+            left &= entry.left
+        if self._sought is not None and self._sought[0] == key:
+            left &= bits_from(min(self._sought[1], stop), stop)
+        return self.acks.left_of(key, left)
+
+    def _new_decoder(self) -> EntryDecoder:
+        limit = max(self._budget.total, 1)
+        begin = EARLIEST_POSITION
+        if not self.options.durable and self._resume != LATEST_POSITION:
+            begin = self._resume
+        decryptor = Decryptor(self.options.crypto_keys, self.options.crypto_failure_action)
+        return EntryDecoder(self.topic, begin, None, limit, decryptor=decryptor, in_order=False)
+
+    def _remember_chunks(self, key: EntryKey, ids: Iterable[MessageIdAdv]) -> None:
+        with self._lock:
+            self._chunks[key] = tuple((found.ledger_id, found.entry_id) for found in ids)
+            if len(self._chunks) > _MAX_CHUNKED:
+                self._chunks.popitem(last=False)
+
+    def _entries_of(self, key: EntryKey) -> tuple[EntryKey, ...]:
+        return self._chunks.get(key, (key,))
+
+    def discard(self, key: EntryKey, error: PulsarError) -> None:
+        """Acknowledge an entry that cannot be read, and say so."""
+        logger.warning("%s: an entry is acknowledged and left out: %s", self.topic, error)
+        data = pb.MessageIdData(ledgerId=key[0], entryId=key[1])
+        self._send_ack(Ack([data], validation_error=validation_error(error)))
+
+    # --- permits ------------------------------------------------------------------------------
+
+    def give_back(self, generation: int, messages: int, size: int) -> None:
+        """Take note that messages were given out or dropped; have others sent when it is time."""
+        with self._lock:
+            if generation != self.generation:
+                return
+            place, permits = self._place, self._permits.consumed(max(messages, 1), size)
+            if not self._queue_size:
+                self._pulled = False
+                permits = 0
+        if permits and place is not None and place.taken:
+            with contextlib.suppress(PulsarError):
+                place.session.flow(permits)
+
+    def pull(self) -> None:
+        """Ask for one message, of a consumer that fetches none before, unless one is asked for."""
+        with self._lock:
+            if self._queue_size or self._pulled or self.has_more:
+                return
+            self._pulled = True
+            place = self._place
+        if place is not None and place.taken:
+            with contextlib.suppress(PulsarError):
+                place.session.flow(1)
+
+    def given_out(self, delivery: Delivery, index: int) -> None:
+        """Take note that a message was given to the user (`index` is -1 outside of a batch)."""
+        entry = delivery.entry
+        key = (entry.ledger_id, entry.entry_id)
+        if self.options.ack_timeout and key not in self._refused:
+            self._given.put(key, self.options.ack_timeout)
+        if not self.options.durable:
+            self._resume = Position.after(MessageIdAdv(*key, batch_index=index))
+
+    @property
+    def keeps_books(self) -> bool:
+        """Whether `given_out` has to be told."""
+        return bool(self.options.ack_timeout) or not self.options.durable
+
+    def _forget_queue(self) -> int:
+        """Drop what is queued or taken; return the permits of it. Called with _lock held."""
+        dropped = self._open + sum(map(_messages_of, self._blocks))
+        if self._frames_of == self.generation:
+            dropped += sum(_cost_at(block, at) for block, at in self._frames)
+        self.generation += 1
+        self.end_reached = False
+        self._open = 0
+        self._blocks.clear()
+        self._queued = 0
+        return dropped
+
+    # --- acknowledging ------------------------------------------------------------------------
+
+    def acknowledge(self, message_id: MessageIdAdv) -> Future[None] | None:
+        """Acknowledge a message; raises and returns as `AckTracker.acknowledge`."""
+        key = (message_id.ledger_id, message_id.entry_id)
+        chunks = self._entries_of(key) if self._chunks else ()
+        done, receipt = self.acks.acknowledge(message_id, chunks)
+        if done:
+            self._forget(key)
+        return receipt
+
+    def acknowledge_upto(self, message_id: MessageIdAdv) -> Future[None] | None:
+        """Acknowledge a message and all before it; as `AckTracker.acknowledge_upto`."""
+        receipt = self.acks.acknowledge_upto(message_id)
+        position = Position(message_id.ledger_id, message_id.entry_id)
+        if message_id.batch_index + 1 >= message_id.batch_size:
+            position = Position(message_id.ledger_id, message_id.entry_id + 1)
+        self._given.discard_before(position)
+        self._refused.discard_before(position)
+        return receipt
+
+    def acknowledge_with(
+        self, message_id: MessageIdAdv, properties: dict[str, int], *, cumulative: bool
+    ) -> Future[Any] | bool:
+        """Acknowledge a whole entry at once, with properties for the broker to keep."""
+        key = (message_id.ledger_id, message_id.entry_id)
+        data = pb.MessageIdData(ledgerId=key[0], entryId=key[1])
+        self._forget(key)
+        return self._send_ack(Ack([data], cumulative=cumulative, properties=properties))
+
+    def refuse(self, message_id: MessageIdAdv, redeliveries: int = 0) -> None:
+        """Have a message's entry delivered again, after the pause that the options say."""
+        key = (message_id.ledger_id, message_id.entry_id)
+        backoff = self.options.nack_backoff
+        delay = self.options.nack_delay if backoff is None else backoff.delay(redeliveries)
+        self._given.discard(key)
+        self._refused.put(key, delay)
+
+    def _forget(self, key: EntryKey) -> None:
+        if len(self._given):
+            self._given.discard(key)
+        if len(self._refused):
+            self._refused.discard(key)
+        if self._chunks:
+            with self._lock:
+                self._chunks.pop(key, None)
+
+    def _send_ack(self, ack: Ack) -> Future[Any] | bool:
+        place = self._place
+        if place is None or not place.taken:
+            return False
+        session = place.session
+        build = partial(
+            commands.ack,
+            session.consumer_id,
+            ack.message_ids,
+            cumulative=ack.cumulative,
+            properties=ack.properties,
+            validation_error=ack.validation_error,
+        )
+        if ack.receipt:
+            return session.connection.request_async(lambda number: build(request_id=number))
+        try:
+            return session.connection.send(build())
+        except PulsarError:
+            return False
+
+    # --- delivering again ---------------------------------------------------------------------
+
+    def _on_due(self, keys: list[EntryKey]) -> None:
+        if self._divert is not None:
+            keys = self._divert(self, keys)
+        if keys:
+            self.redeliver(keys)
+
+    def redeliver(self, keys: list[EntryKey]) -> None:
+        """Have entries delivered again; all of them where there is one consumer at a time."""
+        if not self.options.shared:
+            self.redeliver_all()
+            return
+        self.acks.flush()
+        place = self._place
+        if place is None or not place.taken:
+            # Its next place is delivered them anyway.
+            return
+        wanted = [found for key in keys for found in self._entries_of(key)]
+        for first in range(0, len(wanted), _MAX_REDELIVERED):
+            ids = [
+                pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id)
+                for ledger_id, entry_id in wanted[first : first + _MAX_REDELIVERED]
+            ]
+            with contextlib.suppress(PulsarError):
+                session = place.session
+                session.connection.send(
+                    commands.redeliver_unacknowledged_messages(session.consumer_id, ids)
+                )
+
+    def redeliver_all(self) -> None:
+        """Have everything delivered again that is not acknowledged; never waits or raises."""
+        self.acks.flush()
+        self._given.clear()
+        self._refused.clear()
+        with self._lock:
+            place = self._place
+            dropped = self._forget_queue() + sum(_cost_at(block, at) for block, at in self._frames)
+            if not self.options.shared:
+                self._epoch += 1
+            epoch = None if self.options.shared else self._epoch
+        if place is None or not place.taken:
+            return
+        with contextlib.suppress(PulsarError):
+            session = place.session
+            session.connection.send(
+                commands.redeliver_unacknowledged_messages(
+                    session.consumer_id, consumer_epoch=epoch
+                )
+            )
+            with self._lock:
+                permits = self._permits.consumed(dropped, BLOCK_OVERHEAD) if dropped else 0
+            if permits and self._queue_size:
+                session.flow(permits)
+
+    # --- asking -------------------------------------------------------------------------------
+
+    def seek_operation(self, target: MessageIdAdv | int, deadline: Deadline) -> Operation[None]:
+        """Return an operation that moves the subscription, and comes back there; one attempt.
+
+        `target` is a message or a publish time in milliseconds. The message itself comes too if
+        the options say that the start is inclusive.
+        """
+        place = yield from self.attach_operation(deadline)
+        self.acks.flush()
+        with self._lock:
+            self._seeking = True
+        try:
+            if isinstance(target, int):
+                command = partial(commands.seek, publish_time=target)
+            else:
+                command = partial(commands.seek, message_id=_seek_id(target))
+            yield from self._ask(place, command, deadline)
+            self.acks.clear()
+            self._given.clear()
+            self._refused.clear()
+            with self._lock:
+                self._forget_queue()
+                self._chunks.clear()
+                self._sought = None if isinstance(target, int) else self._left_out(target)
+                self._resume = EARLIEST_POSITION
+            self._give_up(place)
+            yield from self.attach_operation(deadline)
+        finally:
+            with self._lock:
+                self._seeking = False
+            if not self.attached:
+                self._come_back()
+
+    def _left_out(self, target: MessageIdAdv) -> tuple[EntryKey, int] | None:
+        """Return an entry, and before which of its messages a seek leaves out what comes of it."""
+        if target.ledger_id < 0 or target.ledger_id == LATEST_POSITION.ledger_id:
+            return None
+        first = target.first_chunk or target
+        if self.options.start_inclusive:
+            return (first.ledger_id, first.entry_id), max(target.batch_index, 0)
+        key = (target.ledger_id, target.entry_id)
+        return key, target.batch_index + 1 if target.batch_index >= 0 else MAX_BATCH
+
+    def last_id_operation(self, deadline: Deadline) -> Operation[MessageIdAdv]:
+        """Return an operation for the topic's last message; one attempt."""
+        place = yield from self.attach_operation(deadline)
+        answer = yield from self._ask(place, commands.get_last_message_id, deadline)
+        return MessageIdAdv.from_pb(answer.last_message_id)
+
+    def stats_operation(self, deadline: Deadline) -> Operation[pb.CommandConsumerStatsResponse]:
+        """Return an operation for the broker's statistics of the consumer; one attempt."""
+        place = yield from self.attach_operation(deadline)
+        found: pb.CommandConsumerStatsResponse = yield from self._ask(
+            place, commands.consumer_stats, deadline
+        )
+        return found
+
+    def unsubscribe_operation(self, force: bool, deadline: Deadline) -> Operation[None]:
+        """Return an operation that removes the subscription and ends the consumer; one attempt.
+
+        With `force` others may be connected to it: they are sent away.
+        """
+        place = yield from self.attach_operation(deadline)
+        with self._lock:
+            self._seeking = True
+        try:
+            command = partial(commands.unsubscribe, force=force or None)
+            yield from self._ask(place, command, deadline)
+        finally:
+            with self._lock:
+                self._seeking = False
+        self.close()
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def close(self) -> Future[Any] | None:
+        """Send what is acknowledged, and leave; the subscription stays if it is durable."""
+        self.acks.close()
+        self._given.close()
+        self._refused.close()
+        with self._lock:
+            self._forget_queue()
+            budgeted, self._budgeted = self._budgeted, False
+        if budgeted:
+            self._budget.leave()
+        return super().close()
+
+
+def ask(context: ClientContext, operation: OperationFactory[Any]) -> Any:
+    """Run attempts at a question until one is answered; raises its error or OperationTimeout."""
+    timeout = context.options.operation_timeout
+    return run(lambda deadline: retrying(operation, deadline), timeout)
+
+
+def _can_pass(error: PulsarError) -> bool:
+    return is_retryable(error) or isinstance(error, ConsumerBusy | OperationTimeout)
+
+
+def _seek_id(target: MessageIdAdv) -> pb.MessageIdData:
+    first = target.first_chunk or target
+    data = MessageIdAdv(first.ledger_id, first.entry_id, target.partition).to_pb()
+    if 0 < target.batch_index < target.batch_size <= MAX_BATCH:
+        data.ack_set.extend(ack_longs(bits_from(target.batch_index, target.batch_size)))
+    return data
+
+
+def _cost(message: MessageReceived) -> int:
+    """Return what an entry takes of permits; damage does not matter in it."""
+    if message.command.ack_set:
+        return max(sum(bin(word % 2**64).count("1") for word in message.command.ack_set), 1)
+    try:
+        metadata = parse_payload(message.payload, verify=False).metadata
+    except PulsarError:
+        return 1
+    return max(metadata.num_messages_in_batch, 1)
+
+
+def _cost_at(block: MessageBlock, at: int) -> int:
+    try:
+        return _cost(block.message(at)[0])
+    except PulsarError:
+        return 1
+
+
+def _messages_of(block: MessageBlock) -> int:
+    return sum(_cost_at(block, at) for at in block.frames(block.start, block.stop))

@@ -1,0 +1,114 @@
+"""Where everything comes together that the topic partitions of one consumer are delivered."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.errors import ClosedError, PulsarError
+
+if TYPE_CHECKING:
+    from pulsar_spark.engine.consumer import Delivery, TopicConsumer
+
+
+class Inbox:
+    """Who of the consumers has something, in turn; and who waits for it.
+
+    `on_ready` is called, on any thread, when there is something to be had or to be told. To be
+    emptied by one thread at a time; the rest is thread-safe.
+    """
+
+    def __init__(self, on_ready: Callable[[], None] | None = None) -> None:
+        self._on_ready = on_ready
+        self._came = threading.Condition()
+        # The following are guarded by _came.
+        self._ready: deque[TopicConsumer] = deque()
+        self._queued: set[TopicConsumer] = set()
+        self._error: PulsarError | None = None
+        self._waiting = 0
+        self._wakes = 0
+
+    def put(self, consumer: TopicConsumer) -> None:
+        """Take note that a consumer has something."""
+        with self._came:
+            if consumer not in self._queued:
+                self._queued.add(consumer)
+                self._ready.append(consumer)
+                if self._waiting:
+                    self._came.notify()
+        if self._on_ready is not None:
+            self._on_ready()
+
+    def fail(self, error: PulsarError) -> None:
+        """Have everybody told of an error that stays."""
+        with self._came:
+            self._error = self._error or error
+            self._came.notify_all()
+        if self._on_ready is not None:
+            self._on_ready()
+
+    def close(self) -> None:
+        """Tell everybody that the consumer is closed."""
+        with self._came:
+            self._error = ClosedError("the consumer is closed")
+            self._ready.clear()
+            self._queued.clear()
+            self._came.notify_all()
+
+    def wake(self) -> None:
+        """Let one who waits look again: something was taken, and more of it is left."""
+        if self._waiting:
+            with self._came:
+                self._wakes += 1
+                self._came.notify()
+
+    def wait(self, deadline: Deadline) -> bool:
+        """Wait until there may be something; false at the deadline."""
+        with self._came:
+            wakes = self._wakes
+            self._waiting += 1
+            try:
+                return self._came.wait_for(
+                    lambda: bool(self._ready or self._error or self._wakes != wakes),
+                    min(deadline.remaining(), threading.TIMEOUT_MAX),
+                )
+            finally:
+                self._waiting -= 1
+
+    def check(self) -> None:
+        """Raise the error that stays, if there is one."""
+        if (error := self._error) is not None:
+            raise error.with_context() from error.__cause__
+
+    def next(self) -> Delivery | None:
+        """Return what came next, from the consumers in turn, None if there is nothing.
+
+        Raises the error that stays, or that of an entry which cannot be read.
+        """
+        while True:
+            with self._came:
+                if not self._ready:
+                    break
+                consumer = self._ready.popleft()
+                self._queued.discard(consumer)
+            try:
+                delivery = consumer.take()
+            except PulsarError:
+                self._again(consumer)
+                raise
+            if delivery is not None:
+                self._again(consumer)
+                return delivery
+        self.check()
+        return None
+
+    def _again(self, consumer: TopicConsumer) -> None:
+        if not consumer.has_more:
+            return
+        with self._came:
+            if consumer not in self._queued and self._error is None:
+                self._queued.add(consumer)
+                self._ready.append(consumer)
