@@ -18,6 +18,16 @@ if TYPE_CHECKING:
         AuthenticationToken,
     )
     from pulsar_spark.client.client import PulsarClient
+    from pulsar_spark.client.consumer import (
+        BrokerConsumerStats,
+        ConsumerEventListener,
+        PulsarConsumer,
+    )
+    from pulsar_spark.client.consumer_policies import (
+        ConsumerBatchReceivePolicy,
+        ConsumerDeadLetterPolicy,
+        ConsumerKeySharedPolicy,
+    )
     from pulsar_spark.client.encryption import (
         CryptoKeyReader,
         EncryptionContext,
@@ -29,8 +39,10 @@ if TYPE_CHECKING:
         ConsumerCryptoFailureAction,
         ConsumerType,
         InitialPosition,
+        KeySharedMode,
         PartitionsRoutingMode,
         ProducerAccessMode,
+        RegexSubscriptionMode,
         Result,
     )
     from pulsar_spark.client.message import Message, MessageId
@@ -40,6 +52,7 @@ if TYPE_CHECKING:
     from pulsar_spark.client.transaction import Transaction, TransactionState
     from pulsar_spark.engine.encryption import EncryptionKeyInfo
 
+
 _HOMES = {
     "Authentication": "authentication",
     "AuthenticationBasic": "authentication",
@@ -47,22 +60,30 @@ _HOMES = {
     "AuthenticationTLS": "authentication",
     "AuthenticationToken": "authentication",
     "BatchingType": "enums",
+    "BrokerConsumerStats": "consumer",
     "BytesSchema": "schemas",
     "CompressionType": "enums",
+    "ConsumerBatchReceivePolicy": "consumer_policies",
     "ConsumerCryptoFailureAction": "enums",
+    "ConsumerDeadLetterPolicy": "consumer_policies",
+    "ConsumerEventListener": "consumer",
+    "ConsumerKeySharedPolicy": "consumer_policies",
     "ConsumerType": "enums",
     "CryptoKeyReader": "encryption",
     "EncryptionContext": "encryption",
     "EncryptionKey": "encryption",
     "EncryptionKeyInfo": "encryption",
     "InitialPosition": "enums",
+    "KeySharedMode": "enums",
     "Message": "message",
     "MessageId": "message",
     "PartitionsRoutingMode": "enums",
     "ProducerAccessMode": "enums",
     "PulsarClient": "client",
+    "PulsarConsumer": "consumer",
     "PulsarProducer": "producer",
     "PulsarReader": "reader",
+    "RegexSubscriptionMode": "enums",
     "Result": "enums",
     "StringSchema": "schemas",
     "Transaction": "transaction",
@@ -76,22 +97,30 @@ __all__ = [
     "AuthenticationTLS",
     "AuthenticationToken",
     "BatchingType",
+    "BrokerConsumerStats",
     "BytesSchema",
     "CompressionType",
+    "ConsumerBatchReceivePolicy",
     "ConsumerCryptoFailureAction",
+    "ConsumerDeadLetterPolicy",
+    "ConsumerEventListener",
+    "ConsumerKeySharedPolicy",
     "ConsumerType",
     "CryptoKeyReader",
     "EncryptionContext",
     "EncryptionKey",
     "EncryptionKeyInfo",
     "InitialPosition",
+    "KeySharedMode",
     "Message",
     "MessageId",
     "PartitionsRoutingMode",
     "ProducerAccessMode",
     "PulsarClient",
+    "PulsarConsumer",
     "PulsarProducer",
     "PulsarReader",
+    "RegexSubscriptionMode",
     "Result",
     "StringSchema",
     "Transaction",

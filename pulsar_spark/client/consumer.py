@@ -249,7 +249,7 @@ class PulsarConsumer:
     def _collect(
         self, found: list[Message], most: int | None, left: int | None
     ) -> tuple[int | None, bool]:
-        """Add messages to `found`; return what it may have more in bytes, and whether it is full."""
+        """Add messages; return the bytes that there may be more, and whether these are enough."""
         with self._lock:
             while self._fill():
                 messages = self._messages

@@ -1,0 +1,237 @@
+"""Consumers of `PulsarClient`, on the embedded and the real broker, with official producers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pulsar_spark.client import (
+    ConsumerType,
+    InitialPosition,
+    Message,
+    MessageId,
+    PulsarClient,
+    PulsarConsumer,
+)
+from pulsar_spark.errors import ClosedError, ConsumerBusy, NotAllowed, OperationTimeout
+from tests.integration.brokers import Broker
+from tests.support.waiting import wait_until
+
+RECEIVE_MS = 30_000
+EARLIEST = InitialPosition.Earliest
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[PulsarClient]:
+    with PulsarClient(broker.service_url, operation_timeout_seconds=60) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    return broker.create_topic()
+
+
+Send = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def send(broker: Broker, official_client: Callable[..., Any], topic: str) -> Send:
+    """Send values to the topic by the official client: `send(*values, **options of a message)`."""
+    producer = official_client(broker.service_url).create_producer(topic)
+
+    def run(*values: bytes, **options: Any) -> list[Any]:
+        return [producer.send(value, **options) for value in values]
+
+    return run
+
+
+@pytest.fixture
+def send_batch(broker: Broker, official_client: Callable[..., Any], topic: str) -> Send:
+    """Send values to the topic as one batch, by the official client."""
+    client = official_client(broker.service_url)
+
+    def run(*values: bytes) -> list[Any]:
+        producer = client.create_producer(
+            topic,
+            batching_enabled=True,
+            batching_max_messages=1000,
+            batching_max_publish_delay_ms=60_000,
+        )
+        results: list[Any] = []
+        for value in values:
+            producer.send_async(value, lambda *result: results.append(result[1]))
+        producer.flush()
+        producer.close()
+        return results
+
+    return run
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def receive(consumer: PulsarConsumer, count: int) -> list[Message]:
+    return [consumer.receive(RECEIVE_MS) for _ in range(count)]
+
+
+def values(messages: list[Message]) -> list[bytes]:
+    return [message.data() for message in messages]
+
+
+def test_what_is_acknowledged_does_not_come_again(
+    client: PulsarClient, topic: str, send: Send
+) -> None:
+    sent = send(*numbers(5), properties={"a": "b"}, partition_key="k", event_timestamp=5)
+    with client.subscribe(topic, "s", initial_position=EARLIEST) as consumer:
+        found = receive(consumer, 5)
+        assert values(found) == numbers(5)
+        assert [one.message_id().entry_id() for one in found] == [one.entry_id() for one in sent]
+        assert found[0].properties() == {"a": "b"}
+        assert (found[0].partition_key(), found[0].event_timestamp()) == ("k", 5)
+        for message in found[:3]:
+            consumer.acknowledge(message)
+    with client.subscribe(topic, "s") as consumer:
+        assert values(receive(consumer, 2)) == numbers(5)[3:]
+        consumer.acknowledge_cumulative(found[4])
+    send(b"last")
+    with client.subscribe(topic, "s") as consumer:
+        assert values(receive(consumer, 1)) == [b"last"]
+
+
+def test_a_batch_comes_again_until_all_of_it_is_acknowledged(
+    client: PulsarClient, topic: str, send_batch: Send
+) -> None:
+    send_batch(*numbers(4))
+    with client.subscribe(topic, "s", initial_position=EARLIEST) as consumer:
+        for message in receive(consumer, 4)[:3]:
+            consumer.acknowledge(message)
+    with client.subscribe(topic, "s") as consumer:
+        found = receive(consumer, 4)
+        assert values(found) == numbers(4)
+        assert [one.message_id().batch_index() for one in found] == [0, 1, 2, 3]
+        for message in found:
+            consumer.acknowledge(message.message_id())
+    send_batch(b"next")
+    with client.subscribe(topic, "s") as consumer:
+        assert values(receive(consumer, 1)) == [b"next"]
+
+
+def test_a_refused_message_comes_again_and_says_how_often(
+    client: PulsarClient, topic: str, send: Send
+) -> None:
+    send(*numbers(3))
+    with client.subscribe(
+        topic,
+        "s",
+        ConsumerType.Shared,
+        initial_position=EARLIEST,
+        negative_ack_redelivery_delay_ms=50,
+    ) as consumer:
+        for message in receive(consumer, 3):
+            if message.data() == b"1":
+                consumer.negative_acknowledge(message)
+            else:
+                consumer.acknowledge(message)
+        for count in (1, 2, 3):
+            again = consumer.receive(RECEIVE_MS)
+            assert (again.data(), again.redelivery_count()) == (b"1", count)
+            consumer.negative_acknowledge(again.message_id())
+
+
+def test_everything_unacknowledged_comes_again_in_order(
+    client: PulsarClient, topic: str, send: Send
+) -> None:
+    send(*numbers(6))
+    with client.subscribe(topic, "s", initial_position=EARLIEST) as consumer:
+        found = receive(consumer, 4)
+        consumer.acknowledge(found[0])
+        consumer.redeliver_unacknowledged_messages()
+        assert values(receive(consumer, 5)) == numbers(6)[1:]
+
+
+@pytest.mark.parametrize("inclusive", [False, True])
+def test_seek_goes_to_a_message_of_a_batch_and_to_both_ends(
+    client: PulsarClient, topic: str, send_batch: Send, inclusive: bool
+) -> None:
+    send_batch(*numbers(5))
+    with client.subscribe(
+        topic, "s", initial_position=EARLIEST, start_message_id_inclusive=inclusive
+    ) as consumer:
+        found = receive(consumer, 5)
+        consumer.acknowledge_cumulative(found[4])
+        consumer.seek(found[2].message_id())
+        expected = numbers(5)[2 if inclusive else 3 :]
+        assert values(receive(consumer, len(expected))) == expected
+        consumer.seek(MessageId.earliest)
+        assert values(receive(consumer, 5)) == numbers(5)
+        consumer.seek(MessageId.latest)
+        send_batch(b"next")
+        assert values(receive(consumer, 1)) == [b"next"]
+        consumer.seek(found[0].publish_timestamp())
+        assert values(receive(consumer, 6)) == [*numbers(5), b"next"]
+
+
+def test_an_exclusive_subscription_has_one_consumer(client: PulsarClient, topic: str) -> None:
+    with client.subscribe(topic, "s") as consumer:
+        with pytest.raises(ConsumerBusy):
+            client.subscribe(topic, "s")
+        assert consumer.is_connected()
+        with pytest.raises(OperationTimeout):
+            consumer.receive(10)
+    assert not consumer.is_connected()
+    with pytest.raises(ClosedError):
+        consumer.receive(10)
+
+
+def test_unsubscribing_removes_the_subscription(
+    broker: Broker, client: PulsarClient, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "s")
+    assert broker.subscriptions(topic) == {"s"}
+    consumer.unsubscribe()
+    wait_until(lambda: not broker.subscriptions(topic), "the subscription is still there")
+    first = client.subscribe(topic, "s", ConsumerType.Shared)
+    second = client.subscribe(topic, "s", ConsumerType.Shared)
+    second.unsubscribe(force=True)
+    wait_until(lambda: not broker.subscriptions(topic), "the subscription is still there")
+    first.close()
+
+
+def test_a_listener_is_given_every_message_but_while_it_is_paused(
+    client: PulsarClient, topic: str, send: Send
+) -> None:
+    found: list[bytes] = []
+    came = threading.Semaphore(0)
+
+    def listen(consumer: PulsarConsumer, message: Message) -> None:
+        found.append(message.data())
+        consumer.acknowledge(message)
+        came.release()
+
+    consumer = client.subscribe(topic, "s", message_listener=listen)
+    send(b"1")
+    assert came.acquire(timeout=30)
+    consumer.pause_message_listener()
+    send(b"2")
+    with pytest.raises(ValueError, match="message_listener"):
+        consumer.receive(10)
+    assert not came.acquire(timeout=0.1)
+    consumer.resume_message_listener()
+    assert came.acquire(timeout=30)
+    assert found == [b"1", b"2"]
+
+
+def test_shared_consumers_may_not_acknowledge_cumulatively(
+    client: PulsarClient, topic: str, send: Send
+) -> None:
+    send(b"1")
+    for kind in (ConsumerType.Shared, ConsumerType.KeyShared):
+        with client.subscribe(topic, str(kind), kind, initial_position=EARLIEST) as consumer:
+            message = consumer.receive(RECEIVE_MS)
+            with pytest.raises(NotAllowed):
+                consumer.acknowledge_cumulative(message)
