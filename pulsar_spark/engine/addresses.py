@@ -7,28 +7,45 @@ answer and what CONNECT.proxy_to_broker_url carries.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pulsar_spark.errors import OptionError, RemoteProtocolError, UnsupportedFeature
+from pulsar_spark.errors import (
+    ConnectError,
+    OptionError,
+    PulsarError,
+    RemoteProtocolError,
+    TlsError,
+)
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
 DEFAULT_PORT = 6650
 DEFAULT_TLS_PORT = 6651
 _MAX_PORT = 65535
 
-_SCHEMES = {"pulsar": False, "pulsar+ssl": True}
+_DEFAULT_PORTS = {
+    "pulsar": DEFAULT_PORT,
+    "pulsar+ssl": DEFAULT_TLS_PORT,
+    "http": 80,
+    "https": 443,
+}
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?")
 _MAX_URL = 4096
 
 _REMEDY = "Write pulsar://host:6650, or several hosts as pulsar://host1:6650,host2:6650."
+_REACH = "Check service.url, and that the brokers run and are reachable from this machine."
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceUrl:
-    """A parsed service URL: whether it asks for TLS, and its hosts as ``host:port``."""
+    """A parsed service URL: whether it asks for TLS, and its hosts as ``host:port``.
+
+    `web` tells that they are those of the brokers' web service, where lookups go by REST.
+    """
 
     tls: bool
     hosts: tuple[str, ...]
+    web: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +66,11 @@ class BrokerAddress:
 
 
 def parse_service_url(text: str) -> ServiceUrl:
-    """Return the parts of ``pulsar://host[:port][,host[:port]...]`` or ``pulsar+ssl://...``.
+    """Return the parts of ``pulsar://host[:port][,host[:port]...]``, and ``pulsar+ssl://``,
+    ``http://``, ``https://`` likewise.
 
-    Raises OptionError for anything else, UnsupportedFeature for http(s) URLs. What looks wrong
-    is not repeated in the error: it can hold a password.
+    Raises OptionError for anything else. What looks wrong is not repeated in the error: it can
+    hold a password.
     """
     scheme, separator, rest = text.strip().partition("://")
     scheme = scheme.lower()
@@ -63,16 +81,14 @@ def parse_service_url(text: str) -> ServiceUrl:
             "service.url contains a user name or password",
             "Leave it out, and set pulsar.client.authPluginClassName and authParams.",
         )
-    if scheme in ("http", "https"):
-        raise UnsupportedFeature(
-            f"lookups over {scheme} are not supported yet",
-            "Give the broker's binary address as service.url: pulsar://host:6650.",
+    if scheme not in _DEFAULT_PORTS:
+        raise OptionError(
+            "the scheme of service.url is none of pulsar, pulsar+ssl, http and https", _REMEDY
         )
-    if scheme not in _SCHEMES:
-        raise OptionError("the scheme of service.url is not pulsar or pulsar+ssl", _REMEDY)
-    tls = _SCHEMES[scheme]
-    hosts = tuple(_host(part, tls) for part in rest.removesuffix("/").split(","))
-    return ServiceUrl(tls, tuple(dict.fromkeys(hosts)))
+    port = _DEFAULT_PORTS[scheme]
+    hosts = tuple(_host(part, port) for part in rest.removesuffix("/").split(","))
+    secure = scheme in ("pulsar+ssl", "https")
+    return ServiceUrl(secure, tuple(dict.fromkeys(hosts)), scheme.startswith("http"))
 
 
 def parse_broker_url(text: str | bytes) -> ServiceUrl:
@@ -82,9 +98,9 @@ def parse_broker_url(text: str | bytes) -> ServiceUrl:
     """
     try:
         url = parse_service_url(text) if isinstance(text, str) else None
-    except (OptionError, UnsupportedFeature):
+    except OptionError:
         url = None
-    if url is None or len(url.hosts) != 1:
+    if url is None or url.web or len(url.hosts) != 1:
         raise RemoteProtocolError("the broker named an address that is not a Pulsar URL")
     return url
 
@@ -112,15 +128,25 @@ def assigned_broker(
 
 def split_host_port(address: str) -> tuple[str, int]:
     """Return host (without brackets) and port of ``host:port``; raises OptionError."""
-    host, _, port = _host(address, tls=False).rpartition(":")
+    host, _, port = _host(address, DEFAULT_PORT).rpartition(":")
     return host.strip("[]"), int(port)
 
 
-def _host(text: str, tls: bool) -> str:
+def unreachable(errors: Sequence[PulsarError]) -> PulsarError:
+    """Return the error of who has tried all hosts of a service URL, each of which failed."""
+    if len(errors) == 1:
+        return errors[0]
+    reasons = "; ".join(dict.fromkeys(error.what for error in errors))
+    # Where no host will ever do, nothing is gained by asking them again.
+    kind = TlsError if all(isinstance(error, TlsError) for error in errors) else ConnectError
+    remedy = errors[0].remedy or _REACH
+    return kind(f"no host of service.url can be reached: {reasons}", remedy)
+
+
+def _host(text: str, default: int) -> str:
     match = _HOST.fullmatch(text.strip())
     if match is None:
         raise OptionError("service.url has a part that is not host[:port]", _REMEDY)
-    default = DEFAULT_TLS_PORT if tls else DEFAULT_PORT
     port = int(match[2]) if match[2] else default
     if not 0 < port <= _MAX_PORT:
         raise OptionError(f"service.url has the port {port}, which is out of range", _REMEDY)

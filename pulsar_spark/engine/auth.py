@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, quote_plus
 
 from pulsar_spark.engine.oauth2 import OAuth2Auth
@@ -23,7 +24,10 @@ from pulsar_spark.errors import (
     UnsupportedFeature,
 )
 
+T = TypeVar("T")
+
 _MAX_TOKEN = 1024 * 1024
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\x20-\x7e]*")
 
 
 class AuthProvider(Protocol):
@@ -161,6 +165,11 @@ class PluginAuth:
             )
         return data
 
+    def http_headers(self) -> dict[str, str] | None:
+        """Return the headers that the class gives for HTTP, None where it leaves that to us."""
+        give = getattr(self._theirs, "http_headers", None)
+        return None if give is None else dict(give())
+
 
 def _made(plugin: str, params: str) -> Any:
     """Return an object of the class ``module:Class``; raises OptionError."""
@@ -211,6 +220,52 @@ def forms_of(data: bytes, method: str) -> frozenset[str | bytes]:
         forms |= {secret, quote(secret), quote_plus(secret), secret.hex(), *encoded}
         forms |= {code.rstrip(b"=") for code in encoded}
     return frozenset(forms)
+
+
+def credentials(give: Callable[[], T], broker: str) -> T:
+    """Return what gives credentials; whatever that raises becomes an error that shows none.
+
+    Raises PulsarError of what was called, else AuthenticationError.
+    """
+    try:
+        return give()
+    except PulsarError:
+        raise
+    except Exception as error:
+        # Neither its text nor its traceback is shown: they may quote a secret.
+        why = type(error).__name__
+    raise AuthenticationError(f"credentials could not be obtained ({why})", broker=broker)
+
+
+def http_headers(provider: AuthProvider) -> tuple[bytes | None, dict[str, str]]:
+    """Return fresh credentials, and the headers by which a web service is given them.
+
+    Raises AuthenticationError where they cannot be had or are no header, UnsupportedFeature for a
+    method that has no headers.
+    """
+    method = provider.method_name
+    data = provider.auth_data()
+    headers = provider.http_headers() if isinstance(provider, PluginAuth) else None
+    if headers is None:
+        if not data:
+            return data, {}
+        if method not in (TokenAuth.method_name, BasicAuth.method_name):
+            raise UnsupportedFeature(
+                f"the method {method!r} is not known to have headers of HTTP",
+                "Give the class a method http_headers() that returns them, or use a pulsar:// "
+                "service URL.",
+            )
+        if method == TokenAuth.method_name:
+            value = f"Bearer {data.decode('latin-1')}"
+        else:
+            value = f"Basic {base64.b64encode(data).decode()}"
+        headers = {"Authorization": value, "X-Pulsar-Auth-Method-Name": method}
+    if not all(_HEADER.fullmatch(f"{name}: {value}") for name, value in headers.items()):
+        raise AuthenticationError(
+            "the credentials hold characters that no header of HTTP can have",
+            "Look for line breaks, and for letters that are not of ASCII.",
+        )
+    return data, headers
 
 
 def identity_of(provider: AuthProvider) -> bytes:

@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.engine.addresses import BrokerAddress
 from pulsar_spark.engine.connection import ClientConnection
-from pulsar_spark.engine.lookup import ANY_DOMAIN, too_many_redirects, topic_names
+from pulsar_spark.engine.lookup import (
+    ANY_DOMAIN,
+    RegisteredSchema,
+    too_many_redirects,
+    topic_names,
+)
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import TopicNotFound
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -102,7 +108,7 @@ class BinaryLookupService:
 
     def schema(
         self, topic: str, version: bytes | None, deadline: Deadline
-    ) -> Operation[pb.CommandGetSchemaResponse | None]:
+    ) -> Operation[RegisteredSchema | None]:
         """Return an operation that asks for a version of a topic's schema, or for the latest."""
         connection = yield from self._pool.service_operation()
         try:
@@ -114,7 +120,9 @@ class BinaryLookupService:
         except TopicNotFound:
             # Brokers answer so for a topic without a schema, or without that version of it.
             return None
-        return answer
+        if not answer.HasField("schema"):
+            return None
+        return RegisteredSchema(SchemaInfo.from_pb(answer.schema), answer.schema_version)
 
     def close(self) -> None:
         """Nothing is held that would have to be given back."""

@@ -25,7 +25,7 @@ from google.protobuf.message import Message
 
 from pulsar_spark import __version__
 from pulsar_spark.engine.addresses import BrokerAddress
-from pulsar_spark.engine.auth import AuthProvider, NoAuth, forms_of
+from pulsar_spark.engine.auth import AuthProvider, NoAuth, credentials, forms_of
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.requests import (
     Request,
@@ -708,16 +708,7 @@ class ClientConnection:
             )
 
     def _credentials(self) -> bytes | None:
-        try:
-            data = self._auth.auth_data()
-        except PulsarError:
-            raise
-        except Exception as error:
-            # Neither its text nor its traceback is shown: they may quote a secret.
-            raise AuthenticationError(
-                f"credentials could not be obtained ({type(error).__name__})",
-                broker=self.address.logical,
-            ) from None
+        data = credentials(self._auth.auth_data, self.address.logical)
         if data:
             self._secrets |= forms_of(data, self._auth.method_name)
         return data

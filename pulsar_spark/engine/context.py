@@ -23,10 +23,12 @@ from pulsar_spark.engine.addresses import (
     assigned_broker,
     parse_broker_url,
     parse_service_url,
+    unreachable,
 )
 from pulsar_spark.engine.auth import identity_of, provider_for
 from pulsar_spark.engine.binary_lookup import BinaryLookupService
 from pulsar_spark.engine.connection import CLOSE_TIMEOUT, ClientConnection
+from pulsar_spark.engine.http_lookup import HttpLookupService
 from pulsar_spark.engine.inflight_window import MemoryBudget
 from pulsar_spark.engine.lookup import Lookup, LookupService, attach_once
 from pulsar_spark.engine.operations import Operation, run
@@ -41,8 +43,8 @@ from pulsar_spark.errors import (
     ConnectionLost,
     PulsarError,
     RemoteProtocolError,
-    TlsError,
     TopicNotFound,
+    UnsupportedFeature,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.topic_name import TopicName
@@ -63,7 +65,11 @@ class ConnectionPool:
         self.service_url = parse_service_url(options.service_url)
         warn_of_insecure(options)
         self.auth = provider_for(options.auth)
-        self.lookup_service: LookupService = BinaryLookupService(self)
+        self.lookup_service: LookupService
+        if self.service_url.web:
+            self.lookup_service = HttpLookupService(self)
+        else:
+            self.lookup_service = BinaryLookupService(self)
         self._pid = os.getpid()
         self._lock = threading.Lock()
         # The following are guarded by _lock.
@@ -125,7 +131,15 @@ class ConnectionPool:
         return self.get_async(address).result()
 
     def service_operation(self) -> Operation[ClientConnection]:
-        """Return an operation that connects to a host of the service URL, trying all of them."""
+        """Return an operation that connects to a host of the service URL, trying all of them.
+
+        Raises UnsupportedFeature for a URL that names no brokers, but a web service.
+        """
+        if self.service_url.web:
+            raise UnsupportedFeature(
+                "an http:// or https:// service URL names no broker to connect to",
+                "Give the brokers' binary address as service.url: pulsar://host:6650.",
+            )
         errors: list[PulsarError] = []
         with self._lock:
             self._forget_closed()
@@ -139,12 +153,7 @@ class ConnectionPool:
                     self._try_last(host)
                 continue
             return connection
-        if len(errors) == 1:
-            raise errors[0]
-        reasons = "; ".join(dict.fromkeys(error.what for error in errors))
-        # Where no host will ever do, nothing is gained by asking them again.
-        kind = TlsError if all(isinstance(error, TlsError) for error in errors) else ConnectError
-        raise kind(f"no host of service.url can be reached: {reasons}", errors[0].remedy)
+        raise unreachable(errors)
 
     def broker_host(self, plain: str | bytes, secure: str | bytes) -> str:
         """Return the host of the URLs, without TLS and with it, that a lookup named for a broker.
@@ -153,6 +162,7 @@ class ConnectionPool:
         """
         tls = self.service_url.tls
         named = secure if tls else plain
+        secure_form = "https://host:8443" if self.service_url.web else "pulsar+ssl://host:6651"
         if not named and (plain or secure):
             raise RemoteProtocolError(
                 f"the lookup named no address {'with' if tls else 'without'} TLS, as service.url "
@@ -160,7 +170,7 @@ class ConnectionPool:
                 "Have TLS enabled on all brokers (brokerServicePortTls), and their addresses "
                 "advertised."
                 if tls
-                else "Write service.url as pulsar+ssl://host:6651.",
+                else f"Write service.url as {secure_form}.",
             )
         url = parse_broker_url(named)
         if url.tls != tls:
@@ -199,6 +209,7 @@ class ConnectionPool:
                 self._starting.clear()
         else:
             connections = list(self._connections.values())
+        self.lookup_service.close()
         for connection in connections:
             connection.close(timeout)
 

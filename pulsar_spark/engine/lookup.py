@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from pulsar_spark.engine.addresses import BrokerAddress
 from pulsar_spark.engine.connection import ClientConnection
@@ -24,6 +24,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import LATEST_POSITION, MessageIdAdv
+from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -36,6 +37,13 @@ ANY_DOMAIN = pb.CommandGetTopicsOfNamespace.ALL
 
 MAX_PARTITIONS = 100_000
 """No broker is believed that claims more: each partition costs it and us a consumer."""
+
+
+class RegisteredSchema(NamedTuple):
+    """A schema of the brokers' registry, and its version."""
+
+    schema: SchemaInfo
+    version: bytes
 
 
 class LookupService(Protocol):
@@ -58,7 +66,7 @@ class LookupService(Protocol):
 
     def schema(
         self, topic: str, version: bytes | None, deadline: Deadline
-    ) -> Operation[pb.CommandGetSchemaResponse | None]:
+    ) -> Operation[RegisteredSchema | None]:
         """Return an operation that asks for a version of a topic's schema, or for the latest."""
 
     def close(self) -> None:
@@ -148,7 +156,7 @@ class Lookup:
 
     def schema_operation(
         self, topic: str, version: bytes | None, deadline: Deadline
-    ) -> Operation[pb.CommandGetSchemaResponse | None]:
+    ) -> Operation[RegisteredSchema | None]:
         """Return an operation for one attempt to get a version of a topic's schema.
 
         Without `version` it is the latest; None if there is no such schema.

@@ -109,8 +109,8 @@ def warn_of_insecure(options: ClientOptions) -> None:
     if not parse_service_url(options.service_url).tls:
         if wanted != TlsOptions():
             logger.warning(
-                "options of TLS are given and have no effect: service.url is pulsar://, without "
-                "TLS. With it, it is pulsar+ssl://host:6651"
+                "options of TLS are given and have no effect: service.url asks for none. With TLS "
+                "it is pulsar+ssl://host:6651 or https://host:8443"
             )
     elif wanted.allow_insecure:
         logger.warning(
@@ -435,7 +435,8 @@ def explained(error: ssl.SSLError, host: str) -> TlsError | OSError:
     if reason in _NOT_TLS:
         return TlsError(
             f"what listens on {host} does not speak TLS",
-            "Give the port for TLS (6651 unless changed), or a pulsar:// service URL.",
+            "Give the port for TLS (6651 unless changed, of the web service 8443), or a pulsar:// "
+            "service URL.",
         )
     return OSError(errno.EPROTO, f"TLS failed ({_reason(error)})")
 

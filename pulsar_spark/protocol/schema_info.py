@@ -164,8 +164,18 @@ def join_key_value(key: SchemaInfo, value: SchemaInfo, *, separated: bool) -> Sc
         properties[f"{side}.schema.properties"] = json.dumps(
             dict(info.properties), separators=(",", ":"), ensure_ascii=False
         )
-    data = b"".join(_SIZE.pack(len(i.schema_data)) + i.schema_data for i in (key, value))
+    data = key_value_data(key.schema_data, value.schema_data)
     return SchemaInfo(pb.Schema.KeyValue, "KeyValue", data, properties)
+
+
+def key_value_data(key: bytes, value: bytes) -> bytes:
+    """Return the definition of a KEY_VALUE schema with these definitions of its two sides."""
+    return b"".join(_SIZE.pack(len(side)) + side for side in (key, value))
+
+
+def type_of_name(name: str) -> int | None:
+    """Return the type that people know by a name, such as AVRO; None if it is not known."""
+    return _TYPES_BY_NAME.get(name)
 
 
 def _take_sized(data: bytes, side: str) -> tuple[bytes, bytes]:

@@ -50,7 +50,7 @@ def older_schemas(lookup: Lookup, topic: str) -> Iterator[SchemaInfo]:
     Versions that are gone are passed over. Raises what brokers refuse with.
     """
     answer = lookup.ask(topic, lambda name, deadline: lookup.schema_operation(name, None, deadline))
-    latest = b"" if answer is None else answer.schema_version
+    latest = b"" if answer is None else answer.version
     if len(latest) != _VERSION_SIZE:
         return
     versions = SchemaVersions(lookup, topic)
@@ -127,7 +127,5 @@ def version_number(version: bytes) -> str:
 def _schema_operation(
     lookup: Lookup, topic: str, version: bytes | None, deadline: Deadline
 ) -> Operation[SchemaInfo | None]:
-    answer = yield from lookup.schema_operation(topic, version, deadline)
-    if answer is None or not answer.HasField("schema"):
-        return None
-    return SchemaInfo.from_pb(answer.schema)
+    found = yield from lookup.schema_operation(topic, version, deadline)
+    return None if found is None else found.schema

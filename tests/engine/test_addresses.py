@@ -10,7 +10,7 @@ from pulsar_spark.engine.addresses import (
     parse_service_url,
     split_host_port,
 )
-from pulsar_spark.errors import OptionError, RemoteProtocolError, UnsupportedFeature
+from pulsar_spark.errors import OptionError, RemoteProtocolError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
 
@@ -31,6 +31,13 @@ def test_service_urls_give_their_hosts(text: str, tls: bool, hosts: tuple[str, .
     assert parse_service_url(text) == ServiceUrl(tls, hosts)
 
 
+def test_addresses_of_web_services_are_told_apart() -> None:
+    assert parse_service_url("http://h1,h2:8080") == ServiceUrl(
+        False, ("h1:80", "h2:8080"), web=True
+    )
+    assert parse_service_url("HTTPS://h") == ServiceUrl(True, ("h:443",), web=True)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -46,18 +53,13 @@ def test_service_urls_give_their_hosts(text: str, tls: bool, hosts: tuple[str, .
         "pulsar://h?x=1",
         "pulsar://::1",
         "kafka://h:9092",
+        "http://h:8080/path",
         "pulsar://" + "h," * 4000 + "h",
     ],
 )
 def test_what_is_no_service_url_is_refused_with_the_form_it_should_have(text: str) -> None:
     with pytest.raises(OptionError, match=r"pulsar://host"):
         parse_service_url(text)
-
-
-@pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_web_address_is_named_as_not_supported(scheme: str) -> None:
-    with pytest.raises(UnsupportedFeature, match=f"over {scheme} "):
-        parse_service_url(f"{scheme}://h:8080")
 
 
 @pytest.mark.fault(96)
@@ -73,7 +75,7 @@ def test_a_web_address_is_named_as_not_supported(scheme: str) -> None:
     ],
 )
 def test_an_error_repeats_nothing_that_could_be_a_secret(text: str) -> None:
-    with pytest.raises((OptionError, UnsupportedFeature)) as caught:
+    with pytest.raises(OptionError) as caught:
         parse_service_url(text)
     assert "canary" not in str(caught.value)
 

@@ -14,7 +14,7 @@ from pulsar_spark.engine.options import (
     ReaderOptions,
     TlsOptions,
 )
-from pulsar_spark.errors import OptionError, UnsupportedFeature
+from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
 TLS = "pulsar+ssl://h"
@@ -95,8 +95,6 @@ def test_values_out_of_range_are_refused_by_name(make: Callable[[], object], nam
         make()
 
 
-def test_a_client_needs_a_service_url_of_the_binary_protocol() -> None:
+def test_a_client_needs_a_service_url() -> None:
     with pytest.raises(OptionError, match=r"service\.url"):
         ClientOptions("h:6650")
-    with pytest.raises(UnsupportedFeature):
-        ClientOptions("http://h:8080")

@@ -38,9 +38,11 @@ class Cluster(Security):
 
     def __init__(self, start: START, folder: Path, **more: str) -> None:
         super().__init__(folder)
-        (port,) = free_ports(1)
-        self.url = f"pulsar+ssl://localhost:{port}"
-        self.broker = start({**self.broker_settings, "brokerServicePortTls": str(port), **more})
+        port, web_port = free_ports(2)
+        self.url = self.binary_url = f"pulsar+ssl://localhost:{port}"
+        self.web_url = f"https://localhost:{web_port}"
+        ports = {"brokerServicePortTls": str(port), "webServicePortTls": str(web_port)}
+        self.broker = start({**self.broker_settings, **ports, **more})
         self.permit(self.broker, "reader")
 
     def client(self, login: Authentication | None, **options: Any) -> PulsarClient:
@@ -75,6 +77,12 @@ def test_every_way_to_log_in_works_and_is_refused_where_it_should_be(
     start_real_broker: START, tmp_path: Path
 ) -> None:
     cluster = Cluster(start_real_broker, tmp_path)
+    for url in (cluster.binary_url, cluster.web_url):
+        cluster.url = url
+        _log_in_in_every_way(cluster)
+
+
+def _log_in_in_every_way(cluster: Cluster) -> None:
     certificate, key = cluster.authority.client("reader")
     cluster.write_and_read(AuthenticationToken(cluster.token()))
     cluster.write_and_read(AuthenticationBasic("reader", "good"))

@@ -10,6 +10,7 @@ import pytest
 
 from pulsar_spark.testing import EmbeddedBroker
 from tests.support.certificates import Authority
+from tests.support.real_broker import RealBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,3 +111,28 @@ def test_what_is_wrong_reaches_the_user_without_a_secret(
             spark.read.format("pulsar").options(**options).load("t").collect()
         assert SECRET not in str(caught.value)
         assert key not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_lookups_of_batches_and_streams_can_go_by_rest(
+    spark: SparkSession, real_broker: RealBroker, tmp_path: Path
+) -> None:
+    web = {"service.url": real_broker.admin_url}
+    topic = real_broker.create_topic(real_broker.unique_topic("web"), 2)
+    rows = spark.range(200).selectExpr("int(id) number", "string(id) text")
+    rows.write.format("pulsar").mode("append").options(**web).save(topic)
+    pattern = topic.rpartition("/")[2] + ".*"
+    batch = spark.read.format("pulsar").options(**web, topicsPattern=pattern).load()
+    stream = spark.readStream.format("pulsar").options(**web, startingOffsets="earliest")
+    query = (
+        stream.load(topic)
+        .writeStream.format("memory")
+        .queryName("by_rest")
+        .trigger(availableNow=True)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    assert query.awaitTermination(100)
+    for found in (batch, spark.table("by_rest")):
+        texts = [row["text"] for row in found.select("number", "text").orderBy("number").collect()]
+        assert texts == [str(number) for number in range(200)]

@@ -20,6 +20,7 @@ from tests.integration.pages import DOCS, examples
 from tests.spark.topics import store
 from tests.support.certificates import Authority
 from tests.support.issuer import Issuer
+from tests.support.web_service import WebService
 
 TOKEN = ("token", b"my-token")
 WAYS = {
@@ -27,6 +28,7 @@ WAYS = {
     "A token in a file that is renewed": [(TOKEN, False)],
     "A token in the environment": [(TOKEN, False)],
     "Certificates of your company's own authority": [(TOKEN, False)] * 2,
+    "The brokers' web service as the address": [(TOKEN, False)],
     "A client certificate (mTLS)": [(("tls", b""), True), (TOKEN, True)],
     "OAuth2": [(("token", b"token-1"), False)],
     "User name and password": [(("basic", b"me:my-password"), False)],
@@ -112,8 +114,12 @@ def test_an_example_connects(
         here = example.replace("cluster.example.com:6651", f"localhost:{broker.port}")
         here = here.replace("https://auth.example.com", issuer.url)
         names: dict[str, Any] = {"spark": Session()}
-        exec(here.replace("/etc/pulsar/", f"{tmp_path}/"), names)
+        with WebService(secure=broker.service_url, tls=authority.server()) as web:
+            here = here.replace("https://cluster.example.com:8443", web.url)
+            exec(here.replace("/etc/pulsar/", f"{tmp_path}/"), names)
         assert names["orders"] == [b"a book"]
+        assert {asked.headers["Authorization"] for asked in web.asked} <= {"Bearer my-token"}
+        assert bool(web.asked) == ("https://cluster" in example)
         shared_connections().close_unused()
         assert broker.internal_errors == ()
 

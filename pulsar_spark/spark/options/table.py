@@ -91,7 +91,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "service.url",
         text,
-        "The cluster: `pulsar://h1:6650,h2:6650` or `pulsar+ssl://…`; all hosts are tried.",
+        "The cluster: `pulsar://h1:6650,h2:6650` or `pulsar+ssl://…`; all hosts are tried. "
+        "`http://h:8080` and `https://…` name the brokers' web service, for lookups by REST.",
         shown_default="required",
         aliases=("serviceUrl", "pulsar.client.serviceUrl"),
     ),

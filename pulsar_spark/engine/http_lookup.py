@@ -1,0 +1,173 @@
+"""Service discovery by REST, for http:// and https:// service URLs: as Java's HttpLookupService.
+
+Only questions go this way. The brokers that are named are talked to by the binary protocol, with
+TLS from an https:// URL; schemas are registered there too.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, quote_plus, urlencode
+
+from pulsar_spark.engine.addresses import BrokerAddress
+from pulsar_spark.engine.http_client import HttpClient
+from pulsar_spark.engine.lookup import RegisteredSchema, topic_names
+from pulsar_spark.engine.operations import Operation
+from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.errors import RemoteProtocolError, TopicNotFound, UnsupportedFeature
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo, key_value_data, type_of_name
+from pulsar_spark.protocol.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from pulsar_spark.engine.context import ConnectionPool
+
+_MIB = 1024 * 1024
+_MAX_LOOKUP = 64 * 1024
+_MAX_SCHEMA = 6 * _MIB
+_MAX_TOPICS = 16 * _MIB
+_VERSION_SIZE = 8
+_MAX_VERSION = 2**63
+
+
+class HttpLookupService:
+    """Asks the web service of the brokers. Thread-safe; see `lookup.LookupService`."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._client = HttpClient(pool.options, pool.auth)
+
+    def broker(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
+        """Return an operation that finds the broker of a topic partition."""
+        listener = self._pool.options.listener_name
+        asked = {} if listener is None else {"listenerName": listener}
+        target = f"/lookup/v2/topic/{_topic_path(topic)}"
+        data = yield from self._asked(target, asked, deadline, _MAX_LOOKUP)
+        fields = _fields(data, "a lookup")
+        host = self._pool.broker_host(_text(fields, "brokerUrl"), _text(fields, "brokerUrlTls"))
+        return BrokerAddress(host, host)
+
+    def partitions(self, topic: str, deadline: Deadline, *, create: bool = False) -> Operation[int]:
+        """Return an operation that learns a topic's number of partitions."""
+        target = f"/admin/v2/{_topic_path(topic)}/partitions"
+        asked = {"checkAllowAutoCreation": "true" if create else "false"}
+        data = yield from self._asked(target, asked, deadline, _MAX_LOOKUP)
+        count = _fields(data, "the partitions of a topic").get("partitions")
+        if not isinstance(count, int) or isinstance(count, bool):
+            raise _unexpected("the partitions of a topic")
+        return count
+
+    def topics(self, namespace: str, deadline: Deadline, mode: int) -> Operation[list[str]]:
+        """Return an operation that lists a namespace's topics."""
+        target = f"/admin/v2/namespaces/{quote(namespace)}/topics"
+        asked = {"mode": pb.CommandGetTopicsOfNamespace.Mode.Name(mode)}
+        try:
+            data = yield from self._asked(target, asked, deadline, _MAX_TOPICS)
+        except TopicNotFound:
+            # As by the binary protocol: a namespace that does not exist has no topics.
+            return []
+        if not isinstance(data, list):
+            raise _unexpected("the topics of a namespace")
+        return topic_names(name for name in data if isinstance(name, str))
+
+    def schema(
+        self, topic: str, version: bytes | None, deadline: Deadline
+    ) -> Operation[RegisteredSchema | None]:
+        """Return an operation that asks for a version of a topic's schema, or for the latest."""
+        name = TopicName.parse(topic).partitioned
+        # Brokers decode the name twice here, and once elsewhere.
+        target = f"/admin/v2/schemas/{name.namespace_name}/{quote(_local(name))}/schema"
+        if version is not None:
+            number = int.from_bytes(version, "big")
+            if len(version) != _VERSION_SIZE or number >= _MAX_VERSION:
+                return None
+            target += f"/{number}"
+        try:
+            data = yield from self._asked(target, {}, deadline, _MAX_SCHEMA)
+        except TopicNotFound:
+            return None
+        known_as = f"{name.namespace_name}/{quote_plus(name.local_name)}"
+        return _registered(_fields(data, "a schema"), known_as)
+
+    def close(self) -> None:
+        """End the connections; operations that still wait fail."""
+        self._client.close()
+
+    def _asked(
+        self, target: str, asked: dict[str, str], deadline: Deadline, limit: int
+    ) -> Operation[Any]:
+        if asked:
+            target += f"?{urlencode(asked)}"
+        timeout = deadline.attempt(self._pool.options.operation_timeout)
+        return (yield self._client.get(target, timeout, limit))
+
+
+def _topic_path(topic: str) -> str:
+    name = TopicName.parse(topic)
+    return f"{name.domain}/{name.namespace_name}/{_local(name)}"
+
+
+def _local(name: TopicName) -> str:
+    if "/" in name.namespace:
+        raise UnsupportedFeature(
+            "topic names with a cluster in them are not looked up over http or https",
+            "Give the brokers' binary address as service.url: pulsar://host:6650.",
+        )
+    return quote(name.local_name, safe="")
+
+
+def _fields(data: Any, what: str) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise _unexpected(what)
+    return data
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _registered(fields: dict[str, Any], name: str) -> RegisteredSchema:
+    number = fields.get("version")
+    kind = type_of_name(_text(fields, "type"))
+    properties = fields.get("properties") or {}
+    if (
+        not isinstance(number, int)
+        or not 0 <= number < _MAX_VERSION
+        or kind is None
+        or not isinstance(properties, dict)
+    ):
+        raise _unexpected("a schema")
+    try:
+        data = _text(fields, "data").encode()
+        if kind == pb.Schema.KeyValue:
+            data = _pair_data(data)
+    except (ValueError, RecursionError):
+        raise _unexpected("a schema") from None
+    texts = {key: value for key, value in properties.items() if isinstance(value, str)}
+    return RegisteredSchema(
+        SchemaInfo(kind, name, data, texts), number.to_bytes(_VERSION_SIZE, "big")
+    )
+
+
+def _pair_data(data: bytes) -> bytes:
+    """Return a KEY_VALUE definition in the registry's form; by REST it is a JSON object of two.
+
+    A side without a definition, such as a string, is empty text there.
+    """
+    both = json.loads(data)
+    if not isinstance(both, dict):
+        raise ValueError("no object")
+    sides = [
+        b"" if side == "" else json.dumps(side, separators=(",", ":"), ensure_ascii=False).encode()
+        for side in (both.get("key", ""), both.get("value", ""))
+    ]
+    return key_value_data(*sides)
+
+
+def _unexpected(what: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"the web service answers with what is not {what}",
+        "Check that service.url names the web service of Pulsar's brokers.",
+    )
