@@ -1,0 +1,119 @@
+"""Jobs of Spark that take their time, so that there is something to disturb."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pulsar_spark
+from tests.integration.brokers import Broker
+from tests.integration.spark_io import load, save
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+
+ROWS = 100_000
+PARTITIONS = 2
+_HURRY = "hurry"
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a job takes its time: each task sleeps `pause` seconds before every `batch` rows."""
+
+    folder: Path
+    batch: int = 2_500
+    pause: float = 0.25
+
+    def begun(self, running: Future[Any]) -> bool:
+        """Whether all tasks of a job are at it; raises why it has failed."""
+        if running.done():
+            # Or it was too quick.
+            running.result()
+        return len(list(self.folder.iterdir())) >= PARTITIONS
+
+    def hurry(self) -> None:
+        """Let the job come to its end."""
+        (self.folder / _HURRY).touch()
+
+    def function(self) -> Callable[[Iterator[pa.RecordBatch]], Iterator[Any]]:
+        """Return a function for mapInArrow that keeps the pace and counts batches by files."""
+        name, pause = str(self.folder), self.pause
+
+        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                (Path(name) / str(time.monotonic_ns())).touch()
+                if not (Path(name) / _HURRY).exists():
+                    time.sleep(pause)
+                yield batch
+
+        return work
+
+    @contextmanager
+    def kept(self, spark: SparkSession) -> Iterator[None]:
+        """Have Spark's batches as small as they should be."""
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", self.batch)
+        try:
+            yield
+        finally:
+            spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+def numbered(spark: SparkSession) -> DataFrame:
+    """Return `ROWS` numbers in `PARTITIONS` partitions."""
+    return spark.range(0, ROWS, 1, PARTITIONS).selectExpr("rpad(id, 200, '.') value")
+
+
+def run_disturbed(
+    spark: SparkSession, job: Callable[[], T], disturb: Callable[[Future[T]], object]
+) -> T:
+    """Run a job on another thread, and on this one what disturbs it; return the job's result."""
+
+    def run() -> T:
+        pulsar_spark.register(spark)
+        return job()
+
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(run)
+        disturb(running)
+        return running.result(150)
+
+
+def read_numbers(spark: SparkSession, broker: Broker, topic: str, pace: Pace) -> list[int]:
+    """Read a topic of numbers."""
+    options = {"pulsar.reader.receiverQueueSize": 1000}
+    read = load(spark, broker, topic, options).selectExpr(
+        "cast(substring_index(value, '.', 1) as long) id"
+    )
+    with pace.kept(spark):
+        return [row[0] for row in read.mapInArrow(pace.function(), "id long").collect()]
+
+
+def write_numbers(spark: SparkSession, broker: Broker, topic: str, pace: Pace) -> None:
+    """Write all numbers to a topic."""
+    source = numbered(spark)
+    options = {"pulsar.producer.batchingMaxMessages": 100}
+    with pace.kept(spark):
+        save(source.mapInArrow(pace.function(), source.schema), broker, topic, options)
+
+
+def expect_all_written(spark: SparkSession, broker: Broker, topic: str) -> None:
+    """Each row is there, and of each producer in the order in which it was first sent."""
+    frame = load(spark, broker, topic, {"includeMetadata": True})
+    found = frame.selectExpr(
+        "cast(substring_index(value, '.', 1) as long)", "__topic", "__producerName"
+    ).collect()
+    firsts: dict[tuple[str, str], dict[int, None]] = {}
+    for number, name, producer in found:
+        firsts.setdefault((name, producer), {})[number] = None
+    for numbers in firsts.values():
+        assert list(numbers) == sorted(numbers)
+    assert {number for number, *_ in found} == set(range(ROWS))
