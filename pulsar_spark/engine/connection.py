@@ -487,6 +487,7 @@ class ClientConnection:
             self.address.physical,
             options.connection_timeout,
             tls=tls_context(options),
+            proxy=options.proxy,
             cancelled=lambda: self.closed,
         )
         self._transport = transport

@@ -174,9 +174,12 @@ class ClientOptions:
     auth: AuthOptions = field(default_factory=AuthOptions)
     tls: TlsOptions = field(default_factory=TlsOptions)
     memory_limit: int = 64 * MIB
+    proxy_service_url: str | None = None
 
     def __post_init__(self) -> None:
         url = parse_service_url(self.service_url)
+        if self.proxy_service_url is not None:
+            self._check_proxy(self.proxy_service_url, url.tls)
         _check_pem(self.auth.certificate_file, self.auth.key_file)
         _check_pem(self.tls.certificate_file, self.tls.key_file, self.tls.trust_certs_file)
         if self.auth.method == "tls":
@@ -192,6 +195,22 @@ class ClientOptions:
         if self.listener_name is not None and not is_unicode(self.listener_name):
             raise OptionError("listener_name holds characters that are not Unicode")
 
+    def _check_proxy(self, text: str, tls: bool) -> None:
+        try:
+            url = parse_service_url(text)
+        except OptionError:
+            url = None
+        if url is None or url.web or len(url.hosts) != 1:
+            raise OptionError(
+                "pulsar.client.proxyServiceUrl is not the address of a proxy",
+                "Write pulsar+ssl://host:4443.",
+            )
+        if not tls:
+            raise OptionError(
+                "a proxy that goes by SNI needs TLS connections to the brokers",
+                "Write the brokers' address as pulsar+ssl://host:6651 in service.url.",
+            )
+
     def _check_certificate(self) -> None:
         given = self.auth.certificate_file, self.auth.key_file
         other = self.tls.certificate_file, self.tls.key_file
@@ -205,6 +224,16 @@ class ClientOptions:
                 "authParams and tlsCertificateFilePath or tlsKeyFilePath differ",
                 "Name the certificate and its key once.",
             )
+
+    @property
+    def proxy(self) -> str | None:
+        """The proxy through which brokers are reached, as ``host:port``.
+
+        It sees which broker is meant by the name in the TLS handshake (SNI).
+        """
+        if self.proxy_service_url is None:
+            return None
+        return parse_service_url(self.proxy_service_url).hosts[0]
 
     @property
     def tls_in_use(self) -> TlsOptions:

@@ -85,16 +85,18 @@ class Transport:
         timeout: float,
         *,
         tls: ssl.SSLContext | None = None,
+        proxy: str | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Transport:
         """Connect to ``host:port``, trying every address that the name has, with TLS if given.
 
+        With `proxy`, the socket is connected there, and TLS tells which host is meant.
         Raises ConnectError, which names the address, within `timeout` seconds or soon after
         `cancelled` returns true; TlsError where TLS cannot be agreed on.
         """
         deadline = Deadline(timeout)
         host, _ = split_host_port(address)
-        targets = resolve(address, deadline)
+        targets = resolve(proxy or address, deadline)
         reasons: list[str] = []
         for number, (family, target) in enumerate(targets):
             # Each of several addresses gets its share, so that a silent one hides no other.
@@ -107,9 +109,12 @@ class Transport:
             except TlsError as error:
                 raise error.with_context(broker=address) from None
             return cls(sock, address)
+        through = "" if proxy is None else f" through the proxy {proxy}"
         raise ConnectError(
-            f"cannot connect to {address}: {'; '.join(reasons)}",
-            "Check service.url, and that the broker runs and is reachable from this machine.",
+            f"cannot connect to {address}{through}: {'; '.join(reasons)}",
+            "Check service.url, and that the broker runs and is reachable from this machine."
+            if proxy is None
+            else "Check pulsar.client.proxyServiceUrl, and that the proxy knows this broker.",
             broker=address,
         )
 

@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,13 @@ from pulsar_spark.engine.options import AuthOptions, ClientOptions, TlsOptions
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.tls import tls_context, tls_identity
 from pulsar_spark.engine.transport import Transport
-from pulsar_spark.errors import ConnectError, ConnectionLost, PulsarError, TlsError
+from pulsar_spark.errors import (
+    ConnectError,
+    ConnectionLost,
+    OptionError,
+    PulsarError,
+    TlsError,
+)
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.frames import encode_command
@@ -125,6 +132,97 @@ def test_a_client_shows_its_certificate(authority: Authority, version: ssl.TLSVe
     assert seen == [("none", b""), ("none", b""), ("tls", b"")]
 
 
+class SniProxy:
+    """Passes connections on to a port of this machine, and keeps what they began with."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._threads = [threading.Thread(target=self._accept)]
+        self.url = f"pulsar+ssl://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.hellos: list[bytes] = []
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self.hellos.append(client.recv(4096, socket.MSG_PEEK))
+            broker = socket.create_connection(("127.0.0.1", self._port))
+            for source, target in ((client, broker), (broker, client)):
+                thread = threading.Thread(target=self._pass, args=(source, target))
+                self._threads.append(thread)
+                thread.start()
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        with source, contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+    def __enter__(self) -> SniProxy:
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        finish(*self._threads)
+
+
+@pytest.mark.fault(17, 51)
+def test_a_proxy_that_goes_by_sni_is_told_the_brokers_name(authority: Authority) -> None:
+    server = authority.server("broker.example", "127.0.0.1")
+    tls = TlsOptions(trust_certs_file=authority.file)
+    with EmbeddedBroker(tls=server) as broker, SniProxy(broker.port) as proxy:
+        broker.create_topic("t")
+        # A name that only the proxy could resolve.
+        options = ClientOptions(
+            "pulsar+ssl://broker.example:6651", tls=tls, proxy_service_url=proxy.url
+        )
+        with ClientContext(options) as context:
+            assert context.lookup.partitions("t") == 0
+            assert not context.lookup.connection("t").closed
+        assert b"broker.example" in proxy.hellos[0]
+        # The broker's own address leads through the proxy as well.
+        assert len(proxy.hellos) == 2
+        other = replace(options, service_url="pulsar+ssl://other.example:6651")
+        with ConnectionPool(other) as pool, pytest.raises(TlsError, match=r"not for this host"):
+            pool.service()
+
+
+@pytest.mark.fault(1)
+def test_a_proxy_that_is_not_there_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        dead = f"127.0.0.1:{taken.getsockname()[1]}"
+    options = ClientOptions(
+        "pulsar+ssl://broker.example:6651", proxy_service_url=f"pulsar+ssl://{dead}"
+    )
+    with (
+        ConnectionPool(options) as pool,
+        pytest.raises(ConnectError, match=f"through the proxy {dead}.*proxyServiceUrl"),
+    ):
+        pool.service()
+
+
+@pytest.mark.parametrize(
+    "url,proxy",
+    [
+        ("pulsar://h", "pulsar+ssl://p:1"),
+        ("pulsar+ssl://h", "p:1"),
+        ("pulsar+ssl://h", "https://p:1"),
+        ("pulsar+ssl://h", "pulsar+ssl://p:1,q:1"),
+        ("pulsar+ssl://h", "pulsar+ssl://me:canary@p:1"),
+    ],
+)
+def test_a_proxy_without_tls_or_with_another_address_is_refused(url: str, proxy: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        ClientOptions(url, proxy_service_url=proxy)
+    assert "canary" not in str(caught.value)
+
+
 class TalkativeServer:
     """Says why it ends a handshake, as Java's brokers do; asyncio's servers just go away."""
 
@@ -226,7 +324,7 @@ def test_options_of_tls_without_tls_are_warned_of(caplog: pytest.LogCaptureFixtu
     ConnectionPool(options_for("pulsar://h"))
     assert not caplog.records
     ConnectionPool(options_for("pulsar://h", trust_certs_file="/ca.pem"))
-    assert "have no effect: service.url is pulsar://" in caplog.text
+    assert "have no effect: service.url asks for none" in caplog.text
 
 
 def test_unverified_host_names_are_warned_of(

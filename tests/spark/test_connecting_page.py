@@ -29,6 +29,7 @@ WAYS = {
     "A token in the environment": [(TOKEN, False)],
     "Certificates of your company's own authority": [(TOKEN, False)] * 2,
     "The brokers' web service as the address": [(TOKEN, False)],
+    "Behind a proxy that goes by SNI": [(TOKEN, False)],
     "A client certificate (mTLS)": [(("tls", b""), True), (TOKEN, True)],
     "OAuth2": [(("token", b"token-1"), False)],
     "User name and password": [(("basic", b"me:my-password"), False)],
@@ -116,6 +117,7 @@ def test_an_example_connects(
         names: dict[str, Any] = {"spark": Session()}
         with WebService(secure=broker.service_url, tls=authority.server()) as web:
             here = here.replace("https://cluster.example.com:8443", web.url)
+            here = here.replace("proxy.example.com:4443", f"127.0.0.1:{broker.port}")
             exec(here.replace("/etc/pulsar/", f"{tmp_path}/"), names)
         assert names["orders"] == [b"a book"]
         assert {asked.headers["Authorization"] for asked in web.asked} <= {"Bearer my-token"}

@@ -71,11 +71,7 @@ REFUSED: dict[str, tuple[str, str]] = {
         ("useTls", "Write the address as pulsar+ssl://host:6651 in service.url."),
         ("tlsCiphers tlsProtocols", "The system's OpenSSL configuration decides on them."),
         ("authentication authParamMap originalPrincipal", _AUTH),
-        (
-            "proxyServiceUrl proxyProtocol socks5ProxyAddress socks5ProxyUsername "
-            "socks5ProxyPassword",
-            _ROUTE,
-        ),
+        ("socks5ProxyAddress socks5ProxyUsername socks5ProxyPassword", _ROUTE),
     )
     for key in (f"pulsar.client.{name}" for name in keys.split())
 } | {

@@ -116,7 +116,14 @@ def client_options(values: Values) -> ClientOptions:
             "Set it to pulsar://host:6650. Spark does not pass the options of CREATE TABLE on to "
             "queries: see docs/sql.md.",
         )
+    proxy = values["pulsar.client.proxyServiceUrl"]
+    if (proxy is None) != (values["pulsar.client.proxyProtocol"] is None):
+        raise OptionError(
+            "pulsar.client.proxyServiceUrl and pulsar.client.proxyProtocol belong together",
+            "Set both, the latter to SNI. Pulsar's own proxy belongs in service.url.",
+        )
     return ClientOptions(
+        proxy_service_url=proxy,
         service_url=values["service.url"],
         operation_timeout=values["pulsar.client.operationTimeoutMs"],
         connection_timeout=values["pulsar.client.connectionTimeoutMs"],

@@ -393,6 +393,18 @@ OPTIONS: tuple[Option, ...] = (
         "Maximum number of redirects that a lookup follows.",
         default="20",
     ),
+    _client(
+        "proxyServiceUrl",
+        text,
+        "A proxy that goes by SNI, such as Apache Traffic Server, as `pulsar+ssl://host:4443`: all "
+        "connections to brokers are made there. Pulsar's own proxy is given as `service.url`.",
+    ),
+    _client(
+        "proxyProtocol",
+        choice("SNI"),
+        "How that proxy knows which broker is meant.",
+        shown_default="required with `proxyServiceUrl`",
+    ),
     _client("listenerName", text, "The brokers' advertised listener to connect to."),
     _reader(
         "receiverQueueSize",

@@ -18,7 +18,7 @@ def test_ignored_and_refused_keys_are_apart_and_filed_in_lower_case() -> None:
 
 
 def test_what_chooses_whom_to_trust_or_where_to_connect_is_refused() -> None:
-    for name in ("useKeyStoreTls", "tlsTrustStorePath", "proxyServiceUrl", "sslFactoryPlugin"):
+    for name in ("useKeyStoreTls", "tlsTrustStorePath", "socks5ProxyAddress", "sslFactoryPlugin"):
         assert f"pulsar.client.{name}".lower() in java_options.REFUSED
 
 

@@ -27,6 +27,16 @@ def dotted(options: dict[str, str]) -> ReadOptions:
     return parse_read_options({**URL, "topic": "t", **options})
 
 
+def test_a_proxy_is_given_with_its_protocol() -> None:
+    base = {"service.url": "pulsar+ssl://h", "topic": "t"}
+    proxy = {"pulsar.client.proxyServiceUrl": "pulsar+ssl://p:4443"}
+    for given in (proxy, {"pulsar.client.proxyProtocol": "SNI"}):
+        with pytest.raises(OptionError, match="belong together"):
+            parse_read_options({**base, **given})
+    found = parse_read_options({**base, **proxy, "pulsar.client.proxyProtocol": "sni"})
+    assert found.client.proxy == "p:4443"
+
+
 def test_the_defaults_are_those_of_the_interface() -> None:
     options = parse()
     assert options.topics == ("persistent://public/default/t",)

@@ -136,7 +136,7 @@ def test_keys_of_java_without_meaning_pass_with_one_log_line(
         ("pulsar.client.useTls", "pulsar+ssl://"),
         ("pulsar.client.authParamMap", "pulsar.client.authParams"),
         ("pulsar.client.authentication", "pulsar.client.authParams"),
-        ("pulsar.client.proxyServiceUrl", "service.url"),
+        ("pulsar.client.socks5ProxyAddress", "service.url"),
         ("pulsar.reader.cryptoKeyReader", "cryptoPrivateKeyPath"),
     ],
 )
