@@ -591,6 +591,33 @@ def test_challenges_are_answered_with_fresh_credentials() -> None:
 
 
 @pytest.mark.fault(49)
+def test_a_thousand_challenges_in_a_row_are_answered_by_one_thread() -> None:
+    class Slow:
+        method_name = "token"
+        at_once = most = 0
+
+        def auth_data(self) -> bytes:
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+            time.sleep(0.001)
+            self.at_once -= 1
+            return b"fresh"
+
+    auth = Slow()
+    with ScriptedBroker() as broker:
+        connection = ClientConnection(broker.broker, broker.options(), auth).open()
+        for _ in range(1000):
+            broker.sessions[0].send(answers.auth_challenge("b", "token", b"PulsarAuthRefresh"))
+        # It serves whoever asks all the while.
+        connection.request(lambda request_id: commands.partitioned_metadata("t", request_id))
+        wait_until(lambda: not auth.at_once)
+        assert auth.most == 1
+        assert 0 < len(broker.commands(T.AUTH_RESPONSE)) <= 1000
+        assert not connection.closed
+        connection.close()
+
+
+@pytest.mark.fault(49)
 def test_a_challenge_of_another_method_ends_the_connection() -> None:
     with ScriptedBroker() as broker:
         connection = connected(broker)

@@ -74,7 +74,7 @@ def test_good_credentials_are_let_in(broker: EmbeddedBroker, auth: AuthOptions) 
     ],
     ids=["no token", "wrong token", "wrong password"],
 )
-@pytest.mark.parametrize("action", ["look up", "produce"])
+@pytest.mark.parametrize("action", ["look up", "produce", "consume"])
 def test_refused_credentials_are_one_attempt_and_one_error_that_names_the_remedy(
     broker: EmbeddedBroker,
     guard: Guard,
@@ -87,6 +87,7 @@ def test_refused_credentials_are_one_attempt_and_one_error_that_names_the_remedy
         actions: dict[str, Callable[[], object]] = {
             "look up": lambda: context.lookup.partitions("t"),
             "produce": lambda: Producer(context, "t", ProducerOptions()).open(),
+            "consume": lambda: context.lookup.last_message_id("t"),
         }
         with pytest.raises(AuthenticationError) as caught:
             actions[action]()
