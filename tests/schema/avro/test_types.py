@@ -7,11 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.avro.definition import parse_definition
 from pulsar_spark.schema.avro.types import arrow_columns, arrow_type, usual_type
+from pulsar_spark.spark import compat
 
 
 def arrow(tree: Any, **more: Any) -> pa.DataType:
@@ -103,8 +104,7 @@ def test_the_types_are_those_that_spark_makes_itself() -> None:
         ],
     }
     columns = arrow_columns(parse_definition(json.dumps(tree).encode()))
-    spark = from_arrow_schema(columns)
-    assert to_arrow_schema(spark, timezone="UTC") == columns
+    assert compat.arrow_schema(from_arrow_schema(columns)) == columns
     assert all(field.nullable for field in columns)
 
 

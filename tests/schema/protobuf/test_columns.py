@@ -6,10 +6,11 @@ import random
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from pulsar_spark.schema.protobuf.codec import arrow_schema
 from pulsar_spark.schema.protobuf.types import Type
+from pulsar_spark.spark import compat
 from tests.schema.protobuf.cases import RandomSchema, add, add_map, info_of, new_file
 
 EXPECTED = {
@@ -76,6 +77,6 @@ def test_maps_and_messages_without_fields() -> None:
 def test_spark_makes_the_same_columns_of_them(seed: int) -> None:
     file = RandomSchema(random.Random(seed), "proto3").file()
     found = arrow_schema(info_of(file))
-    again = to_arrow_schema(from_arrow_schema(found), timezone="UTC")
+    again = compat.arrow_schema(from_arrow_schema(found))
     assert again == found
     assert str(again) == str(found)
