@@ -26,6 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pulsar_spark.protocol.blocks import VersionRuns
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.codec import typed_columns
 from pulsar_spark.schema.table.record_batches import MAX_ROWS, Projection, RecordBatchBuilder
@@ -65,13 +66,14 @@ class Records:
             values[1::2] = self.older[1::2]
         for start in range(0, len(values), size):
             part = values[start : start + size]
-            versions = [(0, _NEW)]
+            runs: VersionRuns = [_NEW], array("i", [0]), array("i", [0])
             if alternating:
-                versions = [(row, (_NEW, _OLD)[row % 2]) for row in range(len(part))]
+                rows = range(len(part))
+                runs = [_NEW, _OLD], array("i", rows), array("i", [row % 2 for row in rows])
             offsets = array("i", accumulate(map(len, part), initial=0))
             column = (None, offsets, b"".join(part), 0)
             found.append(
-                SimpleNamespace(rows=len(part), nbytes=offsets[-1], value=column, versions=versions)
+                SimpleNamespace(rows=len(part), nbytes=offsets[-1], value=column, version_runs=runs)
             )
         return found
 

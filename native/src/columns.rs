@@ -1,5 +1,7 @@
 //! Rows in the making, laid out as Arrow has them; knows nothing of Python.
 
+use std::collections::HashMap;
+
 use crate::frame::Pair;
 use crate::wire::{put_base64, Result, Unusual};
 
@@ -223,13 +225,51 @@ pub struct Span {
     pub entry: i64,
 }
 
+/// Which version of the schema rows have: for each run of rows with the same one its first row, and
+/// the version's place among those that were met.
+#[derive(Default)]
+pub struct Versions {
+    pub met: Vec<Vec<u8>>,
+    pub starts: Vec<i32>,
+    pub numbers: Vec<i32>,
+    places: HashMap<Vec<u8>, i32>,
+}
+
+impl Versions {
+    /// Rows from this one on have that version.
+    fn push(&mut self, row: usize, version: &[u8]) {
+        let last = self.numbers.last().map(|&number| &self.met[number as usize]);
+        // To compare nothing with nothing takes surprisingly long: of no bytes there is no address.
+        let same =
+            |last: &[u8]| last.len() == version.len() && (last.is_empty() || last == version);
+        if last.is_some_and(|last| same(last)) {
+            return;
+        }
+        let number = self.places.get(version).copied().unwrap_or_else(|| {
+            let number = self.met.len() as i32;
+            self.places.insert(version.to_vec(), number);
+            self.met.push(version.to_vec());
+            number
+        });
+        self.starts.push(row as i32);
+        self.numbers.push(number);
+    }
+
+    fn clear(&mut self) {
+        self.met.clear();
+        self.starts.clear();
+        self.numbers.clear();
+        self.places.clear();
+    }
+}
+
 /// The columns that are wanted, and the rows in them.
 #[derive(Default)]
 pub struct Rows {
     pub rows: usize,
     pub nbytes: usize,
     pub spans: Vec<Span>,
-    pub versions: Vec<(usize, Vec<u8>)>,
+    pub versions: Versions,
     pub value: Option<Binary>,
     pub key: Option<Binary>,
     pub message_id: Option<Binary>,
@@ -398,14 +438,7 @@ impl Rows {
                 }
             }
         }
-        // To compare nothing with nothing takes surprisingly long: of no bytes there is no address.
-        let same = |last: &[u8]| {
-            last.len() == shared.schema_version.len()
-                && (last.is_empty() || last == shared.schema_version)
-        };
-        if !self.versions.last().is_some_and(|(_, last)| same(last)) {
-            self.versions.push((self.rows, shared.schema_version.to_vec()));
-        }
+        self.versions.push(self.rows, shared.schema_version);
         let (ledger, entry) = (shared.ledger, shared.entry);
         self.spans.push(Span { rows: count, first, count: size, ledger, entry });
         self.rows += count;

@@ -220,7 +220,7 @@ struct Columns {
     #[pyo3(get)]
     replicated_from: Option<Object>,
     #[pyo3(get)]
-    versions: Py<PyList>,
+    version_runs: Object,
     spans: Vec<Span>,
 }
 
@@ -229,10 +229,9 @@ impl Columns {
         let binary = |column: &Option<Binary>| {
             column.as_ref().map(|column| binary_buffers(py, column)).transpose()
         };
-        let versions = PyList::empty(py);
-        for (row, version) in &rows.versions {
-            versions.append((*row, PyBytes::new(py, version)))?;
-        }
+        let versions = &rows.versions;
+        let met = PyList::new(py, versions.met.iter().map(|version| PyBytes::new(py, version)))?;
+        let runs = (met, integers(py, &versions.starts)?, integers(py, &versions.numbers)?);
         Ok(Columns {
             rows: rows.rows,
             nbytes: rows.nbytes,
@@ -253,7 +252,7 @@ impl Columns {
             size: fixed_buffers(py, &rows.size)?,
             index: fixed_buffers(py, &rows.index)?,
             replicated_from: binary(&rows.replicated_from)?,
-            versions: versions.unbind(),
+            version_runs: runs.into_pyobject(py)?.into_any().unbind(),
             spans: std::mem::take(&mut rows.spans),
         })
     }

@@ -23,6 +23,7 @@ from pulsar_spark.protocol.blocks import (
     BlockOptions,
     FixedColumn,
     MapColumn,
+    VersionRuns,
 )
 from pulsar_spark.protocol.message_id import MessageIdAdv, id_tails
 
@@ -334,7 +335,7 @@ class BlockColumns:
         "sequence_id",
         "size",
         "value",
-        "versions",
+        "version_runs",
     )
 
     value: BinaryColumn | None
@@ -361,7 +362,7 @@ class BlockColumns:
         self._spans = rows.spans
         self._told = rows.told
         self._starts: list[int] | None = None
-        self.versions = _versions(rows)
+        self.version_runs = _version_runs(rows)
         for name, build in _BUILDERS.items():
             setattr(self, name, build(rows) if name in rows.options.columns else None)
 
@@ -378,17 +379,19 @@ class BlockColumns:
         return told[0], told[1], index, count
 
 
-def _versions(rows: PendingRows) -> list[tuple[int, bytes]]:
-    found: list[tuple[int, bytes]] = []
+def _version_runs(rows: PendingRows) -> VersionRuns:
+    places: dict[bytes, int] = {}
+    starts, numbers = array("i"), array("i")
     last: bytes | None = None
     row = 0
     for (count, _, _), told in zip(rows.spans, rows.told, strict=True):
         version = told[5].schema_version
         if version != last:
-            found.append((row, version))
+            starts.append(row)
+            numbers.append(places.setdefault(version, len(places)))
             last = version
         row += count
-    return found
+    return list(places), starts, numbers
 
 
 def _spread(rows: PendingRows, per_entry: Iterable[Any]) -> Iterable[Any]:

@@ -47,6 +47,9 @@ BinaryColumn: TypeAlias = "tuple[bytes | None, ArrowBuffer, ArrowBuffer, int]"
 """Validity (None: no nulls), int32 offsets, data, number of nulls; also of text."""
 FixedColumn: TypeAlias = "tuple[bytes | None, ArrowBuffer, int]"
 """Validity (None: no nulls), data, number of nulls."""
+VersionRuns: TypeAlias = "tuple[list[bytes], ArrowBuffer, ArrowBuffer]"
+"""Versions of the schema, b"" for none, as they are met; int32 first rows of the runs of rows with
+the same one, and int32 places of the runs' versions among those."""
 MapColumn: TypeAlias = "tuple[ArrowBuffer, BinaryColumn, BinaryColumn]"
 """int32 offsets of the maps, their keys, their values."""
 
@@ -188,8 +191,8 @@ class Columns(Protocol):
         """The cluster, null for messages of this one."""
 
     @property
-    def versions(self) -> list[tuple[int, bytes]]:
-        """The first row of each run with one schema version, and that version; b"" is none."""
+    def version_runs(self) -> VersionRuns:
+        """Which rows were written with which version of the schema."""
 
     def locate(self, row: int) -> tuple[int, int, int, int]:
         """Return ledger, entry, batch index (-1) and batch size (0) of the message in a row."""

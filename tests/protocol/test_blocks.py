@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -322,7 +323,9 @@ def test_runs_of_one_schema_version_are_told(impl: Implementation) -> None:
     columns = decoder.take()
     assert columns is not None
     one = b"\0" * 7 + b"\1"
-    assert list(columns.versions) == [(0, bytes(8)), (2, one), (6, b"")]
+    versions, starts, numbers = columns.version_runs
+    assert versions == [bytes(8), one, b""]
+    assert (list(array("i", starts)), list(array("i", numbers))) == ([0, 2, 6], [0, 1, 2])
     assert decoder.take() is None
 
 

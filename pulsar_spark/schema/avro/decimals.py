@@ -51,7 +51,7 @@ def sizes_of(numbers: pa.Array) -> pa.Array:
     positive = pc.if_else(pc.less(numbers, number(0)), pc.bit_wise_not(numbers), numbers)
     for size in range(1, WIDTH):
         larger = pc.greater_equal(positive, number(2 ** (8 * size - 1)))
-        if not pc.any(larger).as_py():
+        if not larger.true_count:
             break
         sizes = pc.add(sizes, larger.cast(_INT64))
     return sizes

@@ -231,7 +231,7 @@ class ColumnReader:
         return self._readers[type(plan)](plan, rows, build)
 
     def _give_up(self, rows: Rows, where: pa.Array) -> bool:
-        if not pc.any(where).as_py():
+        if not where.true_count:
             return False
         self._given_up.append(rows.rows.filter(where))
         return True
@@ -444,7 +444,7 @@ class ColumnReader:
     def _blocks(self, item: Plan, least: int, rows: Rows, build: bool) -> Lists | None:
         counts = self._counts(least, rows)
         filled = pc.greater(counts, ZERO)
-        if not pc.any(filled).as_py():
+        if not filled.true_count:
             return Lists(counts, pa.nulls(0, item.type)) if build else None
         items: pa.Array | None
         if isinstance(item, ReadNumber) and item.kind in _FLOATING:

@@ -150,7 +150,7 @@ def _ends(words: pa.Array) -> tuple[pa.Array, pa.Array, int]:
 def _without_end(words: pa.Array) -> pa.Array | None:
     """Return where all bytes of words have their high bit set, None if nowhere."""
     found = pc.equal(pc.bit_wise_and(words, HIGH_BITS), HIGH_BITS)
-    return found if pc.any(found).as_py() else None
+    return found if found.true_count else None
 
 
 def _unzigzag(raw: pa.Array) -> pa.Array:

@@ -64,7 +64,7 @@ Write: TypeAlias = Callable[[pa.Array], pa.Array]
 
 def refuse(where: pa.Array, reason: str) -> None:
     """Raise Misfit for the first place where `where` is true."""
-    if pc.any(where).as_py():
+    if where.true_count:
         raise Misfit(reason, row=pc.indices_nonzero(where)[0].as_py())
 
 

@@ -6,13 +6,14 @@ are entries that were taken with care, one by one (`EntryMessages`); both give t
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from pulsar_spark.protocol.blocks import BinaryColumn, Columns, FixedColumn
+from pulsar_spark.protocol.blocks import BinaryColumn, Columns, FixedColumn, VersionRuns
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.schema.arrow.arrays import repeated
 from pulsar_spark.schema.table import names
@@ -27,8 +28,8 @@ class Messages(Protocol):
     count: int
 
     @property
-    def versions(self) -> Sequence[tuple[int, bytes]]:
-        """The first message of each run with one schema version, and that version."""
+    def version_runs(self) -> VersionRuns:
+        """Which messages were written with which version of the schema."""
 
     def values(self) -> pa.Array:
         """Return the payloads as a binary array; null values are null."""
@@ -52,12 +53,14 @@ class EntryMessages:
         self.count = runs.count
 
     @property
-    def versions(self) -> Sequence[tuple[int, bytes]]:
-        """As in Messages."""
+    def version_runs(self) -> VersionRuns:
+        """As in Messages; runs of neighbours are not put together."""
         runs = self._runs.runs
-        starts = accumulate((len(run.rows) for run in runs), initial=0)
-        pairs = zip(starts, (run.entry.metadata.schema_version for run in runs), strict=False)
-        return [next(group) for _, group in groupby(pairs, lambda pair: pair[1])]
+        starts = array("i", accumulate((len(run.rows) for run in runs[:-1]), initial=0))
+        places: dict[bytes, int] = {}
+        versions = (run.entry.metadata.schema_version for run in runs)
+        numbers = array("i", [places.setdefault(version, len(places)) for version in versions])
+        return list(places), starts, numbers
 
     def values(self) -> pa.Array:
         """As in Messages."""
@@ -86,9 +89,9 @@ class BlockMessages:
         self.count = columns.rows
 
     @property
-    def versions(self) -> Sequence[tuple[int, bytes]]:
+    def version_runs(self) -> VersionRuns:
         """As in Messages."""
-        return self._columns.versions
+        return self._columns.version_runs
 
     def values(self) -> pa.Array:
         """As in Messages."""
@@ -134,14 +137,18 @@ class JoinedMessages:
         self.count = sum(part.count for part in parts)
 
     @property
-    def versions(self) -> Sequence[tuple[int, bytes]]:
+    def version_runs(self) -> VersionRuns:
         """As in Messages; runs of neighbours are not put together."""
-        starts = accumulate((part.count for part in self._parts), initial=0)
-        return [
-            (start + first, version)
-            for start, part in zip(starts, self._parts, strict=False)
-            for first, version in part.versions
-        ]
+        places: dict[bytes, int] = {}
+        starts, numbers = array("i"), array("i")
+        before = 0
+        for part in self._parts:
+            versions, own_starts, own_numbers = part.version_runs
+            own = [places.setdefault(version, len(places)) for version in versions]
+            starts.extend([before + start for start in array("i", own_starts)])
+            numbers.extend([own[number] for number in array("i", own_numbers)])
+            before += part.count
+        return list(places), starts, numbers
 
     def values(self) -> pa.Array:
         """As in Messages."""

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.blocks import VersionRuns
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow.arrays import from_words, repeated_by_run
 from pulsar_spark.schema.codec import Decoded, Decoder, Undecodable, decoder_of, typed_columns
@@ -71,7 +72,7 @@ class ValueDecoder:
         No value decodes that was written with a version that is gone or of another type than the
         query's, or that cannot be resolved to the query's schema.
         """
-        groups = _Groups(messages.versions, messages.count)
+        groups = _Groups(messages.version_runs, messages.count)
         decoders = [self._decoder(version, messages.topic) for version in groups.versions]
         separated = any(isinstance(each, PairDecoder) and each.separated for each in decoders)
         raw, keys = messages.values(), messages.keys() if separated else None
@@ -141,37 +142,28 @@ class _Unreadable:
         return Decoded(columns, [Undecodable(row, "", self.error.what) for row in bad])
 
 
-class _Numbers(dict[bytes, int]):
-    """Numbers versions as they are met."""
-
-    def __missing__(self, version: bytes) -> int:
-        self[version] = number = len(self)
-        return number
-
-
 class _Groups:
     """The rows of a record batch by the version of their schema.
 
     `versions` are in the order in which they are met, and `rows` are those of each, ascending.
     """
 
-    def __init__(self, runs: Sequence[tuple[int, bytes]], count: int) -> None:
-        numbers = _Numbers()
-        numbered = array("i", [numbers[version] for _, version in runs])
-        self.versions = list(numbers)
+    def __init__(self, runs: VersionRuns, count: int) -> None:
+        self.versions, starts, numbers = runs
         self.rows: list[pa.Array] = []
         self._order: pa.Array | None = None
-        if len(numbers) < 2:
+        if len(self.versions) < 2:
             return
-        stops = array("i", [first for first, _ in runs])
+        stops = array("i", starts)
         stops.append(count)
-        by_row = repeated_by_run(from_words(numbered, pa.int32()), stops[1:])
+        by_run = from_words(array("i", numbers), pa.int32())
+        by_row = by_run if len(by_run) == count else repeated_by_run(by_run, stops[1:])
         rows = pc.array_sort_indices(by_row)
         start = 0
         for size in pc.value_counts(by_row).field(1).to_pylist():
             self.rows.append(rows.slice(start, size))
             start += size
-        if len(runs) > len(numbers):
+        if len(by_run) > len(self.versions):
             self._order = pc.array_sort_indices(rows)
 
     def joined(self, raw: pa.Array, pieces: Sequence[DecodedValues]) -> DecodedValues:
