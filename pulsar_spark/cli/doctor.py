@@ -34,25 +34,47 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_connection(parser, "the topic to look at; without it, steps on topics are skipped")
+    spark = parser.add_argument_group("executors")
+    spark.add_argument(
+        "--executors",
+        action="store_true",
+        help="take the steps from every executor of Spark too, by a small job",
+    )
+    spark.add_argument(
+        "--master",
+        metavar="URL",
+        help="the Spark to do so with, such as spark://host:7077 or sc://host:15002; without it, "
+        "as spark-submit or Spark's configuration says",
+    )
+    spark.add_argument(
+        "--tasks",
+        type=int,
+        metavar="N",
+        help="how many tasks to run (one for each slot)",
+    )
     parser.set_defaults(command=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Take the steps and show them; return 0 if none failed."""
     options = given_options(arguments)
-    steps = examine(options)
-    here = environment()
-    ok = all(step.status != "failed" for step in steps)
+    if (arguments.master or arguments.tasks) and not arguments.executors:
+        raise OptionError("--master and --tasks are for --executors", "Add --executors.")
+    if arguments.tasks is not None and arguments.tasks < 1:
+        raise OptionError(f"--tasks is {arguments.tasks}", "Give 1 or more.")
+    steps = [step.to_json() for step in examine(options)]
+    report: dict[str, Any] = {"steps": steps, "ok": True, "environment": environment()}
+    if arguments.executors:
+        from pulsar_spark.cli.executors import examine_executors
+
+        with progress("asking the executors"):
+            report["executors"] = examine_executors(options, arguments.master, arguments.tasks)
+    report["ok"] = not _failed(steps) and all(found["ok"] for found in report.get("executors", ()))
     if arguments.json:
-        report: dict[str, Any] = {
-            "steps": [step.to_json() for step in steps],
-            "ok": ok,
-            "environment": here,
-        }
         print_json(report)
     else:
-        _show(steps, here)
-    return 0 if ok else 1
+        _show(report)
+    return 0 if report["ok"] else 1
 
 
 def examine(options: dict[str, str]) -> list[Step]:
@@ -80,18 +102,45 @@ def examine(options: dict[str, str]) -> list[Step]:
         return examination.run(lambda name: tell(f"looking at: {name}"))
 
 
-def _show(steps: list[Step], here: dict[str, str]) -> None:
-    print(", ".join(f"{name} {version}" for name, version in here.items()))
+def _failed(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [step for step in steps if step["status"] == "failed"]
+
+
+def _show(report: dict[str, Any]) -> None:
+    print(", ".join(f"{name} {version}" for name, version in report["environment"].items()))
     print()
-    print_table(
-        ("step", "status", "seconds", "detail"),
-        [(step.name, step.status, step.seconds, step.detail) for step in steps],
-    )
+    columns = ("step", "status", "seconds", "detail")
+    steps = report["steps"]
+    print_table(columns, [tuple(step.values())[: len(columns)] for step in steps])
     remedies: dict[str, list[str]] = {}
     for step in steps:
-        if step.remedy:
-            remedies.setdefault(step.remedy, []).append(step.name)
+        if step["remedy"]:
+            remedies.setdefault(step["remedy"], []).append(step["name"])
+    executors = report.get("executors", ())
+    if executors:
+        print()
+        print_table(
+            ("executor", "status", "python", "pulsar_spark", "implementation", "detail"),
+            [_executor(found) for found in executors],
+        )
+    for found in executors:
+        for step in _failed(found["steps"]):
+            names = remedies.setdefault(step["remedy"], [])
+            if (name := f"{step['name']} on {found['host']}") not in names:
+                names.append(name)
     if remedies:
         print("\nWhat to do:")
     for remedy, names in remedies.items():
         print(f"  {', '.join(names)}: {remedy}")
+
+
+def _executor(found: dict[str, Any]) -> tuple[str, ...]:
+    """Return the row of an executor: where it is, what runs there, and what fails."""
+    wrong = "; ".join(f"{step['name']}: {step['detail']}" for step in _failed(found["steps"]))
+    here = found["environment"]
+    return (
+        f"{found['host']} ({found['executor']})",
+        "ok" if found["ok"] else "failed",
+        *(here.get(name, "-") for name in ("python", "pulsar_spark", "implementation")),
+        wrong or "no step failed",
+    )

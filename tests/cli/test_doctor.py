@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.cli import executors
 from pulsar_spark.cli import main as cli
 from pulsar_spark.client import PulsarClient
 from pulsar_spark.client.schemas import StringSchema
@@ -384,6 +386,46 @@ def test_writing_is_tried_with_the_schema_that_the_topic_has(
     assert broker.faults.seen("GET_OR_CREATE_SCHEMA") == 0
 
 
+# --- executors --------------------------------------------------------------------------------
+
+
+def test_executors_are_shown_one_by_one(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = {"name": "connect", "status": "failed", "detail": "no route", "remedy": "Open it."}
+    here = {"python": "3.12.1", "pulsar_spark": "0.1.0", "implementation": "python"}
+    reports = [
+        {"host": "one", "executor": 7, "ok": True, "steps": [], "environment": here},
+        {"host": "two", "executor": 8, "ok": False, "steps": [wrong], "environment": {}},
+    ]
+    asked: list[Any] = []
+
+    def answer(*given: Any) -> Any:
+        asked.append(given)
+        return reports
+
+    monkeypatch.setattr(executors, "examine_executors", answer)
+    arguments = ["--executors", "--master", "spark://host:7077", "--tasks", "4"]
+    assert cli.main(["doctor", "--service-url", broker.service_url, *arguments]) == 1
+    assert asked == [({"service.url": broker.service_url}, "spark://host:7077", 4)]
+    lines = capsys.readouterr().out.splitlines()
+    assert "one (7)   ok      3.12.1  0.1.0         python          no step failed" in lines
+    assert "two (8)   failed  -       -             -               connect: no route" in lines
+    assert "  connect on two: Open it." in lines
+
+
+def test_a_package_that_an_executor_lacks_is_said_to_be_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    take = executors.task({})
+    monkeypatch.setitem(sys.modules, "pulsar_spark.cli.executors", None)
+    (batch,) = take(iter(()))
+    (row,) = batch.to_pylist()
+    (step,) = json.loads(row["report"])["steps"]
+    assert "cannot be imported" in step["detail"]
+    assert "--py-files" in step["remedy"]
+
+
 # --- wrong usage ------------------------------------------------------------------------------
 
 
@@ -398,6 +440,8 @@ def test_writing_is_tried_with_the_schema_that_the_topic_has(
         ["--service-url", "pulsar://localhost", "--topic", "a/b"],
         ["--service-url", "pulsar://localhost", "--option", "topicsPattern=a.*"],
         ["--service-url", "pulsar://localhost", "--token", "canary"],
+        ["--service-url", "pulsar://localhost", "--tasks", "3"],
+        ["--service-url", "pulsar://localhost", "--executors", "--tasks", "0"],
     ],
 )
 def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,128 @@
+"""The doctor's steps from every executor: a small job of Spark whose tasks take them.
+
+A machine can lack what the driver's has: the package, a file, a route, a name. Spark gives each
+free slot a task, so one task for each slot reaches all executors that are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pulsar_spark.cli.environment import environment
+from pulsar_spark.errors import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+_COLUMNS = "host string, executor long, report string"
+# More than a cluster has slots: a partition without rows would be left out.
+_ROWS = 1_000_000
+_MISSING = (
+    "Install pulsar-spark on every machine that runs tasks, or ship it with --py-files or "
+    "spark.archives."
+)
+
+
+def examine_executors(
+    options: dict[str, str], master: str | None, tasks: int | None
+) -> list[dict[str, Any]]:
+    """Return what each executor found: its host, versions, `ok` and `steps`.
+
+    `master` is that of a session that is made for it; without, the session that there is, or one
+    as Spark is configured. `tasks` is how many tasks to run, None for one for each slot.
+    """
+    with _session(master) as spark:
+        # Unless it is said, Spark makes as many partitions as there are slots.
+        frame = spark.range(0, tasks or _ROWS, numPartitions=tasks)
+        rows = frame.mapInArrow(task(options), _COLUMNS).collect()
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in rows:
+        report = {"host": row.host, "executor": row.executor, **json.loads(row.report)}
+        known = found.setdefault((row.host, row.executor), report)
+        if known["ok"]:
+            # Of several tasks of an executor, one that found something wrong tells more.
+            found[row.host, row.executor] = report
+    return [found[place] for place in sorted(found)]
+
+
+def report(options: dict[str, str]) -> dict[str, Any]:
+    """Take the steps in this process, and return what came of them and what runs here."""
+    from pulsar_spark.cli.doctor import examine
+
+    try:
+        steps = [step.to_json() for step in examine(options)]
+    except OptionError as error:
+        # Such as a class of the user's own that cannot be imported here.
+        steps = [_not_begun(error.what, error.remedy)]
+    ok = all(step["status"] != "failed" for step in steps)
+    return {"ok": ok, "steps": steps, "environment": environment(with_java=False)}
+
+
+def _not_begun(detail: str, remedy: str) -> dict[str, Any]:
+    """Return the JSON of the first step, of steps that cannot be taken at all."""
+    return {
+        "name": "resolve",
+        "status": "failed",
+        "seconds": 0.0,
+        "detail": detail,
+        "remedy": remedy,
+    }
+
+
+def task(
+    options: dict[str, str],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function of a task. It is pickled with all it needs: we may be missing there."""
+    missing = _not_begun("pulsar_spark cannot be imported", _MISSING)
+
+    def take(batches: Iterator[Any]) -> Iterator[Any]:
+        import json
+        import os
+        import socket
+
+        import pyarrow as pa
+
+        for _ in batches:
+            pass
+        try:
+            from pulsar_spark.cli.executors import report
+
+            found = report(options)
+        except ImportError as error:
+            missing["detail"] += f": {error}"
+            found = {"ok": False, "steps": [missing], "environment": {}}
+        # Python's workers are children of a daemon that each executor has one of.
+        row = {"host": socket.gethostname(), "executor": os.getppid(), "report": json.dumps(found)}
+        yield pa.RecordBatch.from_pylist([row])
+
+    return take
+
+
+@contextlib.contextmanager
+def _session(master: str | None) -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None and master is None:
+        yield active
+        return
+    # As for the demo: workers run the interpreter of this process, unless that is set.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("pulsar_spark doctor")
+    if master is not None and master.startswith("sc://"):
+        builder = builder.remote(master)
+    else:
+        builder = builder.config("spark.ui.showConsoleProgress", "false")
+        if master is not None:
+            builder = builder.master(master)
+    spark = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()

@@ -1,0 +1,130 @@
+"""The commands on a cluster, against a real broker with TLS, tokens and permissions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_spark.cli import main as cli
+from pulsar_spark.client import AuthenticationToken, PulsarClient
+from pulsar_spark.client.schemas import StringSchema
+from tests.support.java_server import free_ports
+from tests.support.real_broker import OwnBroker
+from tests.support.security import Security
+
+START = Callable[[Mapping[str, str] | None], OwnBroker]
+
+
+class Commands:
+    """Runs commands as a role, on a broker that asks for tokens by TLS."""
+
+    def __init__(self, start: START, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.security = Security(folder)
+        (port,) = free_ports(1)
+        self.url = f"pulsar+ssl://localhost:{port}"
+        self.broker = start({**self.security.broker_settings, "brokerServicePortTls": str(port)})
+        for role, actions in (
+            ("reader", ["produce", "consume"]),
+            ("consumer", ["consume"]),
+            ("producer", ["produce"]),
+        ):
+            self.broker.admin("POST", f"namespaces/public/default/permissions/{role}", actions)
+        self._folder = folder
+        self._capsys = capsys
+
+    def run(
+        self, role: str, command: str, *arguments: str, token: str | None = None
+    ) -> tuple[int, str]:
+        file = self._folder / f"{role}.token"
+        file.write_text(token or self.security.token(role))
+        trust = f"pulsar.client.tlsTrustCertsFilePath={self.security.authority.file}"
+        given = ["--service-url", self.url, "--token-file", str(file), "--option", trust]
+        status = cli.main([command, *given, "--json", *arguments])
+        return status, self._capsys.readouterr().out
+
+    def examine(self, role: str, topic: str, token: str | None = None) -> dict[str, str]:
+        """Return the status of each step; those that fail say what to do, and no secret."""
+        _, text = self.run(role, "doctor", "--topic", topic, token=token)
+        assert "eyJ" not in text
+        steps = json.loads(text)["steps"]
+        assert all(step["remedy"] for step in steps if step["status"] == "failed")
+        return {step["name"]: step["status"] for step in steps}
+
+    def traces(self) -> Any:
+        """Return what of topics, subscriptions and schemas the broker has."""
+        admin = self.broker.admin
+        topics = admin("GET", "persistent/public/default")
+        return [
+            (
+                name,
+                admin("GET", f"persistent/{path}/subscriptions"),
+                admin("GET", f"persistent/{path}/stats")["msgInCounter"],
+                admin("GET", f"persistent/{path}/internalStats").get("schemaLedgers"),
+            )
+            for name in sorted(topics)
+            for path in [name.partition("://")[2]]
+        ]
+
+
+@pytest.mark.slow
+@pytest.mark.fault(45, 46, 51)
+@pytest.mark.timeout(180)
+def test_the_commands_on_a_real_broker(
+    start_real_broker: START, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = Commands(start_real_broker, tmp_path, capsys)
+    broker = commands.broker
+    orders = broker.create_topic("orders", partitions=3)
+    broker.admin("DELETE", "persistent/public/default/orders-partition-1")
+    login = AuthenticationToken(commands.security.token())
+    trust = commands.security.authority.file
+    with PulsarClient(commands.url, login, tls_trust_certs_file_path=trust) as client:
+        producer = client.create_producer(f"{orders}-partition-0", schema=StringSchema())
+        for number in range(20):
+            producer.send(f"book {number}")
+    before = commands.traces()
+
+    well = commands.examine("reader", "orders")
+    assert {name for name, status in well.items() if status != "ok"} == {"retention"}
+    for role, wrong in (
+        ("consumer", {"write"}),
+        ("producer", {"read"}),
+        ("nobody", {"lookup"}),
+    ):
+        found = commands.examine(role, "orders")
+        assert {name for name, status in found.items() if status == "failed"} == wrong, role
+    found = commands.examine("reader", "missing")
+    assert [name for name, status in found.items() if status == "failed"] == ["partitions"]
+    found = commands.examine("reader", "missing-partition-3")
+    assert [name for name, status in found.items() if status == "failed"] == ["partitions"]
+
+    for token in ("eyJhbGciOiJIUzI1NiJ9.e30.c2ln", commands.security.token("reader", seconds=-60)):
+        found = commands.examine("stranger", "orders", token)
+        assert [name for name, status in found.items() if status == "failed"] == ["authenticate"]
+
+    status, text = commands.run("reader", "peek", "--topic", "orders", "--count", "2")
+    assert status == 0
+    assert [json.loads(line)["value"] for line in text.splitlines()] == ["book 18", "book 19"]
+    status, text = commands.run("reader", "topics")
+    assert json.loads(text) == [{"topic": orders, "partitions": 3, "schema": "STRING"}]
+    named = ("subscriptions", "--topic", "orders", "--subscription", "mine")
+    status, text = commands.run("reader", *named, "--drop")
+    assert (status, {row["state"] for row in json.loads(text)}) == (1, {"does not exist"})
+    assert commands.traces() == before
+
+    broker.admin(
+        "PUT",
+        "persistent/public/default/orders-partition-0/subscription/mine",
+        {"ledgerId": -1, "entryId": -1},
+    )
+    status, text = commands.run("reader", *named)
+    first, *others = json.loads(text)
+    assert (first["backlog"], first["state"]) == (20, "idle")
+    assert {row["state"] for row in others} == {"does not exist"}
+    status, text = commands.run("reader", *named, "--drop")
+    assert status == 0
+    assert commands.traces() == before
