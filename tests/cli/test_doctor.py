@@ -15,8 +15,10 @@ import pytest
 
 from pulsar_spark.cli import executors
 from pulsar_spark.cli import main as cli
+from pulsar_spark.cli.examination import Examination
 from pulsar_spark.client import PulsarClient
 from pulsar_spark.client.schemas import StringSchema
+from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing import EmbeddedBroker
 from tests.support.certificates import Authority, days
@@ -117,7 +119,7 @@ def test_all_steps_are_told_in_order(broker: EmbeddedBroker, examine: Examine) -
         assert step["detail"]
         assert step["seconds"] >= 0
     skipped = [name for name, step in report.steps.items() if step["status"] == "skipped"]
-    assert skipped == ["tls", "retention", "transactions"]
+    assert skipped == ["tls", "retention"]
     assert "--admin-url" in report.steps["retention"]["remedy"]
     assert "2 partitions" in report.steps["partitions"]["detail"]
 
@@ -364,6 +366,21 @@ def test_troubles_that_pass_are_no_failure(
 ) -> None:
     broker.faults.error("LOOKUP", code, times=3)
     assert examine(broker.service_url, "--topic", "orders").status == 0
+
+
+def test_transactions_that_are_off_are_no_failure_unless_they_are_needed(
+    examine: Examine,
+) -> None:
+    with EmbeddedBroker(transactions=False) as broker:
+        report = examine(broker.service_url)
+        assert report.status == 0
+        step = report.steps["transactions"]
+        assert step["status"] == "skipped"
+        assert "transactionCoordinatorEnabled=true" in step["remedy"]
+        with Examination(ClientOptions(broker.service_url), [], exactly_once=True) as examination:
+            steps = {step.name: step for step in examination.run()}
+        assert [name for name, step in steps.items() if step.status == "failed"] == ["transactions"]
+        assert "transactionCoordinatorEnabled=true" in steps["transactions"].remedy
 
 
 @pytest.mark.fault(25)
