@@ -48,9 +48,9 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """List the topics; raises TopicNotFound for one that was named and does not exist."""
     from pulsar_spark.engine.context import ClientContext
+    from pulsar_spark.engine.topic_patterns import TopicPattern
     from pulsar_spark.spark.options.read import client_options, single_topic
     from pulsar_spark.spark.options.table import Scope
-    from pulsar_spark.spark.options.topic_patterns import TopicPattern
 
     options = given_options(arguments)
     values = resolved(options, Scope.READS)

@@ -13,6 +13,7 @@ import re
 import secrets
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -29,7 +30,10 @@ from pulsar_spark.client.consumer_policies import (
     ConsumerBatchReceivePolicy,
     ConsumerDeadLetterPolicy,
     ConsumerKeySharedPolicy,
+    TopicsWanted,
+    topics_wanted,
 )
+from pulsar_spark.client.dead_letters import MAX_RECONSUME_TIMES, DeadLetterOffice
 from pulsar_spark.client.encryption import encryption_options, key_reader
 from pulsar_spark.client.enums import (
     BatchingType,
@@ -61,6 +65,7 @@ from pulsar_spark.engine.options import (
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.routing import ROUND_ROBIN, SINGLE_PARTITION
+from pulsar_spark.engine.topic_discovery import TopicDiscovery
 from pulsar_spark.errors import OptionError, PulsarError, UnsupportedFeature
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
@@ -325,9 +330,13 @@ class PulsarClient:
         negative_ack_redelivery_backoff: RedeliveryBackoff | None = None,
         consumer_event_listener: ConsumerEventListener | None = None,
         discard_corrupt_messages: bool = False,
+        auto_update_partitions_interval_seconds: int = 60,
+        enable_retry: bool = False,
     ) -> PulsarConsumer:
-        """Subscribe to a topic, with all its partitions, and return the consumer.
+        """Subscribe to a topic, some topics or all that match a pattern, with all partitions.
 
+        A pattern matches whole full names; tenant and namespace stand in it as they are. What is
+        found later, partitions too, is read from its beginning.
         What follows the official client's parameters is named as in Java's: `ack_receipt_enabled`
         has each acknowledgement wait for the broker; a subscription that is not `durable` is gone
         with its consumer, and begins behind `start_message_id` or with what was published so many
@@ -342,10 +351,6 @@ class PulsarClient:
                 f"unacked_messages_timeout_ms is {timeout}",
                 f"It must be at least {_LEAST_ACK_TIMEOUT_MS}, or None.",
             )
-        if not isinstance(topic, str):
-            _unsupported("a list or a pattern of topics")
-        names = self.get_topic_partitions(topic)
-        most = max_total_receiver_queue_size_across_partitions // len(names)
         options = ConsumerOptions(
             subscription_name,
             kind=_SUB_TYPES[ConsumerType(int(consumer_type))],
@@ -355,7 +360,7 @@ class PulsarClient:
             start_age=start_message_rollback_seconds,
             start_inclusive=start_message_id_inclusive,
             initial=_INITIAL[InitialPosition(int(initial_position))],
-            receiver_queue_size=min(receiver_queue_size, max(most, 1)),
+            receiver_queue_size=receiver_queue_size,
             read_compacted=is_read_compacted,
             properties=tuple((properties or {}).items()),
             subscription_properties=tuple((subscription_properties or {}).items()),
@@ -377,10 +382,18 @@ class PulsarClient:
             message_listener,
             consumer_event_listener,
             broker_consumer_stats_cache_time_ms / 1000,
+            max_total_receiver_queue_size_across_partitions,
         )
+        wanted = topics_wanted(topic, regex_subscription_mode)
+        rules = replace(
+            rules,
+            dead_letters=self._dead_letters(wanted, options, dead_letter_policy, enable_retry),
+        )
+        if rules.dead_letters is not None and enable_retry:
+            wanted = wanted.with_topic(rules.dead_letters.retry_topic)
         consumer = PulsarConsumer(
             self._context,
-            [str(TopicName.parse(topic))],
+            wanted.title,
             options,
             checked,
             rules,
@@ -388,9 +401,21 @@ class PulsarClient:
             next(self._listeners),
             self._forget_consumer,
         )
+        period = pattern_auto_discovery_period
+        if wanted.pattern is None:
+            period = auto_update_partitions_interval_seconds
+        discovery = TopicDiscovery(
+            self._context, wanted.names, wanted.pattern, period, consumer.on_topics
+        )
+        if wanted.pattern is None:
+            found = [part for name in wanted.names for part in self.get_topic_partitions(name)]
+            if receiver_queue_size == 0 and len(found) > 1:
+                raise OptionError("without a receiver queue a consumer has one topic partition")
+        else:
+            found = sorted(discovery.find())
         with self._lock:
             self._consumers.add(consumer)
-        consumer.open(names, create=True)
+        consumer.open(found, discovery if wanted.can_grow(found) else None)
         return consumer
 
     def create_table_view(self, topic: str, *args: Any, **kwargs: Any) -> NoReturn:
@@ -456,6 +481,24 @@ class PulsarClient:
     def _forget_producer(self, producer: PulsarProducer) -> None:
         with self._lock:
             self._producers.discard(producer)
+
+    def _dead_letters(
+        self,
+        wanted: TopicsWanted,
+        options: ConsumerOptions,
+        policy: ConsumerDeadLetterPolicy | None,
+        retry: bool,
+    ) -> DeadLetterOffice | None:
+        if policy is None and retry:
+            policy = ConsumerDeadLetterPolicy(MAX_RECONSUME_TIMES)
+        if policy is None:
+            return None
+        if not wanted.names:
+            named = policy.dead_letter_topic and (policy.retry_letter_topic or not retry)
+            if not named:
+                raise OptionError("with a pattern of topics, those of dead letters need names")
+        first = wanted.names[0] if wanted.names else ""
+        return DeadLetterOffice(self._context, first, options.subscription, policy, options.schema)
 
     def _forget_consumer(self, consumer: PulsarConsumer) -> None:
         with self._lock:

@@ -5,28 +5,31 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures import wait as wait_for
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 
 from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.consumer_policies import DEFAULT_BATCH, ConsumerBatchReceivePolicy
+from pulsar_spark.client.dead_letters import DeadLetterOffice
 from pulsar_spark.client.enums import Result, result_of
 from pulsar_spark.client.message import Message, MessageId, messages_of
 from pulsar_spark.client.schemas import Schema
+from pulsar_spark.engine.acknowledgments import EntryKey
 from pulsar_spark.engine.consumer import Delivery, TopicConsumer, ask
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.inbox import Inbox
-from pulsar_spark.engine.operations import run_many
+from pulsar_spark.engine.operations import run_many, start
 from pulsar_spark.engine.options import ConsumerOptions
 from pulsar_spark.engine.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.retry import Deadline, retrying
+from pulsar_spark.engine.topic_discovery import TopicDiscovery
 from pulsar_spark.errors import (
     ClosedError,
     CorruptMessage,
@@ -36,12 +39,15 @@ from pulsar_spark.errors import (
     PulsarError,
     UnsupportedFeature,
 )
-from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv
+from pulsar_spark.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 2.0
+# Entries that came for the last time and are kept until they are acknowledged or dead letters.
+_MAX_SUSPECTS = 10_000
 
 MessageListener: TypeAlias = "Callable[[PulsarConsumer, Message], object]"
 """What `subscribe` takes as `message_listener`."""
@@ -86,6 +92,8 @@ class ReceivingRules:
     listener: MessageListener | None = None
     events: ConsumerEventListener | None = None
     stats_cache_seconds: float = 30.0
+    max_queue_sizes: int = 50_000
+    dead_letters: DeadLetterOffice | None = None
 
 
 class PulsarConsumer:
@@ -97,7 +105,7 @@ class PulsarConsumer:
     def __init__(
         self,
         context: ClientContext,
-        topics: Sequence[str],
+        topic: str,
         options: ConsumerOptions,
         schema: Schema,
         rules: ReceivingRules,
@@ -112,17 +120,20 @@ class PulsarConsumer:
         self._budget = budget
         self._callbacks = callbacks
         self._on_close = on_close
-        self._topic = ",".join(topics)
+        self._topic = topic
         self._inbox = Inbox(self._on_ready)
+        self._discovery: TopicDiscovery | None = None
+        # By topic partition; another one takes its place when there are more or fewer.
         self._consumers: dict[str, TopicConsumer] = {}
         self._lock = threading.Lock()
         # The following are guarded by _lock: an entry that was taken, and what is left of it.
         self._delivery: Delivery | None = None
         self._messages: deque[Message] = deque()
         self._failed: PulsarError | None = None
-        # Guarded by _calls.
+        # The following are guarded by _calls.
         self._calls = threading.Lock()
         self._waiting: deque[ReceiveCallback] = deque()
+        self._suspects: OrderedDict[tuple[str, EntryKey], list[Message]] = OrderedDict()
         self._scheduled = False
         self._paused = False
         self._closed = False
@@ -292,10 +303,69 @@ class PulsarConsumer:
                 raise error.with_context(topic=entry.topic) from error.__cause__
             delivery.consumer.discard((entry.ledger_id, entry.entry_id), error)
             return False
+        if (dead := self._rules.dead_letters) is not None:
+            self._suspect(dead, delivery)
         if not self._messages:
-            # Compaction left nothing of it.
+            # Compaction left nothing of it, or it is a dead letter.
             delivery.consumer.finish(delivery)
         return bool(self._messages)
+
+    # --- dead letters -------------------------------------------------------------------------
+
+    def _suspect(self, dead: DeadLetterOffice, delivery: Delivery) -> None:
+        """Keep an entry that comes for the last time; one that came too often is a dead letter."""
+        entry, most = delivery.entry, dead.policy.max_redeliver_count
+        if entry.redelivery_count < most:
+            return
+        consumer, key = delivery.consumer, (entry.ledger_id, entry.entry_id)
+        with self._calls:
+            self._suspects[consumer.topic, key] = list(self._messages)
+            if len(self._suspects) > _MAX_SUSPECTS:
+                # If it is refused it is delivered once more, and is known then.
+                self._suspects.popitem(last=False)
+        if entry.redelivery_count > most:
+            self._messages.clear()
+            self.divert(consumer, [key])
+
+    def divert(self, consumer: TopicConsumer, keys: list[EntryKey]) -> list[EntryKey]:
+        """Send entries that came for the last time to the topic of dead letters."""
+        dead = self._rules.dead_letters
+        others: list[EntryKey] = []
+        for key in keys:
+            with self._calls:
+                messages = self._suspects.pop((consumer.topic, key), None)
+            if dead is None or messages is None:
+                others.append(key)
+            else:
+                self._bury(dead, consumer, key, messages)
+        return others
+
+    def forget(self, consumer: TopicConsumer, key: EntryKey) -> None:
+        """Forget an entry that is acknowledged."""
+        with self._calls:
+            self._suspects.pop((consumer.topic, key), None)
+
+    def _bury(
+        self,
+        dead: DeadLetterOffice,
+        consumer: TopicConsumer,
+        key: EntryKey,
+        messages: list[Message],
+    ) -> None:
+        """Send what is not acknowledged of an entry away, and acknowledge it then."""
+        ids = [message.message_id().unwrap() for message in messages]
+        left = [at for at, found in enumerate(ids) if not consumer.acks.is_done(found)]
+
+        def done(error: PulsarError | None) -> None:
+            if error is None:
+                for at in left:
+                    consumer.acknowledge(ids[at])
+            elif not self._closed:
+                logger.warning("%s: a dead letter cannot be sent: %s", consumer.topic, error)
+                consumer.refuse(MessageIdAdv(*key))
+
+        if left:
+            dead.bury([messages[at] for at in left], done)
 
     def _take_one(self) -> Message:
         delivery = self._delivery
@@ -432,6 +502,37 @@ class PulsarConsumer:
         redeliveries = message.redelivery_count() if isinstance(message, Message) else 0
         consumer.refuse(message_id, redeliveries)
 
+    def reconsume_later(
+        self, message: Message, delay_millis: int, properties: dict[str, str] | None = None
+    ) -> None:
+        """Have a message delivered again after a delay, from the topic of retries.
+
+        Returns when it is stored there and acknowledged here. One that was put off more often than
+        the dead letter policy allows is a dead letter instead. Raises OptionError unless the
+        consumer was made with `enable_retry`.
+        """
+        dead = self._rules.dead_letters
+        if dead is None or dead.retry_topic not in self._topics_with_retries():
+            raise OptionError(
+                "the consumer has no topic of retries", "Subscribe with enable_retry=True."
+            )
+        consumer, message_id = self._find(message)
+        stored: Future[None] = Future()
+
+        def done(error: PulsarError | None) -> None:
+            if error is None:
+                stored.set_result(None)
+            else:
+                stored.set_exception(error)
+
+        at = int(time.time() * 1000) + delay_millis
+        dead.put_off(message, at, delay_millis, properties or {}, done)
+        self._wait(stored)
+        self._wait(consumer.acknowledge(message_id))
+
+    def _topics_with_retries(self) -> set[str]:
+        return {str(TopicName.parse(topic).partitioned) for topic in self._consumers}
+
     def redeliver_unacknowledged_messages(self) -> None:
         """Have all messages delivered again that are not acknowledged. Returns at once."""
         self._check_open()
@@ -451,7 +552,7 @@ class PulsarConsumer:
                 f"an acknowledgement had no receipt within {timeout:g} s", topic=self._topic
             ) from None
 
-    def _find(self, message: Message | MessageId) -> tuple[TopicConsumer, wire.MessageIdAdv]:
+    def _find(self, message: Message | MessageId) -> tuple[TopicConsumer, MessageIdAdv]:
         """Return which consumer a message belongs to, and its id."""
         self._check_open()
         if isinstance(message, Message):
@@ -491,7 +592,7 @@ class PulsarConsumer:
         self._check_open()
         if isinstance(messageid, MessageId):
             everywhere = messageid in (MessageId.earliest, MessageId.latest)
-            target: wire.MessageIdAdv | int = messageid.unwrap()
+            target: MessageIdAdv | int = messageid.unwrap()
             chosen = (
                 list(self._consumers.values()) if everywhere else [self._consumer_of(messageid)]
             )
@@ -544,31 +645,79 @@ class PulsarConsumer:
 
     # --- the beginning and the end --------------------------------------------------------------
 
-    def open(self, topics: Sequence[str], *, create: bool) -> None:
-        """Subscribe to topic partitions; closes what was opened where one of them is refused.
+    def open(self, topics: Sequence[str], discovery: TopicDiscovery | None) -> None:
+        """Subscribe to topic partitions, and to those that are found later.
 
-        `create` lets the broker create topics that are missing.
+        Where one of them is refused, closes what was opened and raises. Brokers may create topics
+        that are missing.
         """
-        consumers = [self._make(topic, len(topics), create=create) for topic in topics]
+        consumers = [self._make(topic, len(topics), self._options, create=True) for topic in topics]
+        self._consumers = {one.topic: one for one in consumers}
         timeout = self._context.options.operation_timeout
         results = run_many([one.open_operation for one in consumers], timeout)
         for consumer, result in zip(consumers, results, strict=True):
             if isinstance(result, PulsarError):
                 self.close()
                 raise result.with_context(topic=consumer.topic) from result.__cause__
+        with self._calls:
+            closed, self._discovery = self._closed, discovery
+        if discovery is not None and not closed:
+            discovery.begin()
 
-    def _make(self, topic: str, of: int, *, create: bool) -> TopicConsumer:
-        made = TopicConsumer(
+    def _make(
+        self, topic: str, of: int, options: ConsumerOptions, *, create: bool = False
+    ) -> TopicConsumer:
+        queue_size = min(options.receiver_queue_size, max(self._rules.max_queue_sizes // of, 1))
+        return TopicConsumer(
             self._context,
             topic,
-            self._options,
+            options,
             self._inbox,
             self._budget,
+            queue_size=queue_size,
             create=create,
             on_active=self._on_active,
+            suspects=None if self._rules.dead_letters is None else self,
         )
-        self._consumers[topic] = made
-        return made
+
+    def on_topics(self, found: set[str]) -> None:
+        """Have consumers of these topic partitions, and of those that are gone no more.
+
+        What is new is read from its beginning: it was published to this subscription. For
+        discoveries, on any thread.
+        """
+        options = replace(
+            self._options, initial=pb.CommandSubscribe.Earliest, start=EARLIEST_POSITION
+        )
+        with self._calls:
+            if self._closed:
+                return
+            before = self._consumers
+            gone = (
+                []
+                if self._discovery is None or self._discovery.pattern is None
+                else [before[topic] for topic in before.keys() - found]
+            )
+            new = [self._make(topic, len(found), options) for topic in found - before.keys()]
+            kept = {topic: one for topic, one in before.items() if one not in gone}
+            self._consumers = kept | {one.topic: one for one in new}
+        for consumer in gone:
+            consumer.close()
+        timeout = self._context.options.operation_timeout
+        for consumer in new:
+            opened = start(consumer.open_operation, timeout, self._context.timers)
+            opened.add_done_callback(partial(self._on_opened, consumer))
+
+    def _on_opened(self, consumer: TopicConsumer, opened: Future[None]) -> None:
+        error = None if opened.cancelled() else opened.exception()
+        if error is None:
+            return
+        logger.warning("%s: cannot subscribe yet: %s", consumer.topic, error)
+        # It is found again, and tried again then.
+        with self._calls:
+            self._consumers = {
+                topic: one for topic, one in self._consumers.items() if one is not consumer
+            }
 
     def close(self) -> None:
         """Send what is acknowledged, and leave; the subscription stays. May be called twice."""
@@ -579,7 +728,11 @@ class PulsarConsumer:
             waiting = list(self._waiting)
             self._waiting.clear()
         self._on_close(self)
+        if self._discovery is not None:
+            self._discovery.close()
         self._inbox.close()
+        if self._rules.dead_letters is not None:
+            self._rules.dead_letters.close()
         answers = [consumer.close() for consumer in self._consumers.values()]
         wait_for([answer for answer in answers if answer is not None], _CLOSE_SECONDS)
         for callback in waiting:

@@ -2,11 +2,64 @@
 
 from __future__ import annotations
 
-from pulsar_spark.client.enums import KeySharedMode
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pulsar_spark.client.enums import KeySharedMode, RegexSubscriptionMode
 from pulsar_spark.engine.options import KeySharedRules
+from pulsar_spark.engine.topic_patterns import TopicPattern
 from pulsar_spark.errors import OptionError
+from pulsar_spark.protocol.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
+
+_DOMAINS = {
+    RegexSubscriptionMode.PersistentOnly: (PERSISTENT,),
+    RegexSubscriptionMode.NonPersistentOnly: (NON_PERSISTENT,),
+    RegexSubscriptionMode.AllTopics: (PERSISTENT, NON_PERSISTENT),
+}
 
 Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsWanted:
+    """What `subscribe` was given as topic: names, or a pattern; `title` is what to call it."""
+
+    title: str
+    names: tuple[str, ...] = ()
+    pattern: TopicPattern | None = None
+
+    def with_topic(self, name: str) -> TopicsWanted:
+        """Return the same with one more topic."""
+        return replace(self, names=(*self.names, str(TopicName.parse(name))))
+
+    def can_grow(self, found: Sequence[str]) -> bool:
+        """Whether there can be other topic partitions than those that were found."""
+        # A topic without partitions never gets any.
+        return self.pattern is not None or sorted(found) != sorted(self.names)
+
+
+def topics_wanted(topic: Any, mode: RegexSubscriptionMode) -> TopicsWanted:
+    """Return what topics are meant; raises OptionError and InvalidTopicName."""
+    if isinstance(topic, str):
+        name = str(TopicName.parse(topic))
+        return TopicsWanted(name, (name,))
+    if isinstance(topic, list):
+        names = tuple(dict.fromkeys(str(TopicName.parse(one)) for one in topic))
+        if not names:
+            raise OptionError("the list of topics is empty")
+        return TopicsWanted(",".join(names), names)
+    if isinstance(topic, re.Pattern):
+        text = str(topic.pattern)
+        domain, separator, rest = text.partition("://")
+        # The mode says which domains are meant; of a pattern it says nothing.
+        if separator and domain in (PERSISTENT, NON_PERSISTENT) and "://" not in rest:
+            text = rest
+        pattern = TopicPattern.parse(text)
+        domains = _DOMAINS[RegexSubscriptionMode(int(mode))]
+        return TopicsWanted(str(topic.pattern), (), replace(pattern, domains=domains))
+    raise OptionError("topic is none of a name, a list of names and a compiled regular expression")
 
 
 class ConsumerBatchReceivePolicy:

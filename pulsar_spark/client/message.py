@@ -141,6 +141,10 @@ class Message:
         self._redelivery_count = redelivery_count
         self._undecrypted = undecrypted
 
+    def fields(self) -> AnyMetadata:
+        """What the message says of itself on the wire."""
+        return self._own
+
     def data(self) -> bytes:
         """The payload, empty for a null value."""
         return self._payload

@@ -165,10 +165,10 @@ class AckTracker:
                 bits = bits >> done << done
             return bits
 
-    @property
-    def idle(self) -> bool:
-        """Whether there is nothing that the broker does not know."""
-        return not self._pending and self._upto is None
+    def is_done(self, message_id: MessageIdAdv) -> bool:
+        """Whether a message of a batch is acknowledged, of which others are not."""
+        left = self._partial.get((message_id.ledger_id, message_id.entry_id))
+        return left is not None and not left >> max(message_id.batch_index, 0) & 1
 
     # --- sending ------------------------------------------------------------------------------
 

@@ -132,13 +132,14 @@ class ProducerHandler(Handler, Protocol):
 
 
 class HandlerTable:
-    """The consumers and producers of a connection, by id. Thread-safe."""
+    """The consumers, producers and watchers of topics of a connection, by id. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # The following are guarded by _lock; single reads go without it.
         self._consumers: dict[int, ConsumerHandler] = {}
         self._producers: dict[int, ProducerHandler] = {}
+        self._watchers: dict[int, Handler] = {}
 
     def add_consumer(self, handler: ConsumerHandler) -> int:
         """Register a consumer and return its new id."""
@@ -154,6 +155,18 @@ class HandlerTable:
                 producer_id = next(_ids)
             self._producers[producer_id] = handler
             return producer_id
+
+    def add_watcher(self, handler: Handler) -> int:
+        """Register who is told of topics that appear and vanish, and return the new id."""
+        with self._lock:
+            watcher_id = next(_ids)
+            self._watchers[watcher_id] = handler
+            return watcher_id
+
+    def remove_watcher(self, watcher_id: int) -> None:
+        """Forget a watcher."""
+        with self._lock:
+            self._watchers.pop(watcher_id, None)
 
     def remove_consumer(self, consumer_id: int) -> ConsumerHandler | None:
         """Forget a consumer and return it."""
@@ -172,9 +185,14 @@ class HandlerTable:
     def take_all(self) -> list[Handler]:
         """Forget all and return them."""
         with self._lock:
-            handlers: list[Handler] = [*self._consumers.values(), *self._producers.values()]
+            handlers: list[Handler] = [
+                *self._consumers.values(),
+                *self._producers.values(),
+                *self._watchers.values(),
+            ]
             self._consumers.clear()
             self._producers.clear()
+            self._watchers.clear()
             return handlers
 
     def on_messages(self, block: MessageBlock) -> None:
@@ -216,6 +234,8 @@ class HandlerTable:
                 handler.on_command(body)
 
     def _find(self, kind: int, body: Any) -> Handler | None:
+        if kind == _T.WATCH_TOPIC_UPDATE:
+            return self._watchers.get(body.watcher_id)
         if kind != _T.TOPIC_MIGRATED:
             return self._consumers.get(getattr(body, "consumer_id", -1))
         if body.resource_type == pb.CommandTopicMigrated.Consumer:
@@ -417,6 +437,17 @@ class ClientConnection:
     def remove_consumer(self, consumer_id: int) -> None:
         """Forget a handler. What still arrives for it is dropped."""
         self._handlers.remove_consumer(consumer_id)
+
+    def add_watcher(self, handler: Handler) -> int:
+        """Register a handler, before WATCH_TOPIC_LIST is sent, and return its watcher id."""
+        self._check_process()
+        with self._mutex:
+            self._check_open()
+            return self._handlers.add_watcher(handler)
+
+    def remove_watcher(self, watcher_id: int) -> None:
+        """Forget a handler. What still arrives for it is dropped."""
+        self._handlers.remove_watcher(watcher_id)
 
     def add_producer(self, handler: ProducerHandler, producer_id: int | None = None) -> int:
         """Register a handler, before PRODUCER is sent, and return its producer id.

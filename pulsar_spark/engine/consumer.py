@@ -15,7 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
@@ -100,12 +100,22 @@ class Delivery(NamedTuple):
         return self.generation == self.consumer.generation
 
 
+class Suspects(Protocol):
+    """Who takes entries away that would be delivered once more, and what becomes of them."""
+
+    def divert(self, consumer: TopicConsumer, keys: list[EntryKey]) -> list[EntryKey]:
+        """Take entries that are due to be delivered again, and return the others. Never waits."""
+
+    def forget(self, consumer: TopicConsumer, key: EntryKey) -> None:
+        """An entry is acknowledged."""
+
+
 class TopicConsumer(AttachedConsumer):
     """A consumer of one topic partition. `open` it once, and close it at the end.
 
     What is delivered is announced to `inbox`, and so is an error that ends the consumer.
     `on_active` is told, on the receive thread, when a Failover consumer becomes active or not.
-    `divert` may take entries away that are due to be delivered again, and returns the rest.
+    `suspects` are entries that may be dealt with otherwise when they are due again.
     Thread-safe, but for `take`.
     """
 
@@ -120,7 +130,7 @@ class TopicConsumer(AttachedConsumer):
         queue_size: int | None = None,
         create: bool = False,
         on_active: Callable[[TopicConsumer, bool], None] | None = None,
-        divert: Callable[[TopicConsumer, list[EntryKey]], list[EntryKey]] | None = None,
+        suspects: Suspects | None = None,
     ) -> None:
         super().__init__(context, topic, self._come_back)
         self.options = options
@@ -129,7 +139,7 @@ class TopicConsumer(AttachedConsumer):
         self._budget = budget
         self._create = create
         self._on_active = on_active
-        self._divert = divert
+        self._suspects = suspects
         self._backoff = Backoff(maximum=_MAX_RECONNECT_DELAY)
         self.acks = AckTracker(options, context.timers, self._send_ack)
         self._refused = DueEntries(context.timers, options.nack_delay, self._on_due)
@@ -522,6 +532,8 @@ class TopicConsumer(AttachedConsumer):
             self._given.discard(key)
         if len(self._refused):
             self._refused.discard(key)
+        if self._suspects is not None:
+            self._suspects.forget(self, key)
         if self._chunks:
             with self._lock:
                 self._chunks.pop(key, None)
@@ -549,8 +561,8 @@ class TopicConsumer(AttachedConsumer):
     # --- delivering again ---------------------------------------------------------------------
 
     def _on_due(self, keys: list[EntryKey]) -> None:
-        if self._divert is not None:
-            keys = self._divert(self, keys)
+        if self._suspects is not None:
+            keys = self._suspects.divert(self, keys)
         if keys:
             self.redeliver(keys)
 

@@ -412,6 +412,7 @@ class ProducerOptions:
     messages go in a batch for each key. `routing_mode` is
     ``RoundRobinPartition`` or ``SinglePartition``, `hashing_scheme` ``JavaStringHash`` or
     ``Murmur3_32Hash``. `max_pending_messages` 0 leaves the bound to the client's memory limit.
+    A topic that is created for the producer has `initial_subscription` from its beginning.
     """
 
     compression: int = pb.NONE
@@ -432,6 +433,7 @@ class ProducerOptions:
     schema: SchemaInfo | None = None
     properties: tuple[tuple[str, str], ...] = ()
     encryption: EncryptionOptions | None = None
+    initial_subscription: str | None = None
 
     def __post_init__(self) -> None:
         _check_range(self, 1, "batching_max_messages", "batching_max_bytes")

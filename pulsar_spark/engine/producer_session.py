@@ -70,6 +70,7 @@ class Identity:
     topic_epoch: int | None = None
     txn_enabled: bool = False
     encrypted: bool = False
+    initial_subscription: str | None = None
 
     @classmethod
     def of(cls, topic: str, options: ProducerOptions) -> Identity:
@@ -82,6 +83,7 @@ class Identity:
             schema=None if options.schema is None else options.schema.to_pb(),
             properties=options.properties,
             encrypted=options.encryption is not None,
+            initial_subscription=options.initial_subscription,
         )
 
 
@@ -269,6 +271,7 @@ def _producer_command(identity: Identity, producer_id: int, request_id: int) -> 
         access_mode=identity.access_mode,
         topic_epoch=identity.topic_epoch,
         txn_enabled=identity.txn_enabled,
+        initial_subscription_name=identity.initial_subscription,
         encrypted=identity.encrypted,
     )
 

@@ -200,6 +200,7 @@ def producer(
     access_mode: int = pb.Shared,
     topic_epoch: int | None = None,
     txn_enabled: bool = False,
+    initial_subscription_name: str | None = None,
 ) -> pb.BaseCommand:
     """PRODUCER: open a producer on a topic partition."""
     return build(
@@ -216,6 +217,7 @@ def producer(
         producer_access_mode=access_mode,
         topic_epoch=topic_epoch,
         txn_enabled=txn_enabled,
+        initial_subscription_name=initial_subscription_name,
     )
 
 

@@ -57,7 +57,7 @@ def test_options_are_checked_at_once(arguments: dict[str, object]) -> None:
 def test_what_is_not_built_yet_says_so() -> None:
     with PulsarClient("pulsar://127.0.0.1:1") as client:
         calls: tuple[Callable[[], object], ...] = (
-            lambda: client.subscribe(["t"], "s"),
+            lambda: client.create_reader("t", MessageId.earliest, schema=object()),
             lambda: client.create_table_view("t"),
             lambda: client.create_producer("t", schema=object()),
         )

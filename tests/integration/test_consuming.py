@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.client import (
+    ConsumerDeadLetterPolicy,
     ConsumerType,
     InitialPosition,
     Message,
@@ -16,7 +18,13 @@ from pulsar_spark.client import (
     PulsarClient,
     PulsarConsumer,
 )
-from pulsar_spark.errors import ClosedError, ConsumerBusy, NotAllowed, OperationTimeout
+from pulsar_spark.errors import (
+    ClosedError,
+    ConsumerBusy,
+    NotAllowed,
+    OperationTimeout,
+    UnsupportedFeature,
+)
 from tests.integration.brokers import Broker
 from tests.support.waiting import wait_until
 
@@ -235,3 +243,181 @@ def test_shared_consumers_may_not_acknowledge_cumulatively(
             message = consumer.receive(RECEIVE_MS)
             with pytest.raises(NotAllowed):
                 consumer.acknowledge_cumulative(message)
+
+
+# --- several topics -------------------------------------------------------------------------
+
+
+def test_partitions_are_one_topic_and_new_ones_are_read_from_their_beginning(
+    broker: Broker, client: PulsarClient, official_client: Callable[..., Any]
+) -> None:
+    topic = broker.create_topic(partitions=2)
+    official = official_client(broker.service_url)
+    with client.subscribe(topic, "s", auto_update_partitions_interval_seconds=1) as consumer:
+        producers = [official.create_producer(p) for p in broker.partitions_of(topic, 2)]
+        for number in range(20):
+            producers[number % 2].send(b"%d" % number)
+        found = receive(consumer, 20)
+        assert sorted(values(found)) == sorted(numbers(20))
+        assert {one.topic_name() for one in found} == set(broker.partitions_of(topic, 2))
+        for message in found:
+            consumer.acknowledge(message.message_id())
+        broker.add_partitions(topic, 3)
+        official.create_producer(f"{topic}-partition-2").send(b"new")
+        new = consumer.receive(RECEIVE_MS)
+        assert (new.data(), new.message_id().partition()) == (b"new", 2)
+    with client.subscribe(topic, "s") as consumer:
+        assert consumer.receive(RECEIVE_MS).data() == b"new"
+
+
+def test_a_list_of_topics_is_one_consumer(
+    broker: Broker, client: PulsarClient, official_client: Callable[..., Any]
+) -> None:
+    topics = [broker.create_topic(), broker.create_topic(partitions=2)]
+    with client.subscribe(topics, "s") as consumer:
+        official = official_client(broker.service_url)
+        for topic in topics:
+            official.create_producer(topic).send(topic.encode())
+        found = receive(consumer, 2)
+        assert sorted(values(found)) == sorted(topic.encode() for topic in topics)
+        for message in found:
+            consumer.acknowledge(message.message_id())
+        with pytest.raises(UnsupportedFeature):
+            consumer.acknowledge(MessageId.deserialize(found[0].message_id().serialize()))
+        consumer.seek(MessageId.earliest)
+        assert sorted(values(receive(consumer, 2))) == sorted(topic.encode() for topic in topics)
+
+
+def test_topics_that_match_a_pattern_come_and_go(
+    broker: Broker, client: PulsarClient, official_client: Callable[..., Any]
+) -> None:
+    namespace = broker.create_namespace()
+    names = [f"persistent://{namespace}/orders-{number}" for number in range(3)]
+    official = official_client(broker.service_url)
+    broker.create_topic(names[0])
+    broker.create_topic(f"persistent://{namespace}/other")
+    pattern = re.compile(f"persistent://{namespace}/orders-.*")
+    with client.subscribe(pattern, "s", pattern_auto_discovery_period=1) as consumer:
+        official.create_producer(f"persistent://{namespace}/other").send(b"other")
+        official.create_producer(names[0]).send(b"0")
+        assert consumer.receive(RECEIVE_MS).data() == b"0"
+        # What is sent before it is found comes too.
+        broker.create_topic(names[1])
+        official.create_producer(names[1]).send(b"1")
+        found = consumer.receive(RECEIVE_MS)
+        assert (found.data(), found.topic_name()) == (b"1", names[1])
+        broker.create_topic(names[2], partitions=2)
+        official.create_producer(names[2]).send(b"2")
+        assert consumer.receive(RECEIVE_MS).data() == b"2"
+
+
+def test_a_watching_broker_tells_of_topics_at_once(
+    broker: Broker, client: PulsarClient, official_client: Callable[..., Any]
+) -> None:
+    namespace = broker.create_namespace()
+    pattern = re.compile(f"{namespace}/a-.*")
+    with client.subscribe(pattern, "s", pattern_auto_discovery_period=3600) as consumer:
+        name = f"persistent://{namespace}/a-1"
+        broker.create_topic(name)
+        wait_until(lambda: "s" in broker.subscriptions(name), "the topic is not found")
+        official_client(broker.service_url).create_producer(name).send(b"1")
+        assert consumer.receive(RECEIVE_MS).data() == b"1"
+
+
+# --- dead letters and retries -----------------------------------------------------------------
+
+
+def test_a_message_that_is_refused_too_often_is_a_dead_letter(
+    broker: Broker,
+    client: PulsarClient,
+    official_client: Callable[..., Any],
+    topic: str,
+    send: Send,
+) -> None:
+    (sent,) = send(b"bad", properties={"a": "b"}, partition_key="k", event_timestamp=7)
+    send(b"good")
+    official = official_client(broker.service_url)
+    dead = official.subscribe(f"{topic}-s-DLQ", "watch")
+    with client.subscribe(
+        topic,
+        "s",
+        ConsumerType.Shared,
+        initial_position=EARLIEST,
+        negative_ack_redelivery_delay_ms=20,
+        dead_letter_policy=ConsumerDeadLetterPolicy(2),
+        broker_consumer_stats_cache_time_ms=0,
+    ) as consumer:
+        counts: list[int] = []
+        while len(counts) < 3:
+            message = consumer.receive(RECEIVE_MS)
+            if message.data() == b"good":
+                consumer.acknowledge(message)
+            else:
+                counts.append(message.redelivery_count())
+                consumer.negative_acknowledge(message)
+        assert counts == [0, 1, 2]
+        letter = dead.receive(RECEIVE_MS)
+        assert (letter.data(), letter.partition_key()) == (b"bad", "k")
+        assert letter.properties() == {
+            "a": "b",
+            "REAL_TOPIC": topic,
+            "ORIGIN_MESSAGE_ID": str(sent),
+        }
+        wait_until(
+            lambda: consumer.get_broker_consumer_stats().msg_backlog == 0,
+            "the dead letter is not acknowledged",
+        )
+
+
+def test_the_topic_of_dead_letters_can_begin_with_a_subscription(
+    broker: Broker, client: PulsarClient, topic: str, send: Send
+) -> None:
+    send(b"bad")
+    name = broker.unique_topic("dead")
+    policy = ConsumerDeadLetterPolicy(1, name, "kept")
+    with client.subscribe(
+        topic,
+        "s",
+        ConsumerType.Shared,
+        initial_position=EARLIEST,
+        negative_ack_redelivery_delay_ms=20,
+        dead_letter_policy=policy,
+        broker_consumer_stats_cache_time_ms=0,
+    ) as consumer:
+        for _ in range(2):
+            consumer.negative_acknowledge(consumer.receive(RECEIVE_MS))
+        wait_until(
+            lambda: consumer.get_broker_consumer_stats().msg_backlog == 0,
+            "the dead letter is not acknowledged",
+        )
+        assert broker.subscriptions(name) == {"kept"}
+    with client.subscribe(name, "kept") as dead:
+        assert dead.receive(RECEIVE_MS).data() == b"bad"
+
+
+def test_a_message_that_is_put_off_comes_again_until_it_is_a_dead_letter(
+    client: PulsarClient, topic: str, send: Send
+) -> None:
+    send(b"later")
+    dead = client.subscribe(f"{topic}-s-DLQ", "watch")
+    with client.subscribe(
+        topic,
+        "s",
+        ConsumerType.Shared,
+        initial_position=EARLIEST,
+        dead_letter_policy=ConsumerDeadLetterPolicy(1),
+        enable_retry=True,
+    ) as consumer:
+        first = consumer.receive(RECEIVE_MS)
+        consumer.reconsume_later(first, 50, {"why": "busy"})
+        again = consumer.receive(RECEIVE_MS)
+        assert again.topic_name() == f"{topic}-s-RETRY"
+        assert again.properties() == {
+            "why": "busy",
+            "RECONSUMETIMES": "1",
+            "DELAY_TIME": "50",
+            "REAL_TOPIC": topic,
+            "ORIGIN_MESSAGE_ID": str(first.message_id()),
+        }
+        consumer.reconsume_later(again, 50)
+        assert dead.receive(RECEIVE_MS).properties()["RECONSUMETIMES"] == "2"

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.engine.encryption import PemKeys
 from pulsar_spark.engine.options import ClientOptions, ReaderOptions, TlsOptions
+from pulsar_spark.engine.topic_patterns import TopicPattern
 from pulsar_spark.errors import OptionError, UnsupportedFeature
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.spark.offsets import (
@@ -24,7 +25,6 @@ from pulsar_spark.spark.offsets import (
 from pulsar_spark.spark.options.auth import auth_options
 from pulsar_spark.spark.options.resolve import END_OPTIONS, START_OPTIONS, Values, resolve
 from pulsar_spark.spark.options.table import Scope
-from pulsar_spark.spark.options.topic_patterns import TopicPattern
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,15 @@ def producer(session: Session, command: Incoming) -> Coroutine[Any, Any, None] |
     if topic.terminated:
         text = f"{_PACKAGE}$TopicTerminatedException: Topic was already terminated"
         raise Refusal(pb.TopicTerminatedError, text)
+    initial = body.initial_subscription_name
+    if initial and topic.persistent and initial not in topic.subscriptions:
+        topic.subscribe(
+            pb.CommandSubscribe(
+                subscription=initial,
+                subType=pb.CommandSubscribe.Exclusive,
+                initialPosition=pb.CommandSubscribe.Earliest,
+            )
+        )
     created = Producer(session, topic, body, body.producer_name or server.new_producer_name())
     if body.HasField("schema"):
         created.schema_version = topic.schemas.add(body.schema)

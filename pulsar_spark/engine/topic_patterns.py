@@ -1,4 +1,4 @@
-"""`topicsPattern`: which topics of a namespace it stands for."""
+"""Patterns of topics: which ones of a namespace they stand for."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ class TopicPattern:
     """A regular expression on names of persistent topics of one namespace.
 
     It is matched with whole full names, or with whole local names where `local` is set. Build
-    one with `parse`.
+    one with `parse`. Topics of other `domains` than persistent ones match where they are given.
     """
 
     namespace: str
     regex: str
     local: bool
+    domains: tuple[str, ...] = (PERSISTENT,)
 
     @classmethod
     def parse(cls, text: str) -> TopicPattern:
@@ -65,7 +66,7 @@ class TopicPattern:
         """Return the full names, without partition suffix, of the topics that match, sorted.
 
         `names` are those of the namespace's topics and partitions. System topics and
-        non-persistent ones never match.
+        those of other domains never match.
         """
         pattern = re.compile(self.regex)
         matches: dict[str, bool] = {}
@@ -78,7 +79,7 @@ class TopicPattern:
             full = str(topic)
             if full not in matches:
                 matches[full] = (
-                    topic.is_persistent
+                    topic.domain in self.domains
                     and not topic.is_system
                     and topic.namespace_name == self.namespace
                     and pattern.fullmatch(topic.local_name if self.local else full) is not None

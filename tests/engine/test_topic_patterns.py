@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pulsar_spark.engine.topic_patterns import TopicPattern
 from pulsar_spark.errors import OptionError
-from pulsar_spark.spark.options.topic_patterns import TopicPattern
 
 LISTED = [
     "persistent://public/default/orders",

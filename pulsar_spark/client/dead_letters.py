@@ -1,0 +1,196 @@
+"""Messages that a consumer gives up, or puts off: sent to another topic, and then acknowledged.
+
+A dead letter was delivered more often than its policy allows. A letter to be retried goes to a
+topic that the consumer is subscribed to as well, with a delivery time. Names of topics and
+properties are those of Java's client; both clients take the other's letters.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from pulsar_spark.client.callbacks import CallbackThread
+from pulsar_spark.client.consumer_policies import ConsumerDeadLetterPolicy
+from pulsar_spark.client.message import Message
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.partitioned_producer import PartitionedProducer
+from pulsar_spark.errors import PulsarError
+from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.protocol.sends import Solo
+
+logger = logging.getLogger(__name__)
+
+REAL_TOPIC = "REAL_TOPIC"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIMES = "RECONSUMETIMES"
+DELAY_TIME = "DELAY_TIME"
+
+MAX_RECONSUME_TIMES = 16
+"""How often a message is put off where no policy for dead letters says so."""
+
+Done = Callable[[PulsarError | None], object]
+
+
+class Letters:
+    """Sends letters to one topic, on a thread of their own, since a topic has to be opened first.
+
+    Whoever sends is told, on any thread, when a letter is stored, or why it is not.
+    """
+
+    def __init__(
+        self, context: ClientContext, topic: str, schema: SchemaInfo | None, initial: str = ""
+    ) -> None:
+        self.topic = topic
+        self._context = context
+        self._options = ProducerOptions(
+            batching_enabled=False,
+            chunking_enabled=True,
+            schema=schema,
+            initial_subscription=initial or None,
+        )
+        self._worker = CallbackThread("pulsar-spark-letters")
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._closed = False
+        # Belongs to the worker.
+        self._writer: PartitionedProducer | None = None
+
+    def send(self, fields: MessageFields, done: Done, deliver_at: int = 0) -> None:
+        """Send a letter, delivered at a time in milliseconds if one is given. Never waits."""
+        self._worker.run(partial(self._send, fields, done, deliver_at))
+
+    def _send(self, fields: MessageFields, done: Done, deliver_at: int) -> None:
+        def complete(error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
+            done(error)
+
+        try:
+            solo = Solo(deliver_at=deliver_at) if deliver_at else None
+            self._opened().send(fields, complete, solo, at_once=True)
+        except PulsarError as error:
+            # What cannot be sent now is tried anew with the next letter.
+            self._drop()
+            done(error)
+
+    def _opened(self) -> PartitionedProducer:
+        if self._writer is None:
+            writer = PartitionedProducer(self._context, self.topic, self._options, goes_on=True)
+            try:
+                writer.open()
+            except PulsarError:
+                writer.abort()
+                raise
+            self._writer = writer
+        return self._writer
+
+    def _drop(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.abort()
+
+    def close(self) -> None:
+        """Leave the topic once what was sent is stored."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._worker.run(self._leave)
+        self._worker.close()
+
+    def _leave(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        try:
+            writer.close()
+        except PulsarError as error:
+            logger.warning("%s: letters were not stored: %s", self.topic, error)
+
+
+class DeadLetterOffice:
+    """What a consumer with a policy for dead letters does with messages that it gives up."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        topic: str,
+        subscription: str,
+        policy: ConsumerDeadLetterPolicy,
+        schema: SchemaInfo | None,
+    ) -> None:
+        self.policy = policy
+        self.retry_topic = policy.retry_letter_topic or f"{topic}-{subscription}-RETRY"
+        name = policy.dead_letter_topic or f"{topic}-{subscription}-DLQ"
+        self._dead = Letters(context, name, schema, policy.initial_subscription_name)
+        self._retried = Letters(context, self.retry_topic, schema)
+
+    def bury(self, messages: Sequence[Message], done: Done) -> None:
+        """Send messages of one entry to the topic of dead letters; `done` comes once for all."""
+        together = _Together(len(messages), done)
+        for message in messages:
+            self._dead.send(letter_of(message, {}), together.done)
+
+    def put_off(
+        self, message: Message, deliver_at: int, delay_ms: int, more: dict[str, str], done: Done
+    ) -> None:
+        """Have a message delivered again from the topic of retries, or give it up."""
+        times = _number(message.properties().get(RECONSUME_TIMES)) + 1
+        fields = letter_of(
+            message, {**more, RECONSUME_TIMES: str(times), DELAY_TIME: str(delay_ms)}
+        )
+        if times > self.policy.max_redeliver_count:
+            self._dead.send(fields, done)
+        else:
+            self._retried.send(fields, done, deliver_at)
+
+    def close(self) -> None:
+        """Leave the topics once what was sent is stored."""
+        self._dead.close()
+        self._retried.close()
+
+
+class _Together:
+    """Tells once when all of some letters are stored, or why one of them is not."""
+
+    def __init__(self, count: int, done: Done) -> None:
+        self._left = count
+        self._done = done
+        self._error: PulsarError | None = None
+        self._lock = threading.Lock()
+
+    def done(self, error: PulsarError | None) -> None:
+        with self._lock:
+            self._left -= 1
+            self._error = self._error or error
+            over = not self._left
+        if over:
+            self._done(self._error)
+
+
+def letter_of(message: Message, more: dict[str, str]) -> MessageFields:
+    """Return a message as it is sent elsewhere: it says where it came from first."""
+    fields: Any = message.fields()
+    properties = {
+        **message.properties(),
+        **more,
+    }
+    properties.setdefault(REAL_TOPIC, message.topic_name())
+    properties.setdefault(ORIGIN_MESSAGE_ID, str(message.message_id()))
+    return MessageFields(
+        None if fields.null_value else message.data(),
+        message.partition_key() if fields.HasField("partition_key") else None,
+        key_is_base64=fields.partition_key_b64_encoded,
+        ordering_key=fields.ordering_key if fields.HasField("ordering_key") else None,
+        properties=tuple(properties.items()),
+        event_time=fields.event_time,
+    )
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else 0

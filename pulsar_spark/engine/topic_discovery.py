@@ -1,0 +1,213 @@
+"""Which topic partitions a consumer is to have: of some topics, or of all that match a pattern.
+
+Both change: topics get more partitions, and topics that match appear and vanish. They are looked
+for again and again, and at once when a broker that watches a pattern says that something changed.
+A broker that does not watch, or not this pattern, is only asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+
+from google.protobuf.message import Message
+
+from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.operations import Operation, run, start
+from pulsar_spark.engine.retry import Deadline, retrying
+from pulsar_spark.engine.timers import Timer
+from pulsar_spark.engine.topic_patterns import TopicPattern
+from pulsar_spark.errors import ClosedError, PulsarError, TopicNotFound
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.topic_name import TopicName
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_SECONDS = 5.0
+# What a broker says that has no feature flag for it.
+_WATCHES = "supports_topic_watchers"
+
+
+class TopicDiscovery:
+    """Finds the topic partitions of `names`, or of a pattern's topics; close it at the end.
+
+    After `begin`, `on_found` is given all that there are whenever they were looked for, on a thread
+    that must not wait.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        names: Sequence[str],
+        pattern: TopicPattern | None,
+        period: float,
+        on_found: Callable[[set[str]], None],
+    ) -> None:
+        self.pattern = pattern
+        self._context = context
+        self._names = [str(TopicName.parse(name)) for name in names]
+        self._period = period
+        self._on_found = on_found
+        self._lock = threading.Lock()
+        # The following are guarded by _lock.
+        self._timer: Timer | None = None
+        self._looking = False
+        self._again = False
+        self._closed = False
+        self._watch: _Watch | None = None
+
+    def find(self) -> set[str]:
+        """Return the topic partitions that there are now; raises what cannot be learnt."""
+        timeout = self._context.options.operation_timeout
+        return run(lambda deadline: retrying(self._find_operation, deadline), timeout)
+
+    def begin(self) -> None:
+        """Look for topics from now on."""
+        self._look()
+
+    def _find_operation(self, deadline: Deadline) -> Operation[set[str]]:
+        lookup = self._context.lookup
+        names: Iterable[str] = self._names
+        if self.pattern is not None:
+            listed = yield from lookup.topics_operation(
+                self.pattern.namespace, deadline, _mode(self.pattern)
+            )
+            names = self.pattern.select(listed)
+        found: set[str] = set()
+        for name in names:
+            topic = TopicName.parse(name)
+            if topic.partition_index >= 0:
+                found.add(name)
+                continue
+            with contextlib.suppress(TopicNotFound):
+                count = yield from lookup.partitions_operation(name, deadline)
+                found.update([str(topic.partition(i)) for i in range(count)] or [name])
+        return found
+
+    # --- again and again ----------------------------------------------------------------------
+
+    def look_soon(self) -> None:
+        """Look for topics now: something has changed."""
+        with self._lock:
+            if self._looking:
+                self._again = True
+                return
+        self._look()
+
+    def _look(self) -> None:
+        with self._lock:
+            if self._closed or self._looking:
+                return
+            self._looking, self._again = True, False
+            if self._timer is not None:
+                self._timer.cancel()
+        timeout = self._context.options.operation_timeout
+        looked = start(self._look_operation, timeout, self._context.timers)
+        looked.add_done_callback(self._on_looked)
+
+    def _look_operation(self, deadline: Deadline) -> Operation[set[str]]:
+        # Before it is asked what there is: what changes from then on is told.
+        if self.pattern is not None and (self._watch is None or self._watch.over):
+            with contextlib.suppress(PulsarError):
+                yield from self._watch_operation(self.pattern, deadline)
+        return (yield from self._find_operation(deadline))
+
+    def _watch_operation(self, pattern: TopicPattern, deadline: Deadline) -> Operation[None]:
+        connection = yield from self._context.pool.service_operation()
+        if not connection.supports(_WATCHES):
+            return
+        watch = _Watch(connection, self.look_soon)
+        with self._lock:
+            self._watch = watch
+        yield from watch.begin(pattern, deadline)
+
+    def _on_looked(self, looked: Future[set[str]]) -> None:
+        error = None if looked.cancelled() else looked.exception()
+        with self._lock:
+            self._looking = False
+            closed, again = self._closed, self._again
+        if closed:
+            return
+        if error is None and not looked.cancelled():
+            self._on_found(looked.result())
+        elif error is not None:
+            logger.info("topics cannot be looked for now: %s", error)
+        if again:
+            self._look()
+            return
+        with self._lock, contextlib.suppress(ClosedError):
+            self._timer = self._context.timers.after(self._period, self._look)
+
+    def close(self) -> None:
+        """Look no more."""
+        with self._lock:
+            self._closed = True
+            timer, watch = self._timer, self._watch
+        if timer is not None:
+            timer.cancel()
+        if watch is not None:
+            watch.close()
+
+
+class _Watch:
+    """A wish to be told of topics, at one broker: the Handler that is told of them."""
+
+    def __init__(self, connection: ClientConnection, on_change: Callable[[], None]) -> None:
+        self.over = False
+        self._connection = connection
+        self._on_change = on_change
+        self._watcher_id = connection.add_watcher(self)
+
+    def begin(self, pattern: TopicPattern, deadline: Deadline) -> Operation[None]:
+        regex = f"{pattern.namespace}/{pattern.regex}" if pattern.local else pattern.regex
+        try:
+            yield self._connection.request_async(
+                lambda request_id: commands.build(
+                    "WATCH_TOPIC_LIST",
+                    request_id=request_id,
+                    watcher_id=self._watcher_id,
+                    namespace=pattern.namespace,
+                    topics_pattern=regex,
+                ),
+                deadline.attempt(),
+            )
+        except PulsarError as error:
+            # It will be asked instead, and not be bothered with this again.
+            logger.info("the broker does not watch the pattern: %s", error.what)
+            self._connection.remove_watcher(self._watcher_id)
+
+    def on_command(self, body: Message) -> None:
+        """Something has changed."""
+        self._on_change()
+
+    def on_disconnect(self, error: PulsarError) -> None:
+        """The broker watches no more: it may have missed something."""
+        self.over = True
+        self._on_change()
+
+    def close(self) -> None:
+        """Let the broker watch no more."""
+        self._connection.remove_watcher(self._watcher_id)
+        if not self.over and not self._connection.closed:
+            with contextlib.suppress(PulsarError):
+                self._connection.request_async(
+                    lambda request_id: commands.build(
+                        "WATCH_TOPIC_LIST_CLOSE",
+                        request_id=request_id,
+                        watcher_id=self._watcher_id,
+                    ),
+                    _CLOSE_SECONDS,
+                )
+
+
+def _mode(pattern: TopicPattern) -> int:
+    if len(pattern.domains) > 1:
+        return pb.CommandGetTopicsOfNamespace.ALL
+    persistent = "persistent" in pattern.domains
+    modes = pb.CommandGetTopicsOfNamespace
+    return modes.PERSISTENT if persistent else modes.NON_PERSISTENT
