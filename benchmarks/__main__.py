@@ -10,6 +10,7 @@ import os
 import platform
 import shutil
 import statistics
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from benchmarks.contenders import Bench, Contender, Run
 from benchmarks.kafka import Kafka, KafkaBroker, connector_settings
 from benchmarks.results import Result, Results
 from benchmarks.spark_process import SparkProcess
+from benchmarks.tls import TlsPort
 from benchmarks.topics import fill, kept_in_memory, make_topic, temporary_topic
 from benchmarks.workloads import ARRIVING, BACKLOG, WORKLOADS, Workload
 from tests.support.pulsar_distribution import VERSION as PULSAR_VERSION
@@ -157,6 +159,7 @@ class Setup:
     """The brokers, and how Spark is started beside them."""
 
     broker: OwnBroker
+    tls: TlsPort
     arguments: argparse.Namespace
     kafka: KafkaBroker | None = None
 
@@ -168,7 +171,7 @@ class Setup:
                 name: stack.enter_context(SparkProcess(implementation=name))
                 for name in implementations()
             }
-            bench = Bench(self.broker, ours, alone=self.arguments.alone)
+            bench = Bench(self.broker, ours, self.tls, alone=self.arguments.alone)
             stack.callback(shutil.rmtree, bench.folder, ignore_errors=True)
             if others and self.arguments.scala:
                 bench.scala = stack.enter_context(SparkProcess(self.arguments.scala))
@@ -183,9 +186,11 @@ class Setup:
 def started(arguments: argparse.Namespace) -> Iterator[Setup]:
     """The brokers that are needed."""
     with contextlib.ExitStack() as stack:
-        broker = stack.enter_context(contextlib.closing(OwnBroker(prepare(), for_speed=True)))
+        tls = TlsPort(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        broker = OwnBroker(prepare(), tls.broker_settings, for_speed=True)
+        stack.enter_context(contextlib.closing(broker))
         broker.start()
-        setup = Setup(broker, arguments)
+        setup = Setup(broker, tls, arguments)
         if arguments.kafka:
             kafka = KafkaBroker(arguments.kafka_jars)
             setup.kafka = stack.enter_context(contextlib.closing(kafka))

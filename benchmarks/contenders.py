@@ -15,6 +15,7 @@ from benchmarks.drain import Drain
 from benchmarks.kafka import Kafka
 from benchmarks.measure import Measurement
 from benchmarks.spark_process import SparkProcess
+from benchmarks.tls import TlsPort
 from benchmarks.topics import (
     WrongResult,
     check_count,
@@ -61,6 +62,7 @@ class Contender:
 
 OFFICIAL = "official client"
 OURS = "pulsar_spark"
+OVER_TLS = "pulsar_spark over TLS"
 HANDED = "handed to Spark by"
 DRAIN = "raw drain"
 TRIVIAL = "trivial Arrow source"
@@ -75,6 +77,7 @@ class Bench:
 
     broker: RealBroker
     ours: dict[str, SparkProcess]
+    tls: TlsPort
     scala: SparkProcess | None = None
     kafka: Kafka | None = None
     alone: bool = False
@@ -162,6 +165,9 @@ def _ours(
         Contender(OURS, columns, name): partial(process.measure, "read", **frame)
         for columns, frame in frames.items()
     }
+    if workload.over_tls:
+        frame = {"source": "pulsar", "options": {"topic": topic, **bench.tls.options}}
+        found[Contender(OVER_TLS, "all", name)] = partial(process.measure, "read", **frame)
     found[Contender(HANDED, "all", name)] = partial(handed, bench, process, workload, topic)
     return found
 

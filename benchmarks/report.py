@@ -12,6 +12,7 @@ from benchmarks.contenders import (
     KAFKA,
     OFFICIAL,
     OURS,
+    OVER_TLS,
     SCALA,
     TRIVIAL,
     TRIVIAL_SINK,
@@ -252,7 +253,7 @@ def picture(results: Results, path: Path) -> None:
         names = [result.contender.name for result in group]
         speeds = [result.megabytes_per_second for result in group]
         kinds = [result.contender.kind for result in group]
-        colors = ["#1f77b4" if kind in (OURS, HANDED) else "#b0b0b0" for kind in kinds]
+        colors = ["#1f77b4" if kind in (OURS, OVER_TLS, HANDED) else "#b0b0b0" for kind in kinds]
         axis.barh(names, speeds, color=colors)
         axis.invert_yaxis()
         axis.set_title(f"{operation}: {shape.title}", fontsize=9)

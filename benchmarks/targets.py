@@ -11,6 +11,7 @@ from benchmarks.contenders import (
     KAFKA,
     OFFICIAL,
     OURS,
+    OVER_TLS,
     SCALA,
     TRIVIAL,
 )
@@ -32,6 +33,7 @@ TIMES_SCALA = {
 TIMES_SCALA_UNBATCHED = 1.2
 OF_DRAIN_STORED = 0.85
 OF_TRIVIAL = {"batch1000": 0.85}
+CPU_OVER_TLS = 1.25
 HANDED_OF_DRAIN = 0.6
 DECODING_MICROSECONDS = {"batch10": 2.0, "unbatched100": 3.0, "unbatched1k": 3.0, "turns": 3.0}
 WRITE_MICROSECONDS = {"python": 15.0, "native": 5.0}
@@ -80,6 +82,10 @@ def _whole_reads(results: Results, shape: str) -> Iterator[Target]:
         if trivial is not None and fastest and shape in OF_TRIVIAL:
             what = f"{name}: speed, of the trivial Arrow source"
             yield Target(shape, what, ours.times_as_fast_as(trivial), OF_TRIVIAL[shape])
+        over_tls = results.find("read", shape, OVER_TLS, "all", name)
+        if over_tls is not None:
+            what = f"{name}: CPU per row over TLS, of that without"
+            yield Target(shape, what, over_tls.cpu / ours.cpu, CPU_OVER_TLS, at_most=True)
         official = results.find("read", shape, OFFICIAL, "all")
         # What Spark takes of large messages is less than the official client reads without it.
         if official is not None and fastest and shape != "large":

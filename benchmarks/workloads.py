@@ -47,7 +47,8 @@ class Workload:
 
     `producers` write an entry each in turn. `properties`: each message has an event time and three
     properties besides its key. A topic that is `stored` is read from the broker's storage; others
-    are still in its memory when they are read, as what was just written.
+    are still in its memory when they are read, as what was just written. `over_tls`: our source
+    also reads it by a connection with TLS.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Workload:
     producers: int = 1
     properties: bool = False
     stored: bool = False
+    over_tls: bool = False
 
     @property
     def title(self) -> str:
@@ -133,10 +135,10 @@ def _fillers(size: int) -> list[bytes]:
 
 
 WORKLOADS = (
-    Workload("batch1000", 2_000_000, 100, batch=1000),
+    Workload("batch1000", 2_000_000, 100, batch=1000, over_tls=True),
     Workload("batch10", 1_500_000, 100, batch=10),
     Workload("unbatched100", 600_000, 100),
-    Workload("unbatched1k", 400_000, 1_000),
+    Workload("unbatched1k", 400_000, 1_000, over_tls=True),
     Workload("lz4", 500_000, 1_000, batch=500, compression="LZ4"),
     Workload("four", 2_000_000, 100, batch=1000, partitions=4),
     Workload("turns", 600_000, 100, producers=3),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import report
-from benchmarks.contenders import DRAIN, HANDED, OFFICIAL, OURS, Contender
+from benchmarks.contenders import DRAIN, HANDED, OFFICIAL, OURS, OVER_TLS, Contender
 from benchmarks.measure import Measurement, measured
 from benchmarks.results import Result, Results
 from benchmarks.targets import Target, targets
@@ -50,6 +50,15 @@ def test_the_shape_that_is_furthest_from_its_targets_comes_first() -> None:
     results = Results([*ours("batch1000", 1.0, 1.0), *ours("batch10", 30.0, 60.0)])
 
     assert [shape.name for shape in report.worst_first(results)] == ["batch10", "batch1000"]
+
+
+def test_reading_over_tls_is_held_against_reading_without() -> None:
+    over_tls = result("batch1000", Contender(OVER_TLS, "all", "native"), 1.0, 0.6)
+    results = Results([*ours("batch1000", 1.0, 0.5), over_tls])
+
+    (found,) = (each for each in targets(results, "batch1000") if "TLS" in each.what)
+    assert found.value == pytest.approx(1.2)
+    assert found.margin > 1
 
 
 def test_tables_name_every_contender_with_what_a_row_costs() -> None:
