@@ -16,13 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from pulsar_spark.engine.addresses import BrokerAddress, parse_service_url
 from pulsar_spark.engine.auth import AuthProvider, provider_for
 from pulsar_spark.engine.binary_lookup import WITHOUT_CREATION
 from pulsar_spark.engine.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.http_client import HttpClient
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.producer_session import Identity, ProducerSession
@@ -37,6 +38,7 @@ from pulsar_spark.errors import (
     InvalidTxnStatus,
     NotAllowed,
     PulsarError,
+    RemoteProtocolError,
     TlsError,
     TopicNotFound,
     TransactionCoordinatorNotFound,
@@ -49,6 +51,8 @@ from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas
+
+_Login: TypeAlias = "ClientConnection | PulsarError | None"
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 
@@ -77,9 +81,12 @@ _CREATE = (
 )
 _PORTS = (
     "Check that service.url names a Pulsar broker or proxy, and its port: 6650 for pulsar://, 6651 "
-    "for pulsar+ssl://, unless they were changed."
+    "for pulsar+ssl://, 8080 for http://, 8443 for https://, unless they were changed."
 )
 _REMEDIES = {"connect": _PORTS, "tls": _PORTS, "handshake": _PORTS}
+_NAME_ONE = "Name one with --topic."
+_CLUSTERS = "/admin/v2/clusters"
+_MAX_CLUSTERS = 1024 * 1024
 _ASK_THE_BROKER = "The log of the broker says more."
 _WANTED = (
     "It may want a client certificate, or another one: set pulsar.client.tlsCertificateFilePath "
@@ -139,13 +146,15 @@ class Examination:
     ) -> None:
         self._options = options
         self._url = parse_service_url(options.service_url)
+        # Lookups by REST do not go through a proxy, as with Java's client.
+        self._proxy = None if self._url.web else options.proxy
         self._auth: AuthProvider = provider_for(options.auth)
         self._topics = list(topics)
         self._exactly_once = exactly_once
         # What the steps find: the hosts that are left, how each of them took our CONNECT, topics'
         # partitions that exist, the brokers that serve them, and schemas.
         self._hosts = list(self._url.hosts)
-        self._logins: dict[str, ClientConnection | PulsarError] = {}
+        self._logins: dict[str, _Login] = {}
         self._no_credentials: PulsarError | None = None
         self._context: ClientContext | None = None
         self._counts: dict[str, int | PulsarError] = {}
@@ -205,15 +214,16 @@ class Examination:
         return self._of_each_host(self._addresses)
 
     def _addresses(self, host: str) -> str:
-        found = resolve(host, Deadline(self._options.connection_timeout))
-        return f"{host} is {_some(dict.fromkeys(str(target[0]) for _, target in found))}"
+        where = self._proxy or host
+        found = resolve(where, Deadline(self._options.connection_timeout))
+        return f"{where} is {_some(dict.fromkeys(str(target[0]) for _, target in found))}"
 
     def _connect(self) -> _Finding:
         return self._of_each_host(self._open)
 
     def _open(self, host: str) -> str:
-        Transport.connect(host, self._options.connection_timeout).close()
-        return f"{host} accepts connections"
+        Transport.connect(host, self._options.connection_timeout, proxy=self._proxy).close()
+        return f"{self._proxy or host} accepts connections"
 
     def _tls(self) -> _Finding:
         try:
@@ -226,12 +236,15 @@ class Examination:
                 f"credentials could not be obtained ({type(error).__name__})"
             )
         if not self._url.tls:
-            raise _Skipped("service.url is pulsar://, without TLS")
+            scheme = "http" if self._url.web else "pulsar"
+            raise _Skipped(f"service.url is {scheme}://, without TLS")
         return self._of_each_host(self._secure)
 
     def _secure(self, host: str) -> str:
         context = tls_context(self._options)
-        Transport.connect(host, self._options.connection_timeout, tls=context).close()
+        Transport.connect(
+            host, self._options.connection_timeout, tls=context, proxy=self._proxy
+        ).close()
         if self._no_credentials is None:
             # That our certificate is not taken, or is missed, can come as late as this.
             login = self._login(host)
@@ -245,7 +258,9 @@ class Examination:
 
     def _check_welcome(self, host: str, context: ssl.SSLContext | None) -> None:
         """Raise TlsError if a host that let a login fail ends connections unasked."""
-        transport = Transport.connect(host, self._options.connection_timeout, tls=context)
+        transport = Transport.connect(
+            host, self._options.connection_timeout, tls=context, proxy=self._proxy
+        )
         try:
             gone = transport.receive(_UNASKED_SECONDS) == b""
         except (ConnectionLost, TlsError):
@@ -268,6 +283,8 @@ class Examination:
             return f"{host} speaks Pulsar's protocol"
         if isinstance(login, PulsarError):
             raise login
+        if login is None:
+            return f"{host} is a web service of Pulsar, for lookups by REST"
         told = login.connected
         return (
             f"{host} is {told.server_version or 'a broker without a version'}, protocol version "
@@ -278,7 +295,7 @@ class Examination:
         if self._no_credentials is not None:
             raise self._no_credentials
         finding = self._of_each_host(self._welcome)
-        scheme = "pulsar+ssl" if self._url.tls else "pulsar"
+        scheme = self._options.service_url.strip().partition("://")[0]
         reachable = replace(self._options, service_url=f"{scheme}://{','.join(self._hosts)}")
         self._context = ClientContext(reachable)
         return finding
@@ -290,15 +307,36 @@ class Examination:
         method = self._auth.method_name
         return f"{host} wants no credentials" if method == "none" else f"{host} took the {method}"
 
-    def _login(self, host: str) -> ClientConnection | PulsarError:
-        """Return the connection that a host let us make, or why it did not; tried once."""
-        if host not in self._logins:
+    def _login(self, host: str) -> _Login:
+        """Return the connection that a host let us make, or why it did not; tried once.
+
+        It is None for a web service that let us in.
+        """
+        if host not in self._logins and self._url.web:
+            self._logins[host] = self._asked_by_rest(host)
+        elif host not in self._logins:
             connection = ClientConnection(BrokerAddress(host, host), self._options, self._auth)
             try:
                 self._logins[host] = connection.open()
             except PulsarError as error:
                 self._logins[host] = error
         return self._logins[host]
+
+    def _asked_by_rest(self, host: str) -> PulsarError | None:
+        url = f"{'https' if self._url.tls else 'http'}://{host}"
+        client = HttpClient(replace(self._options, service_url=url), self._auth)
+        try:
+            client.get(_CLUSTERS, self._options.connection_timeout, _MAX_CLUSTERS).result()
+        except AuthorizationError:
+            # It knows who asks.
+            return None
+        except TopicNotFound:
+            return RemoteProtocolError(f"{host} is no web service of Pulsar: no {_CLUSTERS}")
+        except PulsarError as error:
+            return error
+        finally:
+            client.close()
+        return None
 
     def _of_each_host(self, look: Callable[[str], str]) -> _Finding:
         """Look at all hosts that are left, at the same time; those that fail are left out then.
@@ -456,7 +494,7 @@ class Examination:
 
     def _need_topics(self) -> None:
         if not self._topics:
-            raise _Skipped("no topic was given", "Name one with --topic.")
+            raise _Skipped("no topic was given", _NAME_ONE)
 
     def _touchable(self) -> list[str]:
         self._need_topics()
@@ -471,6 +509,8 @@ class Examination:
 
     def _transactions(self) -> _Finding:
         pool = self._client.pool
+        if self._url.web and not self._brokers:
+            raise _Skipped("not tried: a web service names the brokers of topics alone", _NAME_ONE)
         # A proxy passes this on to a broker only on a connection that is for that broker.
         connection = pool.get(self._brokers[0]) if self._brokers else pool.service()
         try:

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import hashlib
 import logging
+import re
 import select
 import socket
 import ssl
@@ -38,6 +39,9 @@ _READ_BUFFER = 512 * 1024 + 2 * _RECORD
 _HANDSHAKE_READ = 64 * 1024
 _CHUNK = 128 * 1024
 """Most bytes that are encrypted at once, and then written before more are taken."""
+
+_BARE = re.compile(r"\s*M[A-Za-z0-9+/=\s]{39,}")
+"""What stands between the lines of PEM: all that is a sequence in DER begins so in base64."""
 
 TO_PEM = (
     "Java key stores are converted by two commands: keytool -importkeystore -srckeystore STORE "
@@ -173,6 +177,12 @@ def _read(value: str, option: str) -> bytes:
     try:
         data = Path(value).read_bytes()
     except (OSError, ValueError) as error:
+        if _BARE.fullmatch(value):
+            # It may be a key, so it is not shown.
+            raise TlsError(
+                f"{option} is no path, and no PEM either: its first and last line are missing",
+                "Give all of it, from -----BEGIN … to -----END ….",
+            ) from None
         why = error.strerror if isinstance(error, OSError) else "not a path"
         raise TlsError(f"the file {value} of {option} cannot be read: {why}", _SHIP) from None
     if b"-----BEGIN" not in data:

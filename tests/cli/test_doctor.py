@@ -22,6 +22,7 @@ from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing import EmbeddedBroker
 from tests.support.certificates import Authority, days
+from tests.support.web_service import WebService, refuse
 
 STEPS = [
     "resolve",
@@ -471,3 +472,40 @@ def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFix
     shown = capsys.readouterr()
     assert shown.err
     assert not shown.out
+
+
+# --- other ways to the brokers ----------------------------------------------------------------
+
+
+def test_a_web_service_is_examined_up_to_the_brokers_that_it_names(
+    broker: EmbeddedBroker, examine: Examine
+) -> None:
+    with WebService(broker.service_url, partitions=2) as web:
+        report = examine(web.url, "--topic", "orders")
+        assert report.status == 0, report.text
+        assert "lookups by REST" in report.steps["handshake"]["detail"]
+        statuses = {name: step["status"] for name, step in report.steps.items()}
+        assert statuses["read"] == statuses["write"] == "ok"
+        web.answers = [refuse(401, "Need to authenticate")]
+        assert "authParams" in only(examine(web.url, "--topic", "orders"), "authenticate")
+        web.answers = [refuse(404, "HTTP 404 Not Found")]
+        assert "no web service of Pulsar" in only(examine(web.url), "handshake")
+    report = examine(f"http://127.0.0.1:{broker.port}", *PATIENCE)
+    assert "8080" in only(report, "handshake")
+
+
+def test_a_proxy_that_goes_by_sni_is_examined_instead_of_names_that_only_it_knows(
+    examine: Examine, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    tls = authority.server("broker.example", "127.0.0.1")
+    with EmbeddedBroker(tls=tls) as broker:
+        broker.create_topic("orders")
+        report = examine(
+            "pulsar+ssl://broker.example:6651",
+            "--topic=orders",
+            f"--option=pulsar.client.tlsTrustCertsFilePath={authority.file}",
+            f"--option=pulsar.client.proxyServiceUrl=pulsar+ssl://127.0.0.1:{broker.port}",
+            "--option=pulsar.client.proxyProtocol=SNI",
+        )
+        assert report.status == 0, report.text

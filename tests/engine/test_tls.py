@@ -501,6 +501,20 @@ def test_files_that_cannot_be_used_are_named_with_their_option(
             tls_context(options_for("pulsar+ssl://h", **tls))
 
 
+@pytest.mark.fault(96)
+@pytest.mark.parametrize("field", ["trust_certs_file", "certificate_file", "key_file"])
+def test_pem_without_its_first_and_last_line_is_an_error_that_does_not_show_it(
+    authority: Authority, field: str
+) -> None:
+    certificate, key = authority.client()
+    lines = Path(key).read_text().splitlines()[1:-1]
+    given = {"certificate_file": certificate, "key_file": key}
+    for text in ("".join(lines), "\n".join(lines)):
+        with pytest.raises(TlsError, match="first and last line are missing") as caught:
+            tls_context(options_for("pulsar+ssl://h", **{**given, field: text}))
+        assert not any(line in str(caught.value) for line in lines)
+
+
 def test_an_encrypted_key_is_an_error_and_asks_nobody(authority: Authority, tmp_path: Path) -> None:
     certificate, key = authority.client()
     locked = tmp_path / "locked.key"

@@ -83,14 +83,16 @@ class WebService:
         """Return what is to be said to a request."""
         if self.answers:
             return self.answers[0] if self.again else self.answers.pop(0)
+        usual: dict[str, Any] = {
+            "clusters": ["standalone"],
+            "partitions": {"partitions": self.partitions},
+            "topics": self.topics,
+        }
+        last = path.rpartition("/")[2]
         if path.startswith("/lookup/"):
             return say(200, self.lookup)
-        if path.endswith("/partitions"):
-            return say(200, {"partitions": self.partitions})
-        if path.endswith("/topics"):
-            return say(200, self.topics)
-        if self.schema is not None:
-            return say(200, self.schema)
+        if last in usual or self.schema is not None:
+            return say(200, usual.get(last, self.schema))
         return say(404, {"reason": "Schema not found"})
 
     def redirect(self, to: str, status: int = 307) -> Answer:
