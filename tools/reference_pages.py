@@ -44,7 +44,7 @@ order: only these columns are decoded and built.
 |---|---|---|---|
 {positions}
 With `mode=PERMISSIVE` one more column is last: `_corrupt_record`, the bytes of a value that could
-not be decoded ([schemas.md](schemas.md#values-that-do-not-decode)).
+not be decoded ([schemas.md](schemas.md#values-that-cannot-be-decoded)).
 
 ## On write
 

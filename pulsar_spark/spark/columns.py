@@ -65,13 +65,14 @@ METADATA_COLUMNS: tuple[Column, ...] = (
         KEY,
         BinaryType(),
         True,
-        "The message's key as bytes; typed on KEY_VALUE topics. `CAST(__key AS STRING)` gives text.",
+        "The key as bytes, typed on KEY_VALUE topics. `CAST(__key AS STRING)` gives text.",
     ),
     Column(
         TOPIC,
         StringType(),
         False,
-        "Full name of the topic partition: `persistent://public/default/orders-partition-3`.",
+        "Full name of the topic partition: "
+        "`persistent://public/default/orders-partition-3`.",
     ),
     Column(
         MESSAGE_ID,

@@ -1,0 +1,422 @@
+"""The examples of the guides in docs/ run as they stand, but for addresses and folders.
+
+A page's blocks run in order, in one namespace, so that they can be copied in order, too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from pulsar_spark.cli.main import parser
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value
+from pulsar_spark.spark.compat import limits_are_told
+from pulsar_spark.testing import EmbeddedBroker
+from tests.integration.pages import DOCS, here
+from tests.spark.topics import set_schema, store_many
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Names = dict[str, Any]
+
+SECONDS = 240
+FRAGMENT = "<!-- fragment -->"
+ELSEWHERE = {
+    "connecting.md": "tests/spark/test_connecting_page.py",
+    "sql.md": "tests/integration/test_sql_page.py",
+    "streaming.md": "tests/integration/test_streaming_page.py",
+}
+"""Pages whose examples have tests of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block of code on a page."""
+
+    page: str
+    language: str
+    code: str
+    title: str
+    fragment: bool
+    line: int
+
+
+def blocks(page: str) -> list[Block]:
+    text = (DOCS / page).read_text("utf-8")
+    found = re.finditer(
+        rf"^({FRAGMENT}\n)?```(\w*)(?: title=\"(.*?)\")?\n(.*?)^```$",
+        text,
+        re.MULTILINE | re.DOTALL,
+    )
+    return [
+        Block(
+            page,
+            block[2],
+            block[4],
+            block[3] or "",
+            bool(block[1]),
+            text.count("\n", 0, block.start(4)) + 1,
+        )
+        for block in found
+    ]
+
+
+ALL = [block for path in sorted(DOCS.glob("*.md")) for block in blocks(path.name)]
+
+
+@pytest.fixture
+def own() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(deduplication=True) as running:
+        running.create_topic("my-topic")
+        yield running
+        assert running.internal_errors == ()
+
+
+def run(page: str, spark: SparkSession, own: EmbeddedBroker, folder: Path, **names: Any) -> Names:
+    """Run the examples of a page; returns the names that they defined."""
+    found: Names = {"spark": spark, "__name__": "guide", **names}
+    for block in blocks(page):
+        if block.fragment or block.language not in ("python", "sql"):
+            continue
+        code = here(block.code, own.service_url, folder)
+        if block.title:
+            run_as_a_file(block, folder)
+        elif block.language == "sql":
+            for statement in filter(str.strip, code.split(";\n")):
+                spark.sql(statement).collect()
+        else:
+            # Errors name the line of the page.
+            padded = "\n" * (block.line - 1) + code
+            exec(compile(padded, str(DOCS / page), "exec"), found)
+    return found
+
+
+def run_as_a_file(block: Block, folder: Path) -> None:
+    """Run an example that is a file of tests."""
+    (folder / block.title).write_text(block.code)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", block.title],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def stored(spark: SparkSession, service_url: str, topic: str) -> list[Any]:
+    """Return the rows of a topic."""
+    return spark.read.format("pulsar").option("service.url", service_url).load(topic).collect()
+
+
+# --- one check for each page ------------------------------------------------------------------
+
+
+def check_getting_started(
+    spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path
+) -> None:
+    with names["broker"] as broker:
+        rows = stored(spark, broker.service_url, "orders-copy")
+    assert sorted(row["value"] for row in rows) == ["a book", "a lamp", "a pen"]
+
+
+def check_reading(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
+    values = [row["value"] for row in names["ten"].collect()]
+    assert values == [f"order {number}" for number in range(10, 20)]
+    counts = {"orders": 100, "both": 200, "matching": 200, "last_hour": 100, "mixed": 200}
+    assert {name: names[name].count() for name in counts} == counts
+    assert names["one_day"].count() == 0
+    assert names["slim"].columns == ["value", "__publishTime"]
+    assert (
+        names["split"].count() == names["at_least"].count() // 2 == names["latest"].count() == 100
+    )
+
+
+def check_writing(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
+    def count(topic: str) -> int:
+        return len(stored(spark, own.service_url, topic))
+
+    assert [count(topic) for topic in ("small-orders", "large-orders", "reminders")] == [
+        10,
+        90,
+        100,
+    ]
+    assert count("orders-replayed") == count("orders") == 200
+
+
+def check_deploying(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
+    assert names["spark"] is spark
+
+
+def prepare_migrating(spark: SparkSession, own: EmbeddedBroker, folder: Path) -> None:
+    own.create_topic("orders", 2)
+    for partition in range(2):
+        store_many(own, f"orders-partition-{partition}", 20)
+    last: dict[str, list[int]] = {}
+    rows = (
+        spark.read.format("pulsar")
+        .option("service.url", own.service_url)
+        .option("includeMetadata", "true")
+        .load("orders")
+    )
+    for row in rows.orderBy("__ledgerId", "__entryId", "__batchIndex").collect():
+        # The first partition was read to within a batch, the second to the end of one.
+        if row["__entryId"] == 0 and (row["__partition"] == 1 or row["__batchIndex"] <= 6):
+            signed = [byte - 256 if byte > 127 else byte for byte in bytes(row["__messageId"])]
+            last[row["__topic"]] = signed
+    for name, lines in {
+        "commits/3": ["v1", "{}"],
+        "offsets/3": ["v1", "{}", json.dumps(last)],
+        "offsets/4": ["v1", "{}", "{}"],
+    }.items():
+        path = folder / "old-checkpoint" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines))
+
+
+def check_migrating(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
+    values = [
+        bytes(row["value"]).decode() for row in spark.read.parquet(f"{folder}/orders").collect()
+    ]
+    first = [f"orders-partition-0:{number}" for number in range(7, 20)]
+    second = [f"orders-partition-1:{number}" for number in range(10, 20)]
+    assert sorted(values) == sorted(first + second)
+    assert names["orders"].count() == 40
+
+
+def prepare_monitoring(spark: SparkSession, own: EmbeddedBroker, folder: Path) -> None:
+    own.create_topic("orders")
+    store_many(own, "orders", 120)
+
+
+def check_monitoring(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
+    from prometheus_client import generate_latest
+
+    def exported() -> str:
+        return str(generate_latest().decode())
+
+    try:
+        if limits_are_told():
+            wait_until(
+                lambda: 'pulsar_spark_rows_total{query="orders_to_lake"} 120.0' in exported(),
+                "the listener does not count the rows",
+            )
+            lag_of = 'pulsar_spark_lag_messages{query="orders_to_lake",topic="orders"} 0.0'
+            wait_until(lambda: lag_of in exported(), "the lag does not go to zero")
+    finally:
+        spark.streams.removeListener(names["listener"])
+        names["server"].shutdown()
+        names["server"].server_close()
+        names["thread"].join(30)
+    known = set(re.findall(r"# TYPE (\w+)", exported()))
+    rules = next(block.code for block in blocks("monitoring.md") if block.language == "yaml")
+    dashboard = (DOCS / "monitoring" / "grafana-dashboard.json").read_text("utf-8")
+    asked = {
+        name
+        for panel in json.loads(dashboard)["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"pulsar_spark_\w+", target["expr"])
+    } | set(re.findall(r"pulsar_spark_\w+", rules.partition("rules:")[2]))
+    assert len(asked) > 5
+    assert asked <= known
+
+
+def prepare_cookbook(spark: SparkSession, own: EmbeddedBroker, folder: Path) -> None:
+    key = SchemaInfo(pb.Schema.Json, "", _record("Key", {"id": "long"}))
+    row = _record("Row", {"email": "string"})
+    envelope = {"before": ["null", json.loads(row)], "after": ["null", "Row"], "op": "string"}
+    value = SchemaInfo(pb.Schema.Json, "", _record("Envelope", envelope))
+    topic = "dbserver.inventory.customers"
+    own.create_topic(topic)
+    set_schema(own, topic, join_key_value(key, value, separated=True))
+    frame = spark.sql("""
+        SELECT struct(1L AS id) AS __key, CAST(null AS struct<email:string>) AS before,
+               struct('ann@example.com' AS email) AS after, 'c' AS op
+        UNION ALL
+        SELECT struct(2L AS id), struct('bob@example.com' AS email), null, 'd'
+    """)
+    writer = frame.write.format("pulsar").option("service.url", own.service_url)
+    writer.mode("append").save(topic)
+
+
+def _record(name: str, fields: Mapping[str, Any]) -> bytes:
+    described = [{"name": field, "type": kind} for field, kind in fields.items()]
+    return json.dumps({"type": "record", "name": name, "fields": described}).encode()
+
+
+def check_cookbook(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
+    def count(topic: str) -> int:
+        return len(stored(spark, own.service_url, topic))
+
+    assert spark.read.parquet(f"{folder}/backfill").count() == 200
+    assert (count("credits"), count("debits")) == (10, 190)
+    assert spark.read.parquet(f"{folder}/orders").count() == 200
+    (bad,) = stored(spark, own.service_url, "orders-dead-letter")
+    assert bytes(bad["value"]) == b"\xff not Avro"
+    assert bad["__messageProperties"]["source"] == "legacy"
+    assert set(bad["__messageProperties"]) == {"source", "from", "id"}
+    newest = {row["id"] for row in names["newest"].where("__key IS NOT NULL").collect()}
+    assert newest == {195, 196, 197, 198, 199}
+    changed = {row["id"]: (row["op"], row["email"]) for row in names["rows"].collect()}
+    assert changed == {1: ("c", "ann@example.com"), 2: ("d", None)}
+    assert count("orders-once") == 200
+
+
+def check_sizing(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
+    assert round(names["stream"], 2) == 0.06
+    assert round(names["backfill"]) == 20
+
+
+def check_schemas(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
+    assert names["bad"].count() == 0
+    rows = stored(spark, own.service_url, "orders")
+    assert sorted(row["currency"] or "" for row in rows) == [""] * 20 + ["CHF"] * 20
+    assert len(stored(spark, own.service_url, "expensive-orders")) == 13
+
+
+Prepare = Callable[["SparkSession", EmbeddedBroker, Path], None]
+Check = Callable[["SparkSession", EmbeddedBroker, Names, Path], None]
+PREPARED: dict[str, Prepare] = {
+    "cookbook.md": prepare_cookbook,
+    "migrating.md": prepare_migrating,
+    "monitoring.md": prepare_monitoring,
+}
+GUIDES: dict[str, Check] = {
+    "getting-started.md": check_getting_started,
+    "writing.md": check_writing,
+}
+SLOW_GUIDES: dict[str, Check] = {
+    "cookbook.md": check_cookbook,
+    "deploying.md": check_deploying,
+    "migrating.md": check_migrating,
+    "monitoring.md": check_monitoring,
+    "reading.md": check_reading,
+    "schemas.md": check_schemas,
+    "sizing.md": check_sizing,
+}
+
+
+@pytest.mark.parametrize(
+    "page,check",
+    [
+        *GUIDES.items(),
+        *(pytest.param(*item, marks=pytest.mark.slow) for item in SLOW_GUIDES.items()),
+    ],
+)
+def test_the_examples_of_a_guide(
+    page: str, check: Check, spark: SparkSession, own: EmbeddedBroker, tmp_path: Path
+) -> None:
+    if page in PREPARED:
+        PREPARED[page](spark, own, tmp_path)
+    check(spark, own, run(page, spark, own, tmp_path), tmp_path)
+
+
+# --- all blocks -------------------------------------------------------------------------------
+
+
+def test_every_example_is_run_but_for_few_fragments() -> None:
+    runnable = [block for block in ALL if block.language in ("python", "sql")]
+    tested = {*GUIDES, *SLOW_GUIDES, *ELSEWHERE}
+    assert {block.page for block in runnable if not block.fragment} <= tested
+    fragments = [block for block in ALL if block.fragment]
+    assert len(fragments) <= len(runnable) / 10
+
+
+@pytest.mark.parametrize("block", ALL, ids=lambda block: f"{block.page}:{block.line}")
+def test_a_block_can_be_read(block: Block) -> None:
+    if block.language == "json":
+        json.loads(block.code)
+    elif block.language == "yaml":
+        list(yaml.safe_load_all(block.code))
+    elif block.language == "python":
+        compile(block.code, block.page, "exec")
+
+
+def test_commands_and_targets_that_are_named_exist() -> None:
+    text = "\n".join(path.read_text("utf-8") for path in sorted(DOCS.glob("*.md")))
+    makefile = (DOCS.parent / "Makefile").read_text("utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)) <= targets
+    named = set(re.findall(r"python -m pulsar_spark ([a-z]+)", text))
+    assert named
+    for command in named:
+        with pytest.raises(SystemExit) as ended:
+            parser().parse_args([command, "--help"])
+        assert ended.value.code == 0, command
+
+
+def test_files_that_the_walk_throughs_name_exist() -> None:
+    text = (DOCS / "extending.md").read_text("utf-8")
+    named = re.findall(r"`((?:pulsar_spark|tests|tools|proto)/[\w/.]+)`", text)
+    assert len(named) > 20
+    assert [name for name in named if not (DOCS.parent / name).exists()] == []
+
+
+# --- twenty questions -------------------------------------------------------------------------
+
+ANSWERS = {
+    "getting-started.md#install": "pip install .",
+    "reading.md#only-a-part-offsets-and-times": "`startingTime` up to, and not",
+    "columns.md#on-every-read": "`__publishTime`",
+    "schemas.md#schema-evolution": "decoded with the version it was written with",
+    "streaming.md#what-is-guaranteed": "at least once",
+    "streaming.md#caps": "`maxMessagesPerTrigger`",
+    "monitoring.md#lag-to-prometheus": "StreamingQueryListener",
+    "streaming.md#subscriptions": "unsubscribe",
+    "streaming.md#data-loss": "`failOnDataLoss=true`",
+    "connecting.md#a-token-as-managed-clusters-give-it": "token:",
+    "connecting.md#keeping-secrets-out-of-sparks-ui-and-event-log": "redaction",
+    "migrating.md#start-where-the-old-query-stopped": "startingOffsets",
+    "migrating.md#the-name-clash": "pulsar_spark.register(",
+    "cookbook.md#bad-rows-to-a-dead-letter-topic": "PERMISSIVE",
+    "sizing.md#a-worked-example": "core hours",
+    "cookbook.md#tests-with-embeddedbroker-and-faults": "broker.faults",
+    "design.md#from-a-socket-to-a-row": "receive thread",
+    "extending.md#add-an-option": "spark/options/table.py",
+    "extending.md#add-a-command-of-the-protocol": "protocol/commands.py",
+    "compatibility.md#compatibility-promise": "checkpoints",
+}
+"""Section that answers a question → the answer's key phrase."""
+
+
+def section(page: str, anchor: str) -> str:
+    """Return the text of a section, subsections included."""
+    lines = (DOCS / page).read_text("utf-8").splitlines()
+    fenced = False
+    found: list[str] = []
+    level = 0
+    for line in lines:
+        fenced ^= line.startswith("```")
+        heading = None if fenced else re.match(r"(#+) (.*)", line)
+        if heading and level and len(heading[1]) <= level:
+            break
+        if heading and not level:
+            words = re.sub(r"[^\w\- ]", "", heading[2].lower())
+            if re.sub(r" ", "-", words) == anchor:
+                level = len(heading[1])
+        elif level:
+            found.append(line)
+    return "\n".join(found)
+
+
+def test_twenty_questions_are_answered_where_the_page_says() -> None:
+    text = (DOCS / "questions.md").read_text("utf-8")
+    asked = re.findall(r"^\d+\. \[.*\?\]\((.*)\)$", text, re.MULTILINE)
+    assert asked == list(ANSWERS)
+    assert len(asked) == 20
+    for target, phrase in ANSWERS.items():
+        page, _, anchor = target.partition("#")
+        assert phrase in section(page, anchor), target
