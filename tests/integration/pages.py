@@ -20,7 +20,7 @@ def examples(page: str, section: str, language: str = "python") -> list[str]:
 
 def here(example: str, service_url: str, folder: Path) -> str:
     """Return an example for a broker at `service_url`, with what it stores under `folder`."""
-    moved = re.sub(r"(?<=[\"'/ ])/data/", f"{folder}/", example)
+    moved = re.sub(r"(?<=[\"'/ ])/(?:data|etc/pulsar)/", f"{folder}/", example)
     return moved.replace("pulsar://localhost:6650", service_url)
 
 

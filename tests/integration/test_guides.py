@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from pulsar_spark.cli.main import parser
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -275,6 +277,27 @@ def check_cookbook(spark: SparkSession, own: EmbeddedBroker, names: Names, folde
     assert count("orders-once") == 200
 
 
+def prepare_encryption(spark: SparkSession, own: EmbeddedBroker, folder: Path) -> None:
+    key = rsa.generate_private_key(65537, 2048)
+    (folder / "orders.private.pem").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.TraditionalOpenSSL,
+            serialization.NoEncryption(),
+        )
+    )
+    (folder / "orders.public.pem").write_bytes(
+        key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
+
+
+def check_encryption(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
+    assert names["first"] == b"order 0"
+    assert names["decrypted"].count() == 11
+
+
 def check_sizing(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
     assert round(names["stream"], 2) == 0.06
     assert round(names["backfill"]) == 20
@@ -291,6 +314,7 @@ Prepare = Callable[["SparkSession", EmbeddedBroker, Path], None]
 Check = Callable[["SparkSession", EmbeddedBroker, Names, Path], None]
 PREPARED: dict[str, Prepare] = {
     "cookbook.md": prepare_cookbook,
+    "encryption.md": prepare_encryption,
     "migrating.md": prepare_migrating,
     "monitoring.md": prepare_monitoring,
 }
@@ -301,6 +325,7 @@ GUIDES: dict[str, Check] = {
 SLOW_GUIDES: dict[str, Check] = {
     "cookbook.md": check_cookbook,
     "deploying.md": check_deploying,
+    "encryption.md": check_encryption,
     "migrating.md": check_migrating,
     "monitoring.md": check_monitoring,
     "reading.md": check_reading,
