@@ -294,7 +294,8 @@ def prepare_encryption(spark: SparkSession, own: EmbeddedBroker, folder: Path) -
 
 
 def check_encryption(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
-    assert names["first"] == b"order 0"
+    # Two tasks write at once.
+    assert names["first"].startswith(b"order ")
     assert names["decrypted"].count() == 11
 
 
