@@ -49,6 +49,7 @@ from pulsar_spark.client.message import MessageId
 from pulsar_spark.client.producer import MessageRouter, PulsarProducer, SendingRules
 from pulsar_spark.client.reader import PulsarReader, ReaderListener
 from pulsar_spark.client.schemas import check_schema
+from pulsar_spark.client.table_view import TableView
 from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.engine import transactions as engine
 from pulsar_spark.engine.context import ClientContext
@@ -265,6 +266,7 @@ class PulsarClient:
         if not isinstance(start_message_id, MessageId):
             raise OptionError("start_message_id is not a MessageId of this package")
         keys = key_reader(crypto_key_reader)
+        checked = check_schema(schema)
         names = self.get_topic_partitions(topic)
         if len(names) == 1:
             self._context.create_if_missing(names[0])
@@ -280,7 +282,7 @@ class PulsarClient:
             str(TopicName.parse(topic)),
             names,
             start_message_id,
-            check_schema(schema),
+            checked,
             options,
             self._receiver_budget,
             inclusive=start_message_id_inclusive,
@@ -418,9 +420,28 @@ class PulsarClient:
         consumer.open(found, discovery if wanted.can_grow(found) else None)
         return consumer
 
-    def create_table_view(self, topic: str, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not built yet: raises UnsupportedFeature."""
-        _unsupported("a table view")
+    def create_table_view(
+        self, topic: str, subscription_name: str | None = None, schema: Any = None
+    ) -> TableView:
+        """Read a topic to its end, and return the latest value of each key, kept up to date.
+
+        Of a compacted topic the compacted view is read. Raises as `create_reader`.
+        """
+        checked = check_schema(schema)
+        reader = self.create_reader(
+            topic,
+            MessageId.earliest,
+            checked,
+            subscription_role_prefix=subscription_name,
+            is_read_compacted=True,
+        )
+        view = TableView(reader, topic, subscription_name, checked)
+        try:
+            view.load()
+        except BaseException:
+            view.close()
+            raise
+        return view
 
     def new_transaction(self, timeout_millis: int = 60_000) -> Transaction:
         """Begin a transaction, which is aborted after `timeout_millis` unless it is ended.
@@ -518,3 +539,7 @@ def _start_of(message_id: MessageId | None, inclusive: bool) -> Position:
         return LATEST_POSITION
     wanted = message_id.unwrap()
     return Position.before(wanted) if inclusive else Position.after(wanted)
+
+
+# The official client's name.
+Client = PulsarClient

@@ -759,3 +759,7 @@ def _sum_of(found: Sequence[pb.CommandConsumerStatsResponse]) -> BrokerConsumerS
         first.type,
         sum(one.msgBacklog for one in found),
     )
+
+
+# The official client's name.
+Consumer = PulsarConsumer

@@ -343,3 +343,7 @@ def _check(kind: type, value: Any, name: str) -> None:
         raise OptionError(
             f"{name} is a value of the type {type(value).__name__}, it must be {kind.__name__}"
         )
+
+
+# The official client's name.
+Producer = PulsarProducer

@@ -374,3 +374,7 @@ class PulsarReader:
                 raise answer
             found[topic] = answer
         return found
+
+
+# The official client's name.
+Reader = PulsarReader

@@ -28,7 +28,7 @@ from pulsar_spark.testing import EmbeddedBroker
 
 def test_the_package_gives_what_users_need_by_name() -> None:
     for name in package.__all__:
-        assert getattr(package, name).__name__ == name
+        assert isinstance(getattr(package, name), type)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = package.Nothing
 
@@ -58,7 +58,7 @@ def test_what_is_not_built_yet_says_so() -> None:
     with PulsarClient("pulsar://127.0.0.1:1") as client:
         calls: tuple[Callable[[], object], ...] = (
             lambda: client.create_reader("t", MessageId.earliest, schema=object()),
-            lambda: client.create_table_view("t"),
+            lambda: client.create_table_view("t", schema=object()),
             lambda: client.create_producer("t", schema=object()),
         )
         for call in calls:

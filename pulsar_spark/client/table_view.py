@@ -1,0 +1,101 @@
+"""The table view that `PulsarClient.create_table_view` gives: the official client's methods."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from pulsar_spark.client.message import Message
+from pulsar_spark.client.reader import PulsarReader
+from pulsar_spark.client.schemas import Schema
+
+logger = logging.getLogger(__name__)
+
+EntryCallback = Callable[[str, Any], object]
+"""What is told of keys and values."""
+
+
+class TableView:
+    """The latest value of each key of a topic, kept up to date. Made by `create_table_view`.
+
+    A message without a value removes its key; those without a key are left out. Thread-safe.
+    """
+
+    def __init__(
+        self, reader: PulsarReader, topic: str, subscription: str | None, schema: Schema
+    ) -> None:
+        self._reader = reader
+        self._topic = topic
+        self._subscription = subscription
+        self._schema = schema
+        # Held while the table changes or is told, so that everybody sees the same order.
+        self._telling = threading.RLock()
+        self._values: dict[str, bytes] = {}
+        self._listeners: list[EntryCallback] = []
+
+    def __enter__(self) -> TableView:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        """Return the number of keys."""
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        named = "" if self._subscription is None else f", subscription={self._subscription}"
+        return f"TableView(topic={self._topic}{named})"
+
+    def get(self, key: str) -> Any:
+        """Return the latest value of a key, None if there is none."""
+        found = self._values.get(key)
+        return None if found is None else self._schema.decode(found)
+
+    def for_each(self, callback: EntryCallback) -> None:
+        """Call ``callback(key, value)`` for each key."""
+        with self._telling:
+            for key, value in list(self._values.items()):
+                callback(key, self._schema.decode(value))
+
+    def for_each_and_listen(self, callback: EntryCallback) -> None:
+        """As `for_each`, and for each change from now on, on a thread of the view.
+
+        A key that is removed comes with the empty value.
+        """
+        with self._telling:
+            self.for_each(callback)
+            self._listeners.append(callback)
+
+    def close(self) -> None:
+        """Keep it up to date no more. May be called twice."""
+        self._reader.close()
+
+    def load(self) -> None:
+        """Read all that the topic holds now, and what comes from then on in the background."""
+        while self._reader.has_message_available():
+            self._apply(self._reader.read_next())
+        self._reader.listen(lambda reader, message: self._apply(message))
+
+    def _apply(self, message: Message) -> None:
+        if not message.fields().HasField("partition_key"):
+            return
+        key, value = message.partition_key(), message.data()
+        with self._telling:
+            if value:
+                self._values[key] = value
+            else:
+                self._values.pop(key, None)
+            for listener in list(self._listeners):
+                try:
+                    listener(key, self._schema.decode(value))
+                except Exception:
+                    logger.exception("a listener of %r failed", self)

@@ -1,0 +1,186 @@
+"""Programs as people write them for the official Python client run here, but for the import."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stdout
+
+import pytest
+
+from tests.integration.brokers import Broker
+
+pytest.importorskip("pulsar", reason="pulsar-client is not installed")
+
+OFFICIAL = "import pulsar\n"
+OURS = "import pulsar_spark.client as pulsar\n"
+
+CONSUMER = """
+import pulsar
+
+client = pulsar.Client(URL)
+consumer = client.subscribe(TOPIC, "my-subscription",
+                            properties={"consumer-name": "test", "consumer-id": "1"})
+producer = client.create_producer(TOPIC, block_if_queue_full=True, batching_enabled=True,
+                                  batching_max_publish_delay_ms=10)
+for i in range(10):
+    producer.send_async(f"hello-{i}".encode("utf-8"), None)
+producer.flush()
+
+received = 0
+while True:
+    try:
+        msg = consumer.receive(timeout_millis=30000 if received < 10 else 100)
+        print("Received message '{0}' of {1}".format(msg.data().decode("utf-8"),
+                                                      consumer.subscription_name()))
+        consumer.acknowledge(msg)
+        received += 1
+    except pulsar.Timeout:
+        print("Stop receiving messages")
+        break
+    except pulsar.Interrupted:
+        print("Interrupted")
+        break
+client.close()
+"""
+
+LISTENER = """
+import threading
+import pulsar
+
+done = threading.Event()
+
+class Server(object):
+    def __init__(self):
+        self.client = pulsar.Client(URL)
+        self.producer = self.client.create_producer(TOPIC + "-replies")
+        self.consumer = self.client.subscribe(TOPIC, "rpc-server", pulsar.ConsumerType.Shared,
+                                              message_listener=self.on_request)
+
+    def on_request(self, consumer, message):
+        print("Request {0} of {1}".format(message.data().decode("utf-8"), message.partition_key()))
+        self.producer.send(message.data() + b" bar", partition_key=message.partition_key())
+        consumer.acknowledge(message)
+
+class Client(object):
+    def __init__(self):
+        self.client = pulsar.Client(URL)
+        self.producer = self.client.create_producer(TOPIC)
+        self.consumer = self.client.subscribe(TOPIC + "-replies", "rpc-client",
+                                              message_listener=self.on_response)
+        self.consumer.resume_message_listener()
+
+    def on_response(self, consumer, message):
+        print("Response {0} of {1}".format(message.data().decode("utf-8"), consumer.topic()))
+        consumer.acknowledge(message)
+        done.set()
+
+client = Client()
+server = Server()
+client.producer.send(b"foo", partition_key="me")
+assert done.wait(30)
+client.client.close()
+server.client.close()
+"""
+
+READER = """
+import pulsar
+
+client = pulsar.Client(URL)
+producer = client.create_producer(TOPIC)
+ids = [producer.send(b"msg-%d" % i) for i in range(10)]
+
+reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
+while reader.has_message_available():
+    msg = reader.read_next()
+    print("Read {0} at {1}".format(msg.data(), msg.message_id().entry_id()))
+reader.seek(ids[6])
+print(reader.read_next(timeout_millis=30000).data())
+stored = ids[3].serialize()
+reader.close()
+
+reader = client.create_reader(TOPIC, pulsar.MessageId.deserialize(stored))
+print(reader.read_next().data())
+client.close()
+"""
+
+BATCH_RECEIVE = """
+import pulsar
+
+client = pulsar.Client(URL)
+consumer = client.subscribe(
+    TOPIC, "batch", pulsar.ConsumerType.Shared,
+    initial_position=pulsar.InitialPosition.Earliest,
+    batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(10, -1, 30000))
+producer = client.create_producer(TOPIC)
+for i in range(25):
+    producer.send(b"%d" % i, properties={"n": str(i)})
+for _ in range(2):
+    msgs = consumer.batch_receive()
+    print(len(msgs), sorted(int(msg.properties()["n"]) for msg in msgs))
+    for msg in msgs:
+        consumer.acknowledge(msg)
+client.close()
+"""
+
+DEAD_LETTERS = """
+import pulsar
+
+client = pulsar.Client(URL)
+consumer = client.subscribe(
+    TOPIC, "sub", pulsar.ConsumerType.Shared,
+    negative_ack_redelivery_delay_ms=100,
+    initial_position=pulsar.InitialPosition.Earliest,
+    dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(
+        max_redeliver_count=2, dead_letter_topic=TOPIC + "-dead",
+        initial_subscription_name="init-sub"))
+dead = client.subscribe(TOPIC + "-dead", "dead")
+producer = client.create_producer(TOPIC)
+producer.send(b"bad", properties={"a": "1"})
+for _ in range(3):
+    msg = consumer.receive(30000)
+    print("Received {0}, redelivered {1} times".format(msg.data(), msg.redelivery_count()))
+    consumer.negative_acknowledge(msg)
+letter = dead.receive(30000)
+print(letter.data(), sorted(letter.properties()), letter.properties()["REAL_TOPIC"])
+dead.acknowledge(letter)
+try:
+    consumer.receive(100)
+except pulsar.Timeout:
+    print("No more")
+try:
+    client.subscribe(TOPIC, "x", consumer_type="Shared")
+except ValueError:
+    print("Not a type")
+client.close()
+try:
+    consumer.receive()
+except pulsar.AlreadyClosed:
+    print("Closed")
+"""
+
+PROGRAMS = {
+    "consumer": CONSUMER,
+    "listener": LISTENER,
+    "reader": READER,
+    "batch receive": BATCH_RECEIVE,
+    "dead letters": DEAD_LETTERS,
+}
+
+
+def output_of(program: str, broker: Broker, topic: str) -> list[str]:
+    """Run a program and return what it prints, without the name of its topic."""
+    names = {"URL": broker.service_url, "TOPIC": topic}
+    shown = io.StringIO()
+    with redirect_stdout(shown):
+        exec(compile(program, "<program>", "exec"), names)
+    return shown.getvalue().replace(topic, "TOPIC").splitlines()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_prints_the_same_with_either_client(broker: Broker, name: str) -> None:
+    program = PROGRAMS[name]
+    assert OFFICIAL in program
+    expected = output_of(program, broker, broker.create_topic())
+    assert len(expected) >= 2
+    found = output_of(program.replace(OFFICIAL, OURS), broker, broker.create_topic())
+    assert found == expected
