@@ -42,7 +42,7 @@ def add_connection(parser: argparse.ArgumentParser, topic: str) -> None:
 
 
 def add_admin_url(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add --admin-url, which is needed for `what` alone."""
+    """Add --admin-url; `what` says what it is for."""
     parser.add_argument(
         "--admin-url",
         metavar="URL",
@@ -65,6 +65,15 @@ def given_options(arguments: argparse.Namespace) -> dict[str, str]:
         taken.add(key.lower())
         options[key] = value
     return options
+
+
+def take_admin_url(arguments: argparse.Namespace, options: dict[str, str]) -> str | None:
+    """Return the admin REST's address; as an option it is taken out, for it is used here."""
+    given: str | None = arguments.admin_url
+    for name in [name for name in options if name.lower() in ("admin.url", "adminurl")]:
+        value = options.pop(name)
+        given = given or value
+    return given
 
 
 def resolved(options: dict[str, str], scope: Scope) -> Values:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from pulsar_spark.cli.arguments import add_connection, given_options, resolved
+from pulsar_spark.cli.arguments import (
+    add_admin_url,
+    add_connection,
+    given_options,
+    resolved,
+    take_admin_url,
+)
 from pulsar_spark.cli.environment import environment
 from pulsar_spark.cli.output import print_json, print_table, progress
 from pulsar_spark.errors import OptionError
@@ -34,6 +40,7 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_connection(parser, "the topic to look at; without it, steps on topics are skipped")
+    add_admin_url(parser, "retention is asked for there")
     spark = parser.add_argument_group("executors")
     spark.add_argument(
         "--executors",
@@ -62,13 +69,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError("--master and --tasks are for --executors", "Add --executors.")
     if arguments.tasks is not None and arguments.tasks < 1:
         raise OptionError(f"--tasks is {arguments.tasks}", "Give 1 or more.")
-    steps = [step.to_json() for step in examine(options)]
+    admin_url = take_admin_url(arguments, options)
+    steps = [step.to_json() for step in examine(options, admin_url)]
     report: dict[str, Any] = {"steps": steps, "ok": True, "environment": environment()}
     if arguments.executors:
         from pulsar_spark.cli.executors import examine_executors
 
         with progress("asking the executors"):
-            report["executors"] = examine_executors(options, arguments.master, arguments.tasks)
+            report["executors"] = examine_executors(
+                options, admin_url, arguments.master, arguments.tasks
+            )
     report["ok"] = not _failed(steps) and all(found["ok"] for found in report.get("executors", ()))
     if arguments.json:
         print_json(report)
@@ -77,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if report["ok"] else 1
 
 
-def examine(options: dict[str, str]) -> list[Step]:
+def examine(options: dict[str, str], admin_url: str | None) -> list[Step]:
     """Take all steps for the options of a read or write; raises OptionError for wrong ones."""
     from pulsar_spark.cli.examination import Examination
     from pulsar_spark.protocol.topic_name import TopicName
@@ -95,6 +105,7 @@ def examine(options: dict[str, str]) -> list[Step]:
         Examination(
             client_options(values),
             topics,
+            admin_url=admin_url,
             exactly_once=values["deliveryGuarantee"] == "exactly-once",
         ) as examination,
         progress("beginning") as tell,

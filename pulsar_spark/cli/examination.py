@@ -11,19 +11,19 @@ from __future__ import annotations
 import ssl
 import time
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeAlias
 
+from pulsar_spark.cli.admin import Admin
 from pulsar_spark.engine.addresses import BrokerAddress, parse_service_url
 from pulsar_spark.engine.auth import AuthProvider, provider_for
 from pulsar_spark.engine.binary_lookup import WITHOUT_CREATION
 from pulsar_spark.engine.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.http_client import HttpClient
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.producer_session import Identity, ProducerSession
@@ -85,8 +85,6 @@ _PORTS = (
 )
 _REMEDIES = {"connect": _PORTS, "tls": _PORTS, "handshake": _PORTS}
 _NAME_ONE = "Name one with --topic."
-_CLUSTERS = "/admin/v2/clusters"
-_MAX_CLUSTERS = 1024 * 1024
 _ASK_THE_BROKER = "The log of the broker says more."
 _WANTED = (
     "It may want a client certificate, or another one: set pulsar.client.tlsCertificateFilePath "
@@ -96,6 +94,11 @@ _ADVERTISED = (
     "A client connects to the address that the broker advertises: have it advertise one that this "
     "machine can reach (advertisedAddress, or advertisedListeners with "
     "pulsar.client.listenerName), or give a Pulsar proxy as service.url."
+)
+_TENANTS_ADMIN = "An administrator of the tenant may ask: log in as one, or leave --admin-url out."
+_EXPIRES = (
+    "A message that a stream has not read when its time to live (message TTL) is over is lost to "
+    "it: have that longer than a query may stand still."
 )
 _TRANSACTIONS = (
     "For deliveryGuarantee=exactly-once, set transactionCoordinatorEnabled=true in the "
@@ -136,13 +139,18 @@ class _Skipped(Exception):
 class Examination:
     """Takes all steps, once, by `run`. A context manager: it holds connections.
 
-    `topics` are full names; without any, the steps on topics are skipped. Where `exactly_once`,
-    it is a failure that there are no transactions. Raises OptionError for options that no
-    connection could be made with.
+    `topics` are full names; without any, the steps on topics are skipped. Retention is asked for
+    at `admin_url`. Where `exactly_once`, it is a failure that there are no transactions. Raises
+    OptionError for options that no connection could be made with.
     """
 
     def __init__(
-        self, options: ClientOptions, topics: Sequence[str], *, exactly_once: bool = False
+        self,
+        options: ClientOptions,
+        topics: Sequence[str],
+        *,
+        admin_url: str | None = None,
+        exactly_once: bool = False,
     ) -> None:
         self._options = options
         self._url = parse_service_url(options.service_url)
@@ -150,6 +158,7 @@ class Examination:
         self._proxy = None if self._url.web else options.proxy
         self._auth: AuthProvider = provider_for(options.auth)
         self._topics = list(topics)
+        self._admin = None if admin_url is None else Admin(options, self._auth, admin_url)
         self._exactly_once = exactly_once
         # What the steps find: the hosts that are left, how each of them took our CONNECT, topics'
         # partitions that exist, the brokers that serve them, and schemas.
@@ -177,6 +186,8 @@ class Examination:
                 login.close()
         if self._context is not None:
             self._context.close()
+        if self._admin is not None:
+            self._admin.close()
 
     def run(self, tell: Callable[[str], None] = lambda name: None) -> list[Step]:
         """Take the steps and return what came of each; `tell` is given the name of the next.
@@ -222,8 +233,16 @@ class Examination:
         return self._of_each_host(self._open)
 
     def _open(self, host: str) -> str:
-        Transport.connect(host, self._options.connection_timeout, proxy=self._proxy).close()
+        self._connected(host).close()
         return f"{self._proxy or host} accepts connections"
+
+    def _connected(self, host: str, tls: ssl.SSLContext | None = None) -> Transport:
+        timeout = self._options.connection_timeout
+        return Transport.connect(host, timeout, tls=tls, proxy=self._proxy)
+
+    @property
+    def _scheme(self) -> str:
+        return self._options.service_url.partition("://")[0].lower()
 
     def _tls(self) -> _Finding:
         try:
@@ -236,15 +255,12 @@ class Examination:
                 f"credentials could not be obtained ({type(error).__name__})"
             )
         if not self._url.tls:
-            scheme = "http" if self._url.web else "pulsar"
-            raise _Skipped(f"service.url is {scheme}://, without TLS")
+            raise _Skipped(f"service.url is {self._scheme}://, without TLS")
         return self._of_each_host(self._secure)
 
     def _secure(self, host: str) -> str:
         context = tls_context(self._options)
-        Transport.connect(
-            host, self._options.connection_timeout, tls=context, proxy=self._proxy
-        ).close()
+        self._connected(host, context).close()
         if self._no_credentials is None:
             # That our certificate is not taken, or is missed, can come as late as this.
             login = self._login(host)
@@ -258,9 +274,7 @@ class Examination:
 
     def _check_welcome(self, host: str, context: ssl.SSLContext | None) -> None:
         """Raise TlsError if a host that let a login fail ends connections unasked."""
-        transport = Transport.connect(
-            host, self._options.connection_timeout, tls=context, proxy=self._proxy
-        )
+        transport = self._connected(host, context)
         try:
             gone = transport.receive(_UNASKED_SECONDS) == b""
         except (ConnectionLost, TlsError):
@@ -280,7 +294,7 @@ class Examination:
     def _greeting(self, host: str) -> str:
         login = self._login(host)
         if isinstance(login, AuthenticationError | AuthorizationError):
-            return f"{host} speaks Pulsar's protocol"
+            return f"{host} speaks {'HTTP' if self._url.web else 'the protocol of Pulsar'}"
         if isinstance(login, PulsarError):
             raise login
         if login is None:
@@ -295,8 +309,8 @@ class Examination:
         if self._no_credentials is not None:
             raise self._no_credentials
         finding = self._of_each_host(self._welcome)
-        scheme = self._options.service_url.strip().partition("://")[0]
-        reachable = replace(self._options, service_url=f"{scheme}://{','.join(self._hosts)}")
+        hosts = ",".join(self._hosts)
+        reachable = replace(self._options, service_url=f"{self._scheme}://{hosts}")
         self._context = ClientContext(reachable)
         return finding
 
@@ -312,31 +326,26 @@ class Examination:
 
         It is None for a web service that let us in.
         """
-        if host not in self._logins and self._url.web:
-            self._logins[host] = self._asked_by_rest(host)
-        elif host not in self._logins:
-            connection = ClientConnection(BrokerAddress(host, host), self._options, self._auth)
+        look: Callable[[str], _Login] = self._asked_by_rest if self._url.web else self._session
+        if host not in self._logins:
             try:
-                self._logins[host] = connection.open()
+                self._logins[host] = look(host)
             except PulsarError as error:
                 self._logins[host] = error
         return self._logins[host]
 
-    def _asked_by_rest(self, host: str) -> PulsarError | None:
-        url = f"{'https' if self._url.tls else 'http'}://{host}"
-        client = HttpClient(replace(self._options, service_url=url), self._auth)
-        try:
-            client.get(_CLUSTERS, self._options.connection_timeout, _MAX_CLUSTERS).result()
-        except AuthorizationError:
-            # It knows who asks.
-            return None
-        except TopicNotFound:
-            return RemoteProtocolError(f"{host} is no web service of Pulsar: no {_CLUSTERS}")
-        except PulsarError as error:
-            return error
-        finally:
-            client.close()
-        return None
+    def _session(self, host: str) -> ClientConnection:
+        return ClientConnection(BrokerAddress(host, host), self._options, self._auth).open()
+
+    def _asked_by_rest(self, host: str) -> None:
+        with Admin(self._options, self._auth, f"{self._scheme}://{host}") as admin:
+            try:
+                admin.get("clusters")
+            except AuthorizationError:
+                # It knows who asks.
+                return
+            except TopicNotFound:
+                raise RemoteProtocolError(f"{host} is no web service of Pulsar") from None
 
     def _of_each_host(self, look: Callable[[str], str]) -> _Finding:
         """Look at all hosts that are left, at the same time; those that fail are left out then.
@@ -505,13 +514,25 @@ class Examination:
     # --- what else there is -------------------------------------------------------------------
 
     def _retention(self) -> _Finding:
-        raise _Skipped("only the admin REST knows it", "Give its address with --admin-url.")
+        if self._admin is None:
+            raise _Skipped("only the admin REST knows it", "Give its address with --admin-url.")
+        self._need_topics()
+        namespaces = dict.fromkeys(TopicName.parse(name).namespace_name for name in self._topics)
+        try:
+            policies = {name: self._admin.get(f"namespaces/{name}") for name in namespaces}
+        except AuthorizationError as error:
+            raise AuthorizationError(error.what, _TENANTS_ADMIN) from error
+        told = "; ".join(f"{name} {_kept(found)}" for name, found in policies.items())
+        expires = any(found.get("message_ttl_in_seconds") for found in policies.values())
+        return _Finding(told, _EXPIRES if expires else "")
 
     def _transactions(self) -> _Finding:
         pool = self._client.pool
         if self._url.web and not self._brokers:
             raise _Skipped("not tried: a web service names the brokers of topics alone", _NAME_ONE)
         # A proxy passes this on to a broker only on a connection that is for that broker.
+        if self._url.web and not self._brokers:
+            raise _Skipped("no broker was looked up", "Name a topic with --topic.")
         connection = pool.get(self._brokers[0]) if self._brokers else pool.service()
         try:
             connection.request(partial(_end_nothing))
@@ -543,6 +564,24 @@ class _Silent:
 
 def _end_nothing(request_id: int) -> pb.BaseCommand:
     return commands.end_txn(request_id, _NO_TXN, pb.ABORT)
+
+
+def _kept(policies: Mapping[str, Any]) -> str:
+    """Return for how long a namespace keeps messages, by its policies."""
+    retention = policies.get("retention_policies")
+    if isinstance(retention, dict):
+        time_limit = _limit(retention.get("retentionTimeInMinutes"), "minutes")
+        size_limit = _limit(retention.get("retentionSizeInMB"), "MB")
+        told = f"keeps what was acknowledged for {time_limit}, up to {size_limit}"
+    else:
+        told = "has the broker's defaults: what was acknowledged is not kept, unless changed"
+    if expiry := policies.get("message_ttl_in_seconds"):
+        told += f", and what was not for {expiry} s"
+    return told
+
+
+def _limit(number: object, unit: str) -> str:
+    return f"any number of {unit}" if number == -1 else f"{number} {unit}"
 
 
 def _taken(name: str, look: Callable[[], _Finding]) -> Step:

@@ -30,7 +30,7 @@ _MISSING = (
 
 
 def examine_executors(
-    options: dict[str, str], master: str | None, tasks: int | None
+    options: dict[str, str], admin_url: str | None, master: str | None, tasks: int | None
 ) -> list[dict[str, Any]]:
     """Return what each executor found: its host, versions, `ok` and `steps`.
 
@@ -40,7 +40,7 @@ def examine_executors(
     with _session(master) as spark:
         # Unless it is said, Spark makes as many partitions as there are slots.
         frame = spark.range(0, tasks or _ROWS, numPartitions=tasks)
-        rows = frame.mapInArrow(task(options), _COLUMNS).collect()
+        rows = frame.mapInArrow(task(options, admin_url), _COLUMNS).collect()
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for row in rows:
         report = {"host": row.host, "executor": row.executor, **json.loads(row.report)}
@@ -51,12 +51,12 @@ def examine_executors(
     return [found[place] for place in sorted(found)]
 
 
-def report(options: dict[str, str]) -> dict[str, Any]:
+def report(options: dict[str, str], admin_url: str | None) -> dict[str, Any]:
     """Take the steps in this process, and return what came of them and what runs here."""
     from pulsar_spark.cli.doctor import examine
 
     try:
-        steps = [step.to_json() for step in examine(options)]
+        steps = [step.to_json() for step in examine(options, admin_url)]
     except OptionError as error:
         # Such as a class of the user's own that cannot be imported here.
         steps = [_not_begun(error.what, error.remedy)]
@@ -76,7 +76,7 @@ def _not_begun(detail: str, remedy: str) -> dict[str, Any]:
 
 
 def task(
-    options: dict[str, str],
+    options: dict[str, str], admin_url: str | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function of a task. It is pickled with all it needs: we may be missing there."""
     missing = _not_begun("pulsar_spark cannot be imported", _MISSING)
@@ -93,7 +93,7 @@ def task(
         try:
             from pulsar_spark.cli.executors import report
 
-            found = report(options)
+            found = report(options, admin_url)
         except ImportError as error:
             missing["detail"] += f": {error}"
             found = {"ok": False, "steps": [missing], "environment": {}}

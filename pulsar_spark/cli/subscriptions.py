@@ -11,7 +11,13 @@ import argparse
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from pulsar_spark.cli.arguments import add_connection, given_options, resolved
+from pulsar_spark.cli.arguments import (
+    add_admin_url,
+    add_connection,
+    given_options,
+    resolved,
+    take_admin_url,
+)
 from pulsar_spark.cli.output import print_json, print_table, progress
 from pulsar_spark.errors import ConsumerBusy, OptionError, PulsarError, TopicNotFound
 
@@ -26,7 +32,8 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Show durable subscriptions: whether they exist, whether they are in use, and their backlog, which is
 the number of entries that are not acknowledged (a batch is one entry). Name them with
---subscription, for a --topic, or give the checkpoint of a query with --checkpoint.
+--subscription, for a --topic, or give the checkpoint of a query with --checkpoint. With --admin-url
+all of a topic are shown, and the backlog of those in use too.
 
 With --drop they are removed, and messages that only they kept are deleted. One that is in use is
 not removed: stop its query first.
@@ -65,6 +72,7 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--checkpoint", metavar="FOLDER", help="the checkpoint of a query, a folder on this machine"
     )
+    add_admin_url(parser, "it knows all subscriptions of a topic")
     parser.add_argument("--drop", action="store_true", help="remove the subscriptions")
     parser.set_defaults(command=run)
 
@@ -75,24 +83,23 @@ def run(arguments: argparse.Namespace) -> int:
     from pulsar_spark.spark.options.read import client_options, single_topic
     from pulsar_spark.spark.options.table import Scope
 
-    values = resolved(given_options(arguments), Scope.READS)
-    topic = single_topic(values)
-    if not arguments.subscription and arguments.checkpoint is None:
-        raise OptionError(
-            "no subscription is named", "Give --subscription NAME, or --checkpoint FOLDER."
-        )
-    if arguments.subscription and topic is None:
-        raise OptionError("--subscription needs a topic", "Give --topic TOPIC.")
-    with ClientContext(client_options(values)) as context, progress("asking") as tell:
+    options = given_options(arguments)
+    admin_url = take_admin_url(arguments, options)
+    values = resolved(options, Scope.READS)
+    topic, client = single_topic(values), client_options(values)
+    _check(arguments, topic, admin_url)
+    with ClientContext(client) as context, progress("asking") as tell:
         found = _of_checkpoint(arguments.checkpoint, topic) if arguments.checkpoint else []
-        if arguments.subscription and topic is not None:
-            partitions = _partitions(context, topic)
-            found += [
-                _Subscription(name, partition)
-                for name in dict.fromkeys(arguments.subscription)
-                for partition in partitions
-            ]
-        _look(context, found)
+        partitions = _partitions(context, topic) if topic and not arguments.checkpoint else []
+        found += [
+            _Subscription(name, partition)
+            for name in dict.fromkeys(arguments.subscription)
+            for partition in partitions
+        ]
+        if admin_url is None:
+            _look(context, found)
+        else:
+            found = _from_admin(context, admin_url, found, partitions)
         if arguments.drop:
             tell("dropping")
             _drop(context, found)
@@ -105,6 +112,48 @@ def run(arguments: argparse.Namespace) -> int:
         columns = ("subscription", "topic", "backlog", "state")
         print_table(columns, [tuple(row.values()) for row in rows])
     return _status(found) if arguments.drop else 0
+
+
+def _check(arguments: argparse.Namespace, topic: str | None, admin_url: str | None) -> None:
+    named = bool(arguments.subscription or arguments.checkpoint)
+    if not named and (admin_url is None or arguments.drop):
+        raise OptionError(
+            "no subscription is named", "Give --subscription NAME, or --checkpoint FOLDER."
+        )
+    if arguments.subscription and arguments.checkpoint:
+        raise OptionError(
+            "--subscription and --checkpoint cannot be used together", "Give one of them."
+        )
+    if not arguments.checkpoint and topic is None:
+        raise OptionError("no topic is given", "Give --topic TOPIC.")
+
+
+def _from_admin(
+    context: ClientContext, admin_url: str, named: list[_Subscription], partitions: list[str]
+) -> list[_Subscription]:
+    """Return those that were named, or else all of these partitions, as the admin REST tells."""
+    from urllib.parse import quote
+
+    from pulsar_spark.cli.admin import Admin
+    from pulsar_spark.protocol.topic_name import TopicName
+
+    wanted = {(entry.topic, entry.subscription): entry for entry in named}
+    with Admin(context.options, context.pool.auth, admin_url) as admin:
+        for topic in dict.fromkeys([*(entry.topic for entry in named), *partitions]):
+            name = TopicName.parse(topic)
+            place = f"{name.namespace_name}/{quote(name.local_name, safe='')}"
+            try:
+                stats = admin.get(f"persistent/{place}/stats")
+            except TopicNotFound:
+                continue
+            for subscription, told in stats["subscriptions"].items():
+                key = topic, subscription
+                if named and key not in wanted:
+                    continue
+                entry = wanted.setdefault(key, _Subscription(subscription, topic))
+                entry.backlog = told["msgBacklog"]
+                entry.state = IN_USE if told["consumers"] else IDLE
+    return list(wanted.values())
 
 
 def _of_checkpoint(folder: str, topic: str | None) -> list[_Subscription]:

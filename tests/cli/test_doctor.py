@@ -22,6 +22,7 @@ from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing import EmbeddedBroker
 from tests.support.certificates import Authority, days
+from tests.support.issuer import say
 from tests.support.web_service import WebService, refuse
 
 STEPS = [
@@ -404,6 +405,36 @@ def test_writing_is_tried_with_the_schema_that_the_topic_has(
     assert broker.faults.seen("GET_OR_CREATE_SCHEMA") == 0
 
 
+# --- the admin REST ---------------------------------------------------------------------------
+
+
+def test_how_long_messages_are_kept_is_asked_of_the_admin_rest(
+    broker: EmbeddedBroker, examine: Examine, caplog: pytest.LogCaptureFixture
+) -> None:
+    with WebService() as admin:
+        limits = {"retentionTimeInMinutes": 180, "retentionSizeInMB": -1}
+        found = {"retention_policies": limits, "message_ttl_in_seconds": 60}
+        admin.answers = [say(200, found), say(200, {})]
+        given = ("--topic", "orders", "--admin-url", admin.url)
+        step = examine(broker.service_url, *given).steps["retention"]
+        assert step["status"] == "ok"
+        assert "180 minutes, up to any number of MB, and what was not for 60 s" in step["detail"]
+        assert "message TTL" in step["remedy"]
+        step = examine(
+            broker.service_url, "--topic", "orders", "--option", f"admin.url={admin.url}"
+        ).steps["retention"]
+        assert "defaults" in step["detail"]
+        assert {asked.path for asked in admin.asked} == {"/admin/v2/namespaces/public/default"}
+    assert not caplog.records
+
+
+def test_a_role_that_may_not_ask_for_policies(broker: EmbeddedBroker, examine: Examine) -> None:
+    with WebService() as admin:
+        admin.answers = [refuse(403, "not for you")]
+        given = ("--topic", "orders", "--admin-url", admin.url)
+        assert "administrator" in only(examine(broker.service_url, *given), "retention")
+
+
 # --- executors --------------------------------------------------------------------------------
 
 
@@ -425,7 +456,7 @@ def test_executors_are_shown_one_by_one(
     monkeypatch.setattr(executors, "examine_executors", answer)
     arguments = ["--executors", "--master", "spark://host:7077", "--tasks", "4"]
     assert cli.main(["doctor", "--service-url", broker.service_url, *arguments]) == 1
-    assert asked == [({"service.url": broker.service_url}, "spark://host:7077", 4)]
+    assert asked == [({"service.url": broker.service_url}, None, "spark://host:7077", 4)]
     lines = capsys.readouterr().out.splitlines()
     assert "one (7)   ok      3.12.1  0.1.0         python          no step failed" in lines
     assert "two (8)   failed  -       -             -               connect: no route" in lines
@@ -435,7 +466,7 @@ def test_executors_are_shown_one_by_one(
 def test_a_package_that_an_executor_lacks_is_said_to_be_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    take = executors.task({})
+    take = executors.task({}, None)
     monkeypatch.setitem(sys.modules, "pulsar_spark.cli.executors", None)
     (batch,) = take(iter(()))
     (row,) = batch.to_pylist()
@@ -459,6 +490,7 @@ def test_a_package_that_an_executor_lacks_is_said_to_be_missing(
         ["--service-url", "pulsar://localhost", "--option", "topicsPattern=a.*"],
         ["--service-url", "pulsar://localhost", "--token", "canary"],
         ["--service-url", "pulsar://localhost", "--tasks", "3"],
+        ["--service-url", "pulsar://localhost", "--admin-url", "pulsar://localhost"],
         ["--service-url", "pulsar://localhost", "--executors", "--tasks", "0"],
     ],
 )

@@ -17,6 +17,8 @@ from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import full, store
+from tests.support.issuer import say
+from tests.support.web_service import WebService, refuse
 
 Run = Callable[..., tuple[int, list[dict[str, Any]]]]
 
@@ -149,11 +151,34 @@ def test_a_checkpoint_names_them(
     assert (status, states(rows)) == (0, ["dropped"] * 2)
 
 
+def test_the_admin_rest_tells_of_all_of_them(run: Run, held: SubscriptionSet) -> None:
+    told = {"mine": {"msgBacklog": 7, "consumers": [{}]}, "a/b": {"msgBacklog": 0, "consumers": []}}
+    with WebService() as admin:
+        admin.answers = [say(200, {"subscriptions": told}), refuse(404, "Topic not found")]
+        status, rows = run("--topic", "orders", "--admin-url", admin.url)
+        assert status == 0
+        assert [(row["subscription"], row["backlog"], row["state"]) for row in rows] == [
+            ("mine", 7, "in use"),
+            ("a/b", 0, "idle"),
+        ]
+        admin.answers = [say(200, {"subscriptions": told})] * 2
+        status, rows = run(
+            "--topic", "orders", "--admin-url", admin.url, "--subscription", "mine", "--drop"
+        )
+        assert (status, states(rows)) == (1, ["in use"] * 2)
+        assert {asked.path for asked in admin.asked} == {
+            f"/admin/v2/persistent/public/default/orders-partition-{number}/stats"
+            for number in range(2)
+        }
+
+
 @pytest.mark.parametrize(
     "arguments,words",
     [
         ([], "--subscription"),
         (["--subscription", "mine"], "--topic"),
+        (["--topic", "t", "--admin-url", "http://localhost", "--drop"], "--subscription"),
+        (["--topic", "t", "--subscription", "mine", "--checkpoint", "/data"], "together"),
         (["--checkpoint", "/nowhere"], "checkpointLocation"),
         (["--checkpoint", "s3://bucket/folder"], "Copy"),
     ],

@@ -125,6 +125,12 @@ def test_the_commands_on_a_real_broker(
     first, *others = json.loads(text)
     assert (first["backlog"], first["state"]) == (20, "idle")
     assert {row["state"] for row in others} == {"does not exist"}
+    ask_admin = ("--admin-url", broker.admin_url)
+    _, text = commands.run("admin", "subscriptions", "--topic", "orders", *ask_admin)
+    assert [(row["backlog"], row["state"]) for row in json.loads(text)] == [(20, "idle")]
+    _, text = commands.run("admin", "doctor", "--topic", "orders", *ask_admin)
+    kept = {step["name"]: step for step in json.loads(text)["steps"]}["retention"]
+    assert (kept["status"], "public/default" in kept["detail"]) == ("ok", True)
     status, text = commands.run("reader", *named, "--drop")
     assert status == 0
     assert commands.traces() == before

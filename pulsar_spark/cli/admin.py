@@ -1,0 +1,54 @@
+"""The admin REST, for what the binary protocol does not tell: questions only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from pulsar_spark.engine.addresses import parse_service_url
+from pulsar_spark.engine.auth import AuthProvider
+from pulsar_spark.engine.http_client import HttpClient
+from pulsar_spark.engine.options import ClientOptions
+from pulsar_spark.errors import OptionError
+
+_MAX_ANSWER = 16 * 1024 * 1024
+
+
+class Admin:
+    """Asks the web service at `url`, with the TLS and the credentials of a connection.
+
+    Raises OptionError for what is not the URL of one.
+    """
+
+    def __init__(self, options: ClientOptions, auth: AuthProvider, url: str) -> None:
+        try:
+            is_web = parse_service_url(url).web
+        except OptionError:
+            is_web = False
+        if not is_web:
+            raise OptionError(
+                "the admin URL is not http://host:8080 or https://host:8443",
+                "Give the address of the brokers' web service.",
+            )
+        self._timeout = options.operation_timeout
+        self._client = HttpClient(replace(options, service_url=url, proxy_service_url=None), auth)
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def get(self, path: str) -> Any:
+        """Return the JSON value at a path under /admin/v2/; raises as `HttpClient.get` fails."""
+        return self._client.get(f"/admin/v2/{path}", self._timeout, _MAX_ANSWER).result()
+
+    def close(self) -> None:
+        """End its connections."""
+        self._client.close()
