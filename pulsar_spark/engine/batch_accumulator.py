@@ -89,6 +89,7 @@ class BatchAccumulator:
         self._max_bytes = max_bytes or options.batching_max_bytes
         self._batching = options.batching_enabled
         self._by_key = options.batching_by_key
+        self._resumes = options.resumes
         self._turn_timeout = options.send_timeout or NO_TIMEOUT
         # Whether the batch is to be sent as soon as there is room; whoever ends its turn looks.
         self._due = False
@@ -135,7 +136,7 @@ class BatchAccumulator:
                         at += 1
                 return
             while at < len(messages):
-                if messages[at][1] is not None:
+                if messages[at][1] is not None or self._resumes:
                     self.add(messages[at][0], None, messages[at][1])
                     at += 1
                     continue
@@ -256,6 +257,12 @@ class BatchAccumulator:
     def _add(
         self, message: MessageFields, callback: MessageCallback | None, solo: Solo | None
     ) -> None:
+        own_id = message.sequence_id
+        # A broker drops a batch of which the lowest id is known, whatever else is in it.
+        if self._resumes and own_id is not None and self.producer.has_sent(own_id):
+            if callback is not None:
+                callback(None, None)
+            return
         if solo is not None or not self._batching:
             self._flush()
             self._send_entry(single_entry(message, callback, solo), 0)

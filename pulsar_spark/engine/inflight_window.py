@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.timers import Timer, Timers
-from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
+from pulsar_spark.errors import ClosedError, OperationTimeout, ProducerBusy, PulsarError
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.message_id import MessageIdAdv
 
@@ -62,7 +62,7 @@ class PendingSends:
     ids and counts are of what is not acknowledged yet; `largest` is what no entry has more bytes
     than. `length` are the bytes of the frames, `size` those of memory that the block holds;
     `deadline` is a time of the monotonic clock. Of a message in chunks only the last one has the
-    callback and counts as a message.
+    callback and counts as a message. What was sent over an earlier connection too is `resent`.
     """
 
     __slots__ = (
@@ -77,6 +77,7 @@ class PendingSends:
         "length",
         "num_messages",
         "per_entry",
+        "resent",
         "sequence_id",
         "size",
     )
@@ -105,6 +106,7 @@ class PendingSends:
         self.callback = callback
         self.chunk = chunk
         self.done = 0
+        self.resent = False
         self.deadline = float("inf")
         self.size = _HELD_PER_BLOCK + sum(map(_held, buffers))
         if ends:
@@ -176,6 +178,18 @@ class Taken(NamedTuple):
     messages: int
     last: int
     ends: bool
+
+    def split(self, receipts: array[int]) -> tuple[int, tuple[int, int] | None]:
+        """Return how many messages the broker had already, and where the last other entry is."""
+        each = self.sends.per_entry or self.messages
+        left, duplicates, stored = self.messages, 0, None
+        for ledger, entry in zip(receipts[2::4], receipts[3::4], strict=True):
+            if ledger < 0:
+                duplicates += min(each, left)
+            else:
+                stored = ledger, entry
+            left -= each
+        return duplicates, stored
 
 
 class PendingQueue:
@@ -633,6 +647,15 @@ class InflightWindow:
             f"{self.pending.messages} messages ({self.pending.bytes} bytes{first}) were not "
             f"acknowledged within {seconds:g} s, {self.acknowledged} were before",
             "They may or may not be stored. Check the broker, or raise sendTimeoutMs.",
+        )
+
+    def intrusion(self) -> ProducerBusy:
+        """The error for messages that were stored by the name of a producer that resumes."""
+        return ProducerBusy(
+            "the broker stored messages of this producer's name after it was opened: an earlier "
+            "attempt had them under way, and some of this one's may be missing",
+            "Run it again.",
+            **self._describe(),
         )
 
     def _no_room(self) -> OperationTimeout:

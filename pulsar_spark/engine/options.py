@@ -413,6 +413,8 @@ class ProducerOptions:
     ``RoundRobinPartition`` or ``SinglePartition``, `hashing_scheme` ``JavaStringHash`` or
     ``Murmur3_32Hash``. `max_pending_messages` 0 leaves the bound to the client's memory limit.
     A topic that is created for the producer has `initial_subscription` from its beginning.
+    With `resumes`, messages that have sequence ids of their own go to the same partitions in every
+    run, and those up to the last id that the broker knows of `producer_name` are not sent again.
     """
 
     compression: int = pb.NONE
@@ -434,6 +436,7 @@ class ProducerOptions:
     properties: tuple[tuple[str, str], ...] = ()
     encryption: EncryptionOptions | None = None
     initial_subscription: str | None = None
+    resumes: bool = False
 
     def __post_init__(self) -> None:
         _check_range(self, 1, "batching_max_messages", "batching_max_bytes")

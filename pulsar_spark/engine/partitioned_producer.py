@@ -204,6 +204,8 @@ class PartitionedProducer:
             return 0
         with self._lock:
             if message.key is None:
+                if self._options.resumes and message.sequence_id is not None:
+                    return self._router.next_of(message.sequence_id)
                 return self._router.next_unkeyed()
             # A key in base64 is hashed as that text.
             return self._router.partition_of(message.key)

@@ -136,9 +136,11 @@ class Producer:
         self._sessions = 0
         self._next_sequence_id = 0
         self._last_sequence_id = -1
+        self._known_sequence_id = -1
         self._last_message_id: MessageIdAdv | None = None
         self._first_chunk: MessageIdAdv | None = None
         self._duplicates = 0
+        self._intruded = False
         context.add(self)
 
     # --- what it is ---------------------------------------------------------------------------
@@ -340,6 +342,20 @@ class Producer:
         """
         self._window.reserve(size)
 
+    def has_sent(self, sequence_id: int) -> bool:
+        """Whether a producer of this name had sent a message before this one was opened.
+
+        If so, it is counted as a duplicate that is acknowledged. Opens this one; raises as `open`.
+        """
+        if self._limits is None:
+            self.open()
+        if sequence_id > self._known_sequence_id:
+            return False
+        with self._window.changed:
+            self._duplicates += 1
+            self._window.acknowledged += 1
+        return True
+
     def flush(self, timeout: float | None = None) -> None:
         """Return when everything that was sent before is acknowledged.
 
@@ -535,8 +551,7 @@ class Producer:
 
     def _write_queued(self) -> None:
         self._unwritten, unwritten = 0, self._unwritten
-        session = self._session
-        if unwritten and session is not None:
+        if unwritten and (session := self._session) is not None:
             self._write(session, wait=True)
 
     def _write(self, session: ProducerSession, *, wait: bool) -> None:
@@ -555,8 +570,7 @@ class Producer:
         with self._window.changed:
             if self._opening:
                 return
-        timeout = self._context.options.operation_timeout
-        start(self.open_operation, timeout, self._context.timers)
+        start(self.open_operation, self._context.options.operation_timeout, self._context.timers)
 
     def _call_on_room(self) -> None:
         if self._wanted and self.on_room is not None:
@@ -601,6 +615,7 @@ class Producer:
                     if send.largest > limits.max_message_size:
                         too_large = send.largest
                         break
+                    send.resent = True
                     self._queue(send)
                 self._window.changed.notify_all()
         if too_large is not None:
@@ -634,7 +649,7 @@ class Producer:
 
     def _begin_sequence(self, last_sequence_id: int) -> None:
         initial = self._options.initial_sequence_id
-        self._last_sequence_id = last_sequence_id
+        self._last_sequence_id = self._known_sequence_id = last_sequence_id
         self._next_sequence_id = (last_sequence_id if initial is None else initial) + 1
 
     # --- on the receive thread ----------------------------------------------------------------
@@ -662,6 +677,8 @@ class Producer:
         self._registrar.trouble = None
         for sends, message_id in done:
             self._window.complete(sends, None, message_id)
+        if self._intruded:
+            self._fail(self._window.intrusion())
         if ahead is not None:
             # Raised on the receive thread it ends the connection, and all that is pending is sent
             # again on a new one.
@@ -679,19 +696,16 @@ class Producer:
         elif sends.chunk is not None:
             message_id = replace(message_id, first_chunk=self._first_chunk)
         self._last_sequence_id = max(self._last_sequence_id, taken.last)
-        ledgers = receipts[2::4]
         # A message that the broker had already is acknowledged under no id.
-        if min(ledgers) >= 0:
+        if min(receipts[2::4]) >= 0:
             self._last_message_id = message_id
             return message_id
-        each = sends.per_entry or taken.messages
-        left = taken.messages
-        for ledger, entry in zip(ledgers, receipts[3::4], strict=True):
-            if ledger < 0:
-                self._duplicates += min(each, left)
-            else:
-                self._last_message_id = MessageIdAdv(ledger, entry, self.partition)
-            left -= each
+        # Nothing that was known then was sent, so it can only be known of this very sending.
+        self._intruded = self._intruded or (self._options.resumes and not sends.resent)
+        duplicates, stored = taken.split(receipts)
+        self._duplicates += duplicates
+        if stored is not None:
+            self._last_message_id = MessageIdAdv(*stored, self.partition)
         return message_id
 
     def on_send_error(self, session: ProducerSession, command: pb.CommandSendError) -> None:
@@ -727,11 +741,9 @@ class Producer:
         error = ClosedError("the client was closed", **self._where())
         if self.pending_messages:
             self._fail(error)
-        else:
-            session = self._end(error, failed=False)[1]
-            if session is not None:
-                # The connection may go on without this client.
-                session.close_quietly()
+        elif (session := self._end(error, failed=False)[1]) is not None:
+            # The connection may go on without this client.
+            session.close_quietly()
 
     def _fail(self, error: PulsarError) -> None:
         ended, session = self._end(error, failed=True)

@@ -22,6 +22,8 @@ SINGLE_PARTITION = "SinglePartition"
 
 Key = str | bytes
 
+# Ids of messages without a key that go to one partition, where ids decide: with any options.
+_IDS_TOGETHER = 1000
 # Keys repeat, and hashing one in Python costs some microseconds.
 _MAX_CACHED_KEYS = 100_000
 
@@ -109,6 +111,12 @@ class PartitionRouter:
         if self._run >= self._run_length:
             self.advance()
         return partition
+
+    def next_of(self, sequence_id: int) -> int:
+        """Return the partition of a message without a key by its id: the same at any time."""
+        if self._fixed:
+            return 0
+        return sequence_id // _IDS_TOGETHER % self.partitions
 
     def route(self, keys: Sequence[Key | None]) -> list[int]:
         """Return the partition of each message of a column of keys."""

@@ -71,8 +71,7 @@ METADATA_COLUMNS: tuple[Column, ...] = (
         TOPIC,
         StringType(),
         False,
-        "Full name of the topic partition: "
-        "`persistent://public/default/orders-partition-3`.",
+        "Full name of the topic partition: `persistent://public/default/orders-partition-3`.",
     ),
     Column(
         MESSAGE_ID,

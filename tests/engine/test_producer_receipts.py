@@ -10,6 +10,7 @@ from pulsar_spark.errors import (
     BrokerChecksumError,
     NotAllowed,
     OperationTimeout,
+    ProducerBusy,
     PulsarError,
     TopicTerminated,
 )
@@ -46,6 +47,41 @@ def test_a_receipt_ahead_of_the_oldest_send_has_all_sent_again() -> None:
         assert len(results.ids) == 3
         assert [sent.sequence_id for sent in script.sends if sent.session == 1] == [0, 1, 2]
         assert producer.counts.reconnects == 1
+
+
+@pytest.mark.fault(13, 87)
+def test_what_an_earlier_attempt_had_under_way_fails_the_one_that_resumes() -> None:
+    with topic() as (script, context, _):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            script.acknowledge(session, sent, duplicate=sent.sequence_id == 12)
+            return True
+
+        script.on_send = on_send
+        script.success = {"last_sequence_id": 11}
+        producer = make(context, resumes=True, producer_name="job")
+        assert [producer.has_sent(number) for number in (10, 11, 12)] == [True, True, False]
+        producer.send(single(b"", sequence_ids=(12, 12)))
+        with pytest.raises(ProducerBusy, match="earlier attempt"):
+            producer.flush()
+
+
+@pytest.mark.fault(13, 87)
+def test_what_was_sent_again_after_a_disconnect_may_be_known() -> None:
+    with topic() as (script, context, _):
+
+        def on_send(session: Session, sent: Sent) -> bool:
+            if session.number == 0:
+                session.drop()
+            else:
+                script.acknowledge(session, sent, duplicate=True)
+            return True
+
+        script.on_send = on_send
+        producer = make(context, resumes=True, producer_name="job")
+        producer.send(single(b"", sequence_ids=(12, 12)))
+        producer.flush()
+        assert producer.counts.duplicates == 1
 
 
 @pytest.mark.fault(87)

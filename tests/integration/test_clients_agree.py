@@ -404,6 +404,54 @@ def test_ids_of_the_user_and_a_name_are_kept(
     broker.expect_no_trace(topic)
 
 
+@pytest.mark.fault(13)
+def test_a_producer_that_comes_back_by_its_name_knows_what_it_sent(
+    module: Any, connect: Connect, tuned_broker: Broker
+) -> None:
+    client = connect(tuned_broker)
+    topic = tuned_broker.create_topic()
+    producer = client.create_producer(topic, "named", properties={"team": "a"})
+    for number in range(3):
+        producer.send(b"%d" % number)
+    producer.close()
+    producer = client.create_producer(topic, "named")
+    assert producer.last_sequence_id() == 2
+    again = producer.send(b"again", sequence_id=1)
+    assert (again.ledger_id(), again.entry_id()) == (-1, -1)
+    producer.send(b"new")
+    assert producer.last_sequence_id() == 3
+    producer.close()
+    found = [message.data() for message in read_all(module, client, topic)]
+    assert found == [b"0", b"1", b"2", b"new"]
+
+
+@pytest.mark.fault(88)
+def test_access_modes_keep_others_out_or_send_them_away(
+    module: Any, client: Any, topic: str
+) -> None:
+    mode = module.ProducerAccessMode
+    first = client.create_producer(topic, access_mode=mode.Exclusive)
+    with pytest.raises(Exception, match=r"(?i)fenced"):
+        client.create_producer(topic, access_mode=mode.Exclusive)
+    second = client.create_producer(topic, access_mode=mode.ExclusiveWithFencing)
+    second.send(b"second")
+    # The one that was sent away finds out when it comes back.
+    with pytest.raises(Exception, match=r"(?i)fenced|AlreadyClosed"):
+        first.send(b"first")
+    waiting: list[Any] = []
+    third = threading.Thread(
+        target=lambda: waiting.append(
+            client.create_producer(topic, access_mode=mode.WaitForExclusive)
+        )
+    )
+    third.start()
+    second.close()
+    third.join(30)
+    waiting[0].send(b"third")
+    waiting[0].close()
+    assert [m.data() for m in read_all(module, client, topic)] == [b"second", b"third"]
+
+
 def test_batches_by_key_hold_the_messages_of_one_key(
     module: Any, client: Any, broker: Broker, topic: str
 ) -> None:

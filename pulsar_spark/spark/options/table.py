@@ -458,7 +458,8 @@ OPTIONS: tuple[Option, ...] = (
     _producer(
         "producerName",
         text,
-        "Name of the producers. The first task takes it as it is, the others add their number.",
+        "Name of the producers. The first task takes it as it is, the others add their number. "
+        "With the column `__sequenceId` rows are deduplicated: see effectively-once.md.",
         shown_default="the broker names them",
     ),
     _producer(

@@ -44,11 +44,19 @@ class RowConverter:
     """Converts the record batches of one task. Rows are numbered over all of them, from 0."""
 
     def __init__(
-        self, columns: WriteColumns, topic: str | None, *, keys_as_bytes: bool = False
+        self,
+        columns: WriteColumns,
+        topic: str | None,
+        *,
+        keys_as_bytes: bool = False,
+        ids_grow: bool = False,
     ) -> None:
         self._columns = columns
         self._topic = topic
         self._keys_as_bytes = keys_as_bytes
+        self._ids_grow = ids_grow
+        # The last sequence id of each topic.
+        self._last_ids: dict[str, int] = {}
         self._topic_names: dict[str, str] = {}
         self.rows = 0
         """Rows split so far."""
@@ -104,9 +112,11 @@ class RowConverter:
         """Return the messages of a topic's rows; raises InvalidRow that names the row."""
         batch = part.batch
         encoded = encoder.encode(batch, part.locate)
-        sequence_ids = _not_negative(
-            self._column(batch, names.SEQUENCE_ID), names.SEQUENCE_ID, part
+        sequence_ids = _listed(
+            _not_negative(self._column(batch, names.SEQUENCE_ID), names.SEQUENCE_ID, part)
         )
+        if self._ids_grow:
+            self._check_ids(sequence_ids or [None] * batch.num_rows, part)
         self.brings_sequence_ids = self.brings_sequence_ids or sequence_ids is not None
         columns = MessageColumns(
             payloads=encoded.payloads,
@@ -116,7 +126,7 @@ class RowConverter:
             deliver_at=_listed(
                 _millis(self._column(batch, names.DELIVER_AT), names.DELIVER_AT, part)
             ),
-            sequence_ids=_listed(sequence_ids),
+            sequence_ids=sequence_ids,
             first_row=part.first_row,
         )
         event_times = _millis(self._column(batch, names.EVENT_TIME), names.EVENT_TIME, part)
@@ -146,6 +156,22 @@ class RowConverter:
         except pa.ArrowInvalid:
             # The row that is the reason is looked for one by one.
             return None
+
+    def _check_ids(self, ids: Sequence[int | None], part: TopicRows) -> None:
+        """Raise InvalidRow for a row whose id is not above that of the row before it."""
+        last = self._last_ids.get(part.topic, -1)
+        for index, own in enumerate(ids):
+            if own is None or own <= last:
+                shown = "null" if own is None else f"{own}, behind one that has {last}"
+                raise InvalidRow(
+                    f"row {part.locate(index)}: {names.SEQUENCE_ID} is {shown}: with producerName "
+                    "rows are deduplicated by their ids, which have to grow within each task",
+                    f'Write frame.sortWithinPartitions("{names.SEQUENCE_ID}"), or leave '
+                    "pulsar.producer.producerName out.",
+                    topic=part.topic,
+                )
+            last = own
+        self._last_ids[part.topic] = last
 
     def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array | None:
         position = self._columns.position(name)

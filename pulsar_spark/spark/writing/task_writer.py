@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -13,6 +15,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer
+from pulsar_spark.engine.producer import Producer
 from pulsar_spark.errors import InvalidRow, PulsarError
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schema
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_ROWS_OF_A_NAME = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class PulsarCommitMessage(WriterCommitMessage):
@@ -36,7 +41,8 @@ class PulsarCommitMessage(WriterCommitMessage):
     `messages` are those that were handed to producers, `acknowledged` those whose receipts
     came, `failed` those that could not be written (deliveryGuarantee none only). `last_ids`
     is the last acknowledged id of each topic partition, as text. `duplicates` are those of the
-    acknowledged ones that a broker which deduplicates had already, and did not store.
+    acknowledged ones that a broker which deduplicates had already, and did not store. `forgetful`
+    are topics that do not deduplicate, where rows were to be deduplicated by their ids.
     """
 
     messages: int
@@ -44,12 +50,14 @@ class PulsarCommitMessage(WriterCommitMessage):
     failed: int
     last_ids: tuple[tuple[str, str], ...]
     duplicates: int = 0
+    forgetful: tuple[str, ...] = ()
 
 
 class TaskWriter:
     """Writes the rows of one task; a writer of its own for each topic that rows name.
 
-    `targets` is what was decided on before, by topic.
+    `targets` is what was decided on before, by topic, and `producer` are the options of this
+    task's producers.
     """
 
     def __init__(
@@ -57,19 +65,24 @@ class TaskWriter:
         context: ClientContext,
         options: WriteOptions,
         columns: WriteColumns,
+        producer: ProducerOptions,
         targets: Mapping[str, Target] | None = None,
     ) -> None:
         self._context = context
         self._options = options
         self._columns = columns
-        self._producer = replace(
-            options.producer, producer_name=_task_name(options.producer.producer_name)
+        self._producer = producer
+        self._rows = RowConverter(
+            columns,
+            options.topic,
+            keys_as_bytes=options.keys_as_bytes,
+            ids_grow=producer.resumes,
         )
-        self._rows = RowConverter(columns, options.topic, keys_as_bytes=options.keys_as_bytes)
         self._targets: dict[str, Target] = dict(targets or {})
         self._encoders: dict[str, RowEncoder] = {}
         self._writers: dict[str, PartitionedProducer] = {}
         self._failed = 0
+        self._forgetful: list[str] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write the rows of a record batch; blocks while too much is not acknowledged.
@@ -122,6 +135,23 @@ class TaskWriter:
                 writer.close()
             except PulsarError as error:
                 logger.info("%s: a producer was not closed: %s", writer.topic, error)
+            if self._producer.resumes and not self._is_remembered(writer):
+                self._forgetful.append(writer.topic)
+
+    def _is_remembered(self, writer: PartitionedProducer) -> bool:
+        """Whether a topic that was written to knows the last id: it does if it deduplicates."""
+        sent = next((one for one in writer.producers if one.counts.acknowledged), None)
+        if sent is None:
+            return True
+        options = replace(self._producer, schema=self._targets[writer.topic].schema)
+        again = Producer(self._context, sent.topic, options)
+        try:
+            return again.open().last_sequence_id >= sent.last_sequence_id
+        except PulsarError as error:
+            logger.info("%s: it is not known whether it deduplicates: %s", sent.topic, error)
+            return True
+        finally:
+            again.abort()
 
     def _commit_message(self) -> PulsarCommitMessage:
         counts = [writer.counts for writer in self._writers.values()]
@@ -136,6 +166,7 @@ class TaskWriter:
             failed=self._failed,
             last_ids=tuple(sorted(last_ids.items())),
             duplicates=sum(count.duplicates for count in counts),
+            forgetful=tuple(self._forgetful),
         )
 
     def _check_duplicates(self) -> None:
@@ -227,11 +258,19 @@ def sum_up(messages: Sequence[WriterCommitMessage | None]) -> PulsarCommitMessag
         failed=sum(task.failed for task in written),
         last_ids=(),
         duplicates=sum(task.duplicates for task in written),
+        forgetful=tuple(sorted({topic for task in written for topic in task.forgetful})),
     )
 
 
 def warn_of_duplicates(total: PulsarCommitMessage) -> None:
-    """Log that brokers had messages already, if they had."""
+    """Log that brokers had messages already, if they had, or will not know them the next time."""
+    if total.forgetful:
+        logger.warning(
+            "%s: rows will be there twice if this is run again, as the topic does not deduplicate. "
+            "Switch deduplication on for its namespace: pulsar-admin namespaces set-deduplication "
+            "--enable",
+            ", ".join(total.forgetful),
+        )
     if total.duplicates:
         logger.warning(
             "%d of %d messages were not stored: their topics deduplicate, and had them already",
@@ -251,7 +290,8 @@ def write_task(
     Connections are made for the first row and closed in any case.
     """
     with ClientContext.shared(options.client) as context:
-        writer = TaskWriter(context, options, columns, targets)
+        producer, batches = _task_producer(options, columns, batches)
+        writer = TaskWriter(context, options, columns, producer, targets)
         try:
             for batch in batches:
                 if batch.num_rows:
@@ -262,8 +302,43 @@ def write_task(
             raise
 
 
-def _task_name(name: str | None) -> str | None:
-    """Return the producers' name in this task: no two may have the same at a time.
+def _task_producer(
+    options: WriteOptions, columns: WriteColumns, batches: Iterable[pa.RecordBatch]
+) -> tuple[ProducerOptions, Iterable[pa.RecordBatch]]:
+    """Return the options of this task's producers, and its rows.
+
+    No two producers may have one name at a time. Where rows bring sequence ids, the name is the
+    same whenever a task with these rows runs, so that what it sent before is not sent again.
+    """
+    name = options.producer.producer_name
+    position = columns.position(names.SEQUENCE_ID)
+    if name is None or position is None:
+        return replace(options.producer, producer_name=_attempt_name(name)), batches
+    context = TaskContext.get()
+    task = 0 if context is None else context.partitionId()
+    rest = iter(batches)
+    first: list[pa.RecordBatch] = []
+    while sum(batch.num_rows for batch in first) < _ROWS_OF_A_NAME:
+        batch = next(rest, None)
+        if batch is None:
+            break
+        first.append(batch)
+    # Tasks do not know how many they are. Were the rows dealt to another number of them, one of the
+    # same number would have others, and a broker would drop those it never got from the first.
+    digest = hashlib.blake2b(digest_size=6)
+    left = _ROWS_OF_A_NAME
+    for batch in first:
+        ids = batch.column(position)[:left]
+        left -= len(ids)
+        digest.update("".join(f"{own}," for own in ids.to_pylist()).encode())
+    producer = replace(
+        options.producer, producer_name=f"{name}-{task}-{digest.hexdigest()}", resumes=True
+    )
+    return producer, chain(first, rest)
+
+
+def _attempt_name(name: str | None) -> str | None:
+    """Return the producers' name in this attempt of a task.
 
     The first task's first attempt takes the name as it is.
     """

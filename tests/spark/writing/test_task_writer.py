@@ -6,7 +6,8 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -61,6 +62,7 @@ def write(
     options: dict[str, str] | None = None,
     *,
     batch_rows: int = 1000,
+    killed_at: int | None = None,
 ) -> PulsarCommitMessage:
     given = {"service.url": broker.service_url, **(options or {})}
     if "__topic" not in columns:
@@ -78,6 +80,9 @@ def write(
     def batches() -> Iterator[pa.RecordBatch]:
         yield table.slice(0, 0)
         for start in range(0, table.num_rows, batch_rows):
+            if killed_at is not None and start + batch_rows > killed_at:
+                yield table.slice(start, killed_at - start)
+                raise RuntimeError("killed")
             yield table.slice(start, batch_rows)
 
     return write_task(parsed, planned, batches())
@@ -433,3 +438,109 @@ def test_duplicates_are_logged_where_receipts_are_not_waited_for(
     assert done.duplicates <= 300
     if done.duplicates:
         assert "dropped" in caplog.text
+
+
+# --- tasks that are run again -------------------------------------------------------------------
+
+NAMED = {"pulsar.producer.producerName": "job"}
+
+
+def rows(ids: Sequence[int]) -> dict[str, list[Any]]:
+    return {"value": [b"%d" % own for own in ids], "__sequenceId": list(ids)}
+
+
+@pytest.mark.fault(13, 78)
+@pytest.mark.parametrize("partitions", [0, 3])
+@pytest.mark.parametrize("batching", ["true", "false"])
+def test_a_task_that_is_run_again_writes_what_is_missing(partitions: int, batching: str) -> None:
+    ids = range(10, 2510)
+    expected = [b"%d" % own for own in ids]
+    options = {**NAMED, "pulsar.producer.batchingEnabled": batching}
+    with EmbeddedBroker(deduplication=True) as broker:
+        broker.create_topic("t", partitions)
+        small = {**options, "pulsar.producer.batchingMaxMessages": "70"}
+        with pytest.raises(RuntimeError, match="killed"):
+            write(broker, rows(ids), small, killed_at=1700)
+        written = len(values(broker, {"topic": "t"}))
+        assert 0 < written < 2500
+        done = write(broker, rows(ids), options, batch_rows=300)
+        assert (done.messages, done.acknowledged) == (2500, 2500)
+        assert done.duplicates >= written
+        assert sorted(values(broker, {"topic": "t"})) == sorted(expected)
+        # Once more, and nothing is missing.
+        assert write(broker, rows(ids), options).duplicates == 2500
+        assert sorted(values(broker, {"topic": "t"})) == sorted(expected)
+
+
+def test_rows_that_are_dealt_to_other_tasks_are_doubled_and_never_dropped(
+    deduplicating: EmbeddedBroker,
+) -> None:
+    # One task of two had every second row, and was killed; now there is one task for all.
+    with pytest.raises(RuntimeError):
+        write(deduplicating, rows(range(0, 4000, 2)), NAMED, killed_at=1500)
+    before = values(deduplicating, {"topic": "t"})
+    assert before
+    write(deduplicating, rows(range(4000)), NAMED)
+    found = values(deduplicating, {"topic": "t"})
+    assert found == [*before, *(b"%d" % own for own in range(4000))]
+
+
+@pytest.mark.parametrize(
+    "ids, told",
+    [
+        ([1, 2, 2], "row 2: __sequenceId is 2, behind one that has 2"),
+        ([3, 1], "row 1: __sequenceId is 1, behind one that has 3"),
+        ([0, None], "row 1: __sequenceId is null"),
+    ],
+)
+def test_ids_to_deduplicate_by_have_to_grow(
+    deduplicating: EmbeddedBroker, ids: list[int | None], told: str
+) -> None:
+    columns: dict[str, list[Any]] = {"value": [b""] * len(ids), "__sequenceId": list(ids)}
+    with pytest.raises(InvalidRow, match=told) as caught:
+        write(deduplicating, columns, NAMED)
+    assert "sortWithinPartitions" in str(caught.value)
+    assert values(deduplicating, {"topic": "t"}) == []
+
+
+@pytest.mark.fault(83)
+def test_a_topic_that_does_not_deduplicate_is_told_of(
+    broker: EmbeddedBroker, deduplicating: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.create_topic("t")
+    done = write(broker, rows(range(10)), NAMED)
+    assert done.forgetful == (full("t"),)
+    task_writer.warn_of_duplicates(task_writer.sum_up([done, None, done]))
+    assert "does not deduplicate" in caplog.text
+    assert write(deduplicating, rows(range(10)), NAMED).forgetful == ()
+    # With ids of the producer's own nobody asked for it.
+    assert write(broker, {"value": [b"x"]}, NAMED).forgetful == ()
+
+
+def test_every_attempt_of_a_task_has_the_name_that_goes_with_its_rows(
+    deduplicating: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = [3, 0]
+
+    class Context:
+        @staticmethod
+        def get() -> Context:
+            return Context()
+
+        def partitionId(self) -> int:
+            return place[0]
+
+        def attemptNumber(self) -> int:
+            return place[1]
+
+    monkeypatch.setattr(task_writer, "TaskContext", Context)
+    for attempt in range(2):
+        place[1] = attempt
+        write(deduplicating, rows(range(1500)), NAMED, batch_rows=400 + 300 * attempt)
+    write(deduplicating, rows(range(1, 1500)), NAMED)
+    place[0] = 4
+    write(deduplicating, rows(range(1500)), NAMED)
+    found = read(deduplicating, {"topic": "t", "includeMetadata": "true"})
+    counts = Counter(row["__producerName"] for row in found)
+    assert sorted(counts.values()) == [1499, 1500, 1500]
+    assert sorted(name.rpartition("-")[0] for name in counts) == ["job-3", "job-3", "job-4"]

@@ -1,0 +1,91 @@
+"""A job that is killed and run again writes each row once, where the broker deduplicates."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.brokers import Broker
+from tests.integration.messages import read_rows
+from tests.integration.spark_io import save
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+JOB = Path(__file__).with_name("killed_job.py")
+ROWS = 20_000
+QUICK = 6_000
+OPTIONS = {"pulsar.producer.producerName": "job", "valueFormat": "string"}
+
+
+@contextmanager
+def job(broker: Broker, topic: str) -> Iterator[None]:
+    """Run the job in a session of processes of its own, and kill all of them at the end."""
+    arguments = [broker.service_url, topic, str(ROWS), str(QUICK)]
+    process = subprocess.Popen(
+        [sys.executable, str(JOB), *arguments],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        # Spark's Python workers are in process groups of their own, and in the same session.
+        own = list(map(int, filter(str.isdigit, os.listdir("/proc"))))
+        for pid in own:
+            with suppress(ProcessLookupError, PermissionError):
+                if os.getsid(pid) == process.pid:
+                    os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def numbers(spark: SparkSession, tasks: int) -> DataFrame:
+    frame = spark.range(0, ROWS, 1, tasks)
+    return frame.selectExpr("cast(id as string) value", "id __sequenceId")
+
+
+def written(broker: Broker, topic: str, partitions: int) -> Counter[int]:
+    return Counter(
+        int(row.content.payload or b"")
+        for name in broker.partitions_of(topic, partitions)
+        for row in read_rows(broker, name)
+    )
+
+
+@pytest.mark.fault(13, 79)
+def test_a_killed_job_that_is_run_again_writes_each_row_once(
+    spark: SparkSession, tuned_broker: Broker
+) -> None:
+    partitions = 3
+    topic = tuned_broker.create_topic(partitions=partitions)
+    with job(tuned_broker, topic):
+        wait_until(
+            lambda: written(tuned_broker, topic, partitions).total() >= QUICK,
+            "the job has not written",
+            seconds=90,
+        )
+    before = written(tuned_broker, topic, partitions)
+    assert QUICK <= before.total() < ROWS
+    save(numbers(spark, 2), tuned_broker, topic, OPTIONS)
+    assert written(tuned_broker, topic, partitions) == Counter(range(ROWS))
+    # And again, and nothing is written.
+    save(numbers(spark, 2), tuned_broker, topic, OPTIONS)
+    assert written(tuned_broker, topic, partitions) == Counter(range(ROWS))
+    # Another number of tasks has other names: rows are doubled, and none is missing.
+    save(numbers(spark, 3), tuned_broker, topic, OPTIONS)
+    found = written(tuned_broker, topic, partitions)
+    assert set(found) == set(range(ROWS))
+    assert set(found.values()) == {1, 2}
