@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.cli.environment import environment
-from pulsar_spark.errors import OptionError
+from pulsar_spark.errors import OptionError, redact
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _COLUMNS = "host string, executor long, report string"
 # More than a cluster has slots: a partition without rows would be left out.
 _ROWS = 1_000_000
+_NO_JOB = "Check --master, and whether a job of yours runs with it; Spark's log says more."
 _MISSING = (
     "Install pulsar-spark on every machine that runs tasks, or ship it with --py-files or "
     "spark.archives."
@@ -37,10 +38,16 @@ def examine_executors(
     `master` is that of a session that is made for it; without, the session that there is, or one
     as Spark is configured. `tasks` is how many tasks to run, None for one for each slot.
     """
-    with _session(master) as spark:
-        # Unless it is said, Spark makes as many partitions as there are slots.
-        frame = spark.range(0, tasks or _ROWS, numPartitions=tasks)
-        rows = frame.mapInArrow(task(options, admin_url), _COLUMNS).collect()
+    try:
+        with _session(master) as spark:
+            # Unless it is said, Spark makes as many partitions as there are slots.
+            frame = spark.range(0, tasks or _ROWS, numPartitions=tasks)
+            rows = frame.mapInArrow(task(options, admin_url), _COLUMNS).collect()
+    except Exception as error:
+        # Of Spark, of Py4J, of gRPC: whatever hinders the job is what the user is to know.
+        what = redact(str(error).strip().partition("\n")[0]) or type(error).__name__
+        steps = [_not_begun(f"the job could not be run: {what}", _NO_JOB)]
+        return [{"host": "-", "executor": 0, "ok": False, "steps": steps, "environment": {}}]
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for row in rows:
         report = {"host": row.host, "executor": row.executor, **json.loads(row.report)}

@@ -19,10 +19,11 @@ from pulsar_spark.cli.examination import Examination
 from pulsar_spark.client import PulsarClient
 from pulsar_spark.client.schemas import StringSchema
 from pulsar_spark.engine.options import ClientOptions
+from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing import EmbeddedBroker
 from tests.support.certificates import Authority, days
-from tests.support.issuer import say
+from tests.support.issuer import Issuer, say
 from tests.support.web_service import WebService, refuse
 
 STEPS = [
@@ -39,6 +40,7 @@ STEPS = [
     "retention",
     "transactions",
 ]
+KEY = json.dumps({"client_id": "me", "client_secret": "canary-secret"})
 # What waits for a broker that is silent is not to wait for half a minute here.
 PATIENCE = (
     "--option=pulsar.client.connectionTimeoutMs=2000",
@@ -292,6 +294,49 @@ def test_credentials_that_are_not_accepted(
     assert "canary" not in report.text
 
 
+@pytest.mark.fault(45, 96)
+def test_credentials_given_as_an_option_are_not_shown(
+    examine: Examine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with EmbeddedBroker(authenticate=lambda _, data: data == b"good") as broker:
+        for params in ("token:canary-token", "canary-token"):
+            plugin = "--option=pulsar.client.authPluginClassName=token"
+            report = examine(
+                broker.service_url, plugin, f"--option=pulsar.client.authParams={params}"
+            )
+            only(report, "authenticate")
+            assert "canary" not in report.text
+    command = ["doctor", "--service-url", "pulsar://user:canary@localhost"]
+    assert cli.main([*command, "--option=pulsar.client.authParams=canary"]) == 2
+    shown = capsys.readouterr()
+    assert "canary" not in shown.out + shown.err
+
+
+@pytest.mark.fault(50)
+def test_an_issuer_that_gives_no_token(
+    broker: EmbeddedBroker, examine: Examine, tmp_path: Path
+) -> None:
+    with Issuer(Authority(tmp_path)) as issuer:
+        params = {"issuerUrl": issuer.url, "privateKey": KEY}
+        report = examine(
+            broker.service_url,
+            "--option=pulsar.client.authPluginClassName=oauth2",
+            f"--option=pulsar.client.authParams={json.dumps(params)}",
+        )
+    only(report, "authenticate")
+    assert report.steps["handshake"]["status"] == "skipped"
+    assert "canary" not in report.text
+
+
+@pytest.mark.fault(49)
+def test_a_broker_that_wants_another_way_to_log_in(examine: Examine) -> None:
+    with EmbeddedBroker() as broker:
+        challenge = answers.auth_challenge("b", "kerberos", b"")
+        broker.faults.call("CONNECT", lambda _: broker.faults.inject(challenge))
+        broker.faults.drop("CONNECTED", times=None)
+        assert "kerberos" in only(examine(broker.service_url, *PATIENCE), "authenticate")
+
+
 def test_a_token_file_that_is_missing(broker: EmbeddedBroker, examine: Examine) -> None:
     report = examine(broker.service_url, "--token-file", "/nowhere/token")
     assert "/nowhere/token" in only(report, "authenticate")
@@ -385,6 +430,27 @@ def test_transactions_that_are_off_are_no_failure_unless_they_are_needed(
         assert "transactionCoordinatorEnabled=true" in steps["transactions"].remedy
 
 
+@pytest.mark.fault(18)
+@pytest.mark.parametrize(
+    "command,step", [("LOOKUP", "lookup"), ("SUBSCRIBE", "read"), ("PRODUCER", "write")]
+)
+def test_troubles_that_do_not_pass(
+    command: str, step: str, broker: EmbeddedBroker, examine: Examine
+) -> None:
+    broker.faults.error(command, "ServiceNotReady", "not loaded", times=None)
+    patience = "--option=pulsar.client.operationTimeoutMs=1000"
+    report = examine(broker.service_url, "--topic", "orders", patience)
+    assert "not loaded" in only(report, step)
+
+
+def test_a_sample_of_many_partitions_is_looked_at(broker: EmbeddedBroker, examine: Examine) -> None:
+    broker.create_topic("many", partitions=250)
+    report = examine(broker.service_url, "--topic", "many")
+    assert report.status == 0
+    assert "250 partitions; 100 of them" in report.steps["partitions"]["detail"]
+    assert broker.faults.seen("PRODUCER") == 100
+
+
 @pytest.mark.fault(25)
 def test_a_producer_that_is_never_let_in(broker: EmbeddedBroker, examine: Examine) -> None:
     broker.faults.drop("PRODUCER", times=None)
@@ -461,6 +527,21 @@ def test_executors_are_shown_one_by_one(
     assert "one (7)   ok      3.12.1  0.1.0         python          no step failed" in lines
     assert "two (8)   failed  -       -             -               connect: no route" in lines
     assert "  connect on two: Open it." in lines
+
+
+def test_a_job_that_cannot_be_run_is_told(
+    broker: EmbeddedBroker, examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def session(_: str | None) -> Any:
+        raise RuntimeError("no such master, password=canary\n  at java")
+
+    monkeypatch.setattr(executors, "_session", session)
+    report = examine(broker.service_url, "--executors", "--master", "spark://nowhere:1")
+    assert report.status == 1
+    assert report.failed() == []
+    (executor,) = report.body["executors"]
+    assert "no such master" in executor["steps"][0]["detail"]
+    assert "canary" not in report.text
 
 
 def test_a_package_that_an_executor_lacks_is_said_to_be_missing(
