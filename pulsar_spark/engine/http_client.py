@@ -90,10 +90,13 @@ _BY_STATUS: Mapping[int, type[BrokerError]] = {
 
 
 class _Request(NamedTuple):
-    """What is asked for: path and query; how long that may take; how long the answer may be."""
+    """What is asked for: path and query; until when; how many seconds the asking itself may take;
+    how long the answer may be.
+    """
 
     target: str
     deadline: Deadline
+    timeout: float
     limit: int
     future: Future[Any]
 
@@ -134,7 +137,8 @@ class HttpClient:
     def get(self, target: str, timeout: float, limit: int) -> Future[Any]:
         """Return the future of the JSON value that is answered.
 
-        `limit` is how many bytes it may have. Fails with the error that the status stands for
+        It may take `timeout` seconds, from when a thread is free for it, and have `limit` bytes.
+        Fails with the error that the status stands for
         (TopicNotFound for 404), ConnectError, ConnectionLost, RemoteProtocolError for what is not
         HTTP, not JSON or too long, and OperationTimeout.
         """
@@ -143,7 +147,8 @@ class HttpClient:
                 "the client was made by another process and cannot be used after a fork",
                 "Make a client of its own in each process.",
             )
-        request = _Request(target, Deadline(timeout), limit, Future())
+        end = Deadline(self._options.operation_timeout)
+        request = _Request(target, end, timeout, limit, Future())
         request.future.set_running_or_notify_cancel()
         with self._lock:
             if self._closed:
@@ -237,6 +242,8 @@ class HttpClient:
 
     def _value(self, request: _Request, kept: dict[str, _Connection]) -> Any:
         """Return the parsed answer to a request, wherever it leads."""
+        left = min(request.timeout, request.deadline.remaining())
+        request = request._replace(deadline=Deadline(left))
         answer = self._first(request, kept)
         target = request.target
         followed = 0
@@ -454,6 +461,10 @@ class _Connection:
                 raise http.client.IncompleteRead(body)
             reusable = not response.will_close and response.isclosed()
             location = response.getheader("Location") or ""
+        except ConnectionLost:
+            # That our certificate is not taken can be said after the handshake.
+            self.transport.check_refusal()
+            raise
         except http.client.RemoteDisconnected:
             raise self._lost("ended the connection without an answer") from None
         except (http.client.HTTPException, ValueError) as error:

@@ -617,6 +617,26 @@ def test_closing_ends_what_waits_and_the_threads(web: WebService) -> None:
     stopped.set()
 
 
+def test_waiting_for_a_thread_takes_nothing_from_the_time_to_answer(web: WebService) -> None:
+    released = threading.Event()
+
+    def held(handler: http.server.BaseHTTPRequestHandler) -> None:
+        released.wait(60)
+        say(200, {})(handler)
+
+    web.answers = [held] * THREADS
+    options = ClientOptions(web.url)
+    client = HttpClient(options, provider_for(options.auth))
+    first = [client.get("/x", 60, 1000) for _ in range(THREADS)]
+    wait_until(lambda: len(web.asked) == THREADS)
+    late = client.get("/lookup/late", 1.5, 1000)
+    time.sleep(2)
+    released.set()
+    assert late.result(30)["brokerUrl"] == "pulsar://broker:6650"
+    assert all(future.result(30) == {} for future in first)
+    client.close()
+
+
 def test_tasks_of_a_process_share_connections(web: WebService) -> None:
     options = ClientOptions(web.url)
     for _ in range(10):

@@ -45,12 +45,14 @@ def test_a_broker_redirects_topics_that_nobody_serves_yet(real_cluster: RealClus
 
 
 @pytest.mark.fault(16)
+@pytest.mark.parametrize("by_rest", [False, True])
 def test_lookups_follow_redirects_and_moves_whichever_broker_is_asked(
-    real_cluster: RealCluster,
+    real_cluster: RealCluster, by_rest: bool
 ) -> None:
     for number, topic in enumerate(new_topics(real_cluster)):
         for broker in (real_cluster.brokers[number % 2], real_cluster.brokers[1 - number % 2]):
-            with ConnectionPool(ClientOptions(broker.service_url)) as pool:
+            url = broker.admin_url if by_rest else broker.service_url
+            with ConnectionPool(ClientOptions(url)) as pool:
                 found = Lookup(pool).broker(topic)
             host = real_cluster.owner(topic).service_url.removeprefix("pulsar://")
             assert found == BrokerAddress(host, host)
