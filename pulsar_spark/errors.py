@@ -297,22 +297,22 @@ class UnsupportedCodec(CorruptMessage):
     """
 
 
-class EncryptedMessage(PulsarError):
-    """A message is encrypted and no key for it was given, or none that decrypts it.
-
-    Cause: the producer uses end-to-end encryption.
-
-    Remedy: set `pulsar.reader.cryptoPrivateKeyPath`, or `cryptoFailureAction` to leave such
-    messages out.
-    """
-
-
 class CryptoError(PulsarError):
     """A key of end-to-end encryption is missing or cannot be used.
 
     Cause: a file that is not on this machine, that is not PEM, or that needs a password.
 
     Remedy: give the key as docs/encryption.md says; nothing is sent without it.
+    """
+
+
+class EncryptedMessage(CryptoError):
+    """A message is encrypted and no key for it was given, or none that decrypts it.
+
+    Cause: the producer uses end-to-end encryption.
+
+    Remedy: set `pulsar.reader.cryptoPrivateKeyPath`, or `cryptoFailureAction` to leave such
+    messages out.
     """
 
 

@@ -16,7 +16,7 @@ from pulsar_spark.errors import (
     ConsumerAssignError,
     ConsumerBusy,
     ConsumerNotFound,
-    EncryptedMessage,
+    CryptoError,
     IncompatibleSchema,
     InvalidRow,
     InvalidTopicName,
@@ -70,7 +70,6 @@ ProducerQueueIsFull = ProducerQueueFull
 MemoryBufferIsFull = ProducerQueueFull
 MessageTooBig = MessageTooLarge
 UnsupportedVersionError = UnsupportedVersion
-CryptoError = EncryptedMessage
 CumulativeAcknowledgementNotAllowedError = NotAllowed
 NotAllowedError = NotAllowed
 TransactionCoordinatorNotFoundError = TransactionCoordinatorNotFound

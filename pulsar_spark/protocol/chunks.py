@@ -215,7 +215,8 @@ class ChunkAssembler:
     def _too_large(self, pending: _Pending) -> MessageTooLarge:
         return MessageTooLarge(
             f"a message of {pending.total} bytes in {pending.chunks} chunks needs more than the "
-            f"{self._max_bytes} bytes that may be held for such messages"
+            f"{self._max_bytes} bytes that may be held for such messages",
+            "Raise pulsar.client.memoryLimitBytes.",
         )
 
 

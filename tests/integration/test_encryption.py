@@ -246,7 +246,8 @@ def test_spark_encrypts_and_decrypts(
     spark: SparkSession, broker: Broker, pairs: dict[str, KeyPair]
 ) -> None:
     topic = broker.create_topic()
-    frame = spark.range(1000).selectExpr("cast(id as string) value").coalesce(1)
+    columns = ("cast(id as string) value", "map('number', cast(id as string)) __messageProperties")
+    frame = spark.range(1000).selectExpr(*columns).coalesce(1)
     public = {name: str(pair.public) for name, pair in pairs.items()}
     producing = {
         "pulsar.producer.encryptionKeys": "ours, curve",
@@ -264,7 +265,9 @@ def test_spark_encrypts_and_decrypts(
         read_frame = load(spark, broker, topic, {**reading, "valueFormat": "raw"})
         assert values(read_frame) == expected
     own = pairs["ours"].reader(pulsar)
-    assert [m.data() for m in read(pulsar, broker, topic, 1000, crypto_key_reader=own)] == expected
+    found = read(pulsar, broker, topic, 1000, crypto_key_reader=own)
+    assert [message.data() for message in found] == expected
+    assert [message.properties()["number"].encode() for message in found] == expected
 
 
 @pytest.mark.fault(40, 96)
