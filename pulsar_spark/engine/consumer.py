@@ -318,6 +318,11 @@ class TopicConsumer(AttachedConsumer):
             super().on_told(place, body)
 
     @property
+    def queued_bytes(self) -> int:
+        """Bytes of the blocks in the queue."""
+        return self._queued
+
+    @property
     def has_more(self) -> bool:
         """Whether there is something to be taken."""
         return bool(self._frames or self._blocks)

@@ -35,6 +35,7 @@ def _tuned_embedded_broker() -> Iterator[Embedded]:
         expose_entry_metadata=True,
         keep_alive_interval=2.0,
         deduplication=True,
+        batch_index_ack=True,
     ) as own:
         yield Embedded(own)
         assert own.internal_errors == ()
@@ -52,6 +53,7 @@ def _tuned_real_broker(request: pytest.FixtureRequest) -> Iterator[Real]:
         "keepAliveIntervalSeconds": "2",
         "brokerDeduplicationEnabled": "true",
         "backlogQuotaCheckIntervalInSeconds": "1",
+        "acknowledgmentAtBatchIndexLevelEnabled": "true",
     }
     own = OwnBroker(request.getfixturevalue("_distribution"), settings)
     try:
@@ -76,7 +78,7 @@ def tuned_broker(request: pytest.FixtureRequest) -> Broker:
 
     A message has at most TUNED_MESSAGE_SIZE bytes, a ledger TUNED_ENTRIES_PER_LEDGER entries;
     each entry carries its index and the broker's time; PINGs come every 2 seconds; what a
-    producer sends again is dropped.
+    producer sends again is dropped; parts of batches can be acknowledged.
     """
     name = "_tuned_real_broker" if request.param == "real" else "_tuned_embedded_broker"
     found: Broker = request.getfixturevalue(name)

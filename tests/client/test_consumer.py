@@ -1,0 +1,397 @@
+"""Consumers of `PulsarClient` where something goes wrong, on the embedded broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pulsar_spark.client import (
+    ConsumerType,
+    InitialPosition,
+    Message,
+    MessageId,
+    PulsarClient,
+    PulsarConsumer,
+    Result,
+)
+from pulsar_spark.client.schemas import BytesSchema
+from pulsar_spark.engine.consumer import TopicConsumer
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.entries import ReceivedEntry
+from pulsar_spark.engine.inbox import Inbox
+from pulsar_spark.engine.operations import run
+from pulsar_spark.engine.options import ClientOptions, ConsumerOptions
+from pulsar_spark.engine.receiver_queue import ReceiverBudget
+from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.errors import (
+    ClosedError,
+    CorruptMessage,
+    OptionError,
+    PulsarError,
+    TopicNotFound,
+    UnsupportedFeature,
+)
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.testing import EmbeddedBroker
+from tests.engine.topics import stored_entry
+from tests.support.waiting import finish, wait_until
+
+EARLIEST = InitialPosition.Earliest
+RECEIVE_MS = 30_000
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as made:
+        yield made
+        assert made.internal_errors == ()
+
+
+@pytest.fixture
+def client(broker: EmbeddedBroker) -> Iterator[PulsarClient]:
+    with PulsarClient(broker.service_url) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(broker: EmbeddedBroker) -> str:
+    return broker.create_topic("t")
+
+
+def send(client: PulsarClient, topic: str, count: int, **options: Any) -> list[MessageId]:
+    with client.create_producer(topic, **options) as producer:
+        return [producer.send(b"%d" % number) for number in range(count)]
+
+
+def values(consumer: PulsarConsumer, count: int) -> list[int]:
+    return [int(consumer.receive(RECEIVE_MS).data()) for _ in range(count)]
+
+
+def backlog(consumer: PulsarConsumer) -> int:
+    return consumer.get_broker_consumer_stats().msg_backlog
+
+
+BAD_BATCH = stored_entry(b"\0\0\0\x05", num_messages_in_batch=3)
+BAD_CODEC = stored_entry(b"no LZ4", compression=pb.LZ4, uncompressed_size=100)
+
+
+@pytest.mark.fault(33)
+@pytest.mark.parametrize("bad", [BAD_BATCH, BAD_CODEC], ids=["batch", "codec"])
+def test_what_cannot_be_read_is_raised_once_and_not_acknowledged(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str, bad: bytes
+) -> None:
+    send(client, topic, 1)
+    place = broker.append(topic, bad)
+    send(client, topic, 1)
+    with client.subscribe(
+        topic, "s", initial_position=EARLIEST, broker_consumer_stats_cache_time_ms=0
+    ) as consumer:
+        consumer.acknowledge(consumer.receive(RECEIVE_MS))
+        with pytest.raises(CorruptMessage) as raised:
+            consumer.receive(RECEIVE_MS)
+        assert raised.value.topic == topic
+        assert raised.value.message_id == f"{place.ledger_id}:{place.entry_id}"
+        consumer.acknowledge(consumer.receive(RECEIVE_MS))
+        wait_until(lambda: backlog(consumer) == 1, "the damaged entry alone is left")
+
+
+@pytest.mark.parametrize(
+    "bad,reason",
+    [
+        (BAD_BATCH, pb.CommandAck.BatchDeSerializeError),
+        (BAD_CODEC, pb.CommandAck.DecompressionError),
+    ],
+    ids=["batch", "codec"],
+)
+def test_what_cannot_be_read_is_left_out_with_its_reason_where_that_is_asked_for(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str, bad: bytes, reason: int
+) -> None:
+    broker.append(topic, bad)
+    send(client, topic, 1)
+    with client.subscribe(
+        topic,
+        "s",
+        initial_position=EARLIEST,
+        discard_corrupt_messages=True,
+        broker_consumer_stats_cache_time_ms=0,
+    ) as consumer:
+        assert values(consumer, 1) == [0]
+        wait_until(lambda: backlog(consumer) == 1, "the damaged entry is still there")
+    assert validation_errors(broker) == [reason]
+
+
+def validation_errors(broker: EmbeddedBroker) -> list[int]:
+    acks = [seen.body for seen in broker.faults.log("ACK")]
+    return [ack.validation_error for ack in acks if ack.HasField("validation_error")]
+
+
+@pytest.mark.fault(33)
+def test_a_damaged_message_is_left_out_with_its_reason(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    send(client, topic, 2)
+    with (
+        broker.faults.corrupt("MESSAGE", times=1),
+        client.subscribe(
+            topic, "s", initial_position=EARLIEST, discard_corrupt_messages=True
+        ) as consumer,
+    ):
+        assert values(consumer, 1) == [1]
+    assert validation_errors(broker) == [pb.CommandAck.ChecksumMismatch]
+
+
+def test_a_listener_goes_on_behind_what_cannot_be_read(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    came = threading.Event()
+    broker.append(topic, BAD_BATCH)
+    send(client, topic, 1)
+
+    def listen(consumer: PulsarConsumer, message: Message) -> None:
+        came.set()
+        raise RuntimeError("its own fault")
+
+    client.subscribe(topic, "s", initial_position=EARLIEST, message_listener=listen)
+    assert came.wait(30)
+    wait_until(lambda: "its own fault" in caplog.text, "what a listener raises is not logged")
+    assert "cannot be given to the listener" in caplog.text
+
+
+@pytest.mark.fault(14)
+def test_acknowledgements_survive_the_loss_of_the_connection(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    send(client, topic, 6)
+    with client.subscribe(topic, "s", initial_position=EARLIEST) as consumer:
+        found = [consumer.receive(RECEIVE_MS) for _ in range(4)]
+        broker.faults.refuse()
+        broker.faults.disconnect()
+        wait_until(lambda: not consumer.is_connected(), "it did not notice")
+        for message in found[:3]:
+            consumer.acknowledge(message)
+        broker.faults.accept()
+        assert values(consumer, 3) == [3, 4, 5]
+        assert consumer.is_connected()
+
+
+def test_a_topic_that_is_gone_ends_the_consumer(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "s")
+    waiting: list[PulsarError] = []
+
+    def wait() -> None:
+        try:
+            consumer.receive()
+        except PulsarError as error:
+            waiting.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    broker.delete_topic(topic)
+    finish(thread)
+    assert isinstance(waiting[0], TopicNotFound)
+    with pytest.raises(TopicNotFound):
+        consumer.receive(10)
+    consumer.close()
+
+
+def test_closing_ends_all_that_wait(client: PulsarClient, topic: str) -> None:
+    consumer = client.subscribe(topic, "s")
+    ended: list[str] = []
+
+    def wait() -> None:
+        with pytest.raises(ClosedError):
+            consumer.receive()
+        ended.append("receive")
+
+    threads = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)
+    client.close()
+    finish(*threads)
+    assert ended == ["receive"] * 3
+    for call in (
+        consumer.batch_receive,
+        consumer.redeliver_unacknowledged_messages,
+        consumer.get_last_message_id,
+        consumer.unsubscribe,
+        lambda: consumer.seek(MessageId.earliest),
+        lambda: consumer.acknowledge(MessageId(0, 1, 1)),
+    ):
+        with pytest.raises(ClosedError):
+            call()
+    consumer.close()
+
+
+def test_threads_share_the_messages_of_a_batch(client: PulsarClient, topic: str) -> None:
+    with client.create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    ) as producer:
+        for number in range(500):
+            producer.send_async(b"%d" % number, None)
+        producer.flush()
+    found: list[int] = []
+    with client.subscribe(topic, "s", initial_position=EARLIEST) as consumer:
+        threads = [
+            threading.Thread(target=lambda: found.extend(values(consumer, 125))) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        finish(*threads)
+    assert sorted(found) == list(range(500))
+
+
+def test_permits_are_given_again_when_half_is_consumed(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    send(client, topic, 100)
+    with client.subscribe(
+        topic, "s", initial_position=EARLIEST, receiver_queue_size=10
+    ) as consumer:
+        assert values(consumer, 100) == list(range(100))
+    flows = [seen.body.messagePermits for seen in broker.faults.log("FLOW")]
+    assert flows[0] == 10
+    assert set(flows[1:]) == {5}
+    assert sum(flows) <= 110
+
+
+def test_everything_anew_costs_no_permits(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    send(client, topic, 20)
+    with client.subscribe(topic, "s", initial_position=EARLIEST, receiver_queue_size=4) as consumer:
+        for _ in range(10):
+            assert values(consumer, 3) == [0, 1, 2]
+            consumer.redeliver_unacknowledged_messages()
+        assert values(consumer, 20) == list(range(20))
+
+
+@pytest.mark.fault(91)
+def test_a_consumer_holds_no_more_than_its_memory_allows(topic: str) -> None:
+    with EmbeddedBroker() as broker, ClientContext(ClientOptions(broker.service_url)) as context:
+        name = broker.create_topic("large")
+        for number in range(40):
+            broker.append(name, stored_entry(b"%02d" % number + bytes(100_000)))
+        budget = ReceiverBudget(1_000_000)
+        consumer = opened(context, name, budget, initial=pb.CommandSubscribe.Earliest)
+        found: list[bytes] = []
+        highest = 0
+        until = Deadline(30)
+        while len(found) < 40 and not until.expired():
+            highest = max(highest, consumer.queued_bytes)
+            delivery = consumer.take()
+            if delivery is None:
+                time.sleep(0.001)
+                continue
+            found.append(bytes(delivery.entry.payload[:2]))
+            consumer.acknowledge(message_id_of(delivery.entry.ledger_id, delivery.entry.entry_id))
+            consumer.finish(delivery)
+        assert sorted(set(found)) == [b"%02d" % number for number in range(40)]
+        assert highest <= 1_000_000
+        consumer.close()
+
+
+def message_id_of(ledger_id: int, entry_id: int) -> Any:
+    return MessageId(-1, ledger_id, entry_id).unwrap()
+
+
+def opened(
+    context: ClientContext, topic: str, budget: ReceiverBudget | None = None, **options: Any
+) -> TopicConsumer:
+    consumer = TopicConsumer(
+        context,
+        topic,
+        ConsumerOptions("s", **options),
+        Inbox(),
+        budget or ReceiverBudget(64 << 20),
+    )
+    run(consumer.open_operation, 30.0)
+    return consumer
+
+
+@pytest.mark.parametrize("kind", [pb.CommandSubscribe.Shared, pb.CommandSubscribe.Exclusive])
+def test_what_nobody_acknowledges_in_time_comes_again(kind: int) -> None:
+    with EmbeddedBroker() as broker, ClientContext(ClientOptions(broker.service_url)) as context:
+        name = broker.create_topic("t")
+        for _ in range(3):
+            broker.append(name, stored_entry(b""))
+        consumer = opened(
+            context, name, kind=kind, initial=pb.CommandSubscribe.Earliest, ack_timeout=0.2
+        )
+        first: list[ReceivedEntry] = []
+        while len(first) < 3:
+            if (delivery := consumer.take()) is not None:
+                consumer.given_out(delivery, -1)
+                consumer.finish(delivery)
+                first.append(delivery.entry)
+        consumer.acknowledge(message_id_of(first[1].ledger_id, first[1].entry_id))
+        again: list[int] = []
+        until = Deadline(30)
+        while len(again) < 2 and not until.expired():
+            if (delivery := consumer.take()) is not None:
+                again.append(delivery.entry.entry_id)
+                consumer.finish(delivery)
+            time.sleep(0.005)
+        assert sorted(again) == [first[0].entry_id, first[2].entry_id]
+        consumer.close()
+
+
+def test_choices_are_checked_before_anything_is_asked(client: PulsarClient, topic: str) -> None:
+    wrong: tuple[dict[str, Any], ...] = (
+        {"unacked_messages_timeout_ms": 9_999},
+        {"subscription_name": ""},
+        {"topic": []},
+        {"topic": 5},
+        {"receiver_queue_size": -1},
+        {"consumer_type": ConsumerType.Shared, "is_read_compacted": True},
+        {"negative_ack_redelivery_delay_ms": -1},
+        {"consumer_type": "Shared"},
+    )
+    for change in wrong:
+        with pytest.raises(ValueError):
+            client.subscribe(**{"topic": topic, "subscription_name": "s", **change})
+    with client.subscribe(topic, "s") as consumer:
+        for bad in ("1:2", None, 5):
+            with pytest.raises(OptionError):
+                consumer.acknowledge(bad)  # type: ignore[arg-type]
+        with pytest.raises(OptionError):
+            consumer.seek("now")  # type: ignore[arg-type]
+        with pytest.raises(OptionError):
+            consumer.pause_message_listener()
+        with pytest.raises(OptionError, match="enable_retry"):
+            consumer.reconsume_later(
+                Message("t", message_id_of(1, 1), b"", pb.MessageMetadata(), None, BytesSchema()), 5
+            )
+
+
+def test_of_several_topics_only_one_has_a_last_message(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    topic = broker.create_topic("parts", partitions=2)
+    ids = send(client, topic, 4)
+    consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
+    with pytest.raises(UnsupportedFeature, match="several"):
+        consumer.get_last_message_id()
+    consumer.close()
+    one = f"{topic}-partition-1"
+    with client.subscribe(one, "s") as consumer:
+        assert consumer.get_last_message_id() == max(i for i in ids if i.partition() == 1)
+
+
+def test_a_callback_is_told_of_what_cannot_be_read(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    broker.append(topic, BAD_BATCH)
+    send(client, topic, 1)
+    found: list[tuple[Result, bool]] = []
+    with client.subscribe(topic, "s", initial_position=EARLIEST) as consumer:
+        for _ in range(2):
+            consumer.receive_async(lambda result, message: found.append((result, bool(message))))
+        wait_until(lambda: len(found) == 2, "the callbacks are not called")
+    assert found == [(Result.UnknownError, False), (Result.Ok, True)]

@@ -1,0 +1,205 @@
+"""Acknowledgements that wait for others, and for a place to be sent from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from pulsar_spark.engine import acknowledgments
+from pulsar_spark.engine.acknowledgments import Ack, AckTracker
+from pulsar_spark.engine.options import ConsumerOptions
+from pulsar_spark.engine.timers import Timers
+from pulsar_spark.errors import ClosedError, ConnectionLost, OptionError
+from pulsar_spark.protocol.ack_sets import MAX_BATCH, ack_bits
+from pulsar_spark.protocol.message_id import MessageIdAdv
+from tests.support.waiting import wait_until
+
+
+class Broker:
+    """Takes acknowledgements while it is there."""
+
+    def __init__(self) -> None:
+        self.there = True
+        self.acks: list[Ack] = []
+        self.answers: list[Future[Any]] = []
+
+    def send(self, ack: Ack) -> Future[Any] | bool:
+        if not self.there:
+            return False
+        self.acks.append(ack)
+        if not ack.receipt:
+            return True
+        self.answers.append(Future())
+        return self.answers[-1]
+
+    def seen(self) -> list[tuple[int, int, int]]:
+        """Ledger, entry and bits of each id that was sent one by one."""
+        return [
+            (found.ledgerId, found.entryId, ack_bits(found.ack_set))
+            for ack in self.acks
+            if not ack.cumulative
+            for found in ack.message_ids
+        ]
+
+    def upto(self) -> list[tuple[int, int]]:
+        return [
+            (ack.message_ids[0].ledgerId, ack.message_ids[0].entryId)
+            for ack in self.acks
+            if ack.cumulative
+        ]
+
+
+@pytest.fixture
+def timers() -> Iterator[Timers]:
+    made = Timers()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+def tracker(timers: Timers, broker: Broker, **changes: Any) -> AckTracker:
+    options = ConsumerOptions("s", **{"ack_delay": 3600.0, **changes})
+    return AckTracker(options, timers, broker.send)
+
+
+def one(entry: int, index: int = -1, size: int = 0) -> MessageIdAdv:
+    return MessageIdAdv(1, entry, -1, index, size)
+
+
+def test_many_go_out_in_one_command(timers: Timers, broker: Broker) -> None:
+    acks = tracker(timers, broker, ack_delay=0.05)
+    for entry in range(10):
+        assert acks.acknowledge(one(entry)) == (True, None)
+    assert not broker.acks
+    wait_until(lambda: broker.acks, "they are not sent")
+    assert broker.seen() == [(1, entry, 0) for entry in range(10)]
+    assert len(broker.acks) == 1
+
+
+def test_a_full_group_goes_at_once(timers: Timers, broker: Broker) -> None:
+    acks = tracker(timers, broker, ack_group_size=3)
+    for entry in range(7):
+        acks.acknowledge(one(entry))
+    assert [len(ack.message_ids) for ack in broker.acks] == [3, 3]
+
+
+def test_an_entry_is_done_with_the_last_message_of_its_batch(
+    timers: Timers, broker: Broker
+) -> None:
+    acks = tracker(timers, broker, ack_delay=0)
+    done = [acks.acknowledge(one(0, index, 3))[0] for index in (2, 0, 0, 1)]
+    assert done == [False, False, False, True]
+    assert broker.seen() == [(1, 0, 0)]
+
+
+def test_parts_of_a_batch_are_told_by_their_bits(timers: Timers, broker: Broker) -> None:
+    acks = tracker(timers, broker, ack_delay=0, batch_index_acks=True)
+    acks.begin((1, 0), 0b0111)
+    for index in (1, 0, 2):
+        acks.acknowledge(one(0, index, 4))
+    assert broker.seen() == [(1, 0, 0b0101), (1, 0, 0b0100), (1, 0, 0)]
+
+
+def test_a_part_that_waits_is_the_newest_one(timers: Timers, broker: Broker) -> None:
+    acks = tracker(timers, broker, batch_index_acks=True)
+    acks.acknowledge(one(0, 1, 3))
+    acks.acknowledge(one(0, 2, 3))
+    assert acks.left_of((1, 0), 0b111) == 0b001
+    assert acks.is_done(one(0, 1, 3))
+    assert not acks.is_done(one(0, 0, 3))
+    acks.flush()
+    assert broker.seen() == [(1, 0, 0b001)]
+
+
+def test_a_batch_id_without_a_size_is_refused(timers: Timers, broker: Broker) -> None:
+    acks = tracker(timers, broker)
+    for wrong in (one(0, 2), one(0, 3, 3), one(0, 2, MAX_BATCH + 1)):
+        with pytest.raises(OptionError, match="batch"):
+            acks.acknowledge(wrong)
+        with pytest.raises(OptionError, match="batch"):
+            acks.acknowledge_upto(wrong)
+
+
+def test_cumulative_ones_go_forward_only(timers: Timers, broker: Broker) -> None:
+    acks = tracker(timers, broker)
+    for entry in (5, 3, 8):
+        acks.acknowledge_upto(one(entry))
+    assert acks.left_of((1, 8), 1) == 0
+    assert acks.left_of((1, 9), 1) == 1
+    acks.flush()
+    acks.flush()
+    assert broker.upto() == [(1, 8)]
+    # A batch is done to its last message, or up to the entry before it.
+    acks.acknowledge_upto(one(9, 1, 3))
+    acks.flush()
+    acks.acknowledge_upto(one(9, 2, 3))
+    acks.flush()
+    assert broker.upto() == [(1, 8), (1, 8), (1, 9)]
+
+
+def test_what_cannot_be_sent_is_known_and_sent_later(timers: Timers, broker: Broker) -> None:
+    acks = tracker(timers, broker, ack_delay=0)
+    broker.there = False
+    acks.acknowledge(one(1))
+    acks.acknowledge(one(2, 0, 2))
+    acks.acknowledge_upto(one(0))
+    assert acks.left_of((1, 1), 1) == 0
+    assert acks.left_of((1, 0), 1) == 0
+    assert acks.left_of((1, 2), 0b11) == 0b11
+    broker.there = True
+    acks.flush()
+    assert broker.upto() == [(1, 0)]
+    assert broker.seen() == [(1, 1, 0)]
+    assert acks.left_of((1, 1), 1) == 1
+
+
+def test_receipts_come_with_the_answer_or_its_error(timers: Timers, broker: Broker) -> None:
+    acks = tracker(timers, broker, ack_receipts=True)
+    _, first = acks.acknowledge(one(1))
+    second = acks.acknowledge_upto(one(2))
+    assert first is not None
+    assert second is not None
+    assert not first.done()
+    broker.answers[0].set_result(None)
+    broker.answers[1].set_exception(ConnectionLost("gone"))
+    assert first.result(0) is None
+    with pytest.raises(ConnectionLost):
+        second.result(0)
+    # What is not told to the broker yet has its receipt at once.
+    _, part = acks.acknowledge(one(3, 0, 2))
+    assert part is not None
+    assert part.done()
+    broker.there = False
+    _, last = acks.acknowledge(one(4))
+    acks.close()
+    assert last is not None
+    with pytest.raises(ClosedError):
+        last.result(0)
+
+
+def test_a_seek_forgets_everything(timers: Timers, broker: Broker) -> None:
+    acks = tracker(timers, broker)
+    acks.acknowledge(one(1))
+    acks.acknowledge(one(2, 0, 2))
+    acks.acknowledge_upto(one(0))
+    acks.clear()
+    acks.flush()
+    assert not broker.acks
+    assert acks.acknowledge(one(2, 1, 2))[0] is False
+
+
+def test_of_too_many_batches_the_oldest_is_forgotten(
+    timers: Timers, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acknowledgments, "MAX_PARTIAL", 2)
+    acks = tracker(timers, broker)
+    for entry in range(3):
+        acks.acknowledge(one(entry, 0, 2))
+    assert [acks.acknowledge(one(entry, 1, 2))[0] for entry in (2, 1, 0)] == [True, True, False]
