@@ -302,9 +302,9 @@ class PartitionedProducer:
             return
         with self._lock:
             routes = self._router.route(columns.keys or ())
-        rows: dict[int, list[int]] = {}
+        rows: dict[int, list[int]] = {partition: [] for partition in dict.fromkeys(routes)}
         for row, partition in enumerate(routes):
-            rows.setdefault(partition, []).append(row)
+            rows[partition].append(row)
         for partition, own in rows.items():
             self._extend(columns, own, messages.take(own), partition)
 

@@ -122,12 +122,13 @@ class PartitionRouter:
         """Return the partition of each message of a column of keys."""
         if self.partitions == 1:
             return [0] * len(keys)
-        cached = self._cache
-        routes: list[int] = []
-        for key in keys:
-            if key is None:
-                routes.append(self.next_unkeyed())
-            else:
-                partition = cached.get(key)
-                routes.append(self.partition_of(key) if partition is None else partition)
-        return routes
+        # Most keys of a column were met before.
+        routes = [self._cache.get(key) for key in keys]  # type: ignore[arg-type]
+        if None not in routes:
+            return routes  # type: ignore[return-value]
+        return [
+            found if found is not None
+            else self.next_unkeyed() if key is None
+            else self.partition_of(key)
+            for key, found in zip(keys, routes, strict=True)
+        ]  # fmt: skip

@@ -38,6 +38,7 @@ from pulsar_spark.protocol.single_metadata import (
     HEADS,
     KEY_IS_BASE64,
     KEYED_HEADS,
+    METADATA_SIZES,
     PARTITION_KEY,
     PAYLOAD_SIZE,
     PROPERTIES,
@@ -403,7 +404,7 @@ class UniformMessages:
 
     def take(self, rows: Sequence[int]) -> UniformMessages:
         """Return some of the messages."""
-        return self._with_each(lambda column: [column[row] for row in rows])
+        return self._with_each(lambda column: list(map(column.__getitem__, rows)))
 
     def _with_each(self, change: Callable[[list[bytes]], list[bytes]]) -> UniformMessages:
         return UniformMessages(
@@ -563,7 +564,7 @@ def _parts_behind(
     for digits in number_runs(first, len(payloads)):
         stop = index + len(digits)
         own = fields[index:stop]
-        sizes = map(_U32.pack, map(len(digits[0]).__add__, map(len, own)))
+        sizes = map(METADATA_SIZES[len(digits[0])].__getitem__, map(len, own))
         yield chain.from_iterable(zip(sizes, own, digits, payloads[index:stop], strict=True))
         index = stop
 

@@ -133,6 +133,21 @@ class _Heads(dict[int, bytes]):
         return head
 
 
+class _MetadataSizes(dict[int, bytes]):
+    """What precedes the metadata, by the bytes that it has before the sequence id's digits."""
+
+    def __init__(self, digits: int) -> None:
+        super().__init__()
+        self._digits = digits
+
+    def __missing__(self, size: int) -> bytes:
+        head = _U32.pack(size + self._digits)
+        if len(self) >= _MAX_HEADS:
+            self.clear()
+        self[size] = head
+        return head
+
+
 class _KeyedHeads(dict[tuple[int, int], tuple[bytes, bytes]]):
     """What precedes and what follows the key, by sizes of key and payload."""
 
@@ -156,6 +171,7 @@ _MAX_HEADS = 4096
 # Each by the number of digits of the sequence id, which has at most nine.
 HEADS = [_Heads(digits) for digits in range(10)]
 KEYED_HEADS = [_KeyedHeads(digits) for digits in range(10)]
+METADATA_SIZES = [_MetadataSizes(digits) for digits in range(10)]
 
 
 def encode_metadata(
