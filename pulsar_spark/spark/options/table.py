@@ -152,8 +152,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "publishTimeTolerance",
         duration_seconds,
-        "How far publish times on a topic may be out of order: searches by time look this much "
-        "further on both sides. Rows that are further out of order can be missed.",
+        "How far publish times on a topic may be out of order. Searches by time look this much "
+        "further on both sides; rows further out of order can be missed.",
         Scope.READS,
         default="1m",
     ),
@@ -167,22 +167,23 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "mode",
         choice("FAILFAST", "PERMISSIVE", "DROPMALFORMED"),
-        "What to do with a value that does not decode: fail the query, set its columns to null, or "
-        "drop the row.",
+        "How to handle values that cannot be decoded: fail the query, set their columns to null, "
+        "or drop the row.",
         Scope.READS,
         default="FAILFAST",
     ),
     Option(
         "columnNameOfCorruptRecord",
         text,
-        "Name of the last column, which has the bytes of such a value with `mode` PERMISSIVE.",
+        "Name of the last column, which `mode` PERMISSIVE adds: the bytes of values that cannot be "
+        "decoded.",
         Scope.READS,
         default="_corrupt_record",
     ),
     Option(
         "includeMetadata",
         boolean,
-        "Adds the position and producer columns.",
+        "Adds the position and producer columns (columns.md).",
         Scope.READS,
         default="false",
     ),
@@ -196,8 +197,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "failOnDataLoss",
         boolean,
-        "`true`: fail when data that should be read is gone (messages, or chunks of one). `false`: "
-        "continue, and log what was lost.",
+        "`true`: fail when unread data is gone (messages, or chunks of one), as by retention or "
+        "TTL. `false`: go on, and log what was lost.",
         Scope.READS,
         default="true",
     ),
@@ -232,20 +233,21 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "maxBytesPerTrigger",
         size,
-        "Maximum bytes of a micro-batch, as stored; 0 sets no limit. At least one entry is read.",
+        "Maximum bytes of a micro-batch, as stored (backpressure); 0 is no limit. At least one "
+        "entry is read.",
         Scope.STREAM_READ,
     ),
     Option(
         "maxMessagesPerTrigger",
         _COUNT,
-        "Maximum number of messages in a micro-batch; batched entries are split to keep it.",
+        "Maximum number of messages in a micro-batch (backpressure); batched entries are split.",
         Scope.STREAM_READ,
     ),
     Option(
         "minMessagesPerTrigger",
         _COUNT,
-        "Minimum number of messages in a micro-batch, which waits for them, for `maxTriggerDelay` "
-        "at most. The first one after a start does not wait.",
+        "Minimum number of messages in a micro-batch: it waits for them, at most "
+        "`maxTriggerDelay`. The first micro-batch after a start does not wait.",
         Scope.STREAM_READ,
     ),
     Option(
@@ -383,8 +385,8 @@ OPTIONS: tuple[Option, ...] = (
     _client(
         "memoryLimitBytes",
         within(size, 1 << 20),
-        "Memory for messages that a task's reader has not decoded, or that its producers wait for "
-        "receipts of.",
+        "Memory of a task for messages that are received and not decoded yet, or sent and not "
+        "acknowledged yet.",
         default="64m",
     ),
     _client(
@@ -465,14 +467,13 @@ OPTIONS: tuple[Option, ...] = (
     _producer(
         "sendTimeoutMs",
         _MILLIS,
-        "How long to wait for the next receipt before the task fails.",
+        "How long a task waits for the next receipt before it fails.",
         default="30000",
     ),
     _producer(
         "maxPendingMessages",
         within(integer, 0, _MAX_INT),
-        "Maximum number of messages of a producer that wait for receipts; 0: only memory limits "
-        "it.",
+        "Maximum number of a producer's messages that wait for receipts; 0: only memory limits it.",
         default="0",
     ),
     _producer(
