@@ -299,6 +299,13 @@ def check_encryption(spark: SparkSession, own: EmbeddedBroker, names: Names, fol
     assert names["decrypted"].count() == 11
 
 
+def check_effectively_once(
+    spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path
+) -> None:
+    run("effectively-once.md", spark, own, folder)
+    assert len(stored(spark, own.service_url, "orders")) == 100
+
+
 def check_sizing(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
     assert round(names["stream"], 2) == 0.06
     assert round(names["backfill"]) == 20
@@ -326,6 +333,7 @@ GUIDES: dict[str, Check] = {
 SLOW_GUIDES: dict[str, Check] = {
     "cookbook.md": check_cookbook,
     "deploying.md": check_deploying,
+    "effectively-once.md": check_effectively_once,
     "encryption.md": check_encryption,
     "migrating.md": check_migrating,
     "monitoring.md": check_monitoring,
