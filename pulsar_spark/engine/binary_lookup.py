@@ -77,7 +77,11 @@ class BinaryLookupService:
     ) -> str:
         if answer.response == _LookupType.Failed:
             raise connection.refusal(0, answer.message)
-        return self._pool.broker_host(answer.brokerServiceUrl, answer.brokerServiceUrlTls)
+        return self._pool.broker_host(
+            answer.brokerServiceUrl,
+            answer.brokerServiceUrlTls,
+            proxied=answer.proxy_through_service_url and answer.response == _LookupType.Connect,
+        )
 
     def partitions(self, topic: str, deadline: Deadline, *, create: bool = False) -> Operation[int]:
         """Return an operation that learns a topic's number of partitions."""

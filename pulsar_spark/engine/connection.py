@@ -636,18 +636,20 @@ class ClientConnection:
             error = self._unbelievable(kind, body)
         with self._mutex:
             request = self._requests.get(body.request_id)
-            fits = request is not None and kind in request.answers
+            expected = request is not None and kind in request.answers
+            # Pulsar's proxy refuses PARTITIONED_METADATA with a LOOKUP_RESPONSE.
+            fits = request is not None and (expected or error is not None)
             # A producer that has to wait for its turn gets a second answer to its request.
             waits = (
                 fits and error is None and kind == _T.PRODUCER_SUCCESS and not body.producer_ready
             )
             if request is not None and not waits:
                 self._requests.take(body.request_id)
+                if not expected:
+                    self._core.forget_request(body.request_id)
         if request is None:
             self._log_unknown(kind, body.request_id)
         elif not fits:
-            with self._mutex:
-                self._core.forget_request(body.request_id)
             request.set_exception(self._wrong_answer(request, kind))
         elif error is not None:
             request.set_exception(naming_permission(error, request.what))

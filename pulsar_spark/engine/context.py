@@ -155,10 +155,12 @@ class ConnectionPool:
             return connection
         raise unreachable(errors)
 
-    def broker_host(self, plain: str | bytes, secure: str | bytes) -> str:
+    def broker_host(self, plain: str | bytes, secure: str | bytes, *, proxied: bool = False) -> str:
         """Return the host of the URLs, without TLS and with it, that a lookup named for a broker.
 
-        Raises RemoteProtocolError where none is of the kind that the service URL asks for.
+        Raises RemoteProtocolError where none is of the kind that the service URL asks for. Of a
+        broker that is `proxied` no socket goes to the URL: Pulsar's proxy names the one that it
+        uses itself, with TLS or without, in the places of both.
         """
         tls = self.service_url.tls
         named = secure if tls else plain
@@ -173,7 +175,7 @@ class ConnectionPool:
                 else f"Write service.url as {secure_form}.",
             )
         url = parse_broker_url(named)
-        if url.tls != tls:
+        if url.tls != tls and not proxied:
             raise RemoteProtocolError(
                 "the lookup named an address of another scheme than service.url's",
                 "Check the advertised addresses of the brokers.",

@@ -56,7 +56,7 @@ class BrokerOptions:
 
 _RANGES: tuple[tuple[str, float, float], ...] = (
     ("port", 0, 65535),
-    ("brokers", 1, 16),
+    ("brokers", 1, 128),
     ("auto_create", 0, 10_000),
     ("max_message_size", 1, 256 * 1024**2),
     ("max_entries_per_ledger", 1, 2**31),

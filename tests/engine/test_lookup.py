@@ -88,6 +88,27 @@ def test_behind_a_proxy_the_socket_goes_where_the_lookup_went() -> None:
 
 
 @pytest.mark.fault(17)
+@pytest.mark.parametrize("scheme", ["pulsar", "pulsar+ssl"])
+def test_how_the_proxy_reaches_its_brokers_is_its_own_matter(scheme: str) -> None:
+    """Pulsar's proxy names one address, of the scheme that it uses itself, in both places."""
+
+    def answer(session: Session, request_id: int) -> pb.BaseCommand:
+        return answers.lookup_response(
+            request_id,
+            LookupType.Connect,
+            broker_service_url=f"{scheme}://inner:6650",
+            broker_service_url_tls=f"{scheme}://inner:6650",
+            proxy_through_service_url=True,
+        )
+
+    with (
+        ScriptedBroker(answering(T.LOOKUP, answer)) as broker,
+        ConnectionPool(broker.options()) as pool,
+    ):
+        assert Lookup(pool).broker(TOPIC) == BrokerAddress("inner:6650", broker.address)
+
+
+@pytest.mark.fault(17)
 def test_a_broker_that_is_its_own_proxy_has_one_connection() -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         connection = Lookup(pool).connection(TOPIC)

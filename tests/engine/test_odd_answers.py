@@ -17,6 +17,7 @@ from pulsar_spark.engine.lookup import MAX_PARTITIONS, Lookup
 from pulsar_spark.engine.operations import run
 from pulsar_spark.errors import (
     AuthenticationError,
+    AuthorizationError,
     ConnectError,
     ConnectionLost,
     OperationTimeout,
@@ -156,6 +157,28 @@ def test_names_of_topics_that_are_not_utf8_hide_no_other() -> None:
 
     with ScriptedBroker(script) as broker, ConnectionPool(broker.options()) as pool:
         assert Lookup(pool).topics_of_namespace("a/b") == ["persistent://a/b/t"]
+
+
+@pytest.mark.fault(17, 46)
+def test_a_refusal_of_another_kind_is_a_refusal() -> None:
+    """Pulsar's proxy refuses to tell partitions as it refuses to tell a broker."""
+
+    def script(session: Session, event: Event) -> bool:
+        if kind_of(event) != T.PARTITIONED_METADATA:
+            return False
+        refused = answers.lookup_response(
+            request_of(event),
+            pb.CommandLookupTopicResponse.Failed,
+            error=pb.AuthorizationError,
+            message="not yours",
+        )
+        session.send_unchecked(refused)
+        return True
+
+    with ScriptedBroker(script) as broker, ClientContext(broker.options()) as context:
+        with pytest.raises(AuthorizationError, match="not yours"):
+            context.lookup.partitions(TOPIC)
+        assert context.lookup.broker(TOPIC) == broker.broker
 
 
 # --- numbers ----------------------------------------------------------------------------------

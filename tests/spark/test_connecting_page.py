@@ -33,6 +33,7 @@ WAYS = {
     "A client certificate (mTLS)": [(("tls", b""), True), (TOKEN, True)],
     "OAuth2": [(("token", b"token-1"), False)],
     "User name and password": [(("basic", b"me:my-password"), False)],
+    "Behind the Pulsar proxy": [(TOKEN, False)],
     "A way of your own": [(TOKEN, False)],
     "Options of a Java or Scala job": [(TOKEN, False)],
 }

@@ -17,6 +17,7 @@ from pulsar_spark.testing.options import OPTION_NAMES, BrokerOptions
         {"port": 65536},
         {"port": -1},
         {"brokers": 0},
+        {"brokers": 129},
         {"auto_create": -1},
         {"max_message_size": 0},
         {"memory_limit": 0},
