@@ -23,7 +23,7 @@ from pulsar_spark.client import (
     MessageId,
     PulsarClient,
 )
-from pulsar_spark.errors import CryptoError, EncryptedMessage, OptionError
+from pulsar_spark.errors import CryptoError, EncryptedMessage, OptionError, PulsarError
 from tests.integration.brokers import Broker, as_real
 from tests.integration.conftest import TUNED_MESSAGE_SIZE
 from tests.integration.java_peer import JavaContent, JavaPeer
@@ -202,6 +202,24 @@ def test_a_producer_never_sends_in_clear_what_was_to_be_encrypted(
                 topic, encryption_key="k", crypto_key_reader=CryptoKeyReader("/nowhere.pem")
             )
         assert not broker.producers(topic)
+
+
+def test_a_namespace_that_asks_for_encryption_takes_encrypted_messages_alone(
+    broker: Broker, pairs: dict[str, KeyPair]
+) -> None:
+    real = as_real(broker)
+    namespace = broker.create_namespace()
+    real.own.admin("POST", f"namespaces/{namespace}/encryptionRequired", True)
+    topic = broker.create_topic(broker.unique_topic(namespace=namespace))
+    keys = CryptoKeyReader(str(pairs["ours"].public), str(pairs["ours"].private))
+    with PulsarClient(broker.service_url, operation_timeout_seconds=2) as client:
+        producer = client.create_producer(topic, encryption_key="k", crypto_key_reader=keys)
+        producer.send(b"secret")
+        producer.close()
+        reader = client.create_reader(topic, MessageId.earliest, crypto_key_reader=keys)
+        assert reader.read_next(timeout_millis=10_000).data() == b"secret"
+        with pytest.raises(PulsarError, match=r"(?i)encryption is required"):
+            client.create_producer(topic)
 
 
 # --- Java -------------------------------------------------------------------------------------
