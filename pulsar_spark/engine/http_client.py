@@ -17,6 +17,7 @@ import os
 import queue
 import random
 import threading
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
@@ -63,6 +64,8 @@ _POLL_SLICE = 0.25
 _MAX_HEADERS = 256 * 1024
 _MAX_LOCATION = 8 * 1024
 _MAX_ERROR_BODY = 64 * 1024
+_MAX_TOLD = 8
+"""Credentials, the latest, that are looked for in what hosts answer: those under way and more."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _NOT_HTTP = (
     "service.url has to name the web service of the brokers, whose port is 8080 or, with TLS, "
@@ -129,7 +132,9 @@ class HttpClient:
         self._idle = 0
         self._closed = False
         self._open: set[_Connection] = set()
-        self._secrets: frozenset[str | bytes] = frozenset()
+        # What hosts were told of late, in every form in which they might say it again.
+        self._secrets: deque[frozenset[str | bytes]] = deque(maxlen=_MAX_TOLD)
+        self._told: dict[str, str] = {}
         # As with brokers: clients spread over the hosts, and stay where they were answered.
         self._hosts = list(self._url.hosts)
         random.shuffle(self._hosts)
@@ -370,10 +375,11 @@ class HttpClient:
     def _credentials(self) -> dict[str, str]:
         """Return the headers that log in, and remember what must not be shown."""
         data, headers = credentials(lambda: http_headers(self._auth), self._url.hosts[0])
-        if data or headers:
-            known = {*forms_of(data or b"", self._auth.method_name), *headers.values()}
-            with self._lock:
-                self._secrets |= known - {self._auth.method_name}
+        with self._lock:
+            if headers != self._told:
+                self._told = headers
+                forms = forms_of(data or b"", self._auth.method_name) | {*headers.values()}
+                self._secrets.append(forms - {self._auth.method_name})
         return headers
 
     # --- answers ------------------------------------------------------------------------------
@@ -408,7 +414,7 @@ class HttpClient:
             kind = AuthorizationError
         text = f"status {status}, {reason}" if reason else f"status {status}"
         with self._lock:
-            secrets = self._secrets
+            secrets = frozenset().union(*self._secrets)
         return from_server_error(kind.code, text, secrets, broker=host)
 
 
