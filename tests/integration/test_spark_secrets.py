@@ -2,47 +2,108 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 JOB = Path(__file__).with_name("secrets_job.py")
 SECONDS = 240
 
-# In the form of a JSON web token, all parts of which can be recognized.
+# In the form of a JSON web token, all parts of which can be recognized;
+# the others look like nothing.
 PARTS = ("eyJjYW5hcnk4YjFm", "canary8b1fBody", "canary8b1fSignature")
+SECRETS = {
+    "jwt": ".".join(PARTS),
+    "token": "canaryTok+7q/2=x",
+    "password": "canaryPw:9x",
+    "oauth2": "canaryOauth-5z",
+    "access": "canaryAccess6y",
+    "url": "canaryUrl3k",
+}
+
+
+def forms(secret: str) -> set[str]:
+    """Return a secret as it can stand in a text."""
+    coded = base64.b64encode(secret.encode()).decode().rstrip("=")
+    return {secret, quote(secret), quote(secret, safe=""), json.dumps(secret)[1:-1], coded}
+
+
+def outcomes(printed: str) -> dict[str, str]:
+    """Return what is told of each piece of work, by its name."""
+    found: dict[str, str] = {}
+    for part in re.split(r"^--- ", printed, flags=re.M)[1:]:
+        head = part.partition("\n")[0]
+        match = re.match(r"(.*? failed): |(\w[\w ]*(?:: (?:read|write))?)(?:: |$)", head)
+        assert match, head
+        found[match[1] or match[2]] = part[match.end() :]
+    return found
 
 
 @pytest.mark.slow
 @pytest.mark.fault(96, 97)
 @pytest.mark.timeout(SECONDS + 60)
 def test_a_credential_is_nowhere_to_be_seen(tmp_path: Path) -> None:
-    events, printed = tmp_path / "events", tmp_path / "printed"
-    events.mkdir()
+    kept, own = tmp_path / "kept", tmp_path / "own"
+    kept.mkdir()
+    own.mkdir()
+    printed = kept / "printed"
     with printed.open("wb") as file:
         subprocess.run(
-            [sys.executable, JOB, events, ".".join(PARTS)],
+            [sys.executable, JOB, kept, own],
+            input=json.dumps(SECRETS).encode(),
             stdout=file,
             stderr=subprocess.STDOUT,
-            cwd=tmp_path,
+            cwd=kept,
             env=dict(os.environ),
             timeout=SECONDS,
             check=True,
         )
-    text = printed.read_text("utf-8", "replace")
-    assert "--- the end" in text
+    told = outcomes(printed.read_text("utf-8", "replace"))
     # What should have worked did, and what should not did not.
-    assert "--- write: None" in text
-    assert "--- read: [Row(" in text
-    for kind in ("AuthenticationError", "AuthorizationError", "NotAllowed", "OptionError"):
-        assert kind in text, kind
-    assert "--- nobody there failed" in text
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert any(events in path.parents for path in files)
+    for way in ("token", "JSON web token", "basic", "oauth2"):
+        assert told.pop(f"{way}: write").startswith("None"), way
+        assert told.pop(f"{way}: read").startswith("[Row("), way
+        assert "AuthenticationError" in told.pop(f"{way}: read refused failed"), way
+        assert "AuthenticationError" in told.pop(f"{way}: write refused failed"), way
+    assert told.pop("certificate: write").startswith("None")
+    for name in ("certificate: read", "decryption: read", "web: read", "stream", "view", "pages"):
+        assert not told.pop(name).startswith("[]"), name
+    for name, kind in (
+        ("certificate: read refused", "TlsError"),
+        ("issuer refused", "AuthenticationError"),
+        ("nobody there", "ConnectError"),
+        ("send refused", "NotAllowed"),
+        ("stream refused", "AuthenticationError"),
+        ("subscribe refused", "AuthorizationError"),
+        ("web: read refused", "AuthorizationError"),
+    ):
+        assert kind in told.pop(f"{name} failed"), name
+    del told["the end"]
+    # All that is left are options that are wrong.
+    assert len(told) == 15
+    for name, text in told.items():
+        assert name.endswith(" failed"), name
+        assert "OptionError" in text or "TlsError" in text, (name, text[:1000])
+
+    key = (own / "reader.key").read_text()
+    wanted = set(PARTS).union(*map(forms, SECRETS.values()))
+    wanted |= {line for line in key.splitlines() if "-----" not in line and len(line) > 30}
+    files = [path for path in kept.rglob("*") if path.is_file()]
+    for folder in ("events", "pages", "good"):
+        assert any(kept / folder in path.parents for path in files), folder
     for path in files:
         lines = path.read_text("utf-8", "replace").splitlines()
-        found = [line[:300] for line in lines if any(part in line for part in PARTS)]
+        found = [
+            (part, line[max(0, line.index(part) - 200) :][:300])
+            for line in lines
+            for part in wanted
+            if part in line
+        ]
         assert not found, (path, found[:5])
