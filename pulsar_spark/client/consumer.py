@@ -21,11 +21,12 @@ from pulsar_spark.client.dead_letters import DeadLetterOffice
 from pulsar_spark.client.enums import Result, result_of
 from pulsar_spark.client.message import Message, MessageId, messages_of
 from pulsar_spark.client.schemas import Schema
+from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.engine.acknowledgments import EntryKey
 from pulsar_spark.engine.consumer import Delivery, TopicConsumer, ask
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.inbox import Inbox
-from pulsar_spark.engine.operations import run_many, start
+from pulsar_spark.engine.operations import run, run_many, start
 from pulsar_spark.engine.options import ConsumerOptions
 from pulsar_spark.engine.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.retry import Deadline, retrying
@@ -264,6 +265,10 @@ class PulsarConsumer:
         with self._lock:
             while self._fill():
                 messages = self._messages
+                if left is None and self._take_all(found, most):
+                    if most is not None and len(found) >= most:
+                        return left, True
+                    continue
                 while messages and (most is None or len(found) < most):
                     if left is not None:
                         size = len(messages[0].data())
@@ -274,6 +279,19 @@ class PulsarConsumer:
                 if most is not None and len(found) >= most:
                     return left, True
         return left, left is not None and left <= 0
+
+    def _take_all(self, found: list[Message], most: int | None) -> bool:
+        """Take all that is left of an entry, if there is room for it; _lock is held."""
+        delivery, messages = self._delivery, self._messages
+        assert delivery is not None
+        if delivery.consumer.keeps_books or (
+            most is not None and len(found) + len(messages) > most
+        ):
+            return False
+        found.extend(messages)
+        messages.clear()
+        delivery.consumer.finish(delivery)
+        return True
 
     def _fill(self) -> bool:
         """Make sure that there are messages to take, if there are any; _lock is held."""
@@ -373,10 +391,10 @@ class PulsarConsumer:
         message = self._messages.popleft()
         if delivery.consumer.keeps_books:
             delivery.consumer.given_out(delivery, message.message_id().batch_index())
-        if self._messages:
-            self._inbox.wake()
-        else:
+        if not self._messages:
             delivery.consumer.finish(delivery)
+        # Another thread may have something now.
+        self._inbox.wake()
         return message
 
     def _pull(self) -> None:
@@ -460,22 +478,33 @@ class PulsarConsumer:
     # --- acknowledging ------------------------------------------------------------------------
 
     def acknowledge(
-        self, message: Message | MessageId, *, properties: Mapping[str, int] | None = None
+        self,
+        message: Message | MessageId,
+        *,
+        properties: Mapping[str, int] | None = None,
+        txn: Transaction | None = None,
     ) -> None:
         """Acknowledge one message.
 
         It is sent with others, after 100 ms at the latest. With receipts, returns when the broker
         has confirmed it, and raises what it is refused with. With `properties`, for the broker to
-        keep, the whole entry is acknowledged at once.
+        keep, the whole entry is acknowledged at once. Within `txn` it counts when that is
+        committed; raises TransactionConflict if another one has acknowledged the message.
         """
         consumer, message_id = self._find(message)
-        if properties:
+        if txn is not None:
+            self._acknowledge_in(txn, consumer, message_id, cumulative=False)
+        elif properties:
             self._wait(consumer.acknowledge_with(message_id, dict(properties), cumulative=False))
         else:
             self._wait(consumer.acknowledge(message_id))
 
     def acknowledge_cumulative(
-        self, message: Message | MessageId, *, properties: Mapping[str, int] | None = None
+        self,
+        message: Message | MessageId,
+        *,
+        properties: Mapping[str, int] | None = None,
+        txn: Transaction | None = None,
     ) -> None:
         """Acknowledge a message, and all before it of the same topic partition.
 
@@ -488,10 +517,38 @@ class PulsarConsumer:
                 topic=self._topic,
             )
         consumer, message_id = self._find(message)
-        if properties:
+        if txn is not None:
+            self._acknowledge_in(txn, consumer, message_id, cumulative=True)
+        elif properties:
             self._wait(consumer.acknowledge_with(message_id, dict(properties), cumulative=True))
         else:
             self._wait(consumer.acknowledge_upto(message_id))
+
+    def _acknowledge_in(
+        self,
+        txn: Transaction,
+        consumer: TopicConsumer,
+        message_id: MessageIdAdv,
+        *,
+        cumulative: bool,
+    ) -> None:
+        if not isinstance(txn, Transaction):
+            raise OptionError("txn is not a Transaction of this package")
+        txn.engine.add_subscription(consumer.topic, self._options.subscription)
+        under_way = txn.engine.begin_operation()
+        error: PulsarError | None = None
+        try:
+            run(
+                lambda deadline: consumer.acknowledge_in_operation(
+                    txn.engine.txn_id, message_id, deadline, cumulative=cumulative
+                ),
+                self._context.options.operation_timeout,
+            )
+        except PulsarError as failed:
+            error = failed
+            raise
+        finally:
+            under_way.end(error)
 
     def negative_acknowledge(self, message: Message | MessageId) -> None:
         """Have a message delivered again, after `negative_ack_redelivery_delay_ms`.

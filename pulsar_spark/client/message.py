@@ -12,7 +12,7 @@ from pulsar_spark.engine.entries import ReceivedEntry
 from pulsar_spark.errors import CorruptMessage
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.batches import unpack_batch
+from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch
 from pulsar_spark.protocol.validation import as_text
 
 AnyMetadata = pb.MessageMetadata | pb.SingleMessageMetadata
@@ -210,6 +210,57 @@ class Message:
         return f"Message({self._topic!r}, {self._id}, {len(self._payload)} bytes)"
 
 
+class _BatchMessage(Message):
+    """A message of a batch: what it says is taken from there when it is asked for."""
+
+    __slots__ = ("_batch", "_index", "_received")
+
+    def __init__(
+        self, received: ReceivedEntry, batch: UnpackedBatch, index: int, schema: Schema
+    ) -> None:
+        self._received = received
+        self._batch = batch
+        self._index = index
+        self._schema = schema
+
+    @property
+    def _topic(self) -> str:  # type: ignore[override]
+        return self._received.topic
+
+    @property
+    def _entry(self) -> pb.MessageMetadata:  # type: ignore[override]
+        return self._received.metadata
+
+    @property
+    def _own(self) -> AnyMetadata:  # type: ignore[override]
+        return self._batch.metadata_of(self._index)
+
+    @property
+    def _payload(self) -> bytes:  # type: ignore[override]
+        return bytes(self._batch.payload(self._index))
+
+    @property
+    def _redelivery_count(self) -> int:  # type: ignore[override]
+        return self._received.redelivery_count
+
+    @property
+    def _undecrypted(self) -> bool:  # type: ignore[override]
+        return False
+
+    @property
+    def _id(self) -> wire.MessageIdAdv:  # type: ignore[override]
+        entry = self._received
+        return wire.MessageIdAdv(
+            entry.ledger_id, entry.entry_id, entry.partition, self._index, self._batch.count
+        )
+
+    def data(self) -> bytes:
+        """The payload, empty for a null value."""
+        batch, index = self._batch, 2 * self._index
+        edges = batch.edges
+        return bytes(batch.body[edges[index] : edges[index + 1]])
+
+
 def messages_of(entry: ReceivedEntry, schema: Schema, left: int | None = None) -> Iterator[Message]:
     """Yield the wanted messages of an entry; `left` are the bits of those that are wanted.
 
@@ -240,12 +291,4 @@ def messages_of(entry: ReceivedEntry, schema: Schema, left: int | None = None) -
     for index in range(entry.first_index, min(entry.stop_index, count)):
         if index in gone or (left is not None and not left >> index & 1):
             continue
-        yield Message(
-            entry.topic,
-            wire.MessageIdAdv(*ids, index, count),
-            bytes(batch.payload(index)),
-            entry.metadata,
-            batch.metadata_of(index),
-            schema,
-            entry.redelivery_count,
-        )
+        yield _BatchMessage(entry, batch, index, schema)

@@ -112,7 +112,7 @@ class AckTracker:
 
         Raises OptionError as `acknowledge`.
         """
-        _check_batch(message_id)
+        check_batch(message_id)
         position = Position.after(message_id)
         if 0 < message_id.batch_size <= position.batch_index:
             position = Position(position.ledger_id, position.entry_id + 1)
@@ -133,7 +133,7 @@ class AckTracker:
         index, size = message_id.batch_index, message_id.batch_size
         if index < 0:
             return 0
-        _check_batch(message_id)
+        check_batch(message_id)
         left = self._partial.pop(key, None)
         left = bits_from(0, size) if left is None else left
         left &= ~(1 << index)
@@ -255,7 +255,8 @@ def _done() -> Future[None]:
     return done
 
 
-def _check_batch(message_id: MessageIdAdv) -> None:
+def check_batch(message_id: MessageIdAdv) -> None:
+    """Raise OptionError for the id of a message in a batch of which the size is not known."""
     if message_id.batch_index >= 0 and not (
         message_id.batch_index < message_id.batch_size <= MAX_BATCH
     ):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
-from pulsar_spark.engine.acknowledgments import Ack, AckTracker, EntryKey
+from pulsar_spark.engine.acknowledgments import Ack, AckTracker, EntryKey, check_batch
 from pulsar_spark.engine.attachment import AttachedConsumer, Place
 from pulsar_spark.engine.connection import ClientConnection
 from pulsar_spark.engine.consumer_session import SubscribeRequest
@@ -46,6 +46,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.ack_sets import MAX_BATCH, ack_longs, bits_from
+from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.frames import MessageBlock, MessageReceived, parse_payload
 from pulsar_spark.protocol.message_id import (
     EARLIEST_POSITION,
@@ -524,6 +525,30 @@ class TopicConsumer(AttachedConsumer):
         self._forget(key)
         return self._send_ack(Ack([data], cumulative=cumulative, properties=properties))
 
+    def acknowledge_in_operation(
+        self, txn: TxnId, message_id: MessageIdAdv, deadline: Deadline, *, cumulative: bool
+    ) -> Operation[None]:
+        """Return an operation that acknowledges within a transaction; one attempt.
+
+        The subscription takes part in it already. Raises what the broker refuses with, such as
+        TransactionConflict for a message that another transaction has acknowledged.
+        """
+        place = yield from self.attach_operation(deadline)
+        key = (message_id.ledger_id, message_id.entry_id)
+        if message_id.batch_index >= 0:
+            ids = [_part_of_batch(message_id, cumulative=cumulative)]
+        else:
+            entries = (key,) if cumulative else self._entries_of(key)
+            ids = [pb.MessageIdData(ledgerId=first, entryId=second) for first, second in entries]
+
+        def command(consumer_id: int, request_id: int) -> pb.BaseCommand:
+            return commands.ack(
+                consumer_id, ids, cumulative=cumulative, request_id=request_id, txn=txn
+            )
+
+        yield from self._ask(place, command, deadline)
+        self._given.discard(key)
+
     def refuse(self, message_id: MessageIdAdv, redeliveries: int = 0) -> None:
         """Have a message's entry delivered again, after the pause that the options say."""
         key = (message_id.ledger_id, message_id.entry_id)
@@ -722,6 +747,18 @@ def _seek_id(target: MessageIdAdv) -> pb.MessageIdData:
     data = MessageIdAdv(first.ledger_id, first.entry_id, target.partition).to_pb()
     if 0 < target.batch_index < target.batch_size <= MAX_BATCH:
         data.ack_set.extend(ack_longs(bits_from(target.batch_index, target.batch_size)))
+    return data
+
+
+def _part_of_batch(message_id: MessageIdAdv, *, cumulative: bool) -> pb.MessageIdData:
+    """Return what names one message of a batch, or with `cumulative` those before it too."""
+    check_batch(message_id)
+    index, size = message_id.batch_index, message_id.batch_size
+    left = bits_from(index + 1, size) if cumulative else bits_from(0, size) & ~(1 << index)
+    data = MessageIdAdv(
+        message_id.ledger_id, message_id.entry_id, message_id.partition, index, size
+    ).to_pb()
+    data.ack_set.extend(ack_longs(left))
     return data
 
 

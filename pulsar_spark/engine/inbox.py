@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from pulsar_spark.engine.consumer import Delivery, TopicConsumer
 
 
+# Entries that are taken of one consumer before it is the next one's turn.
+_TURN = 20
+
+
 class Inbox:
     """Who of the consumers has something, in turn; and who waits for it.
 
@@ -30,6 +34,9 @@ class Inbox:
         self._error: PulsarError | None = None
         self._waiting = 0
         self._wakes = 0
+        # Belong to whoever empties it: whose turn it is, and for how many entries more.
+        self._turn: TopicConsumer | None = None
+        self._left = 0
 
     def put(self, consumer: TopicConsumer) -> None:
         """Take note that a consumer has something."""
@@ -54,6 +61,7 @@ class Inbox:
         """Tell everybody that the consumer is closed."""
         with self._came:
             self._error = ClosedError("the consumer is closed")
+            self._turn = None
             self._ready.clear()
             self._queued.clear()
             self._came.notify_all()
@@ -72,7 +80,7 @@ class Inbox:
             self._waiting += 1
             try:
                 return self._came.wait_for(
-                    lambda: bool(self._ready or self._error or self._wakes != wakes),
+                    lambda: bool(self._has_some() or self._error or self._wakes != wakes),
                     min(deadline.remaining(), threading.TIMEOUT_MAX),
                 )
             finally:
@@ -88,27 +96,35 @@ class Inbox:
 
         Raises the error that stays, or that of an entry which cannot be read.
         """
-        while True:
-            with self._came:
-                if not self._ready:
-                    break
-                consumer = self._ready.popleft()
-                self._queued.discard(consumer)
-            try:
-                delivery = consumer.take()
-            except PulsarError:
-                self._again(consumer)
-                raise
-            if delivery is not None:
-                self._again(consumer)
-                return delivery
+        while (consumer := self._turn or self._next_turn()) is not None:
+            delivery = consumer.take()
+            if delivery is None:
+                # What comes for it now has it queued again.
+                self._turn = None
+                continue
+            self._left -= 1
+            if self._left <= 0:
+                self._end_turn(consumer)
+            return delivery
         self.check()
         return None
 
-    def _again(self, consumer: TopicConsumer) -> None:
-        if not consumer.has_more:
-            return
+    def _next_turn(self) -> TopicConsumer | None:
         with self._came:
-            if consumer not in self._queued and self._error is None:
+            if not self._ready:
+                return None
+            consumer = self._ready.popleft()
+            self._queued.discard(consumer)
+        self._turn, self._left = consumer, _TURN
+        return consumer
+
+    def _end_turn(self, consumer: TopicConsumer) -> None:
+        self._turn = None
+        with self._came:
+            if consumer.has_more and consumer not in self._queued and self._error is None:
                 self._queued.add(consumer)
                 self._ready.append(consumer)
+
+    def _has_some(self) -> bool:
+        turn = self._turn
+        return bool(self._ready) or (turn is not None and turn.has_more)

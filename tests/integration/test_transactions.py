@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.client import MessageId, PulsarClient, TransactionState
-from pulsar_spark.errors import TransactionNotFound
+from pulsar_spark.client import (
+    ConsumerType,
+    InitialPosition,
+    MessageId,
+    PulsarClient,
+    TransactionState,
+)
+from pulsar_spark.errors import TransactionConflict, TransactionNotFound
 from tests.integration.brokers import Broker
 from tests.integration.java_peer import JavaContent, JavaPeer
 from tests.support.waiting import wait_until
@@ -188,3 +194,62 @@ def test_markers_take_the_id_of_an_entry(broker: Broker, client: PulsarClient) -
     with client.create_reader(topic, MessageId.earliest) as reader:
         ids = [reader.read_next(timeout_millis=60_000).message_id() for _ in range(2)]
     assert ids[1].entry_id() - ids[0].entry_id() == 2
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
+def test_acknowledgements_count_when_they_are_committed(
+    broker: Broker, client: PulsarClient, kind: ConsumerType
+) -> None:
+    topic, out = broker.create_topic(), broker.create_topic()
+    write(client, topic, "plain", [b"0", b"1", b"2", b"3"])
+    with (
+        client.subscribe(topic, "s", kind, initial_position=InitialPosition.Earliest) as consumer,
+        client.create_producer(out) as producer,
+    ):
+        found = [consumer.receive(60_000) for _ in range(4)]
+        with client.new_transaction() as txn:
+            producer.send(found[0].data(), txn=txn)
+            consumer.acknowledge(found[0], txn=txn)
+            if kind == ConsumerType.Exclusive:
+                consumer.acknowledge_cumulative(found[1], txn=txn)
+            else:
+                consumer.acknowledge(found[1], txn=txn)
+        aborted = client.new_transaction()
+        consumer.acknowledge(found[2], txn=aborted)
+        if kind == ConsumerType.Shared:
+            other = client.new_transaction()
+            with pytest.raises(TransactionConflict):
+                consumer.acknowledge(found[2], txn=other)
+            other.abort()
+        aborted.abort()
+    assert read(client, out, 1) == [b"0"]
+    with client.subscribe(topic, "s", kind) as consumer:
+        assert [consumer.receive(60_000).data() for _ in range(2)] == [b"2", b"3"]
+
+
+def test_a_batch_is_acknowledged_in_a_transaction_message_by_message(
+    tuned_broker: Broker,
+) -> None:
+    topic = tuned_broker.create_topic()
+    with PulsarClient(tuned_broker.service_url, operation_timeout_seconds=60) as tuned:
+        with tuned.create_producer(
+            topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+        ) as producer:
+            for number in range(3):
+                producer.send_async(b"%d" % number, None)
+        earliest = InitialPosition.Earliest
+        with (
+            tuned.subscribe(
+                topic,
+                "s",
+                ConsumerType.Shared,
+                initial_position=earliest,
+                broker_consumer_stats_cache_time_ms=0,
+            ) as consumer,
+            tuned.new_transaction() as txn,
+        ):
+            for message in [consumer.receive(60_000) for _ in range(3)]:
+                consumer.acknowledge(message, txn=txn)
+        write(tuned, topic, "plain", [b"next"])
+        with tuned.subscribe(topic, "s", ConsumerType.Shared) as consumer:
+            assert consumer.receive(60_000).data() == b"next"
