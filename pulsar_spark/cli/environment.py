@@ -7,6 +7,7 @@ import platform
 import shutil
 import socket
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from pulsar_spark import __version__
@@ -41,6 +42,7 @@ def package_version(package: str) -> str:
         return "not installed"
 
 
+@cache
 def _java_version() -> str:
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")

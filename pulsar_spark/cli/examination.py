@@ -85,7 +85,8 @@ _PORTS = (
     "for pulsar+ssl://, 8080 for http://, 8443 for https://, unless they were changed."
 )
 _REMEDIES = {"connect": _PORTS, "tls": _PORTS, "handshake": _PORTS}
-_NAME_ONE = "Name one with --topic."
+_NAME_ONE = "Name a topic with --topic."
+_NAME_ONE = "Name a topic with --topic."
 _ASK_THE_BROKER = "The log of the broker says more."
 _WANTED = (
     "It may want a client certificate, or another one: set pulsar.client.tlsCertificateFilePath "
@@ -95,6 +96,11 @@ _ADVERTISED = (
     "A client connects to the address that the broker advertises: have it advertise one that this "
     "machine can reach (advertisedAddress, or advertisedListeners with "
     "pulsar.client.listenerName), or give a Pulsar proxy as service.url."
+)
+_BEHIND = (
+    "The proxy does not get through to the broker; its log says why. It needs credentials of its own "
+    "for the brokers (brokerClientAuthenticationParameters), which have to know its role "
+    "(proxyRoles), and to be allowed their addresses (brokerProxyAllowedTargetPorts)."
 )
 _TENANTS_ADMIN = "An administrator of the tenant may ask: log in as one, or leave --admin-url out."
 _EXPIRES = (
@@ -398,15 +404,16 @@ class Examination:
             ]
         )
         try:
-            addresses = dict.fromkeys(
-                _good(lookup.ask_many(names, lookup.broker_operation).values())
-            )
-            for address in addresses:
-                self._client.pool.get(address)
+            found = _good(lookup.ask_many(names, lookup.broker_operation).values())
         except (ConnectError, ConnectionLost) as error:
-            # The hosts of the service URL have been reached: it is another one.
-            remedy = error.remedy if isinstance(error, TlsError) else _ADVERTISED
-            raise type(error)(f"a topic's broker: {error.what}", remedy) from error
+            raise _of_a_broker(error, _ADVERTISED) from error
+        addresses: dict[BrokerAddress, None] = dict.fromkeys(found)
+        for address in addresses:
+            try:
+                self._client.pool.get(address)
+            except (ConnectError, ConnectionLost) as error:
+                remedy = _BEHIND if address.proxied else _ADVERTISED
+                raise _of_a_broker(error, remedy) from error
         self._brokers = list(addresses)
         shown = _some(address.logical for address in addresses)
         through = " through the proxy" if any(address.proxied for address in addresses) else ""
@@ -537,9 +544,10 @@ class Examination:
         if self._url.web and not self._brokers:
             raise _Skipped("not tried: a web service names the brokers of topics alone", _NAME_ONE)
         # A proxy passes this on to a broker only on a connection that is for that broker.
-        if self._url.web and not self._brokers:
-            raise _Skipped("no broker was looked up", "Name a topic with --topic.")
-        connection = pool.get(self._brokers[0]) if self._brokers else pool.service()
+        if not self._brokers:
+            # The service URL may be that of a proxy, or of a web service.
+            raise _Skipped("a broker is asked, and none was looked up", _NAME_ONE)
+        connection = pool.get(self._brokers[0])
         try:
             connection.request(partial(_end_nothing))
         except (TransactionCoordinatorNotFound, TransactionNotFound, InvalidTxnStatus):
@@ -609,6 +617,15 @@ def _broken(steps: dict[str, Step], name: str) -> str | None:
     while needed is not None and steps[needed].status != FAILED:
         needed = _STANDS_ON.get(needed)
     return needed
+
+
+def _of_a_broker(error: PulsarError, remedy: str) -> PulsarError:
+    """Return the error of a connection to a broker that a lookup named.
+
+    The hosts of the service URL have been reached then.
+    """
+    told = error.remedy if isinstance(error, TlsError) else remedy
+    return type(error)(f"a topic's broker: {error.what}", told)
 
 
 def _partitions(topic: str, count: int) -> list[str]:

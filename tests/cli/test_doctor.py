@@ -139,7 +139,7 @@ def test_it_reads_as_text_too(broker: EmbeddedBroker, capsys: pytest.CaptureFixt
     text = capsys.readouterr().out
     for name in STEPS:
         assert f"\n{name} " in text
-    assert "lookup, partitions, read, write, schema: Name one with --topic." in text
+    assert "lookup, partitions, read, write, schema, transactions: Name a topic" in text
     assert "python" in text
 
 
@@ -419,12 +419,15 @@ def test_transactions_that_are_off_are_no_failure_unless_they_are_needed(
     examine: Examine,
 ) -> None:
     with EmbeddedBroker(transactions=False) as broker:
-        report = examine(broker.service_url)
+        broker.create_topic("orders")
+        report = examine(broker.service_url, "--topic", "orders")
         assert report.status == 0
         step = report.steps["transactions"]
         assert step["status"] == "skipped"
         assert "transactionCoordinatorEnabled=true" in step["remedy"]
-        with Examination(ClientOptions(broker.service_url), [], exactly_once=True) as examination:
+        options = ClientOptions(broker.service_url)
+        topic = "persistent://public/default/orders"
+        with Examination(options, [topic], exactly_once=True) as examination:
             steps = {step.name: step for step in examination.run()}
         assert [name for name, step in steps.items() if step.status == "failed"] == ["transactions"]
         assert "transactionCoordinatorEnabled=true" in steps["transactions"].remedy

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.fault(45)
+@pytest.mark.slow
+@pytest.mark.fault(46)
 def test_each_executor_tells_what_it_finds(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from pulsar_spark.client import AuthenticationToken, PulsarClient
 from pulsar_spark.client.schemas import StringSchema
 from tests.support.java_server import free_ports
 from tests.support.real_broker import OwnBroker
+from tests.support.real_cluster import RealCluster
 from tests.support.security import Security
 
 START = Callable[[Mapping[str, str] | None], OwnBroker]
@@ -134,3 +135,35 @@ def test_the_commands_on_a_real_broker(
     status, text = commands.run("reader", *named, "--drop")
     assert status == 0
     assert commands.traces() == before
+
+
+@pytest.mark.slow
+@pytest.mark.fault(17)
+@pytest.mark.timeout(180)
+def test_the_commands_through_a_proxy(
+    real_cluster: RealCluster, cluster_security: Security, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proxy = real_cluster.start_proxy(
+        {
+            **cluster_security.token_settings,
+            **cluster_security.own_login("proxy"),
+            "anonymousUserRole": "admin",
+        }
+    )
+    topic = real_cluster.create_topic(real_cluster.unique_topic(), partitions=4)
+    arguments = ["--service-url", proxy.service_url, "--topic", topic, "--json"]
+    assert cli.main(["doctor", *arguments]) == 0
+    steps = {step["name"]: step for step in json.loads(capsys.readouterr().out)["steps"]}
+    assert "through the proxy" in steps["lookup"]["detail"]
+    assert (steps["read"]["status"], steps["write"]["status"]) == ("ok", "ok")
+    assert cli.main(["doctor", *arguments[:2], "--json"]) == 0
+    capsys.readouterr()
+    assert cli.main(["subscriptions", *arguments, "--subscription", "none"]) == 0
+    assert {row["state"] for row in json.loads(capsys.readouterr().out)} == {"does not exist"}
+
+    # One that may not go on to the brokers.
+    helpless = real_cluster.start_proxy()
+    assert cli.main(["doctor", "--service-url", helpless.service_url, *arguments[2:]]) == 1
+    steps = {step["name"]: step for step in json.loads(capsys.readouterr().out)["steps"]}
+    assert [name for name, step in steps.items() if step["status"] == "failed"] == ["lookup"]
+    assert "proxyRoles" in steps["lookup"]["remedy"]
