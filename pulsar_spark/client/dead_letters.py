@@ -57,13 +57,16 @@ class Letters:
         )
         self._worker = CallbackThread("pulsar-spark-letters")
         self._lock = threading.Lock()
-        # Guarded by _lock.
+        # The following are guarded by _lock.
         self._closed = False
+        self._used = False
         # Belongs to the worker.
         self._writer: PartitionedProducer | None = None
 
     def send(self, fields: MessageFields, done: Done, deliver_at: int = 0) -> None:
         """Send a letter, delivered at a time in milliseconds if one is given. Never waits."""
+        with self._lock:
+            self._used = True
         self._worker.run(partial(self._send, fields, done, deliver_at))
 
     def _send(self, fields: MessageFields, done: Done, deliver_at: int) -> None:
@@ -99,9 +102,10 @@ class Letters:
         with self._lock:
             if self._closed:
                 return
-            self._closed = True
-        self._worker.run(self._leave)
-        self._worker.close()
+            self._closed, used = True, self._used
+        if used:
+            self._worker.run(self._leave)
+            self._worker.close()
 
     def _leave(self) -> None:
         writer, self._writer = self._writer, None

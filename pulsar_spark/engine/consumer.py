@@ -165,6 +165,8 @@ class TopicConsumer(AttachedConsumer):
         self._budgeted = False
         # Where one begins that is not durable, and which messages of an entry a seek leaves out.
         self._resume = options.start
+        # Where the consumer of now began: what lies before it in the same entry is left out.
+        self._floor = EARLIEST_POSITION
         self._sought: tuple[EntryKey, int] | None = None
         self._chunks: OrderedDict[EntryKey, tuple[EntryKey, ...]] = OrderedDict()
         # The frames of the block that is being taken, of a generation, and the permits of what was
@@ -213,6 +215,8 @@ class TopicConsumer(AttachedConsumer):
                 )
                 self._resume = Position.after(last)
         with self._lock:
+            if not options.durable and age is None:
+                self._floor = self._resume
             resume = EARLIEST_POSITION if age is not None else Position(*self._resume[:2])
             return SubscribeRequest(
                 self.topic,
@@ -422,11 +426,10 @@ class TopicConsumer(AttachedConsumer):
 
     def _new_decoder(self) -> EntryDecoder:
         limit = max(self._budget.total, 1)
-        begin = EARLIEST_POSITION
-        if not self.options.durable and self._resume != LATEST_POSITION:
-            begin = self._resume
         decryptor = Decryptor(self.options.crypto_keys, self.options.crypto_failure_action)
-        return EntryDecoder(self.topic, begin, None, limit, decryptor=decryptor, in_order=False)
+        return EntryDecoder(
+            self.topic, self._floor, None, limit, decryptor=decryptor, in_order=False
+        )
 
     def _remember_chunks(self, key: EntryKey, ids: Iterable[MessageIdAdv]) -> None:
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -10,13 +11,18 @@ from typing import Any
 import pytest
 
 from pulsar_spark.client import (
+    ConsumerCryptoFailureAction,
+    ConsumerDeadLetterPolicy,
+    ConsumerKeySharedPolicy,
     ConsumerType,
     InitialPosition,
+    KeySharedMode,
     Message,
     MessageId,
     PulsarClient,
     PulsarConsumer,
     Result,
+    StringSchema,
 )
 from pulsar_spark.client.schemas import BytesSchema
 from pulsar_spark.engine.consumer import TopicConsumer
@@ -30,6 +36,7 @@ from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     ClosedError,
     CorruptMessage,
+    EncryptedMessage,
     OptionError,
     PulsarError,
     TopicNotFound,
@@ -395,3 +402,123 @@ def test_a_callback_is_told_of_what_cannot_be_read(
             consumer.receive_async(lambda result, message: found.append((result, bool(message))))
         wait_until(lambda: len(found) == 2, "the callbacks are not called")
     assert found == [(Result.UnknownError, False), (Result.Ok, True)]
+
+
+def test_the_broker_is_told_all_that_a_consumer_wants(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    policy = ConsumerKeySharedPolicy(KeySharedMode.Sticky, True, [(0, 9), (20, 29)])
+    with client.subscribe(
+        topic,
+        "s",
+        ConsumerType.KeyShared,
+        schema=StringSchema(),
+        consumer_name="me",
+        properties={"a": "b"},
+        subscription_properties={"c": "d"},
+        initial_position=EARLIEST,
+        replicate_subscription_state_enabled=True,
+        priority_level=3,
+        key_shared_policy=policy,
+    ) as consumer:
+        assert consumer.consumer_name() == "me"
+        assert consumer.subscription_name() == "s"
+        assert consumer.topic() == topic
+    told = broker.faults.log("SUBSCRIBE", topic)[-1].body
+    assert (told.subscription, told.subType, told.consumer_name) == (
+        "s",
+        pb.CommandSubscribe.Key_Shared,
+        "me",
+    )
+    assert [(pair.key, pair.value) for pair in told.metadata] == [("a", "b")]
+    assert [(pair.key, pair.value) for pair in told.subscription_properties] == [("c", "d")]
+    assert told.initialPosition == pb.CommandSubscribe.Earliest
+    assert told.priority_level == 3
+    assert told.durable
+    assert told.replicate_subscription_state
+    assert told.force_topic_creation
+    assert told.schema.type == pb.Schema.String
+    assert told.keySharedMeta.keySharedMode == pb.STICKY
+    assert told.keySharedMeta.allowOutOfOrderDelivery
+    assert [(found.start, found.end) for found in told.keySharedMeta.hashRanges] == [
+        (0, 9),
+        (20, 29),
+    ]
+    with client.subscribe(
+        topic, "n", durable=False, start_message_rollback_seconds=60, is_read_compacted=True
+    ) as consumer:
+        told = broker.faults.log("SUBSCRIBE", topic)[-1].body
+        assert not told.durable
+        assert told.read_compacted
+        assert told.start_message_rollback_duration_sec == 60
+        assert told.consumer_epoch == 0
+        broker.append(topic, stored_entry(b"1"))
+        message = consumer.receive(RECEIVE_MS)
+        consumer.redeliver_unacknowledged_messages()
+        consumer.acknowledge(consumer.receive(RECEIVE_MS), properties={"round": 7})
+        asked = broker.faults.log("REDELIVER_UNACKNOWLEDGED_MESSAGES")[-1].body
+        assert asked.consumer_epoch == 1
+        assert message.message_id().topic_name() == topic
+    (acked,) = [seen.body for seen in broker.faults.log("ACK") if seen.body.properties]
+    assert [(pair.key, pair.value) for pair in acked.properties] == [("round", 7)]
+
+
+def test_consumers_that_come_and_go_leave_nothing(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    parts = broker.create_topic("parts", partitions=3)
+    send(client, parts, 3)
+
+    def cycle() -> None:
+        consumer = client.subscribe(
+            parts,
+            "s",
+            ConsumerType.Shared,
+            initial_position=EARLIEST,
+            unacked_messages_timeout_ms=10_000,
+            dead_letter_policy=ConsumerDeadLetterPolicy(3),
+        )
+        consumer.negative_acknowledge(consumer.receive(RECEIVE_MS))
+        consumer.close()
+        client.subscribe(parts, "q", message_listener=lambda *_: None).close()
+
+    for _ in range(3):
+        cycle()
+    before = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for _ in range(40):
+        cycle()
+    assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) <= before
+    # Not even what they would have been told of in the future.
+    assert not client._context.timers.waiting
+    assert client._receiver_budget.share == client._receiver_budget.total
+    assert not client._consumers
+
+
+def test_an_encrypted_message_is_an_error_or_left_out_or_as_it_is(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str
+) -> None:
+    secret = stored_entry(
+        b"sealed",
+        encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")],
+        encryption_param=bytes(12),
+    )
+    broker.append(topic, secret)
+    send(client, topic, 1)
+    actions = ConsumerCryptoFailureAction
+    with client.subscribe(topic, "fail", initial_position=EARLIEST) as consumer:
+        with pytest.raises(EncryptedMessage):
+            consumer.receive(RECEIVE_MS)
+        assert values(consumer, 1) == [0]
+    with client.subscribe(
+        topic, "discard", initial_position=EARLIEST, crypto_failure_action=actions.DISCARD
+    ) as consumer:
+        assert values(consumer, 1) == [0]
+    assert validation_errors(broker) == [pb.CommandAck.DecryptionError]
+    with client.subscribe(
+        topic, "consume", initial_position=EARLIEST, crypto_failure_action=actions.CONSUME
+    ) as consumer:
+        message = consumer.receive(RECEIVE_MS)
+        assert message.data() == b"sealed"
+        context = message.encryption_context()
+        assert context is not None
+        assert context.is_decryption_failed()
