@@ -142,7 +142,9 @@ class ConnectionPool:
             )
         errors: list[PulsarError] = []
         with self._lock:
-            self._forget_closed()
+            first = self._connections.get(BrokerAddress(self._hosts[0], self._hosts[0]))
+            if first is not None and first.closed:
+                self._forget_closed()
             hosts = list(self._hosts)
         for host in hosts:
             try:

@@ -6,12 +6,14 @@ import itertools
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
 import pytest
 
+from pulsar_spark.engine import addresses, context, returning_consumer
+from pulsar_spark.engine.addresses import BrokerAddress
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer
@@ -142,3 +144,30 @@ def test_a_broker_that_hangs_is_left_for_the_other_one(real_cluster: RealCluster
         print(f"\nhanging: no row for {traffic.longest_pause(since):.3f} s")
         hanging.resume()
         traffic.wait_for_rows(50)
+
+
+@pytest.mark.fault(15)
+def test_the_broker_that_is_named_when_a_topic_moves_is_gone_to(
+    start_real_cluster: Callable[[Mapping[str, str] | None], RealCluster],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the extensible load manager does, which closes producers and consumers with an address."""
+    kind = "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"
+    cluster = start_real_cluster({"loadManagerClassName": kind})
+    named: list[BrokerAddress | None] = []
+
+    def assigned_broker(*arguments: Any) -> BrokerAddress | None:
+        named.append(addresses.assigned_broker(*arguments))
+        return named[-1]
+
+    for module in (context, returning_consumer):
+        monkeypatch.setattr(module, "assigned_broker", assigned_broker)
+    topic = cluster.create_topic(cluster.unique_topic())
+    with Traffic(cluster.service_url, topic) as traffic:
+        for _ in range(4):
+            other = cluster.other(cluster.owner(topic))
+            cluster.move(topic, other)
+            traffic.wait_for_rows(50)
+            host = other.service_url.removeprefix("pulsar://")
+            # Of the producer and of the reader.
+            assert named[-2:] == [BrokerAddress(host, host)] * 2
