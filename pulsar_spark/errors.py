@@ -382,6 +382,34 @@ class TransactionStateError(PulsarError):
     """
 
 
+class TransactionExpired(PulsarError):
+    """A micro-batch, or a batch write, was not written: a transaction of it is gone.
+
+    Cause: it was open for longer than `transactionTimeout`, or an administrator has aborted it.
+
+    Remedy: run it again, and raise `transactionTimeout` if writing takes so long.
+    """
+
+
+class TornBatch(PulsarError):
+    """Of the transactions of a micro-batch or a batch write some are committed, others gone.
+
+    Cause: the driver was away for longer than `transactionTimeout` between two commits.
+
+    Remedy: repair it by hand, as `docs/delivery.md` says.
+    """
+
+
+class SinkStateError(PulsarError):
+    """The records of an exactly-once sink do not fit what is to be written, or are not its own.
+
+    Cause: the sinkId was used by another query or job, its topic of records is used by something
+    else, or was changed by hand.
+
+    Remedy: give each query and each job a `sinkId` of its own, which stays the same for it.
+    """
+
+
 class TransactionOutcomeUnknown(PulsarError):
     """A transaction was to be ended, and no answer tells whether it was.
 

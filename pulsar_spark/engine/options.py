@@ -415,6 +415,7 @@ class ProducerOptions:
     A topic that is created for the producer has `initial_subscription` from its beginning.
     With `resumes`, messages that have sequence ids of their own go to the same partitions in every
     run, and those up to the last id that the broker knows of `producer_name` are not sent again.
+    With `txn_enabled` the broker is told that messages of transactions will come.
     """
 
     compression: int = pb.NONE
@@ -437,6 +438,7 @@ class ProducerOptions:
     encryption: EncryptionOptions | None = None
     initial_subscription: str | None = None
     resumes: bool = False
+    txn_enabled: bool = False
 
     def __post_init__(self) -> None:
         _check_range(self, 1, "batching_max_messages", "batching_max_bytes")

@@ -18,6 +18,7 @@ from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producer import Producer
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.routing import Key, PartitionRouter, key_text
+from pulsar_spark.engine.transactions import Transaction
 from pulsar_spark.errors import ClosedError, InvalidRow, MessageTooLarge, PulsarError
 from pulsar_spark.protocol.batches import MessageFields, UniformMessages, message_of
 from pulsar_spark.protocol.message_id import MessageIdAdv
@@ -45,7 +46,8 @@ class PartitionedProducer:
     `write` takes columns, `send` single messages. Nothing is promised before `flush` or `close`
     returns. Batches wait for more messages until they are full or `flush` is called; with
     `timed` also only for the options' `batching_max_delay`. The first final error of a
-    partition is the writer's: every later call raises it. Thread-safe.
+    partition is the writer's: every later call raises it. With `txn` all messages are of that
+    transaction, which the partitions take part in that messages go to. Thread-safe.
     """
 
     def __init__(
@@ -57,12 +59,14 @@ class PartitionedProducer:
         partitions: int | None = None,
         timed: bool = False,
         goes_on: bool = False,
+        txn: Transaction | None = None,
     ) -> None:
         self._context = context
         self._topic = TopicName.parse(topic)
         self.topic = str(self._topic)
         self._options = options or ProducerOptions()
         self._goes_on = goes_on
+        self._txn = txn
         self._timed = timed and self._options.batching_enabled
         self._pid = os.getpid()
         if partitions is None:
@@ -344,6 +348,8 @@ class PartitionedProducer:
     def _batcher(self, partition: int) -> BatchAccumulator:
         batcher = self._batchers.get(partition)
         if batcher is None:
+            if self._txn is not None:
+                self._txn.add_partition(self.partition_name(partition))
             with self._lock:
                 batcher = self._batchers.get(partition)
                 if batcher is None:
@@ -353,7 +359,12 @@ class PartitionedProducer:
     def _new_batcher(self, partition: int) -> BatchAccumulator:
         name = self.partition_name(partition)
         producer = Producer(
-            self._context, name, self._options, self._on_failure, goes_on=self._goes_on
+            self._context,
+            name,
+            self._options,
+            self._on_failure,
+            goes_on=self._goes_on,
+            txn=None if self._txn is None else self._txn.txn_id,
         )
         share = self._context.options.memory_limit // (2 * max(self.partitions, 1))
         most = min(self._options.batching_max_bytes, max(share, _MIN_BATCH_BYTES))

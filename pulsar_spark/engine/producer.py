@@ -55,6 +55,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields, UniformMessages
+from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.sends import (
     BLOCK_BYTES,
@@ -97,7 +98,9 @@ class Producer:
         on_failure: Callable[[PulsarError], None] | None = None,
         *,
         goes_on: bool = False,
+        txn: TxnId | None = None,
     ) -> None:
+        self._txn = txn
         self._options = options or ProducerOptions()
         self._context = context
         self.budget = context.budget
@@ -592,6 +595,7 @@ class Producer:
             topic=self.topic,
             compress=compress,
             cipher=None if self._encryptor is None else self._encryptor.data_key,
+            txn=self._txn,
         )
         encoder = make_encoder(
             session.producer_id,
@@ -599,6 +603,7 @@ class Producer:
             success.schema_version,
             self._options.compression,
             compress,
+            self._txn,
         )
         too_large = None
         with self._window.changed:

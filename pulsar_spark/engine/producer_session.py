@@ -82,6 +82,7 @@ class Identity:
             access_mode=options.access_mode,
             schema=None if options.schema is None else options.schema.to_pb(),
             properties=options.properties,
+            txn_enabled=options.txn_enabled,
             encrypted=options.encryption is not None,
             initial_subscription=options.initial_subscription,
         )

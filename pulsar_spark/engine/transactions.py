@@ -84,12 +84,24 @@ class Coordinators:
         return run(lambda deadline: self.begin_operation(timeout, deadline), self._timeout)
 
     def end_all(
-        self, transactions: Sequence[TxnId], *, commit: bool, timeout: float | None = None
+        self,
+        transactions: Sequence[TxnId],
+        *,
+        commit: bool,
+        timeout: float | None = None,
+        on_end: Callable[[], object] = lambda: None,
     ) -> dict[TxnId, PulsarError | None]:
-        """End transactions, all at a time; tell of each the error, or None where it was ended."""
+        """End transactions, all at a time; tell of each the error, or None where it was ended.
+
+        `on_end` is called on this thread after each one that was.
+        """
+
+        def end(txn: TxnId, deadline: Deadline) -> Operation[None]:
+            yield from self.end_operation(txn, deadline, commit=commit)
+            on_end()
 
         def factory(txn: TxnId) -> OperationFactory[None]:
-            return lambda deadline: self.end_operation(txn, deadline, commit=commit)
+            return lambda deadline: end(txn, deadline)
 
         results = run_many([factory(txn) for txn in transactions], timeout or self._timeout)
         return dict(zip(transactions, results, strict=True))
@@ -99,8 +111,11 @@ class Coordinators:
     ) -> dict[TxnId, PulsarError | None]:
         """As `end_all`: let a topic partition take part in all of these transactions."""
 
+        def add(txn: TxnId, deadline: Deadline) -> Operation[None]:
+            yield from self.add_partitions_operation(txn, [partition], deadline)
+
         def factory(txn: TxnId) -> OperationFactory[None]:
-            return lambda deadline: self.add_partitions_operation(txn, [partition], deadline)
+            return lambda deadline: add(txn, deadline)
 
         results = run_many([factory(txn) for txn in transactions], self._timeout)
         return dict(zip(transactions, results, strict=True))

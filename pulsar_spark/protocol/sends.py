@@ -138,6 +138,7 @@ class PythonSendEncoder:
         schema_version: bytes = b"",
         compression: int = pb.NONE,
         compress: Compress = _CODECS.compress,
+        txn: TxnId | None = None,
     ) -> None:
         self.compression = compression
         self._compress = compress
@@ -147,6 +148,10 @@ class PythonSendEncoder:
         self._version = b""
         if schema_version:
             self._version = b"\x82\x01" + encode_number(len(schema_version)) + schema_version
+        in_command, in_metadata = _txn_fields(txn)
+        self._version += in_metadata
+        self._txn = in_command
+        self._one_message = _ONE_MESSAGE + in_command
         self._producer = b"\x08" + encode_number(producer_id) + b"\x10"
         self.overhead = len(self._name) + len(self._version) + 128
         """Bytes that the metadata of an entry has at most, besides its key."""
@@ -201,7 +206,7 @@ class PythonSendEncoder:
         """Return the frame of one entry, see `SendEncoder.frame`."""
         digits = encode_number(first_sequence_id)
         metadata = [self._name, digits, b"\x18", encode_number(publish_time)]
-        command = [self._producer, digits, b"\x18", encode_number(num_messages)]
+        command = [self._producer, digits, b"\x18", encode_number(num_messages), self._txn]
         if key is not None:
             metadata += (b"\x32", encode_number(len(key)), key)
         payload: Buffer = body
@@ -232,7 +237,7 @@ class PythonSendEncoder:
         index = 0
         for run in number_runs(first_sequence_id, len(payloads)):
             stop = index + len(run)
-            command = self._producer + run[0] + _ONE_MESSAGE
+            command = self._producer + run[0] + self._one_message
             command_head = _SEND + bytes((len(command),)) + self._producer
             command_size = len(_SEND) + 1 + len(command)
             # Of the metadata of a message without a key.
@@ -265,7 +270,7 @@ class PythonSendEncoder:
         command_head, command_size = command
         fixed = _FRAMING + command_size + metadata_size
         before_id = _U32.pack(metadata_size) + self._name
-        behind_command = _ONE_MESSAGE + _MAGIC
+        behind_command = self._one_message + _MAGIC
         heads: dict[int, bytes] = {}
         pack, checksum = _U32.pack, extend_crc32c
         for digits, payload in zip(run, payloads, strict=True):
@@ -288,7 +293,7 @@ class PythonSendEncoder:
     ) -> list[int]:
         """As `_plain_run`, for messages with keys; return the sizes of their frames."""
         command_head, command_size = command
-        behind_command = _ONE_MESSAGE + _MAGIC
+        behind_command = self._one_message + _MAGIC
         version = self._version
         around: dict[int, tuple[bytes, bytes, int]] = {}
         pack, checksum = _U32.pack, extend_crc32c
@@ -325,15 +330,29 @@ def make_encoder(
     schema_version: bytes,
     compression: int,
     compress: Compress,
+    txn: TxnId | None = None,
 ) -> SendEncoder:
-    """Return a new encoder of a producer's messages, compiled if it can be."""
+    """Return a new encoder of a producer's messages, compiled if it can be.
+
+    With `txn` they are all of that transaction.
+    """
     implementation.tell()
-    if implementation.native is None:
-        return PythonSendEncoder(producer_id, producer_name, schema_version, compression, compress)
+    if implementation.native is None or txn is not None:
+        return PythonSendEncoder(
+            producer_id, producer_name, schema_version, compression, compress, txn
+        )
     encoder: SendEncoder = implementation.native.SendEncoder(
         producer_id, producer_name, schema_version, compression, compress
     )
     return encoder
+
+
+def _txn_fields(txn: TxnId | None) -> tuple[bytes, bytes]:
+    """Return the fields of CommandSend and of MessageMetadata that name a transaction."""
+    if txn is None:
+        return b"", b""
+    least, most = encode_number(txn.least_bits), encode_number(txn.most_bits)
+    return b"\x20" + least + b"\x28" + most, b"\xb0\x01" + least + b"\xb8\x01" + most
 
 
 def frame_head(send: bytes, metadata: bytes, payload: Buffer) -> bytes:
@@ -398,6 +417,8 @@ def encode_messages(
     version = b""
     if limits.schema_version:
         version = b"\x82\x01" + sized(limits.schema_version)
+    in_command, in_metadata = _txn_fields(limits.txn)
+    version += in_metadata
     producer = b"\x08" + encode_number(limits.producer_id) + b"\x10"
     frames: list[Buffer] = []
     ends = array("q")
@@ -424,7 +445,7 @@ def encode_messages(
         )
         if len(metadata) + len(payload) > limits.max_message_size:
             break
-        head = frame_head(producer + digits + _ONE_MESSAGE, metadata, payload)
+        head = frame_head(producer + digits + _ONE_MESSAGE + in_command, metadata, payload)
         frames += (head, payload)
         total += len(head) + len(payload)
         ends.append(total)
@@ -559,7 +580,7 @@ class SendLimits:
 
     With `chunking` a message goes in chunks if it has more than `chunk_size` bytes (0: no such
     bound), or more than the broker takes. `cipher`, if there is one, gives the cipher of the next
-    message.
+    message. All messages are of the transaction `txn`, but for those with one of their own.
     """
 
     producer_name: str
@@ -572,6 +593,7 @@ class SendLimits:
     topic: str | None = None
     compress: Compress = _CODECS.compress
     cipher: Callable[[], PayloadCipher] | None = None
+    txn: TxnId | None = None
 
     @property
     def entry_by_entry(self) -> bool:
@@ -648,9 +670,10 @@ def _metadata(
         schema_version = limits.schema_version
     if schema_version:
         metadata.schema_version = schema_version
-    if entry.txn is not None:
-        metadata.txnid_most_bits = entry.txn.most_bits
-        metadata.txnid_least_bits = entry.txn.least_bits
+    txn = entry.txn or limits.txn
+    if txn is not None:
+        metadata.txnid_most_bits = txn.most_bits
+        metadata.txnid_least_bits = txn.least_bits
     try:
         _set_message_fields(metadata, entry)
     except (ValueError, TypeError) as error:
@@ -697,7 +720,7 @@ def _send_command(
         entry.count,
         # Without it a broker that deduplicates remembers a batch by its lowest id alone.
         highest_sequence_id=highest if batched else None,
-        txn=entry.txn,
+        txn=entry.txn or limits.txn,
         is_chunk=is_chunk,
     )
 

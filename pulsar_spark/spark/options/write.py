@@ -11,6 +11,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.spark.options.read import client_options, crypto_keys, single_topic
 from pulsar_spark.spark.options.resolve import Values, resolve
 from pulsar_spark.spark.options.table import Scope
+from pulsar_spark.spark.writing.exactly_once import SinkOptions, sink_options
 from pulsar_spark.spark.writing.schemas import SchemaChoice
 
 
@@ -19,7 +20,8 @@ class WriteOptions:
     """Everything that writing needs; plain data.
 
     `topic` is a full name, or None where rows name theirs. With `wait_for_receipts` False
-    (deliveryGuarantee none) failed messages are counted, not raised.
+    (deliveryGuarantee none) failed messages are counted, not raised. With `exactly_once` each task
+    writes in a transaction.
     """
 
     client: ClientOptions
@@ -28,6 +30,7 @@ class WriteOptions:
     schema: SchemaChoice
     keys_as_bytes: bool
     wait_for_receipts: bool
+    exactly_once: SinkOptions | None = None
 
 
 def parse_write_options(options: Mapping[str, str], scope: Scope = Scope.WRITE) -> WriteOptions:
@@ -47,6 +50,28 @@ def parse_write_options(options: Mapping[str, str], scope: Scope = Scope.WRITE) 
         ),
         keys_as_bytes=values["keyEncoding"] == "bytes",
         wait_for_receipts=values["deliveryGuarantee"] != "none",
+        exactly_once=_sink(values, options),
+    )
+
+
+def _sink(values: Values, options: Mapping[str, str]) -> SinkOptions | None:
+    if values["deliveryGuarantee"] != "exactly-once":
+        for key in ("sinkId", "sinkStateTopic"):
+            if values[key] is not None:
+                raise OptionError(
+                    f"{key} is only for exactly-once writing",
+                    "Set deliveryGuarantee=exactly-once, or leave it out.",
+                )
+        return None
+    # Spark's own option, which is none of this table's.
+    checkpoint = next(
+        (value for key, value in options.items() if key.lower() == "checkpointlocation"), None
+    )
+    return sink_options(
+        values["sinkId"] or checkpoint,
+        values["sinkStateTopic"],
+        single_topic(values),
+        values["transactionTimeout"],
     )
 
 

@@ -1,12 +1,13 @@
 """The writer of a batch: checks on the driver, writes in tasks.
 
 Delivery is at least once: a task that is run again writes its rows again, and rows of tasks
-that succeeded stay when others fail.
+that succeeded stay when others fail. By transactions (`exactly_once`) it is all or nothing.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from pyspark.sql.types import StructType
 from pulsar_spark.errors import OptionError
 from pulsar_spark.spark.options.write import WriteOptions
 from pulsar_spark.spark.writing.checked_writer import CheckedWriter
+from pulsar_spark.spark.writing.decision_log import Unit
 from pulsar_spark.spark.writing.task_writer import (
     PulsarCommitMessage,
     sum_up,
@@ -31,6 +33,8 @@ logger = logging.getLogger(__name__)
 class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
     """Writes a data frame."""
 
+    finishes_others = True
+
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
             raise OptionError(
@@ -38,13 +42,15 @@ class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
                 'Write with mode("append").',
             )
         super().__init__(options, schema)
+        self._job = secrets.token_hex(8)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PulsarCommitMessage:
         """Write the rows of a task."""
         return self.write_batches(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what was written, on the driver."""
+        """Make what was written exactly once visible, and log it, on the driver."""
+        self.commit_unit(Unit(job=self._job), messages)
         total = sum_up(messages)
         logger.info("%d messages written by %d tasks", total.messages, _ended_well(messages))
         if total.failed:
@@ -54,7 +60,13 @@ class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
         warn_of_duplicates(total)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log that the job has failed: what its tasks have written stays."""
+        """Log that the job has failed: what its tasks have written stays.
+
+        Unless it was written exactly once, and is not decided on.
+        """
+        if self.abort_unit(messages):
+            logger.warning("the write of job %s failed", self._job)
+            return
         logger.warning(
             "the write failed; %d messages of %d tasks that ended well stay on their topics, and "
             "will be there twice if it is run again",

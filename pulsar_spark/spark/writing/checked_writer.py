@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pulsar_spark.spark.options.write import WriteOptions
 from pulsar_spark.spark.writing.columns import plan_columns
+from pulsar_spark.spark.writing.decision_log import Unit
+from pulsar_spark.spark.writing.exactly_once import abort_unit, check_sink, commit_unit
 from pulsar_spark.spark.writing.schemas import Target
-from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage, find_targets, write_task
+from pulsar_spark.spark.writing.task_writer import (
+    PulsarCommitMessage,
+    find_targets,
+    sum_up,
+    transactions_of,
+    write_task,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +30,9 @@ class CheckedWriter:
 
     Raises what `plan_columns` raises for columns that cannot be written.
     """
+
+    finishes_others = False
+    """Whether what another writer has decided and not carried out is carried out first."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
@@ -35,9 +47,29 @@ class CheckedWriter:
     def check(self) -> None:
         """Ask the broker, before any task runs, whether the values fit the topic's schema.
 
-        Topics that rows name are asked about by the tasks that meet them.
+        And whether they can be written exactly once, where that is asked for. Topics that rows
+        name are asked about by the tasks that meet them.
         """
         self._targets = find_targets(self._options, self._columns)
+        if self._options.exactly_once is not None:
+            check_sink(
+                self._options.client, self._options.exactly_once, finish=self.finishes_others
+            )
+
+    def commit_unit(self, unit: Unit, messages: Sequence[WriterCommitMessage | None]) -> bool:
+        """Commit what was written exactly once; return whether these tasks' rows were, at all."""
+        sink = self._options.exactly_once
+        if sink is None:
+            return True
+        total = sum_up(messages).messages
+        return commit_unit(self._options.client, sink, unit, transactions_of(messages), total)
+
+    def abort_unit(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
+        """Abort what was to be written exactly once; return whether it was."""
+        sink = self._options.exactly_once
+        if sink is not None:
+            abort_unit(self._options.client, sink, transactions_of(messages))
+        return sink is not None
 
     def write_batches(self, batches: Iterable[pa.RecordBatch]) -> PulsarCommitMessage:
         """Write the rows of a task, and return when they are acknowledged."""

@@ -1,9 +1,9 @@
 """The writer of a stream's micro-batches: checks on the driver, writes in tasks.
 
 Spark makes it anew for every micro-batch, and once more, in another process, to commit or abort
-it: nothing is remembered here from one to the next. Delivery is at least once. A micro-batch is
-committed only when the brokers have acknowledged every message of it; a task or a micro-batch
-that is run again writes its rows again.
+it: nothing is remembered here from one to the next. A micro-batch is committed only when the
+brokers have acknowledged every message of it. A task or a micro-batch that is run again writes its
+rows again: delivery is at least once, unless it is by transactions (`exactly_once`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pyspark.sql.types import Row, StructType
 from pulsar_spark.spark.compat import ArrowStreamWriterBase, rows_to_arrow, streams_are_arrow
 from pulsar_spark.spark.options.write import WriteOptions
 from pulsar_spark.spark.writing.checked_writer import CheckedWriter
+from pulsar_spark.spark.writing.decision_log import Unit
 from pulsar_spark.spark.writing.task_writer import (
     PulsarCommitMessage,
     sum_up,
@@ -38,7 +39,8 @@ class PulsarStreamWriter(CheckedWriter, DataSourceStreamWriter):
     """What writers of rows and of record batches share."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Log what the micro-batch wrote, on the driver."""
+        """Make what the micro-batch wrote exactly once visible, and log it, on the driver."""
+        self.commit_unit(Unit(batch=batchId), messages)
         total = sum_up(messages)
         warn_of_duplicates(total)
         if self._options.wait_for_receipts:
@@ -61,8 +63,14 @@ class PulsarStreamWriter(CheckedWriter, DataSourceStreamWriter):
         )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Log that the micro-batch has failed: what its tasks have written stays."""
+        """Log that the micro-batch has failed: what its tasks have written stays.
+
+        Unless it was written exactly once, and is not decided on.
+        """
         total = sum_up(messages)
+        if self.abort_unit(messages):
+            logger.warning("micro-batch %d failed", batchId)
+            return
         logger.warning(
             "micro-batch %d failed; %d messages of %d tasks that ended well, and what the others "
             "had sent, stay on their topics, and will be there twice when it is run again",

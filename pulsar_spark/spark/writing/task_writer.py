@@ -16,12 +16,16 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.producer import Producer
+from pulsar_spark.engine.transactions import Transaction, name_of
 from pulsar_spark.errors import InvalidRow, PulsarError
+from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schema
 from pulsar_spark.schema.table import names
 from pulsar_spark.spark.options.write import WriteOptions
 from pulsar_spark.spark.writing.columns import WriteColumns
+from pulsar_spark.spark.writing.crash_points import reach
+from pulsar_spark.spark.writing.exactly_once import check_persistent
 from pulsar_spark.spark.writing.outgoing_rows import RowConverter, TopicRows
 from pulsar_spark.spark.writing.row_encoder import RowEncoder
 from pulsar_spark.spark.writing.schemas import Target, target_for
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ROWS_OF_A_NAME = 1000
+# A transaction that is not aborted in this time ends by its time-out.
+_ABORT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,8 @@ class PulsarCommitMessage(WriterCommitMessage):
     came, `failed` those that could not be written (deliveryGuarantee none only). `last_ids`
     is the last acknowledged id of each topic partition, as text. `duplicates` are those of the
     acknowledged ones that a broker which deduplicates had already, and did not store. `forgetful`
-    are topics that do not deduplicate, where rows were to be deduplicated by their ids.
+    are topics that do not deduplicate, where rows were to be deduplicated by their ids. `txn` is
+    the transaction that holds them all, if they are written exactly once and there are any.
     """
 
     messages: int
@@ -51,6 +58,7 @@ class PulsarCommitMessage(WriterCommitMessage):
     last_ids: tuple[tuple[str, str], ...]
     duplicates: int = 0
     forgetful: tuple[str, ...] = ()
+    txn: TxnId | None = None
 
 
 class TaskWriter:
@@ -83,6 +91,7 @@ class TaskWriter:
         self._writers: dict[str, PartitionedProducer] = {}
         self._failed = 0
         self._forgetful: list[str] = []
+        self._txn: Transaction | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write the rows of a record batch; blocks while too much is not acknowledged.
@@ -109,7 +118,11 @@ class TaskWriter:
         """Return when every message is acknowledged, or only handed over if that is not asked."""
         if self._options.wait_for_receipts:
             for writer in self._writers.values():
+                writer.flush_batches()
+            reach("task-sent")
+            for writer in self._writers.values():
                 writer.flush()
+            reach("task-flushed")
             self._check_duplicates()
             # All are acknowledged: what goes wrong from here on is no loss.
             self._leave()
@@ -125,9 +138,14 @@ class TaskWriter:
         return self._commit_message()
 
     def abort(self) -> None:
-        """Leave the brokers without waiting for receipts."""
+        """Leave the brokers without waiting for receipts, and abort the transaction."""
         for writer in self._writers.values():
             writer.abort()
+        if self._txn is not None:
+            txn = self._txn.txn_id
+            ends = self._context.coordinators.end_all([txn], commit=False, timeout=_ABORT_SECONDS)
+            if (error := ends[txn]) is not None:
+                logger.warning("transaction %s ends by its time-out: %s", name_of(txn), error)
 
     def _leave(self) -> None:
         for writer in self._writers.values():
@@ -167,6 +185,7 @@ class TaskWriter:
             last_ids=tuple(sorted(last_ids.items())),
             duplicates=sum(count.duplicates for count in counts),
             forgetful=tuple(self._forgetful),
+            txn=None if self._txn is None else self._txn.txn_id,
         )
 
     def _check_duplicates(self) -> None:
@@ -215,9 +234,26 @@ class TaskWriter:
         writer = self._writers.get(topic)
         if writer is None:
             schema = self._targets[topic].schema
-            options: ProducerOptions = replace(self._producer, schema=schema)
-            writer = self._writers[topic] = PartitionedProducer(self._context, topic, options)
+            options: ProducerOptions = replace(
+                self._producer, schema=schema, txn_enabled=self._options.exactly_once is not None
+            )
+            txn = self._transaction(topic)
+            writer = self._writers[topic] = PartitionedProducer(
+                self._context, topic, options, txn=txn
+            )
         return writer
+
+    def _transaction(self, topic: str) -> Transaction | None:
+        """Return the task's transaction, begun for its first topic; None if there is to be none."""
+        sink = self._options.exactly_once
+        if sink is None:
+            return None
+        check_persistent(TopicName.parse(topic))
+        if self._txn is None:
+            timeout = self._context.options.operation_timeout
+            self._txn = Transaction(self._context.coordinators, sink.transaction_timeout, timeout)
+            reach("task-begun")
+        return self._txn
 
     def _count_failures(self, messages: int, error: PulsarError) -> None:
         if not self._failed:
@@ -260,6 +296,12 @@ def sum_up(messages: Sequence[WriterCommitMessage | None]) -> PulsarCommitMessag
         duplicates=sum(task.duplicates for task in written),
         forgetful=tuple(sorted({topic for task in written for topic in task.forgetful})),
     )
+
+
+def transactions_of(messages: Sequence[WriterCommitMessage | None]) -> list[TxnId]:
+    """Return the transactions of the tasks that ended well."""
+    written = (message for message in messages if isinstance(message, PulsarCommitMessage))
+    return [message.txn for message in written if message.txn is not None]
 
 
 def warn_of_duplicates(total: PulsarCommitMessage) -> None:

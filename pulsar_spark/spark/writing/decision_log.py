@@ -1,0 +1,290 @@
+"""The decisions of an exactly-once sink, kept on a topic of its own.
+
+Committing the transactions of a micro-batch is not one step, and whoever does it can be killed
+between any two of them. So what is to be committed is decided first, by one record here; whoever
+comes next finds it and carries it out. The records are JSON, of these kinds:
+
+- ``fence``: a driver has come. Its receipt shows that all before it is stored.
+- ``decided``: these transactions of a unit (a micro-batch, or the job of a batch write) are to be
+  committed, and no others ever.
+- ``marker``: sent *within* a decided transaction. A coordinator forgets a transaction when it
+  ends; its marker is seen if and only if it was committed.
+- ``void``: nothing of what was decided was committed, nor ever will be.
+- ``done``: all of it is committed.
+
+The producer has exclusive access and fences the one before it, so records of an older driver that
+is not dead yet cannot come behind what a newer one has read. A record is never hidden behind
+markers of transactions that are open: it is written when those of the unit before are ended.
+
+A durable subscription keeps the records from the last ``done`` on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.operations import run
+from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
+from pulsar_spark.engine.probe import Probe
+from pulsar_spark.engine.producer import Producer
+from pulsar_spark.engine.reader import EntryReader
+from pulsar_spark.engine.retry import retrying
+from pulsar_spark.engine.subscription import EARLIEST, DurableConsumer, TopicEnd
+from pulsar_spark.errors import (
+    OperationTimeout,
+    ProducerFenced,
+    PulsarError,
+    SinkStateError,
+    TopicNotFound,
+    TransactionOutcomeUnknown,
+)
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.protocol.commands import TxnId
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
+from pulsar_spark.protocol.sends import Solo, single_entry
+
+logger = logging.getLogger(__name__)
+
+VERSION = 1
+SUBSCRIPTION = "pulsar-spark-sink"
+"""The name of the subscription that keeps the records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is written as a whole: micro-batch `batch` of a stream, or `job` of a batch write."""
+
+    batch: int | None = None
+    job: str | None = None
+
+    def __str__(self) -> str:
+        return f"job {self.job}" if self.batch is None else f"batch {self.batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The transactions of a unit that are to be committed, and how many messages they hold."""
+
+    unit: Unit
+    transactions: tuple[TxnId, ...]
+    messages: int
+
+
+class DecisionLog:
+    """The records of one sink. A context manager: `open` it, then nobody else writes to it.
+
+    Raises ProducerFenced as SinkStateError once a newer driver has come.
+    """
+
+    def __init__(self, context: ClientContext, topic: str, sink_id: str) -> None:
+        self.topic = topic
+        self._context = context
+        self._sink_id = sink_id
+        self._timeout = context.options.operation_timeout
+        options = ProducerOptions(
+            batching_enabled=False, access_mode=pb.ExclusiveWithFencing, txn_enabled=True
+        )
+        self._producer = Producer(context, topic, options)
+        self._consumer = DurableConsumer(context, topic, SUBSCRIPTION, EARLIEST, create=True)
+        self.undone: Decision | None = None
+        """What was decided last, if it is not known to be carried out."""
+        self.done: Decision | None = None
+        """What was carried out last."""
+        self._undone_at = EARLIEST_POSITION
+
+    def __enter__(self) -> DecisionLog:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._producer.abort()
+        self._consumer.close()
+
+    # --- opening ------------------------------------------------------------------------------
+
+    def attach(self) -> None:
+        """Hold the subscription and fence other drivers; creates both topic and subscription.
+
+        Raises SinkStateError where there are records and nothing keeps them.
+        """
+        self._check_kept()
+        self._end()
+        self._producer.open()
+
+    def open(self) -> None:
+        """Attach, and read all records that are kept."""
+        self.attach()
+        self._append({"kind": "fence"})
+        end = self._end()
+        start = EARLIEST_POSITION if end.done is None else end.done
+        for position, record in self._records(start, end.last):
+            self._replay(position, record)
+
+    def _check_kept(self) -> None:
+        try:
+            self._context.lookup.partitions(self.topic)
+        except TopicNotFound:
+            return
+        probe = Probe(self._context.pool)
+        (kept,) = probe.subscriptions_exist([(self.topic, SUBSCRIPTION)])
+        if isinstance(kept, TopicNotFound):
+            return
+        if isinstance(kept, PulsarError):
+            raise kept
+        if not kept and self._context.lookup.last_message_id(self.topic).entry_id >= 0:
+            raise SinkStateError(
+                f"the sink's topic has records, and its subscription {SUBSCRIPTION} is gone: "
+                "records can be missing",
+                "See docs/delivery.md on how to begin anew.",
+                topic=self.topic,
+            )
+
+    def _end(self) -> TopicEnd:
+        try:
+            return run(
+                lambda deadline: retrying(self._consumer.end_operation, deadline),
+                self._timeout,
+            )
+        except PulsarError as error:
+            raise error.with_context(topic=self.topic) from error.__cause__
+
+    def _records(
+        self, start: Position, last: MessageIdAdv
+    ) -> list[tuple[Position, dict[str, Any]]]:
+        if last.entry_id < 0 or Position.after(last) <= start:
+            return []
+        options = ReaderOptions(
+            poll_timeout=self._timeout, subscription_prefix="pulsar-spark-sink-reader"
+        )
+        found = []
+        with EntryReader(
+            self._context.pool, self.topic, start, Position.after(last), options
+        ) as reader:
+            for entry in reader:
+                position = Position(entry.ledger_id, entry.entry_id)
+                found.append((position, self._parsed(bytes(entry.payload), position)))
+        return found
+
+    def _parsed(self, payload: bytes, position: Position) -> dict[str, Any]:
+        try:
+            record = json.loads(payload)
+            version, sink_id = record["v"], record["sink"]
+        except (ValueError, KeyError, TypeError):
+            version = sink_id = None
+        if version != VERSION or sink_id != self._sink_id:
+            raise SinkStateError(
+                f"the record at {position} is of version {version}, or of another sink",
+                "Give each sink a sinkStateTopic of its own, which nothing else writes to.",
+                topic=self.topic,
+            )
+        assert isinstance(record, dict)
+        return record
+
+    def _replay(self, position: Position, record: dict[str, Any]) -> None:
+        kind = record["kind"]
+        if kind == "decided":
+            self.undone, self._undone_at = _decision(record), position
+        elif kind == "void":
+            self.undone = None
+        elif kind == "done":
+            self.undone, self.done = None, _decision(record)
+
+    # --- records ------------------------------------------------------------------------------
+
+    def decide(self, decision: Decision) -> None:
+        """Have these transactions committed, whatever happens from here on."""
+        stored = self._append(_record("decided", decision))
+        self.undone, self._undone_at = decision, Position.before(stored)
+
+    def mark(self, transactions: list[TxnId]) -> None:
+        """Send each transaction its marker; the topic takes part in all of them already."""
+        for txn in transactions:
+            self._send({"kind": "marker", "txn": list(txn)}, txn)
+        self._flush()
+
+    def seen_markers(self) -> set[TxnId]:
+        """Wait until no transaction of what is undone is open; return those that are committed."""
+        stored = self._append({"kind": "fence"})
+        try:
+            records = self._records(self._undone_at, stored)
+        except OperationTimeout as error:
+            raise TransactionOutcomeUnknown(
+                f"it is not known yet which transactions of {self._undone_name()} are committed",
+                "Start the query, or the write, again: it finds out first.",
+                topic=self.topic,
+            ) from error
+        return {TxnId(*record["txn"]) for _, record in records if record["kind"] == "marker"}
+
+    def void(self) -> None:
+        """Nothing of what was decided is committed, or will be."""
+        assert self.undone is not None
+        self._append(_record("void", self.undone))
+        self.undone = None
+
+    def finish(self, decision: Decision) -> None:
+        """All of what was decided is committed; records before this are needed no more."""
+        stored = self._append(_record("done", decision))
+        self.undone, self.done = None, decision
+        self._consumer.acknowledge(Position.before(stored))
+
+    def _undone_name(self) -> str:
+        return "nothing" if self.undone is None else str(self.undone.unit)
+
+    def _append(self, record: dict[str, Any]) -> MessageIdAdv:
+        self._send(record)
+        self._flush()
+        stored = self._producer.last_message_id
+        assert stored is not None
+        return stored
+
+    def _send(self, record: dict[str, Any], txn: TxnId | None = None) -> None:
+        text = json.dumps({"v": VERSION, "sink": self._sink_id, **record}, separators=(",", ":"))
+        solo = None if txn is None else Solo(txn=txn)
+        try:
+            self._producer.send(single_entry(MessageFields(text.encode()), None, solo))
+        except ProducerFenced as error:
+            raise self._fenced(error) from error
+
+    def _flush(self) -> None:
+        try:
+            self._producer.flush(self._timeout)
+        except ProducerFenced as error:
+            raise self._fenced(error) from error
+
+    def _fenced(self, error: ProducerFenced) -> SinkStateError:
+        return SinkStateError(
+            "another driver has taken this sink over",
+            "Only one query, or one write at a time, can have a sinkId. What was decided here is "
+            "carried out by the other one.",
+            topic=self.topic,
+            broker=error.broker,
+        )
+
+
+def _record(kind: str, decision: Decision) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "batch": decision.unit.batch,
+        "job": decision.unit.job,
+        "messages": decision.messages,
+        # Of what is done, nobody asks for them.
+        "txns": [list(txn) for txn in decision.transactions] if kind == "decided" else [],
+    }
+
+
+def _decision(record: dict[str, Any]) -> Decision:
+    return Decision(
+        Unit(record["batch"], record["job"]),
+        tuple(TxnId(most, least) for most, least in record["txns"]),
+        record["messages"],
+    )

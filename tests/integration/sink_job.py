@@ -1,0 +1,63 @@
+"""Micro-batches that are written exactly once, by the writers themselves, without Spark.
+
+``python -m tests.integration.sink_job URL TOPIC SINK TIMEOUT BATCH`` writes one, in a process that
+can be killed at a crash point.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pyarrow as pa
+from pyspark.sql.types import StringType, StructField, StructType
+
+from pulsar_spark.spark.options.table import Scope
+from pulsar_spark.spark.options.write import parse_write_options
+from pulsar_spark.spark.writing.stream_writer import ArrowStreamWriter
+from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
+
+SCHEMA = StructType([StructField("value", StringType())])
+TASKS = 3
+ROWS = 40
+
+
+class Sink:
+    """An exactly-once sink; each call makes its writer anew, as Spark does."""
+
+    def __init__(self, url: str, topic: str, sink_id: str, timeout: str = "1h") -> None:
+        self.options = {
+            "service.url": url,
+            "topic": topic,
+            "deliveryGuarantee": "exactly-once",
+            "sinkId": sink_id,
+            "transactionTimeout": timeout,
+        }
+
+    def writer(self) -> ArrowStreamWriter:
+        """Return a writer of one call."""
+        return ArrowStreamWriter(parse_write_options(self.options, Scope.STREAM_WRITE), SCHEMA)
+
+    def write(self, batch: int, task: int) -> PulsarCommitMessage:
+        """Do one attempt of a task."""
+        found = pa.RecordBatch.from_pydict({"value": rows(batch, task)})
+        return self.writer().write(iter([found]))
+
+    def run(self, batch: int) -> None:
+        """Write a micro-batch from its check to its commit."""
+        self.writer().check()
+        written = [self.write(batch, task) for task in range(TASKS)]
+        self.writer().commit(list(written), batch)
+
+
+def rows(batch: int, task: int) -> list[str]:
+    """Return the values that a task writes."""
+    return [f"{batch}-{task}-{row}" for row in range(ROWS)]
+
+
+def whole(batch: int) -> list[str]:
+    """Return the values of a micro-batch."""
+    return [value for task in range(TASKS) for value in rows(batch, task)]
+
+
+if __name__ == "__main__":
+    Sink(*sys.argv[1:5]).run(int(sys.argv[5]))

@@ -1,0 +1,89 @@
+"""Writing exactly once: killed at each point, on both brokers, by the writers themselves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_spark.client import MessageId, PulsarClient
+from pulsar_spark.spark.writing.crash_points import POINTS, VARIABLE
+from tests.integration.brokers import Broker
+from tests.integration.sink_job import Sink, whole
+
+_ROOT = Path(__file__).parents[2]
+# Points before the decision leave transactions behind that nobody ends.
+_ORPHANING = {point: "10s" for point in POINTS[:4]}
+
+
+def read_all(broker: Broker, topic: str, partitions: int = 2) -> list[str]:
+    """Return what a topic holds, once all of its transactions have ended."""
+    found = []
+    with PulsarClient(broker.service_url, operation_timeout_seconds=60) as client:
+        for name in broker.partitions_of(topic, partitions):
+            # Behind everything else, and seen when nothing before it is open.
+            client.create_producer(name).send(b"end")
+            with client.create_reader(name, MessageId.earliest) as reader:
+                while (value := reader.read_next(timeout_millis=60_000).data()) != b"end":
+                    found.append(value.decode())
+    return found
+
+
+def start_and_kill(broker: Broker, topic: str, point: str, batch: int) -> subprocess.Popen[bytes]:
+    """Start to write a micro-batch in a process that dies at a point."""
+    timeout = _ORPHANING.get(point, "1h")
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.integration.sink_job"]
+        + [broker.service_url, topic, topic, timeout, str(batch)],
+        env={**os.environ, VARIABLE: point},
+        cwd=_ROOT,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.fault(78, 79)
+def test_a_batch_is_written_once_wherever_its_writer_is_killed(broker: Broker) -> None:
+    topics = {point: broker.create_topic(partitions=2) for point in POINTS}
+    for topic in topics.values():
+        Sink(broker.service_url, topic, topic).run(0)
+    killed = {point: start_and_kill(broker, topics[point], point, 1) for point in POINTS}
+    for point, process in killed.items():
+        assert process.wait(60) == -signal.SIGKILL, point
+    for point, topic in topics.items():
+        sink = Sink(broker.service_url, topic, topic)
+        sink.run(1)
+        sink.run(2)
+        expected = Counter(whole(0) + whole(1) + whole(2))
+        assert Counter(read_all(broker, topic)) == expected, point
+
+
+@pytest.mark.real_broker
+@pytest.mark.slow
+def test_the_official_client_sees_each_row_once(
+    broker: Broker, official_client: Callable[..., Any]
+) -> None:
+    pulsar = pytest.importorskip("pulsar")
+    topic = broker.create_topic(partitions=2)
+    official = official_client(broker.service_url)
+    consumer = official.subscribe(
+        topic, "sub", initial_position=pulsar.InitialPosition.Earliest
+    )
+    sink = Sink(broker.service_url, topic, topic)
+    expected: list[str] = []
+    for batch in range(3):
+        # A failed attempt of the batch, another one of a task, and then all of it.
+        lost = [sink.write(batch, task) for task in range(2)]
+        sink.writer().abort([*lost, None], batch)
+        sink.run(batch)
+        expected += whole(batch)
+    found = [consumer.receive(timeout_millis=60_000).data().decode() for _ in expected]
+    assert Counter(found) == Counter(expected)
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(timeout_millis=500)
