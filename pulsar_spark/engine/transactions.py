@@ -27,6 +27,7 @@ from pulsar_spark.engine.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, run_many
 from pulsar_spark.engine.retry import Deadline, is_retryable, retrying
 from pulsar_spark.errors import (
+    BrokerError,
     ConnectionLost,
     InvalidTxnStatus,
     NotAllowed,
@@ -178,7 +179,7 @@ class Coordinators:
             except PulsarError as error:
                 self._detach(txn.most_bits, connection)
                 # A coordinator that met an error can go on with the end by itself.
-                if not isinstance(error, TransactionCoordinatorNotFound):
+                if not _is_refusal(error):
                     may_have_ended = True
                 raise
 
@@ -291,6 +292,13 @@ def _is_over(attached: Future[ClientConnection]) -> bool:
     if not attached.done():
         return False
     return attached.exception() is not None or attached.result().closed
+
+
+def _is_refusal(error: PulsarError) -> bool:
+    """Whether an answer tells that the coordinator has done nothing, and will not."""
+    if isinstance(error, TransactionCoordinatorNotFound):
+        return True
+    return isinstance(error, BrokerError) and not error.retryable
 
 
 def name_of(txn: TxnId) -> str:

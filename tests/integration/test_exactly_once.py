@@ -20,7 +20,7 @@ from tests.integration.sink_job import Sink, whole
 
 _ROOT = Path(__file__).parents[2]
 # Points before the decision leave transactions behind that nobody ends.
-_ORPHANING = {point: "10s" for point in POINTS[:4]}
+_ORPHANING = dict.fromkeys(POINTS[:4], "10s")
 
 
 def read_all(broker: Broker, topic: str, partitions: int = 2) -> list[str]:
@@ -39,9 +39,9 @@ def read_all(broker: Broker, topic: str, partitions: int = 2) -> list[str]:
 def start_and_kill(broker: Broker, topic: str, point: str, batch: int) -> subprocess.Popen[bytes]:
     """Start to write a micro-batch in a process that dies at a point."""
     timeout = _ORPHANING.get(point, "1h")
+    arguments = [broker.service_url, topic, topic, timeout, str(batch)]
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.sink_job"]
-        + [broker.service_url, topic, topic, timeout, str(batch)],
+        [sys.executable, "-m", "tests.integration.sink_job", *arguments],
         env={**os.environ, VARIABLE: point},
         cwd=_ROOT,
     )
@@ -72,9 +72,7 @@ def test_the_official_client_sees_each_row_once(
     pulsar = pytest.importorskip("pulsar")
     topic = broker.create_topic(partitions=2)
     official = official_client(broker.service_url)
-    consumer = official.subscribe(
-        topic, "sub", initial_position=pulsar.InitialPosition.Earliest
-    )
+    consumer = official.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
     sink = Sink(broker.service_url, topic, topic)
     expected: list[str] = []
     for batch in range(3):

@@ -191,7 +191,7 @@ def test_spark_itself_refuses_other_modes_than_append(
         ("struct(1 a) value", {"valueFormat": "string"}, ("value is struct<a:int>", "string")),
         ("'x' value", {"valueFormat": "raw"}, ("valueFormat=raw writes bytes", "value is string")),
         ("'x' value", {"topics": "a,b"}, ("topics is only for reads", "one topic")),
-        ("'x' value", {"deliveryGuarantee": "exactly-once"}, ("deliveryGuarantee=exactly-once",)),
+        ("'x' value", {"deliveryGuarantee": "exactly-once"}, ("needs sinkId",)),
         ("'x' value", {"pulsar.producer.compressionType": "GZIP"}, ("compressionType: 'GZIP'",)),
         ("'x' value", {"pulsar.producer.chunkingEnabled": True}, ("batchingEnabled=false",)),
         ("'x' value; map('a', string(null)) __messageProperties", {}, ("row 0", "'a'", "null")),

@@ -204,7 +204,7 @@ def test_what_cannot_be_promised_or_written_is_told_before_the_first_row(
     set_schema(own, "numbers", SchemaInfo(pb.Schema.Int32, "INT32"))
     url = own.service_url
     wrong: tuple[tuple[dict[str, str], str], ...] = (
-        ({"topic": "t", "deliveryGuarantee": "exactly-once"}, "exactly-once is not supported"),
+        ({"topic": "t", "sinkId": "s"}, "only for exactly-once"),
         ({"topic": "numbers"}, "INT32"),
         ({"topic": "missing"}, "missing"),
         ({"topic": "t", "topicc": "t"}, "Did you mean"),

@@ -28,6 +28,7 @@ from pulsar_spark.protocol.sends import (
     block_of,
     encode_entry,
     encode_messages,
+    make_encoder,
     single_entry,
 )
 from pulsar_spark.protocol.single_metadata import encode_metadata
@@ -433,7 +434,45 @@ def test_the_metadata_of_an_entry_is_no_larger_than_its_bound(impl: Implementati
     assert found == payload
 
 
+@pytest.mark.parametrize("codec", [pb.NONE, pb.LZ4])
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("per_entry", [1, 2, 10])
+@pytest.mark.parametrize("txn", [TxnId(0, 0), TxnId(3, 2**40)])
+def test_columns_of_a_transaction_become_the_very_bytes_that_protobuf_makes(
+    codec: int, keyed: bool, per_entry: int, txn: TxnId
+) -> None:
+    own = SendLimits("p", 300, 5 << 20, codec, b"version", compress=compress, txn=txn)
+    encoder = make_encoder(300, "p", b"version", codec, compress, txn)
+    payloads, keys = random_columns(37, 1, keyed)
+    data, ends = encoder.encode(payloads, keys, 100, NOW, per_entry)
+    frames = expected_frames(payloads, keys, 100, per_entry, own)
+    assert data == b"".join(frames)
+    assert list(ends) == list(itertools.accumulate(map(len, frames)))
+    assert max(map(len, keys or [b""])) + encoder.overhead >= max(
+        len(parse_frame(frame)[1]) for frame in frames
+    )
+
+
 # --- messages with fields -------------------------------------------------------------------
+
+
+def test_messages_with_fields_carry_their_transaction() -> None:
+    own = limits(max_message_size=5 << 20, txn=TxnId(3, 2**40))
+    messages = [fields(number) for number in range(50)]
+    data, ends = encode_messages(messages, 100, NOW, own, 10**9)
+    assert len(ends) == 50
+    start = 0
+    for number, (message, end) in enumerate(zip(messages, ends, strict=True)):
+        (send,) = encode_entry(single_entry(message), 100 + number, own, NOW)
+        one, other = parse_frame(data[start:end]), parse_frame(b"".join(send.buffers))
+        assert one[0] == other[0]
+        assert one[2] == other[2]
+        found, expected = pb.MessageMetadata(), pb.MessageMetadata()
+        found.ParseFromString(one[1])
+        expected.ParseFromString(other[1])
+        assert found == expected
+        assert (found.txnid_most_bits, found.txnid_least_bits) == (3, 2**40)
+        start = end
 
 
 def fields(number: int) -> MessageFields:

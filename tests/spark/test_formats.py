@@ -111,8 +111,8 @@ def test_options_that_cannot_be_are_told_when_the_format_is_registered() -> None
         registered(name="orders", options={"startingOffset": SECRET})
     with pytest.raises(OptionError, match="pollTimeout"):
         registered(name="orders", options={"pollTimeout": "soon"})
-    with pytest.raises(UnsupportedFeature, match="exactly-once"):
-        registered(name="orders", options={"deliveryGuarantee": "exactly-once"})
+    with pytest.raises(UnsupportedFeature, match="cryptoFailureAction"):
+        registered(name="orders", options={"pulsar.producer.cryptoFailureAction": "SEND"})
 
 
 @pytest.mark.parametrize("name", ["", "1st", "two words", "a.b", "a`b", "größe"])

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -33,10 +34,9 @@ from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
 from pulsar_spark.engine.probe import Probe
 from pulsar_spark.engine.producer import Producer
 from pulsar_spark.engine.reader import EntryReader
-from pulsar_spark.engine.retry import retrying
+from pulsar_spark.engine.retry import Backoff, Deadline, retrying
 from pulsar_spark.engine.subscription import EARLIEST, DurableConsumer, TopicEnd
 from pulsar_spark.errors import (
-    OperationTimeout,
     ProducerFenced,
     PulsarError,
     SinkStateError,
@@ -173,6 +173,13 @@ class DecisionLog:
             for entry in reader:
                 position = Position(entry.ledger_id, entry.entry_id)
                 found.append((position, self._parsed(bytes(entry.payload), position)))
+        if not found or found[-1][0] < Position.before(last):
+            # The topic was trimmed or deleted meanwhile: whatever is missing decides.
+            raise SinkStateError(
+                f"the sink's records end before {last}, where they ended a moment ago",
+                "Run it again, and see who changes the topic.",
+                topic=self.topic,
+            )
         return found
 
     def _parsed(self, payload: bytes, position: Position) -> dict[str, Any]:
@@ -215,14 +222,19 @@ class DecisionLog:
     def seen_markers(self) -> set[TxnId]:
         """Wait until no transaction of what is undone is open; return those that are committed."""
         stored = self._append({"kind": "fence"})
-        try:
-            records = self._records(self._undone_at, stored)
-        except OperationTimeout as error:
-            raise TransactionOutcomeUnknown(
-                f"it is not known yet which transactions of {self._undone_name()} are committed",
-                "Start the query, or the write, again: it finds out first.",
-                topic=self.topic,
-            ) from error
+        wanted = Position.after(stored)
+        deadline = Deadline(self._timeout)
+        backoff = Backoff(maximum=1.0)
+        # What is readable ends before the first transaction that is open.
+        while Position.after(last := self._end().last) < wanted:
+            if deadline.expired():
+                raise TransactionOutcomeUnknown(
+                    f"which transactions of {self._undone_name()} are committed is not known yet",
+                    "Start the query, or the write, again: it finds out first.",
+                    topic=self.topic,
+                )
+            time.sleep(min(backoff.next(), deadline.remaining()))
+        records = self._records(self._undone_at, last)
         return {TxnId(*record["txn"]) for _, record in records if record["kind"] == "marker"}
 
     def void(self) -> None:

@@ -251,7 +251,7 @@ class Committer:
         for known in (self._log.done, self._log.undone):
             if known is not None and (known.unit.batch is None) != (unit.batch is None):
                 raise SinkStateError(
-                    f"{unit} comes behind {known.unit}: a stream and batch writes share this sinkId",
+                    f"{unit} comes behind {known.unit}: a stream and batch writes share a sinkId",
                     "Give each query, and each job, a sinkId of its own.",
                     topic=self._log.topic,
                 )

@@ -14,7 +14,7 @@ DOCUMENTED = """
     waitingForNonExistedTopic partitionsPerTopicPartition minPartitions maxBytesPerTrigger
     maxMessagesPerTrigger minMessagesPerTrigger maxTriggerDelay subscription
     predefinedSubscription subscriptionPrefix readCompacted deliveryGuarantee sinkId
-    transactionTimeout schema.name schema.namespace keyEncoding
+    sinkStateTopic transactionTimeout schema.name schema.namespace keyEncoding
     pulsar.client.authPluginClassName pulsar.client.authParams
     pulsar.client.tlsTrustCertsFilePath pulsar.client.tlsCertificateFilePath
     pulsar.client.tlsKeyFilePath pulsar.client.tlsAllowInsecureConnection

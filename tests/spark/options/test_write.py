@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from pulsar_spark.errors import OptionError, UnsupportedFeature
+from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.spark.options.write import WriteOptions, parse_write_options
 from pulsar_spark.spark.writing.schemas import SchemaChoice
@@ -97,18 +97,6 @@ def test_contradictions_and_wrong_values_are_errors(given: dict[str, str], told:
     with pytest.raises(OptionError) as caught:
         parse(given)
     assert told in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"deliveryGuarantee": "exactly-once"},
-        {"transactionTimeout": "1h"},
-    ],
-)
-def test_what_is_not_built_is_an_error_and_nothing_weaker(given: dict[str, str]) -> None:
-    with pytest.raises(UnsupportedFeature, match=next(iter(given))):
-        parse(given)
 
 
 def test_what_schemas_are_called_is_an_option() -> None:

@@ -26,7 +26,6 @@ from pulsar_spark.errors import (
     OptionError,
     PulsarError,
     SchemaMismatch,
-    UnsupportedFeature,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
@@ -104,7 +103,7 @@ def test_options_and_columns_are_checked_without_asking_any_broker() -> None:
     text = StructType().add("__key", StringType())
     with pytest.raises(InvalidRow, match="no column left"):
         source(NOWHERE).streamWriter(text, False)
-    with pytest.raises(UnsupportedFeature, match="exactly-once"):
+    with pytest.raises(OptionError, match="needs sinkId"):
         source(NOWHERE, deliveryGuarantee="exactly-once").streamWriter(VALUE, False)
     with pytest.raises(OptionError, match="no topic"):
         PulsarDataSource({"service.url": NOWHERE}).streamWriter(VALUE, False)

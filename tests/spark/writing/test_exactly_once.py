@@ -1,0 +1,421 @@
+"""Writing exactly once: what is decided, carried out, found out, and refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from pulsar_spark.client import MessageId, PulsarClient
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.errors import (
+    OptionError,
+    PulsarError,
+    SinkStateError,
+    TornBatch,
+    TransactionExpired,
+    TransactionOutcomeUnknown,
+    UnsupportedFeature,
+)
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.spark.options.table import Scope
+from pulsar_spark.spark.options.write import parse_write_options
+from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
+from pulsar_spark.spark.writing.decision_log import SUBSCRIPTION
+from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
+from pulsar_spark.testing import EmbeddedBroker
+from tests.integration.sink_job import SCHEMA, TASKS, Sink, rows, whole
+from tests.support.waiting import wait_until
+
+TOPIC = "persistent://public/default/t"
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as made:
+        made.create_topic("t")
+        yield made
+        assert made.internal_errors == ()
+
+
+@pytest.fixture
+def sink(broker: EmbeddedBroker) -> Sink:
+    made = Sink(broker.service_url, "t", "s")
+    made.options["pulsar.client.operationTimeoutMs"] = "5000"
+    return made
+
+
+def seen(broker: EmbeddedBroker, topic: str = "t") -> Counter[str]:
+    """Return what can be read of a topic."""
+    with (
+        PulsarClient(broker.service_url) as client,
+        client.create_reader(topic, MessageId.earliest) as reader,
+    ):
+        found: Counter[str] = Counter()
+        while reader.has_message_available():
+            found[reader.read_next(timeout_millis=20_000).data().decode()] += 1
+        return found
+
+
+def state_topic(broker: EmbeddedBroker) -> str:
+    return next(name for name in broker.topics() if "__spark_sink-" in name)
+
+
+def written(sink: Sink, batch: int) -> list[PulsarCommitMessage]:
+    return [sink.write(batch, task) for task in range(TASKS)]
+
+
+def end(sink: Sink, messages: list[PulsarCommitMessage], *, commit: bool) -> None:
+    """End transactions behind the sink's back."""
+    options = parse_write_options(sink.options, Scope.STREAM_WRITE)
+    with ClientContext(options.client) as context:
+        ends = context.coordinators.end_all([m.txn for m in messages if m.txn], commit=commit)
+        assert set(ends.values()) == {None}
+
+
+def fail_after_decision(
+    broker: EmbeddedBroker, sink: Sink, batch: int
+) -> list[PulsarCommitMessage]:
+    """Have a micro-batch decided, and its driver lost before it ends a transaction."""
+    messages = written(sink, batch)
+    refused = broker.faults.error("END_TXN", pb.AuthorizationError, times=None)
+    with refused, pytest.raises(PulsarError):
+        sink.writer().commit(list(messages), batch)
+    return messages
+
+
+# --- what is decided is carried out --------------------------------------------------------------
+
+
+def test_rows_are_seen_when_their_batch_is_committed_and_not_before(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    sink.writer().check()
+    messages = written(sink, 0)
+    assert seen(broker) == Counter()
+    sink.writer().commit(list(messages), 0)
+    assert seen(broker) == Counter(whole(0))
+    assert broker.open_transactions() == {}
+
+
+def test_a_batch_that_was_decided_is_finished_and_its_second_writing_dropped(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    sink.run(0)
+    first = fail_after_decision(broker, sink, 1)
+    sink.writer().abort(list(first), 1)
+    assert seen(broker) == Counter(whole(0))
+    sink.run(1)
+    assert seen(broker) == Counter(whole(0) + whole(1))
+    assert broker.open_transactions() == {}
+
+
+def test_an_abort_before_the_decision_leaves_nothing(broker: EmbeddedBroker, sink: Sink) -> None:
+    messages = written(sink, 0)
+    sink.writer().abort([*messages, None], 0)
+    assert broker.open_transactions() == {}
+    sink.run(0)
+    assert seen(broker) == Counter(whole(0))
+
+
+def test_a_task_that_fails_aborts_its_own_transaction(broker: EmbeddedBroker, sink: Sink) -> None:
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"value": rows(0, 0)})
+        raise ValueError("a row")
+
+    with pytest.raises(ValueError, match="a row"):
+        sink.writer().write(failing())
+    assert broker.open_transactions() == {}
+    assert seen(broker) == Counter()
+
+
+def test_a_batch_without_rows_is_done_all_the_same(broker: EmbeddedBroker, sink: Sink) -> None:
+    for batch in range(2):
+        empty = sink.writer().write(iter([]))
+        assert empty.txn is None
+        sink.writer().commit([empty], batch)
+    sink.run(2)
+    assert seen(broker) == Counter(whole(2))
+
+
+@pytest.mark.fault(80)
+def test_lost_answers_to_all_commits_are_found_out(broker: EmbeddedBroker, sink: Sink) -> None:
+    messages = written(sink, 0)
+    broker.faults.close("END_TXN", answer=True, times=2)
+    sink.writer().commit(list(messages), 0)
+    assert seen(broker) == Counter(whole(0))
+
+
+@pytest.mark.fault(80)
+def test_an_answer_that_never_comes_is_no_commit(broker: EmbeddedBroker, sink: Sink) -> None:
+    sink.options["pulsar.client.operationTimeoutMs"] = "1000"
+    messages = written(sink, 0)
+    with broker.faults.drop("END_TXN", times=None), pytest.raises(TransactionOutcomeUnknown):
+        sink.writer().commit(list(messages), 0)
+    sink.writer().abort(list(messages), 0)
+    assert seen(broker) == Counter()
+    sink.run(0)
+    assert seen(broker) == Counter(whole(0))
+
+
+@pytest.mark.fault(82)
+def test_the_coordinator_moves_at_each_step_of_a_commit() -> None:
+    with EmbeddedBroker(brokers=2) as broker:
+        broker.create_topic("t")
+        sink = Sink(broker.service_url, "t", "s")
+        commands = ("NEW_TXN", "ADD_PARTITION_TO_TXN", "END_TXN", "TC_CLIENT_CONNECT_REQUEST")
+        for batch, command in enumerate(commands):
+            broker.move_coordinator(0)
+            broker.faults.call(command, lambda seen: broker.move_coordinator(1))
+            sink.run(batch)
+        expected = [value for batch in range(len(commands)) for value in whole(batch)]
+        assert seen(broker) == Counter(expected)
+        assert broker.internal_errors == ()
+
+
+# --- what has expired ----------------------------------------------------------------------------
+
+
+@pytest.mark.fault(81)
+def test_transactions_that_expired_before_the_decision_fail_the_batch_as_a_whole(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    messages = written(sink, 0)
+    end(sink, messages[:1], commit=False)
+    with pytest.raises(TransactionExpired, match="batch 0 not written"):
+        sink.writer().commit(list(messages), 0)
+    assert broker.open_transactions() == {}
+    sink.run(0)
+    assert seen(broker) == Counter(whole(0))
+
+
+@pytest.mark.fault(81)
+def test_a_decided_batch_of_which_nothing_is_left_is_redone(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    first = fail_after_decision(broker, sink, 0)
+    end(sink, first, commit=False)
+    sink.run(0)
+    sink.run(1)
+    assert seen(broker) == Counter(whole(0) + whole(1))
+
+
+@pytest.mark.fault(81)
+def test_a_torn_batch_is_an_error_at_every_restart(broker: EmbeddedBroker, sink: Sink) -> None:
+    first = fail_after_decision(broker, sink, 0)
+    end(sink, first[:1], commit=True)
+    end(sink, first[1:], commit=False)
+    for _ in range(2):
+        with pytest.raises(TornBatch, match="batch 0 torn: 1 of 3 transactions"):
+            sink.run(0)
+    for messages in (written(sink, 1), written(sink, 0)):
+        with pytest.raises(TornBatch):
+            sink.writer().commit(list(messages), 1)
+        sink.writer().abort(list(messages), 1)
+    assert seen(broker) == Counter(rows(0, 0))
+
+
+@pytest.mark.fault(81)
+def test_tasks_time_out_by_themselves(broker: EmbeddedBroker, sink: Sink) -> None:
+    sink.options["transactionTimeout"] = "300ms"
+    messages = written(sink, 0)
+    wait_until(lambda: not broker.open_transactions(), "they are open")
+    with pytest.raises(TransactionExpired):
+        sink.writer().commit(list(messages), 0)
+    assert seen(broker) == Counter()
+
+
+# --- ids -----------------------------------------------------------------------------------------
+
+
+def test_the_last_batch_comes_again_and_is_skipped(
+    broker: EmbeddedBroker, sink: Sink, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink.run(0)
+    sink.run(0)
+    sink.run(1)
+    sink.run(1)
+    assert seen(broker) == Counter(whole(0) + whole(1))
+    sink.writer().commit([sink.write(1, 0)], 1)
+    assert "batch 1 is committed already with 120 messages, not 40" in caplog.text
+    assert seen(broker) == Counter(whole(0) + whole(1))
+    assert broker.open_transactions() == {}
+
+
+def test_another_checkpoint_is_an_error_and_drops_nothing_in_silence(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    sink.run(0)
+    with pytest.raises(SinkStateError, match="another checkpoint"):
+        sink.writer().commit([sink.write(0, 0)], 0)
+    for batch in (1, 2):
+        sink.run(batch)
+    with pytest.raises(SinkStateError, match="batch 0 comes behind batch 2"):
+        sink.run(0)
+
+
+def test_a_stream_and_batch_writes_have_sinks_of_their_own(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    sink.run(0)
+    with pytest.raises(SinkStateError, match="share a sinkId"):
+        batch_write(sink, ["a"])
+
+
+def test_sinks_do_not_know_each_other(broker: EmbeddedBroker, sink: Sink) -> None:
+    other = Sink(broker.service_url, "t", "other")
+    for one in (sink, other):
+        one.run(0)
+    assert seen(broker) == Counter(whole(0) * 2)
+
+
+# --- batch writes --------------------------------------------------------------------------------
+
+
+def batch_writer(sink: Sink) -> PulsarBatchWriter:
+    return PulsarBatchWriter(parse_write_options(sink.options), SCHEMA, overwrite=False)
+
+
+def batch_write(sink: Sink, values: list[str]) -> None:
+    writer = batch_writer(sink)
+    writer.check()
+    messages = [
+        writer.write(iter([pa.RecordBatch.from_pydict({"value": [value]})])) for value in values
+    ]
+    writer.commit(messages)
+
+
+def test_a_batch_write_is_all_or_nothing(broker: EmbeddedBroker, sink: Sink) -> None:
+    batch_write(sink, ["a", "b"])
+    failing = batch_writer(sink)
+    lost = failing.write(iter([pa.RecordBatch.from_pydict({"value": ["lost"]})]))
+    assert seen(broker) == Counter(["a", "b"])
+    failing.abort([lost, None])
+    batch_write(sink, ["c"])
+    assert seen(broker) == Counter("abc")
+    assert broker.open_transactions() == {}
+
+
+def test_a_decided_job_is_finished_by_the_next_one_before_it_writes(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    killed = batch_writer(sink)
+    message = killed.write(iter([pa.RecordBatch.from_pydict({"value": ["first"]})]))
+    refused = broker.faults.error("END_TXN", pb.AuthorizationError, times=None)
+    with refused, pytest.raises(PulsarError):
+        killed.commit([message])
+    following = batch_writer(sink)
+    following.check()
+    assert seen(broker) == Counter(["first"])
+
+
+# --- fencing, and the topic of the records ------------------------------------------------------
+
+
+@pytest.mark.fault(88)
+def test_a_driver_that_is_overtaken_cannot_decide_any_more(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    messages = written(sink, 0)
+
+    def overtake(_: object) -> None:
+        # As a newer driver does.
+        broker.close_clients(state_topic(broker), producers=False)
+        topic = broker._parts()[1].topics.topics[state_topic(broker)]
+        topic.close_producers()
+        topic.producers.epoch = 99
+
+    # The first record is the fence, the second one the decision.
+    broker.faults.call("SEND", overtake, after=1, topic="persistent://public/default/x")
+    sink.writer().check()
+    rule = broker.faults.call("SEND", overtake, after=1, topic=state_topic(broker))
+    with pytest.raises(SinkStateError, match="taken this sink over"):
+        sink.writer().commit(list(messages), 0)
+    assert rule.hits == 1
+    assert seen(broker) == Counter()
+
+
+def test_records_stay_as_long_as_they_are_needed_and_no_longer(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    for batch in range(3):
+        sink.run(batch)
+    (kept,) = broker.subscriptions(state_topic(broker)).values()
+    assert kept.name == SUBSCRIPTION
+    assert (kept.backlog, kept.consumers) == (1, ())
+    broker.collect_inactive()
+    assert state_topic(broker) in broker.topics()
+
+
+def test_records_without_their_subscription_are_an_error(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    sink.run(0)
+    broker.remove_subscription(state_topic(broker), SUBSCRIPTION)
+    with pytest.raises(SinkStateError, match=r"subscription pulsar-spark-sink is gone"):
+        sink.writer().check()
+
+
+def test_a_topic_with_foreign_records_is_an_error(broker: EmbeddedBroker, sink: Sink) -> None:
+    sink.options["sinkStateTopic"] = "shared"
+    sink.run(0)
+    other = Sink(broker.service_url, "t", "other")
+    other.options["sinkStateTopic"] = "shared"
+    with pytest.raises(SinkStateError, match="another sink"):
+        other.run(0)
+
+
+# --- what cannot be promised --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes,told",
+    [
+        ({"sinkId": None}, "needs sinkId"),
+        ({"topic": "non-persistent://public/default/t"}, "persistent topics"),
+        ({"sinkStateTopic": "non-persistent://public/default/t"}, "persistent topics"),
+        ({"topic": None}, "sinkStateTopic"),
+        ({"deliveryGuarantee": "at-least-once"}, "only for exactly-once"),
+    ],
+)
+def test_what_cannot_be_promised_is_told_by_the_options(
+    changes: dict[str, str | None], told: str
+) -> None:
+    given = {**Sink("pulsar://h", "t", "s").options, **changes}
+    options = {key: value for key, value in given.items() if value is not None}
+    with pytest.raises((OptionError, UnsupportedFeature), match=told):
+        parse_write_options(options, Scope.STREAM_WRITE)
+
+
+def test_the_checkpoint_is_the_name_of_a_sink_without_one() -> None:
+    options = {**Sink("pulsar://h", "t", "s").options, "checkpointLocation": "/c"}
+    del options["sinkId"]
+    found = parse_write_options(options, Scope.STREAM_WRITE).exactly_once
+    assert found is not None
+    assert found.sink_id == "/c"
+    assert found.state_topic.startswith("persistent://public/default/__spark_sink-")
+
+
+def test_rows_that_name_a_topic_without_transactions_are_an_error(broker: EmbeddedBroker) -> None:
+    sink = Sink(broker.service_url, "t", "s")
+    del sink.options["topic"]
+    sink.options["sinkStateTopic"] = "state"
+    frame = pa.RecordBatch.from_pydict(
+        {"__topic": ["non-persistent://public/default/n"], "value": ["x"]}
+    )
+    schema = SCHEMA.add("__topic", "string")
+    writer = PulsarBatchWriter(parse_write_options(sink.options), schema, overwrite=False)
+    with pytest.raises(UnsupportedFeature, match="persistent topics"):
+        writer.write(iter([frame.select(["value", "__topic"])]))
+    assert broker.open_transactions() == {}
+
+
+@pytest.mark.fault(83)
+def test_a_broker_without_transactions_is_told_before_a_row_is_written() -> None:
+    with EmbeddedBroker(transactions=False) as broker:
+        broker.create_topic("t")
+        with pytest.raises(UnsupportedFeature, match="transactionCoordinatorEnabled"):
+            Sink(broker.service_url, "t", "s").writer().check()
+        assert broker.faults.seen("SEND") == 0
