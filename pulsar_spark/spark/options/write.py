@@ -63,6 +63,12 @@ def _sink(values: Values, options: Mapping[str, str]) -> SinkOptions | None:
                     "Set deliveryGuarantee=exactly-once, or leave it out.",
                 )
         return None
+    if values["pulsar.producer.producerName"] is not None:
+        # A broker that deduplicates takes what is written again for what was aborted before.
+        raise OptionError(
+            "pulsar.producer.producerName cannot be used with deliveryGuarantee=exactly-once",
+            "Leave it out: rows are written once by transactions, not by their sequence ids.",
+        )
     # Spark's own option, which is none of this table's.
     checkpoint = next(
         (value for key, value in options.items() if key.lower() == "checkpointlocation"), None

@@ -378,6 +378,7 @@ def test_a_topic_with_foreign_records_is_an_error(broker: EmbeddedBroker, sink: 
         ({"sinkStateTopic": "non-persistent://public/default/t"}, "persistent topics"),
         ({"topic": None}, "sinkStateTopic"),
         ({"deliveryGuarantee": "at-least-once"}, "only for exactly-once"),
+        ({"pulsar.producer.producerName": "p"}, "producerName"),
     ],
 )
 def test_what_cannot_be_promised_is_told_by_the_options(
