@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pulsar_spark import __version__
-from pulsar_spark.cli import broker, demo, doctor, peek, subscriptions, topics
+from pulsar_spark.cli import broker, demo, doctor, peek, sink, subscriptions, topics
 from pulsar_spark.cli.environment import package_version
 from pulsar_spark.errors import InvalidOffset, InvalidTopicName, OptionError, PulsarError
 from pulsar_spark.protocol.implementation import implementation
@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action=_Versions, help="show which versions these are and exit")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (demo, broker, doctor, topics, peek, subscriptions):
+    for module in (demo, broker, doctor, topics, peek, subscriptions, sink):
         module.add_parser(commands)
     return top
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "topics": "",
     "peek": "",
     "subscriptions": "",
+    "sink": "",
 }
 
 

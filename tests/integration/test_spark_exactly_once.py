@@ -36,7 +36,8 @@ def test_each_micro_batch_is_there_once(
     client = official_client(broker.service_url)
     assert official_values(client, *broker.partitions_of(topic, 2)) == numbers(0, 3)
     # As if the driver had died between the commit and Spark's note of it.
-    (job.checkpoint / "commits" / "2").unlink()
+    for name in ("2", ".2.crc"):
+        (job.checkpoint / "commits" / name).unlink(missing_ok=True)
     job.run()
     found = official_values(client, *broker.partitions_of(topic, 2))
     assert found == numbers(0, 4)
@@ -109,8 +110,10 @@ def test_a_killed_python_process_of_spark_writes_nothing_twice(
         )
         assert done.stdout.count("done") == 3, done.stdout + done.stderr[-3000:]
         assert (tmp_path / "crashed").exists()
-        wanted = official_client(own.service_url)
-        assert set(official_values(wanted, "t").values()) <= {1}
-        reader = own.open_transactions()
-        assert len(reader) <= 1
+        # What the killed attempt of a task left holds reading back until its time is up.
+        wait_until(lambda: not own.open_transactions(), "transactions are open", 60.0)
+        batches = len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")))
+        assert batches >= 3
+        found = official_values(official_client(own.service_url), "t")
+        assert found == numbers(0, batches)
         assert own.internal_errors == ()

@@ -76,6 +76,38 @@ class Decision:
     messages: int
 
 
+class SinkState:
+    """What the records of a sink say, up to where they were read."""
+
+    def __init__(self) -> None:
+        self.sink_id: str | None = None
+        self.undone: Decision | None = None
+        """What was decided last, if it is not known to be carried out."""
+        self.undone_at = EARLIEST_POSITION
+        self.done: Decision | None = None
+        """What was carried out last."""
+
+    def replay(self, position: Position, record: dict[str, Any]) -> None:
+        """Take account of the next record."""
+        self.sink_id = record["sink"]
+        kind = record["kind"]
+        if kind == "decided":
+            self.undone, self.undone_at = _decision(record), position
+        elif kind == "void":
+            self.undone = None
+        elif kind == "done":
+            self.undone, self.done = None, _decision(record)
+
+
+def read_state(context: ClientContext, topic: str) -> SinkState:
+    """Return what the records on a topic say, without a right to write more."""
+    state = SinkState()
+    last = context.lookup.last_message_id(topic)
+    for position, record in _read(context, topic, EARLIEST_POSITION, last):
+        state.replay(position, record)
+    return state
+
+
 class DecisionLog:
     """The records of one sink. A context manager: `open` it, then nobody else writes to it.
 
@@ -92,11 +124,17 @@ class DecisionLog:
         )
         self._producer = Producer(context, topic, options)
         self._consumer = DurableConsumer(context, topic, SUBSCRIPTION, EARLIEST, create=True)
-        self.undone: Decision | None = None
+        self._state = SinkState()
+
+    @property
+    def undone(self) -> Decision | None:
         """What was decided last, if it is not known to be carried out."""
-        self.done: Decision | None = None
+        return self._state.undone
+
+    @property
+    def done(self) -> Decision | None:
         """What was carried out last."""
-        self._undone_at = EARLIEST_POSITION
+        return self._state.done
 
     def __enter__(self) -> DecisionLog:
         return self
@@ -128,7 +166,7 @@ class DecisionLog:
         end = self._end()
         start = EARLIEST_POSITION if end.done is None else end.done
         for position, record in self._records(start, end.last):
-            self._replay(position, record)
+            self._state.replay(position, record)
 
     def _check_kept(self) -> None:
         try:
@@ -161,57 +199,18 @@ class DecisionLog:
     def _records(
         self, start: Position, last: MessageIdAdv
     ) -> list[tuple[Position, dict[str, Any]]]:
-        if last.entry_id < 0 or Position.after(last) <= start:
-            return []
-        options = ReaderOptions(
-            poll_timeout=self._timeout, subscription_prefix="pulsar-spark-sink-reader"
-        )
-        found = []
-        with EntryReader(
-            self._context.pool, self.topic, start, Position.after(last), options
-        ) as reader:
-            for entry in reader:
-                position = Position(entry.ledger_id, entry.entry_id)
-                found.append((position, self._parsed(bytes(entry.payload), position)))
-        if not found or found[-1][0] < Position.before(last):
-            # The topic was trimmed or deleted meanwhile: whatever is missing decides.
-            raise SinkStateError(
-                f"the sink's records end before {last}, where they ended a moment ago",
-                "Run it again, and see who changes the topic.",
-                topic=self.topic,
-            )
+        found = _read(self._context, self.topic, start, last)
+        for position, record in found:
+            if record["sink"] != self._sink_id:
+                raise _foreign(self.topic, position)
         return found
-
-    def _parsed(self, payload: bytes, position: Position) -> dict[str, Any]:
-        try:
-            record = json.loads(payload)
-            version, sink_id = record["v"], record["sink"]
-        except (ValueError, KeyError, TypeError):
-            version = sink_id = None
-        if version != VERSION or sink_id != self._sink_id:
-            raise SinkStateError(
-                f"the record at {position} is of version {version}, or of another sink",
-                "Give each sink a sinkStateTopic of its own, which nothing else writes to.",
-                topic=self.topic,
-            )
-        assert isinstance(record, dict)
-        return record
-
-    def _replay(self, position: Position, record: dict[str, Any]) -> None:
-        kind = record["kind"]
-        if kind == "decided":
-            self.undone, self._undone_at = _decision(record), position
-        elif kind == "void":
-            self.undone = None
-        elif kind == "done":
-            self.undone, self.done = None, _decision(record)
 
     # --- records ------------------------------------------------------------------------------
 
     def decide(self, decision: Decision) -> None:
         """Have these transactions committed, whatever happens from here on."""
         stored = self._append(_record("decided", decision))
-        self.undone, self._undone_at = decision, Position.before(stored)
+        self._state.undone, self._state.undone_at = decision, Position.before(stored)
 
     def mark(self, transactions: list[TxnId]) -> None:
         """Send each transaction its marker; the topic takes part in all of them already."""
@@ -234,19 +233,19 @@ class DecisionLog:
                     topic=self.topic,
                 )
             time.sleep(min(backoff.next(), deadline.remaining()))
-        records = self._records(self._undone_at, last)
+        records = self._records(self._state.undone_at, last)
         return {TxnId(*record["txn"]) for _, record in records if record["kind"] == "marker"}
 
     def void(self) -> None:
         """Nothing of what was decided is committed, or will be."""
         assert self.undone is not None
         self._append(_record("void", self.undone))
-        self.undone = None
+        self._state.undone = None
 
     def finish(self, decision: Decision) -> None:
         """All of what was decided is committed; records before this are needed no more."""
         stored = self._append(_record("done", decision))
-        self.undone, self.done = None, decision
+        self._state.undone, self._state.done = None, decision
         self._consumer.acknowledge(Position.before(stored))
 
     def _undone_name(self) -> str:
@@ -281,6 +280,52 @@ class DecisionLog:
             topic=self.topic,
             broker=error.broker,
         )
+
+
+def _read(
+    context: ClientContext, topic: str, start: Position, last: MessageIdAdv
+) -> list[tuple[Position, dict[str, Any]]]:
+    """Return the records from a position up to, and with, the one at `last`."""
+    end = Position.after(last)
+    if last.entry_id < 0 or end <= start:
+        return []
+    options = ReaderOptions(
+        poll_timeout=context.options.operation_timeout,
+        subscription_prefix="pulsar-spark-sink-reader",
+    )
+    found = []
+    with EntryReader(context.pool, topic, start, end, options) as reader:
+        for entry in reader:
+            position = Position(entry.ledger_id, entry.entry_id)
+            found.append((position, _parsed(bytes(entry.payload), topic, position)))
+    if not found or found[-1][0] < Position.before(last):
+        # The topic was trimmed or deleted meanwhile: whatever is missing could decide.
+        raise SinkStateError(
+            f"the sink's records end before {last}, where they ended a moment ago",
+            "Run it again, and see who changes the topic.",
+            topic=topic,
+        )
+    return found
+
+
+def _parsed(payload: bytes, topic: str, position: Position) -> dict[str, Any]:
+    try:
+        record = json.loads(payload)
+        version, _ = record["v"], record["sink"]
+    except (ValueError, KeyError, TypeError):
+        raise _foreign(topic, position) from None
+    if version != VERSION:
+        raise _foreign(topic, position)
+    assert isinstance(record, dict)
+    return record
+
+
+def _foreign(topic: str, position: Position) -> SinkStateError:
+    return SinkStateError(
+        f"the record at {position} is of another sink, or of another version of this package",
+        "Give each sink a sinkStateTopic of its own, which nothing else writes to.",
+        topic=topic,
+    )
 
 
 def _record(kind: str, decision: Decision) -> dict[str, Any]:

@@ -36,6 +36,9 @@ from pulsar_spark.spark.writing.decision_log import Decision, DecisionLog, Unit
 
 logger = logging.getLogger(__name__)
 
+STATE_PREFIX = "__spark_sink-"
+"""What the local names of topics of records begin with, where they are not given."""
+
 # What a coordinator says of a transaction that it has ended, or is ending.
 _ENDED = (TransactionNotFound, InvalidTxnStatus)
 _ABORT_SECONDS = 10.0
@@ -74,7 +77,7 @@ def sink_options(
     else:
         digest = hashlib.sha256(sink_id.encode()).hexdigest()[:16]
         namespace = TopicName.parse(topic).namespace_name
-        name = TopicName.parse(f"persistent://{namespace}/__spark_sink-{digest}")
+        name = TopicName.parse(f"persistent://{namespace}/{STATE_PREFIX}{digest}")
     for written in (name, *([] if topic is None else [TopicName.parse(topic)])):
         check_persistent(written)
     return SinkOptions(sink_id, str(name), transaction_timeout)

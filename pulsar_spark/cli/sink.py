@@ -1,0 +1,100 @@
+"""``sink``: what exactly-once sinks have decided to write, and whether it is carried out.
+
+A decision that its driver did not live to carry out is found by the next start of the query, or the
+next write with the same sinkId. Where there is none, it is carried out here.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from pulsar_spark.cli.arguments import add_connection, given_options, resolved
+from pulsar_spark.cli.output import print_json, print_table
+from pulsar_spark.errors import OptionError, PulsarError
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+    from pulsar_spark.engine.context import ClientContext
+    from pulsar_spark.spark.options.resolve import Values
+
+_DESCRIPTION = """\
+Show the exactly-once sinks whose records lie beside --topic (or on the one topic of --option
+sinkStateTopic=TOPIC): the last micro-batch or job that is committed, and one that was decided and
+is not known to be. With --finish ID that one is committed now, as the next start of its query, or
+the next write, would do. While its query runs that is its own business, and it is taken over.
+"""
+
+
+def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "sink",
+        help="show or finish decided exactly-once writes",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_connection(parser, "a topic that is written to exactly once")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--list", action="store_true", help="show the sinks (the default)")
+    what.add_argument("--finish", metavar="ID", help="commit what the sink of this sinkId decided")
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show sinks, or finish what one of them has decided; return 1 where a sink is not readable."""
+    from pulsar_spark.engine.context import ClientContext
+    from pulsar_spark.spark.options.read import client_options, single_topic
+    from pulsar_spark.spark.options.table import Scope
+    from pulsar_spark.spark.writing.exactly_once import check_sink, sink_options
+
+    values = resolved(given_options(arguments), Scope.WRITE)
+    topic, client = single_topic(values), client_options(values)
+    given: str | None = values["sinkStateTopic"]
+    if topic is None and given is None:
+        raise OptionError("no topic is given", "Give --topic TOPIC.")
+    if arguments.finish is not None:
+        sink = sink_options(arguments.finish, given, topic, values["transactionTimeout"])
+        check_sink(client, sink, finish=True)
+    with ClientContext(client) as context:
+        states = [sink.state_topic] if arguments.finish else _state_topics(context, values, topic)
+        rows = [_row(context, name) for name in states]
+    if arguments.json:
+        print_json(rows)
+    else:
+        columns = ("sink", "committed", "unfinished", "transactions", "topic")
+        print_table(columns, [tuple(row.values()) for row in rows])
+    return 0 if all(row["sink"] is not None for row in rows) else 1
+
+
+def _state_topics(context: ClientContext, values: Values, topic: str | None) -> list[str]:
+    from pulsar_spark.protocol.topic_name import TopicName
+    from pulsar_spark.spark.writing.exactly_once import STATE_PREFIX
+
+    if values["sinkStateTopic"] is not None:
+        return [str(TopicName.parse(values["sinkStateTopic"]))]
+    assert topic is not None
+    namespace = TopicName.parse(topic).namespace_name
+    names = context.lookup.topics_of_namespace(namespace)
+    return [name for name in names if TopicName.parse(name).local_name.startswith(STATE_PREFIX)]
+
+
+def _row(context: ClientContext, topic: str) -> dict[str, object]:
+    from pulsar_spark.spark.writing.decision_log import read_state
+
+    try:
+        state = read_state(context, topic)
+    except PulsarError as error:
+        return dict.fromkeys(("sink", "committed"), None) | {
+            "unfinished": error.what,
+            "transactions": 0,
+            "topic": topic,
+        }
+    return {
+        "sink": state.sink_id,
+        "committed": None if state.done is None else str(state.done.unit),
+        "unfinished": None if state.undone is None else str(state.undone.unit),
+        "transactions": 0 if state.undone is None else len(state.undone.transactions),
+        "topic": topic,
+    }

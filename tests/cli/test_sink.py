@@ -1,0 +1,68 @@
+"""``sink`` shows what was decided, and carries it out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pulsar_spark.cli import main as cli
+from pulsar_spark.errors import PulsarError
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.testing import EmbeddedBroker
+from tests.integration.sink_job import TASKS, Sink
+
+Run = Callable[..., tuple[int, list[dict[str, Any]]]]
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as made:
+        made.create_topic("t")
+        yield made
+        assert made.internal_errors == ()
+
+
+@pytest.fixture
+def run(broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> Run:
+    def command(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
+        status = cli.main(
+            ["sink", "--service-url", broker.service_url, "--topic", "t", "--json", *arguments]
+        )
+        return status, json.loads(capsys.readouterr().out)
+
+    return command
+
+
+def test_what_was_decided_is_shown_and_finished(broker: EmbeddedBroker, run: Run) -> None:
+    assert run() == (0, [])
+    sink = Sink(broker.service_url, "t", "orders")
+    sink.run(0)
+    messages = [sink.write(1, task) for task in range(TASKS)]
+    refused = broker.faults.error("END_TXN", pb.AuthorizationError, times=None)
+    with refused, pytest.raises(PulsarError):
+        sink.writer().commit(list(messages), 1)
+    status, (row,) = run("--list")
+    topic = row.pop("topic")
+    assert topic.startswith("persistent://public/default/__spark_sink-")
+    expected = {"sink": "orders", "committed": "batch 0", "unfinished": "batch 1"}
+    assert (status, row) == (0, {**expected, "transactions": TASKS})
+    status, (row,) = run("--finish", "orders")
+    assert status == 0
+    assert (row["committed"], row["unfinished"]) == ("batch 1", None)
+    assert broker.open_transactions() == {}
+
+
+def test_a_topic_of_something_else_is_told(broker: EmbeddedBroker, run: Run) -> None:
+    Sink(broker.service_url, "records", "s").run(0)
+    broker.create_topic("other")
+    status, (row,) = run("--option", "sinkStateTopic=records")
+    assert status == 1
+    assert "another sink" in row["unfinished"]
+
+
+def test_it_needs_a_topic(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sink", "--service-url", "pulsar://127.0.0.1:1"]) == 2
+    assert "--topic" in capsys.readouterr().err
