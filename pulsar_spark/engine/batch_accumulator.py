@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _OVERHEAD = 16
 # Bytes of memory that a message needs while it waits in a batch, besides its own: the objects of
 # a column, of a message with fields, of each of its properties, and of a callback.
-_HELD_IN_COLUMN = 100
+_HELD_IN_COLUMN = 150
 _HELD_WITH_FIELDS = 250
 _HELD_BY_PROPERTY = 170
 _HELD_BY_CALLBACK = 350
