@@ -38,6 +38,7 @@ from pulsar_spark.errors import (
     OperationTimeout,
     OptionError,
     PulsarError,
+    TopicNotFound,
     UnsupportedFeature,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -735,6 +736,7 @@ class PulsarConsumer:
             create=create,
             on_active=self._on_active,
             suspects=None if self._rules.dead_letters is None else self,
+            on_failed=self._on_failed,
         )
 
     def on_topics(self, found: set[str]) -> None:
@@ -765,16 +767,30 @@ class PulsarConsumer:
             opened = start(consumer.open_operation, timeout, self._context.timers)
             opened.add_done_callback(partial(self._on_opened, consumer))
 
+    def _on_failed(self, consumer: TopicConsumer, error: PulsarError) -> None:
+        """End by an error of one topic; one that is gone leaves the others as they are."""
+        found = self._discovery
+        many = len(self._consumers) > 1 or (found is not None and found.pattern is not None)
+        if isinstance(error, TopicNotFound) and many:
+            logger.warning("%s: the topic is gone, and so is its consumer", consumer.topic)
+            self._drop(consumer)
+        else:
+            self._inbox.fail(error)
+
+    def _drop(self, consumer: TopicConsumer) -> None:
+        with self._calls:
+            self._consumers = {
+                topic: one for topic, one in self._consumers.items() if one is not consumer
+            }
+        consumer.close()
+
     def _on_opened(self, consumer: TopicConsumer, opened: Future[None]) -> None:
         error = None if opened.cancelled() else opened.exception()
         if error is None:
             return
         logger.warning("%s: cannot subscribe yet: %s", consumer.topic, error)
         # It is found again, and tried again then.
-        with self._calls:
-            self._consumers = {
-                topic: one for topic, one in self._consumers.items() if one is not consumer
-            }
+        self._drop(consumer)
 
     def close(self) -> None:
         """Send what is acknowledged, and leave; the subscription stays. May be called twice."""

@@ -114,7 +114,8 @@ class Suspects(Protocol):
 class TopicConsumer(AttachedConsumer):
     """A consumer of one topic partition. `open` it once, and close it at the end.
 
-    What is delivered is announced to `inbox`, and so is an error that ends the consumer.
+    What is delivered is announced to `inbox`, and so is an error that ends the consumer, unless
+    `on_failed` is told that.
     `on_active` is told, on the receive thread, when a Failover consumer becomes active or not.
     `suspects` are entries that may be dealt with otherwise when they are due again.
     Thread-safe, but for `take`.
@@ -132,6 +133,7 @@ class TopicConsumer(AttachedConsumer):
         create: bool = False,
         on_active: Callable[[TopicConsumer, bool], None] | None = None,
         suspects: Suspects | None = None,
+        on_failed: Callable[[TopicConsumer, PulsarError], None] | None = None,
     ) -> None:
         super().__init__(context, topic, self._come_back)
         self.options = options
@@ -141,6 +143,7 @@ class TopicConsumer(AttachedConsumer):
         self._create = create
         self._on_active = on_active
         self._suspects = suspects
+        self._on_failed = on_failed
         self._backoff = Backoff(maximum=_MAX_RECONNECT_DELAY)
         self.acks = AckTracker(options, context.timers, self._send_ack)
         self._refused = DueEntries(context.timers, options.nack_delay, self._on_due)
@@ -283,7 +286,11 @@ class TopicConsumer(AttachedConsumer):
                 self._come_back()
         elif isinstance(error, PulsarError) and not self._closed:
             logger.error("%s: the consumer cannot subscribe again: %s", self.topic, error.what)
-            self._inbox.fail(error.with_context(topic=self.topic))
+            error = error.with_context(topic=self.topic)
+            if self._on_failed is None:
+                self._inbox.fail(error)
+            else:
+                self._on_failed(self, error)
 
     def _give_up(self, place: Place) -> None:
         super()._give_up(place)

@@ -309,6 +309,10 @@ def test_topics_that_match_a_pattern_come_and_go(
         broker.create_topic(names[2], partitions=2)
         official.create_producer(names[2]).send(b"2")
         assert consumer.receive(RECEIVE_MS).data() == b"2"
+        broker.delete_topic(names[1])
+        wait_until(lambda: names[1] not in consumer._consumers, "its consumer is still there")
+        official.create_producer(names[0]).send(b"still")
+        assert consumer.receive(RECEIVE_MS).data() == b"still"
 
 
 def test_a_watching_broker_tells_of_topics_at_once(

@@ -384,3 +384,36 @@ def test_a_non_persistent_topic_is_consumed_while_it_lasts(
         assert values(found) == [0, 1, 2]
         for message in found:
             consumer.acknowledge(message)
+
+
+@pytest.mark.slow
+@pytest.mark.fault(11)
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Failover])
+def test_nothing_is_lost_where_the_broker_is_killed(
+    tuned_broker: Broker, kind: ConsumerType
+) -> None:
+    topic = tuned_broker.create_topic(partitions=2)
+    with PulsarClient(tuned_broker.service_url, operation_timeout_seconds=60) as client:
+        consumer = client.subscribe(topic, "s", kind, initial_position=EARLIEST)
+        send(client, topic, 100)
+        found = {int(message.data()) for message in acknowledged(consumer, 40)}
+        tuned_broker.restart(kill=True)
+        send(client, topic, 150)
+        until = time.monotonic() + 100
+        while len(found) < 150 and time.monotonic() < until:
+            found |= {int(message.data()) for message in acknowledged(consumer, 1)}
+        assert found == set(range(150))
+        consumer.close()
+        # What was acknowledged stays so: only what is new is left, after the rest of both sends.
+        with client.subscribe(topic, "s", kind) as again:
+            with client.create_producer(topic) as producer:
+                producer.send(b"last")
+            while again.receive(60_000).data() != b"last":
+                pass
+
+
+def acknowledged(consumer: PulsarConsumer, count: int) -> Iterator[Message]:
+    for _ in range(count):
+        message = consumer.receive(60_000)
+        consumer.acknowledge(message)
+        yield message
