@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -19,7 +20,8 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing import EmbeddedBroker
-from tests.support.waiting import wait_until
+from pulsar_spark.testing.rules import Seen
+from tests.support.waiting import finish, wait_until
 
 
 @pytest.fixture
@@ -142,18 +144,29 @@ def test_a_lost_answer_to_an_abort_is_an_abort(
 
 
 @pytest.mark.fault(85)
-def test_the_end_of_an_old_transaction_touches_no_other(
-    broker: EmbeddedBroker, client: PulsarClient
+@pytest.mark.parametrize("late", ["commit", "abort"])
+def test_the_end_of_an_old_transaction_that_arrives_late_touches_no_other(
+    broker: EmbeddedBroker, client: PulsarClient, late: str
 ) -> None:
     producer = client.create_producer("t")
-    old, new = client.new_transaction(), client.new_transaction()
-    assert old.txn_id() != new.txn_id()
+    old = client.new_transaction()
     producer.send(b"old", txn=old)
+
+    def of_old(seen: Seen) -> bool:
+        return bool(seen.body.txnid_least_bits == old.txn_id().least_bits)
+
+    # Its end comes when a later transaction was begun, and ended.
+    rule = broker.faults.delay("END_TXN", 1.0, hold=False, when=of_old)
+    thread = threading.Thread(target=getattr(old, late))
+    thread.start()
+    wait_until(lambda: rule.hits, "its end was not asked for")
+    new = client.new_transaction()
+    assert new.txn_id() != old.txn_id()
     producer.send(b"new", txn=new)
-    old.abort()
-    with client.create_reader("t", MessageId.earliest):
-        new.commit()
-    assert read(client, "t") == [b"new"]
+    new.abort() if late == "commit" else new.commit()
+    finish(thread)
+    assert old.state() in (TransactionState.COMMITTED, TransactionState.ABORTED)
+    assert read(client, "t") == [b"old" if late == "commit" else b"new"]
 
 
 def test_a_message_that_fails_aborts_its_transaction(
