@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         ConsumerBatchReceivePolicy,
         ConsumerDeadLetterPolicy,
         ConsumerKeySharedPolicy,
+        MultiplierRedeliveryBackoff,
     )
     from pulsar_spark.client.encryption import (
         CryptoKeyReader,
@@ -151,6 +152,7 @@ _HOMES = {
     "Message": "message",
     "MessageId": "message",
     "MessageTooBig": "exceptions",
+    "MultiplierRedeliveryBackoff": "consumer_policies",
     "NotAllowedError": "exceptions",
     "NotConnected": "exceptions",
     "OperationNotSupported": "exceptions",
@@ -238,6 +240,7 @@ __all__ = [
     "Message",
     "MessageId",
     "MessageTooBig",
+    "MultiplierRedeliveryBackoff",
     "NotAllowedError",
     "NotConnected",
     "OperationNotSupported",

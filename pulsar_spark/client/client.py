@@ -30,6 +30,7 @@ from pulsar_spark.client.consumer_policies import (
     ConsumerBatchReceivePolicy,
     ConsumerDeadLetterPolicy,
     ConsumerKeySharedPolicy,
+    MultiplierRedeliveryBackoff,
     TopicsWanted,
     topics_wanted,
 )
@@ -60,7 +61,6 @@ from pulsar_spark.engine.options import (
     ConsumerOptions,
     ProducerOptions,
     ReaderOptions,
-    RedeliveryBackoff,
     TlsOptions,
 )
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer
@@ -329,7 +329,7 @@ class PulsarClient:
         durable: bool = True,
         start_message_id: MessageId | None = None,
         start_message_rollback_seconds: int | None = None,
-        negative_ack_redelivery_backoff: RedeliveryBackoff | None = None,
+        negative_ack_redelivery_backoff: MultiplierRedeliveryBackoff | None = None,
         consumer_event_listener: ConsumerEventListener | None = None,
         discard_corrupt_messages: bool = False,
         auto_update_partitions_interval_seconds: int = 60,
@@ -347,6 +347,7 @@ class PulsarClient:
         """
         keys = key_reader(crypto_key_reader)
         checked = check_schema(schema)
+        backoff = negative_ack_redelivery_backoff
         timeout = unacked_messages_timeout_ms or 0
         if timeout and timeout < _LEAST_ACK_TIMEOUT_MS:
             raise OptionError(
@@ -373,7 +374,7 @@ class PulsarClient:
             ack_receipts=ack_receipt_enabled,
             batch_index_acks=batch_index_ack_enabled,
             nack_delay=negative_ack_redelivery_delay_ms / 1000,
-            nack_backoff=negative_ack_redelivery_backoff,
+            nack_backoff=None if backoff is None else backoff.backoff(),
             ack_timeout=timeout / 1000,
             discard_corrupt=discard_corrupt_messages,
             crypto_keys=keys,

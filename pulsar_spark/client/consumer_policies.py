@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pulsar_spark.client.enums import KeySharedMode, RegexSubscriptionMode
-from pulsar_spark.engine.options import KeySharedRules
+from pulsar_spark.engine.options import KeySharedRules, RedeliveryBackoff
 from pulsar_spark.engine.topic_patterns import TopicPattern
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
@@ -124,6 +124,22 @@ class ConsumerKeySharedPolicy:
     def rules(self) -> KeySharedRules:
         """Return it as the engine takes it."""
         return self._rules
+
+
+class MultiplierRedeliveryBackoff:
+    """Pauses before a refused message comes again: growing with each time, as Java's of this name.
+
+    Raises OptionError for values out of range.
+    """
+
+    def __init__(
+        self, min_delay_ms: int = 1000, max_delay_ms: int = 60_000, multiplier: float = 2.0
+    ) -> None:
+        self._backoff = RedeliveryBackoff(min_delay_ms / 1000, max_delay_ms / 1000, multiplier)
+
+    def backoff(self) -> RedeliveryBackoff:
+        """Return it as the engine takes it."""
+        return self._backoff
 
 
 class ConsumerDeadLetterPolicy:

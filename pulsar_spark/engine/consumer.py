@@ -146,7 +146,9 @@ class TopicConsumer(AttachedConsumer):
         self._on_failed = on_failed
         self._backoff = Backoff(maximum=_MAX_RECONNECT_DELAY)
         self.acks = AckTracker(options, context.timers, self._send_ack)
-        self._refused = DueEntries(context.timers, options.nack_delay, self._on_due)
+        backoff = options.nack_backoff
+        soonest = options.nack_delay if backoff is None else backoff.first
+        self._refused = DueEntries(context.timers, soonest, self._on_due)
         self._given = DueEntries(context.timers, options.ack_timeout, self._on_due)
         self._queue_size = options.receiver_queue_size if queue_size is None else queue_size
         # The following are guarded by _lock.
