@@ -6,6 +6,7 @@ import base64
 import contextlib
 import http.server
 import os
+import re
 import socket
 import threading
 import time
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.client import MessageId, PulsarClient
+from pulsar_spark.client import InitialPosition, MessageId, PulsarClient
 from pulsar_spark.engine.addresses import BrokerAddress
 from pulsar_spark.engine.auth import provider_for
 from pulsar_spark.engine.context import ClientContext, shared_connections
@@ -168,6 +169,21 @@ def test_messages_are_written_and_read_by_the_binary_protocol() -> None:
             assert reader.read_next(20_000).data() == b"one"
             assert client.get_topic_partitions("t") == [TOPIC]
     assert web.asked
+
+
+def test_patterns_need_no_more_than_rest() -> None:
+    with EmbeddedBroker() as broker, WebService(broker.service_url, partitions=0) as web:
+        broker.create_topic("t")
+        web.topics = [TOPIC]
+        with PulsarClient(web.url) as client:
+            consumer = client.subscribe(
+                re.compile("persistent://public/default/t.*"),
+                "s",
+                initial_position=InitialPosition.Earliest,
+            )
+            client.create_producer("t").send(b"one")
+            assert consumer.receive(20_000).data() == b"one"
+            consumer.close()
 
 
 def test_topics_that_move_are_looked_up_again() -> None:
@@ -419,6 +435,17 @@ def test_credentials_that_are_not_accepted_are_asked_with_once(
     error = refused(web.url, AuthenticationError, auth=TOKEN)
     assert "authParams" in str(error)
     assert len(web.asked) == 1
+
+
+@pytest.mark.fault(45)
+def test_several_hosts_are_not_all_asked_with_credentials_that_one_refused(
+    web: WebService,
+) -> None:
+    with WebService() as other:
+        for service in (web, other):
+            service.answers, service.again = [say(401, b"no")], True
+        refused(f"http://{web.host},{other.host}", AuthenticationError, auth=TOKEN)
+        assert len(web.asked) + len(other.asked) == 1
 
 
 @pytest.mark.fault(18, 19)
