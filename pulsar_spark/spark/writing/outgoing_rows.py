@@ -147,8 +147,8 @@ class RowConverter:
     ) -> list[bytes] | None:
         """Return the messages' fields if none of them has others than many can be sent with."""
         keys = None if columns.keys is None else self._column(batch, names.KEY)
-        has_text_keys = columns.keys is None or all(isinstance(key, str) for key in columns.keys)
-        if not columns.plain or not has_text_keys or None in columns.payloads:
+        kinds = set(map(type, columns.keys or ()))
+        if not columns.plain or not kinds <= {str} or None in columns.payloads:
             return None
         payloads: list[bytes] = columns.payloads  # type: ignore[assignment]
         try:
