@@ -98,8 +98,8 @@ _ADVERTISED = (
     "pulsar.client.listenerName), or give a Pulsar proxy as service.url."
 )
 _BEHIND = (
-    "The proxy does not get through to the broker; its log says why. It needs credentials of its own "
-    "for the brokers (brokerClientAuthenticationParameters), which have to know its role "
+    "The proxy does not get through to the broker; its log says why. It needs credentials of its "
+    "own for the brokers (brokerClientAuthenticationParameters), which have to know its role "
     "(proxyRoles), and to be allowed their addresses (brokerProxyAllowedTargetPorts)."
 )
 _TENANTS_ADMIN = "An administrator of the tenant may ask: log in as one, or leave --admin-url out."
