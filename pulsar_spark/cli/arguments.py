@@ -28,6 +28,12 @@ def add_connection(parser: argparse.ArgumentParser, topic: str) -> None:
         help="the cluster, such as pulsar://localhost:6650 or pulsar+ssl://h1:6651,h2:6651",
     )
     group.add_argument("--topic", help=topic)
+    add_options(group)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_options(group: argparse._ActionsContainer) -> None:
+    """Add what any option can be given by, and a token in a file."""
     group.add_argument(
         "--option",
         action="append",
@@ -38,7 +44,6 @@ def add_connection(parser: argparse.ArgumentParser, topic: str) -> None:
         "once. Others on this machine can see it: a token is better kept in a file",
     )
     group.add_argument("--token-file", metavar="FILE", help="log in with the token in this file")
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_admin_url(parser: argparse.ArgumentParser, what: str) -> None:

@@ -12,6 +12,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from pulsar_spark.cli.arguments import add_options, given_options
+
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
@@ -41,13 +43,16 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--rows", type=int, default=100_000, help="how many rows (%(default)s)")
     parser.add_argument("--service-url", help="a broker of yours, such as pulsar://localhost:6650")
     parser.add_argument("--topic", default=_TOPIC, help="the topic's name (%(default)s)")
+    parser.allow_abbrev = False
+    add_options(parser)
     parser.set_defaults(command=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the demonstration; return 0 if every row came back."""
+    options = given_options(arguments)
     with _service(arguments.service_url, arguments.topic) as service_url, _session() as spark:
-        return _demonstrate(spark, service_url, arguments.topic, arguments.rows)
+        return _demonstrate(spark, {**options, "service.url": service_url}, arguments.rows)
 
 
 @contextlib.contextmanager
@@ -88,9 +93,10 @@ def _session() -> Iterator[SparkSession]:
         spark.stop()
 
 
-def _demonstrate(spark: SparkSession, service_url: str, topic: str, rows: int) -> int:
+def _demonstrate(spark: SparkSession, options: dict[str, str], rows: int) -> int:
     from pyspark.sql import functions as F
 
+    service_url, topic = options["service.url"], options["topic"]
     orders = spark.range(rows).select(
         F.concat(F.lit("customer-"), F.col("id") % 1000).alias("__key"),
         F.concat(F.lit("order "), F.col("id")).alias("value"),
@@ -101,9 +107,7 @@ def _demonstrate(spark: SparkSession, service_url: str, topic: str, rows: int) -
         .option("topic", "{topic}").save()
     """)
     started = time.monotonic()
-    orders.write.format("pulsar").mode("append").option("service.url", service_url).option(
-        "topic", topic
-    ).save()
+    orders.write.format("pulsar").mode("append").options(**options).save()
     _say(f"{rows:,} rows are written and acknowledged, {time.monotonic() - started:.1f} s.")
 
     _say(f"""
@@ -112,9 +116,7 @@ def _demonstrate(spark: SparkSession, service_url: str, topic: str, rows: int) -
         .option("topic", "{topic}").load()
     """)
     started = time.monotonic()
-    messages = (
-        spark.read.format("pulsar").option("service.url", service_url).option("topic", topic).load()
-    )
+    messages = spark.read.format("pulsar").options(**options).load()
     key, value = F.col("__key").cast("string"), F.col("value").cast("string")
     # In order, so that Spark reads everything: a task that is cut short is a traceback in its log.
     messages.select(key, value, "__publishTime", "__topic").orderBy("__publishTime", "value").show(
@@ -129,15 +131,15 @@ def _demonstrate(spark: SparkSession, service_url: str, topic: str, rows: int) -
     if found < rows:
         _say(f"{rows - found:,} rows are missing.")
         return 1
-    return _stream(spark, service_url, topic)
+    return _stream(spark, options)
 
 
-def _stream(spark: SparkSession, service_url: str, topic: str) -> int:
+def _stream(spark: SparkSession, options: dict[str, str]) -> int:
     """Show the counts of a stream while rows arrive; return 0 if all of them did."""
     _say(f"""
     spark.readStream.format("pulsar")
-        .option("service.url", "{service_url}")
-        .option("topic", "{topic}").load()
+        .option("service.url", "{options["service.url"]}")
+        .option("topic", "{options["topic"]}").load()
         .writeStream.foreachBatch(count).start()
     """)
     seen = 0
@@ -148,7 +150,6 @@ def _stream(spark: SparkSession, service_url: str, topic: str) -> int:
         seen += rows
         _say(f"micro-batch {number}: {rows:,} rows, {seen:,} in all")
 
-    options = {"service.url": service_url, "topic": topic}
     stream = spark.readStream.format("pulsar").options(**options).load()
     with tempfile.TemporaryDirectory() as checkpoint:
         query = (

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 
 import pytest
+
+from pulsar_spark.cli import demo
+from pulsar_spark.cli import main as cli
 
 
 @pytest.mark.timeout(240)
@@ -26,3 +30,25 @@ def test_the_demonstration_reads_back_all_that_it_wrote() -> None:
     assert "3,000 in all" in done.stdout
     assert "All of them arrived." in done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_a_cluster_is_given_the_options_that_were_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, str]] = []
+
+    def demonstrate(_: object, options: dict[str, str], rows: int) -> int:
+        seen.append(options)
+        return rows - 7
+
+    monkeypatch.setattr(demo, "_session", lambda: contextlib.nullcontext(None))
+    monkeypatch.setattr(demo, "_demonstrate", demonstrate)
+    given = ["--service-url", "pulsar://host:6650", "--token-file", "/etc/token", "--rows", "7"]
+    assert cli.main(["demo", *given, "--option", "pulsar.client.listenerName=outside"]) == 0
+    assert seen == [
+        {
+            "service.url": "pulsar://host:6650",
+            "topic": "orders",
+            "pulsar.client.authPluginClassName": "token",
+            "pulsar.client.authParams": "file:///etc/token",
+            "pulsar.client.listenerName": "outside",
+        }
+    ]
