@@ -403,7 +403,7 @@ class ColumnReader:
         branches = plan.branches[:_BRANCHES]
         for branch_number, branch in enumerate(branches):
             where = pc.equal(chosen, _byte(2 * branch_number))
-            matching = pc.sum(where).as_py() or 0
+            matching = where.true_count
             if not matching:
                 continue
             if matching == len(rows):
