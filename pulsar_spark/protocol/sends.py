@@ -139,8 +139,10 @@ class PythonSendEncoder:
         compression: int = pb.NONE,
         compress: Compress = _CODECS.compress,
         txn: TxnId | None = None,
+        bodies: SendEncoder | None = None,
     ) -> None:
         self.compression = compression
+        self._bodies = bodies
         self._compress = compress
         name = producer_name.encode()
         # The metadata's fields in their order: producer_name, sequence_id (the tag), …
@@ -170,7 +172,7 @@ class PythonSendEncoder:
             return self._singles(payloads, keys, first_sequence_id, publish_time)
         frames: list[bytes] = []
         parts: Sequence[bytes] = ()
-        if per_entry > 1:
+        if per_entry > 1 and self._bodies is None:
             parts = uniform_parts(payloads, first_sequence_id, keys, fields)
         each = len(parts) // len(payloads)
         for start in range(0, len(payloads), per_entry):
@@ -178,8 +180,14 @@ class PythonSendEncoder:
             key = None if keys is None else keys[start]
             if stop - start == 1:
                 body = payloads[start]
-            else:
+            elif self._bodies is None:
                 body = b"".join(parts[start * each : stop * each])
+            else:
+                own_keys = None if keys is None else keys[start:stop]
+                own_fields = None if fields is None else fields[start:stop]
+                body = self.body(
+                    payloads[start:stop], own_keys, first_sequence_id + start, own_fields
+                )
             first = first_sequence_id + start
             head, payload = self.frame(body, first, publish_time, key, stop - start)
             frames.append(head + payload)
@@ -193,6 +201,8 @@ class PythonSendEncoder:
         fields: Sequence[bytes] | None = None,
     ) -> bytes:
         """Return the body of a batch, for `frame`."""
+        if self._bodies is not None:
+            return self._bodies.body(payloads, keys, first_sequence_id, fields)
         return encode_uniform_batch(payloads, first_sequence_id, keys, fields)
 
     def frame(
@@ -337,14 +347,14 @@ def make_encoder(
     With `txn` they are all of that transaction.
     """
     implementation.tell()
-    if implementation.native is None or txn is not None:
-        return PythonSendEncoder(
-            producer_id, producer_name, schema_version, compression, compress, txn
-        )
-    encoder: SendEncoder = implementation.native.SendEncoder(
-        producer_id, producer_name, schema_version, compression, compress
-    )
-    return encoder
+    given = (producer_id, producer_name, schema_version, compression, compress)
+    compiled: SendEncoder | None = None
+    if implementation.native is not None:
+        compiled = implementation.native.SendEncoder(*given)
+    if compiled is not None and txn is None:
+        return compiled
+    # The compiled one knows of no transactions: it makes the bodies of their batches.
+    return PythonSendEncoder(*given, txn, compiled)
 
 
 def _txn_fields(txn: TxnId | None) -> tuple[bytes, bytes]:
