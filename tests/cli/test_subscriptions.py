@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from pulsar_spark.cli import main as cli
+from pulsar_spark.cli.checkpoint import stream_offsets
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.subscription import EARLIEST, SubscriptionSet
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from pulsar_spark.testing import EmbeddedBroker
+from tests.integration.checkpoints import FOLDER, SUBSCRIPTION, TOPIC
 from tests.spark.topics import full, store
 from tests.support.issuer import say
 from tests.support.web_service import WebService, refuse
@@ -170,6 +172,13 @@ def test_the_admin_rest_tells_of_all_of_them(run: Run, held: SubscriptionSet) ->
             f"/admin/v2/persistent/public/default/orders-partition-{number}/stats"
             for number in range(2)
         }
+
+
+@pytest.mark.parametrize("folder", sorted(FOLDER.glob("spark-*")), ids=lambda folder: folder.name)
+def test_checkpoints_that_spark_wrote_are_understood(folder: Path) -> None:
+    (offset,) = stream_offsets(str(folder))
+    assert offset.subscription == SUBSCRIPTION
+    assert set(offset.positions) == {f"{full(TOPIC)}-partition-{number}" for number in range(2)}
 
 
 @pytest.mark.parametrize(
