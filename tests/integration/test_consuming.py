@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark import client as package
 from pulsar_spark.client import (
     ConsumerDeadLetterPolicy,
     ConsumerType,
@@ -425,3 +426,70 @@ def test_a_message_that_is_put_off_comes_again_until_it_is_a_dead_letter(
         }
         consumer.reconsume_later(again, 50)
         assert dead.receive(RECEIVE_MS).properties()["RECONSUMETIMES"] == "2"
+
+
+# --- beside the official client ---------------------------------------------------------------
+
+
+def seen(message: Any) -> tuple[Any, ...]:
+    """All that either client tells of a message."""
+    return (
+        message.data(),
+        str(message.message_id()),
+        message.message_id().serialize(),
+        message.properties(),
+        message.partition_key(),
+        message.ordering_key(),
+        message.event_timestamp(),
+        message.publish_timestamp(),
+        message.topic_name(),
+        message.redelivery_count(),
+        message.producer_name(),
+        message.has_null_value(),
+    )
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_both_clients_see_the_same_of_every_message(
+    broker: Broker,
+    client: PulsarClient,
+    official_client: Callable[..., Any],
+    partitions: int,
+) -> None:
+    pulsar = pytest.importorskip("pulsar")
+    topic = broker.create_topic(partitions=partitions)
+    official = official_client(broker.service_url)
+    producers = [
+        official.create_producer(topic),
+        official.create_producer(
+            topic, batching_enabled=True, compression_type=pulsar.CompressionType.LZ4
+        ),
+    ]
+    for number in range(12):
+        producers[number % 2].send_async(
+            None if number == 5 else b"%d" % number,
+            lambda *_: None,
+            properties={"n": str(number)},
+            partition_key=f"k{number % 3}",
+            ordering_key="o" if number % 4 else None,
+            event_timestamp=number or None,
+        )
+    for producer in producers:
+        producer.flush()
+    found: list[list[tuple[Any, ...]]] = []
+    for made, module in ((official, pulsar), (client, package)):
+        consumer = made.subscribe(
+            topic,
+            module.__name__,
+            module.ConsumerType.Shared,
+            initial_position=module.InitialPosition.Earliest,
+            negative_ack_redelivery_delay_ms=100,
+        )
+        messages = [consumer.receive(RECEIVE_MS) for _ in range(12)]
+        for message in messages:
+            consumer.negative_acknowledge(message)
+        messages += [consumer.receive(RECEIVE_MS) for _ in range(12)]
+        found.append(sorted(map(seen, messages)))
+        consumer.close()
+    assert found[0] == found[1]
+    assert {one[9] for one in found[1]} == {0, 1}

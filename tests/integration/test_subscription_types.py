@@ -286,11 +286,12 @@ def test_a_subscription_that_is_not_durable_begins_at_a_message_and_leaves_nothi
     wait_until(lambda: not broker.subscriptions(topic), "the subscription is still there")
 
 
+@pytest.mark.slow
 def test_a_subscription_can_begin_some_seconds_ago(client: PulsarClient, topic: str) -> None:
     send(client, topic, 2)
-    time.sleep(2.1)
+    time.sleep(3.1)
     send(client, topic, 3)
-    with client.subscribe(topic, "s", durable=False, start_message_rollback_seconds=1) as consumer:
+    with client.subscribe(topic, "s", durable=False, start_message_rollback_seconds=3) as consumer:
         assert values(receive(consumer, 3)) == [0, 1, 2]
     with client.subscribe(
         topic, "s", durable=False, start_message_rollback_seconds=3600
