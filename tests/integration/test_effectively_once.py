@@ -12,8 +12,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
+from pulsar_spark.spark.options.write import parse_write_options
+from pulsar_spark.spark.writing.columns import plan_columns
+from pulsar_spark.spark.writing.task_writer import write_task
 from tests.integration.brokers import Broker
 from tests.integration.messages import read_rows
 from tests.integration.spark_io import save
@@ -22,7 +27,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 JOB = Path(__file__).with_name("killed_job.py")
 ROWS = 20_000
@@ -65,6 +70,19 @@ def written(broker: Broker, topic: str, partitions: int) -> Counter[int]:
     )
 
 
+@pytest.mark.fault(83)
+def test_a_task_tells_whether_the_broker_deduplicates(broker: Broker, tuned_broker: Broker) -> None:
+    for used, told in ((broker, True), (tuned_broker, False)):
+        topic = used.create_topic(partitions=2)
+        options = {"service.url": used.service_url, "topic": topic, **OPTIONS}
+        schema = StructType().add("value", "string").add("__sequenceId", "long")
+        columns = plan_columns(schema, topic_given=True, value_format="string")
+        rows = pa.RecordBatch.from_pydict({"value": ["a", "b"], "__sequenceId": [5, 6]})
+        done = write_task(parse_write_options(options), columns, [rows])
+        assert done.forgetful == ((topic,) if told else ())
+
+
+@pytest.mark.slow
 @pytest.mark.fault(13, 79)
 def test_a_killed_job_that_is_run_again_writes_each_row_once(
     spark: SparkSession, tuned_broker: Broker

@@ -69,9 +69,10 @@ class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
             return
         logger.warning(
             "the write failed; %d messages of %d tasks that ended well stay on their topics, and "
-            "will be there twice if it is run again",
+            "%s if it is run again",
             sum_up(messages).acknowledged,
             _ended_well(messages),
+            self.fate,
         )
 
 

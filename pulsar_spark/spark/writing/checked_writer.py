@@ -15,6 +15,7 @@ from pulsar_spark.spark.writing.exactly_once import abort_unit, check_sink, comm
 from pulsar_spark.spark.writing.schemas import Target
 from pulsar_spark.spark.writing.task_writer import (
     PulsarCommitMessage,
+    deduplicates,
     find_targets,
     sum_up,
     transactions_of,
@@ -43,6 +44,13 @@ class CheckedWriter:
             value_format=options.schema.value_format,
         )
         self._targets: dict[str, Target] = {}
+
+    @property
+    def fate(self) -> str:
+        """What becomes of rows that were written, when they are written again."""
+        if deduplicates(self._options, self._columns):
+            return "are left out where their topics deduplicate"
+        return "will be there twice"
 
     def check(self) -> None:
         """Ask the broker, before any task runs, whether the values fit the topic's schema.

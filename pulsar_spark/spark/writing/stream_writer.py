@@ -73,10 +73,11 @@ class PulsarStreamWriter(CheckedWriter, DataSourceStreamWriter):
             return
         logger.warning(
             "micro-batch %d failed; %d messages of %d tasks that ended well, and what the others "
-            "had sent, stay on their topics, and will be there twice when it is run again",
+            "had sent, stay on their topics, and %s when it is run again",
             batchId,
             total.acknowledged,
             sum(message is not None for message in messages),
+            self.fate,
         )
 
 

@@ -344,6 +344,12 @@ def write_task(
             raise
 
 
+def deduplicates(options: WriteOptions, columns: WriteColumns) -> bool:
+    """Whether rows are to be known by their ids, and the name of the job, when it is run again."""
+    named = options.producer.producer_name is not None
+    return named and columns.position(names.SEQUENCE_ID) is not None
+
+
 def _task_producer(
     options: WriteOptions, columns: WriteColumns, batches: Iterable[pa.RecordBatch]
 ) -> tuple[ProducerOptions, Iterable[pa.RecordBatch]]:
@@ -354,7 +360,7 @@ def _task_producer(
     """
     name = options.producer.producer_name
     position = columns.position(names.SEQUENCE_ID)
-    if name is None or position is None:
+    if position is None or not deduplicates(options, columns):
         return replace(options.producer, producer_name=_attempt_name(name)), batches
     context = TaskContext.get()
     task = 0 if context is None else context.partitionId()

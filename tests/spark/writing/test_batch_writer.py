@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from pulsar_spark.errors import InvalidRow, OptionError, SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -51,6 +51,19 @@ def test_the_topics_schema_is_held_against_the_values_beforehand(broker: Embedde
         with pytest.raises(SchemaMismatch, match="INT32"):
             writer(broker.service_url, schema).check()
     writer(broker.service_url, valueFormat="raw").check()
+
+
+@pytest.mark.parametrize(
+    "named, fate", [(True, "left out where their topics deduplicate"), (False, "be there twice")]
+)
+def test_a_failure_says_what_becomes_of_what_was_written(
+    named: bool, fate: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    schema = StructType().add("value", BinaryType()).add("__sequenceId", LongType())
+    options = {"pulsar.producer.producerName": "job"} if named else {}
+    parsed = parse_write_options({"service.url": "pulsar://127.0.0.1:1", "topic": "t", **options})
+    PulsarBatchWriter(parsed, schema, overwrite=False).abort([None])
+    assert fate in caplog.text
 
 
 def test_topics_of_rows_are_not_asked_about_beforehand() -> None:
