@@ -157,6 +157,8 @@ class AckTracker:
 
     def left_of(self, key: EntryKey, bits: int) -> int:
         """Return the bits of an entry without those that are acknowledged and not sent yet."""
+        if not self._pending and self._upto is None:
+            return bits
         with self._lock:
             if (found := self._pending.get(key)) is not None:
                 bits &= found[0]

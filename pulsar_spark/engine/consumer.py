@@ -414,10 +414,7 @@ class TopicConsumer(AttachedConsumer):
 
     def finish(self, delivery: Delivery) -> None:
         """Take note that all of an entry was given out."""
-        with self._lock:
-            if delivery.generation == self.generation:
-                self._open -= delivery.cost
-        self.give_back(delivery.generation, delivery.cost, delivery.size)
+        self.give_back(delivery.generation, delivery.cost, delivery.size, taken=delivery.cost)
 
     def _wanted(self, entry: ReceivedEntry, key: EntryKey) -> int:
         """Return the bits of those messages of an entry that are to be given out."""
@@ -457,11 +454,15 @@ class TopicConsumer(AttachedConsumer):
 
     # --- permits ------------------------------------------------------------------------------
 
-    def give_back(self, generation: int, messages: int, size: int) -> None:
-        """Take note that messages were given out or dropped; have others sent when it is time."""
+    def give_back(self, generation: int, messages: int, size: int, *, taken: int = 0) -> None:
+        """Take note that messages were given out or dropped; have others sent when it is time.
+
+        `taken` are the permits of what was taken before.
+        """
         with self._lock:
             if generation != self.generation:
                 return
+            self._open -= taken
             place, permits = self._place, self._permits.consumed(max(messages, 1), size)
             if not self._queue_size:
                 self._pulled = False
