@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -31,6 +34,8 @@ from tests.support.security import Security
 pytestmark = [pytest.mark.slow, pytest.mark.real_broker, pytest.mark.timeout(180)]
 
 START = Callable[[Mapping[str, str] | None], OwnBroker]
+
+KEY = {"client_id": "me", "client_secret": "mine"}
 
 
 class Cluster(Security):
@@ -157,3 +162,63 @@ def test_a_stream_runs_through_the_rotation_of_its_token_until_nobody_renews_it(
     finally:
         stopped.set()
         thread.join()
+
+
+@pytest.mark.fault(45, 52)
+def test_executors_of_a_cluster_log_in_in_every_way(
+    start_real_broker: START, tmp_path: Path
+) -> None:
+    """Files and variables are read where the task runs, PEM text needs no file there."""
+    cluster = Cluster(start_real_broker, tmp_path)
+    certificate, key = cluster.authority.client("reader")
+    driver = tmp_path / "driver"
+    driver.mkdir()
+    # Spark gives each executor a copy in its own folder, where a bare name leads to.
+    (driver / "ca.pem").write_text(cluster.authority.pem)
+    client = "pulsar.client."
+    by_file = {f"{client}tlsTrustCertsFilePath": "ca.pem"}
+    by_content = {f"{client}tlsTrustCertsFilePath": f"content:{cluster.authority.pem}"}
+
+    def login(method: str, params: str) -> dict[str, str]:
+        return {f"{client}authPluginClassName": method, f"{client}authParams": params}
+
+    with Issuer(None) as issuer:
+        issuer.on_token = say(
+            200, {"access_token": cluster.token(seconds=3600), "expires_in": 3600}
+        )
+        oauth2 = {"issuerUrl": issuer.url, "privateKey": json.dumps(KEY)}
+        ways = {
+            "token": {**by_file, **login("token", f"token:{cluster.token()}")},
+            "variable": {**by_file, **login("token", "env:PULSAR_TOKEN")},
+            "mtls": {**by_content, **login("tls", f"tlsCertFile:{certificate},tlsKeyFile:{key}")},
+            "mtls by content": {
+                **by_content,
+                f"{client}authPluginClassName": "tls",
+                f"{client}tlsCertificateFilePath": f"content:{Path(certificate).read_text()}",
+                f"{client}tlsKeyFilePath": f"content:{Path(key).read_text()}",
+            },
+            "basic": {**by_file, **login("basic", '{"userId": "reader", "password": "good"}')},
+            "oauth2": {**by_content, **login("oauth2", json.dumps(oauth2))},
+        }
+        for options in ways.values():
+            topic = cluster.broker.create_topic(cluster.broker.unique_topic(), partitions=2)
+            options |= {"service.url": cluster.url, "topic": topic}
+        told = {
+            "files": [str(driver / "ca.pem")],
+            "variables": {"PULSAR_TOKEN": cluster.token()},
+            "ways": ways,
+        }
+        (tmp_path / "job.json").write_text(json.dumps(told))
+        job = subprocess.run(
+            [sys.executable, Path(__file__).with_name("secured_job.py"), tmp_path / "job.json"],
+            cwd=driver,
+            env={**os.environ, "PULSAR_TOKEN": cluster.token()},
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+    assert job.returncode == 0, job.stdout + job.stderr[job.stderr.find("Traceback") :][:5000]
+    assert [line for line in job.stdout.splitlines() if line.startswith("---")] == [
+        f"--- {name}" for name in ways
+    ]

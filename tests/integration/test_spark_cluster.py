@@ -51,13 +51,11 @@ def disturb(cluster: RealCluster, topic: str, goes_on: Callable[[], bool]) -> No
     partitions = itertools.cycle(f"{topic}-partition-{number}" for number in range(PARTITIONS))
     for number, partition in zip(range(MOVES), partitions, strict=False):
         assert goes_on()
-        owner = cluster.owner(partition)
         if number in KILLS:
-            owner.kill()
+            cluster.owner(partition).kill()
             # Both brokers have to be there for the next move.
             cluster.restore()
-        else:
-            cluster.move(partition, cluster.other(owner))
+        cluster.move(partition, cluster.other(cluster.owner(partition)))
         time.sleep(0.3)
     assert goes_on()
 
