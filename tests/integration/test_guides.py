@@ -200,6 +200,19 @@ def check_migrating(spark: SparkSession, own: EmbeddedBroker, names: Names, fold
     assert names["orders"].count() == 40
 
 
+def prepare_delivery(spark: SparkSession, own: EmbeddedBroker, folder: Path) -> None:
+    own.create_topic("orders")
+    store_many(own, "orders", 20)
+
+
+def check_delivery(spark: SparkSession, own: EmbeddedBroker, names: Names, folder: Path) -> None:
+    try:
+        names["query"].processAllAvailable()
+    finally:
+        names["query"].stop()
+    assert len(stored(spark, own.service_url, "orders-once")) == 22
+
+
 def prepare_monitoring(spark: SparkSession, own: EmbeddedBroker, folder: Path) -> None:
     own.create_topic("orders")
     store_many(own, "orders", 120)
@@ -323,6 +336,7 @@ Prepare = Callable[["SparkSession", EmbeddedBroker, Path], None]
 Check = Callable[["SparkSession", EmbeddedBroker, Names, Path], None]
 PREPARED: dict[str, Prepare] = {
     "cookbook.md": prepare_cookbook,
+    "delivery.md": prepare_delivery,
     "encryption.md": prepare_encryption,
     "migrating.md": prepare_migrating,
     "monitoring.md": prepare_monitoring,
@@ -333,6 +347,7 @@ GUIDES: dict[str, Check] = {
 }
 SLOW_GUIDES: dict[str, Check] = {
     "cookbook.md": check_cookbook,
+    "delivery.md": check_delivery,
     "deploying.md": check_deploying,
     "effectively-once.md": check_effectively_once,
     "encryption.md": check_encryption,
