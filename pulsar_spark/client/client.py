@@ -45,6 +45,7 @@ from pulsar_spark.client.enums import (
     PartitionsRoutingMode,
     ProducerAccessMode,
     RegexSubscriptionMode,
+    choice,
 )
 from pulsar_spark.client.message import MessageId
 from pulsar_spark.client.producer import MessageRouter, PulsarProducer, SendingRules
@@ -356,13 +357,13 @@ class PulsarClient:
             )
         options = ConsumerOptions(
             subscription_name,
-            kind=_SUB_TYPES[ConsumerType(int(consumer_type))],
+            kind=_SUB_TYPES[choice(ConsumerType, consumer_type, "consumer_type")],
             consumer_name=consumer_name or secrets.token_hex(5),
             durable=durable,
             start=_start_of(start_message_id, start_message_id_inclusive),
             start_age=start_message_rollback_seconds,
             start_inclusive=start_message_id_inclusive,
-            initial=_INITIAL[InitialPosition(int(initial_position))],
+            initial=_INITIAL[choice(InitialPosition, initial_position, "initial_position")],
             receiver_queue_size=receiver_queue_size,
             read_compacted=is_read_compacted,
             properties=tuple((properties or {}).items()),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pulsar_spark.client.enums import KeySharedMode, RegexSubscriptionMode
+from pulsar_spark.client.enums import KeySharedMode, RegexSubscriptionMode, choice
 from pulsar_spark.engine.options import KeySharedRules, RedeliveryBackoff
 from pulsar_spark.engine.topic_patterns import TopicPattern
 from pulsar_spark.errors import OptionError
@@ -57,7 +57,7 @@ def topics_wanted(topic: Any, mode: RegexSubscriptionMode) -> TopicsWanted:
         if separator and domain in (PERSISTENT, NON_PERSISTENT) and "://" not in rest:
             text = rest
         pattern = TopicPattern.parse(text)
-        domains = _DOMAINS[RegexSubscriptionMode(int(mode))]
+        domains = _DOMAINS[choice(RegexSubscriptionMode, mode, "regex_subscription_mode")]
         return TopicsWanted(str(topic.pattern), (), replace(pattern, domains=domains))
     raise OptionError("topic is none of a name, a list of names and a compiled regular expression")
 

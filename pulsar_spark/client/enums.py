@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TypeVar
 
 from pulsar_spark.errors import (
     AuthenticationError,
@@ -44,6 +45,22 @@ class _Choice(IntEnum):
     # Of itself it is the number from Python 3.11 on.
     def __str__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
+
+
+ChoiceT = TypeVar("ChoiceT", bound=_Choice)
+
+
+def choice(kind: type[ChoiceT], value: object, name: str) -> ChoiceT:
+    """Return what a user chose for a parameter; the official client's own choices will do.
+
+    Raises OptionError, which names the parameter.
+    """
+    try:
+        return kind(int(value))  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        raise OptionError(
+            f"{name} is {value!r}, which is none of {', '.join(map(str, kind))}"
+        ) from None
 
 
 class CompressionType(_Choice):
