@@ -173,6 +173,13 @@ class Committer:
                 logger.info("%s was decided before: its first writing is committed", mine.unit)
                 _abort(self._context, mine.transactions)
                 return False
+        if self._log.done is None and undone is None and mine.unit.batch:
+            logger.warning(
+                "the sink has no records yet: %s is the first one that is written exactly once. If "
+                "there were some, %s was deleted, and rows of this batch can be there already",
+                mine.unit,
+                self._log.topic,
+            )
         if self._log.done is not None and self._log.done.unit == mine.unit:
             self._skip(mine, self._log.done)
             return False

@@ -244,6 +244,17 @@ def test_the_last_batch_comes_again_and_is_skipped(
     assert broker.open_transactions() == {}
 
 
+def test_a_query_can_begin_to_write_exactly_once_and_is_told_from_when_on(
+    broker: EmbeddedBroker, sink: Sink, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink.run(7)
+    assert "batch 7 is the first one" in caplog.text
+    caplog.clear()
+    sink.run(8)
+    assert not caplog.records
+    assert seen(broker) == Counter(whole(7) + whole(8))
+
+
 def test_another_checkpoint_is_an_error_and_drops_nothing_in_silence(
     broker: EmbeddedBroker, sink: Sink
 ) -> None:
