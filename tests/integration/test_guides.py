@@ -422,7 +422,7 @@ ANSWERS = {
     "reading.md#only-a-part-offsets-and-times": "`startingTime` up to, and not",
     "columns.md#on-every-read": "`__publishTime`",
     "schemas.md#schema-evolution": "decoded with the version it was written with",
-    "streaming.md#what-is-guaranteed": "at least once",
+    "delivery.md#exactly-once": "transaction of its own",
     "streaming.md#caps": "`maxMessagesPerTrigger`",
     "monitoring.md#lag-to-prometheus": "StreamingQueryListener",
     "streaming.md#subscriptions": "unsubscribe",
