@@ -236,6 +236,8 @@ def test_a_reader_of_keys_that_fails_has_none_and_its_words_are_not_repeated() -
         (private_pem(ed25519.Ed25519PrivateKey.generate()), "neither of RSA nor on an elliptic"),
         (public_pem(RSA), "the private key 'the.option' is not PEM"),
     ],
+    # Keys are made anew in each process, and the processes have to agree on names of tests.
+    ids=lambda value: value[:20],
 )
 def test_a_private_key_that_cannot_be_used_is_an_error_before_any_message(
     pem: str, reason: str
@@ -252,6 +254,7 @@ def test_a_private_key_that_cannot_be_used_is_an_error_before_any_message(
         (private_pem(RSA), "the public key 'k' is not PEM"),
         ("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----", "cannot be read"),
     ],
+    ids=lambda value: value[:20],
 )
 def test_a_public_key_that_cannot_be_used_is_an_error(pem: str, reason: str) -> None:
     with pytest.raises(CryptoError, match=reason):
