@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     )
     from pulsar_spark.client.client import Client, PulsarClient
     from pulsar_spark.client.consumer import (
-        BrokerConsumerStats,
         Consumer,
         ConsumerEventListener,
         PulsarConsumer,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
         ConsumerKeySharedPolicy,
         MultiplierRedeliveryBackoff,
     )
+    from pulsar_spark.client.consumer_stats import BrokerConsumerStats
     from pulsar_spark.client.encryption import (
         CryptoKeyReader,
         EncryptionContext,
@@ -113,7 +113,7 @@ _HOMES = {
     "AuthenticationToken": "authentication",
     "AuthorizationError": "exceptions",
     "BatchingType": "enums",
-    "BrokerConsumerStats": "consumer",
+    "BrokerConsumerStats": "consumer_stats",
     "BrokerMetadataError": "exceptions",
     "BrokerPersistenceError": "exceptions",
     "BytesSchema": "schemas",

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 
 from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.consumer_policies import DEFAULT_BATCH, ConsumerBatchReceivePolicy
+from pulsar_spark.client.consumer_stats import BrokerConsumerStats, sum_of
 from pulsar_spark.client.dead_letters import DeadLetterOffice
 from pulsar_spark.client.enums import Result, result_of
 from pulsar_spark.client.message import Message, MessageId, messages_of
@@ -66,24 +67,6 @@ class ConsumerEventListener(Protocol):
 
     def became_inactive(self, consumer: PulsarConsumer, partition_id: int) -> object:
         """Another consumer gets them."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerConsumerStats:
-    """What the brokers say of a consumer; sums over its partitions, rates in a second."""
-
-    msg_rate_out: float
-    msg_throughput_out: float
-    msg_rate_redeliver: float
-    msg_rate_expired: float
-    consumer_name: str
-    available_permits: int
-    unacked_messages: int
-    blocked_consumer_on_unacked_msgs: bool
-    address: str
-    connected_since: str
-    type: str
-    msg_backlog: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,12 +247,10 @@ class PulsarConsumer:
     ) -> tuple[int | None, bool]:
         """Add messages; return the bytes that there may be more, and whether these are enough."""
         with self._lock:
-            while self._fill():
-                messages = self._messages
+            while (most is None or len(found) < most) and self._fill():
                 if left is None and self._take_all(found, most):
-                    if most is not None and len(found) >= most:
-                        return left, True
                     continue
+                messages = self._messages
                 while messages and (most is None or len(found) < most):
                     if left is not None:
                         size = len(messages[0].data())
@@ -277,9 +258,7 @@ class PulsarConsumer:
                             return left, True
                         left -= size
                     found.append(self._take_one())
-                if most is not None and len(found) >= most:
-                    return left, True
-        return left, left is not None and left <= 0
+        return left, (left is not None and left <= 0) or len(found) == most
 
     def _take_all(self, found: list[Message], most: int | None) -> bool:
         """Take all that is left of an entry, if there is room for it; _lock is held."""
@@ -441,7 +420,6 @@ class PulsarConsumer:
             self._on_ready()
 
     def _tell(self, callback: ReceiveCallback | None, error: PulsarError) -> None:
-        stays = not isinstance(error, CorruptMessage)
         if callback is not None:
             try:
                 callback(result_of(error), None)
@@ -449,7 +427,7 @@ class PulsarConsumer:
                 self._on_ready()
         elif not isinstance(error, ClosedError):
             logger.error("%s: a message cannot be given to the listener: %s", self._topic, error)
-            if not stays:
+            if isinstance(error, CorruptMessage):
                 self._on_ready()
 
     def pause_message_listener(self) -> None:
@@ -678,7 +656,7 @@ class PulsarConsumer:
         if self._stats is not None and self._stats[0] > time.monotonic():
             return self._stats[1]
         found = self._ask_all([one.stats_operation for one in self._consumers.values()])
-        stats = _sum_of(found)
+        stats = sum_of(found)
         self._stats = (time.monotonic() + self._rules.stats_cache_seconds, stats)
         return stats
 
@@ -786,11 +764,10 @@ class PulsarConsumer:
 
     def _on_opened(self, consumer: TopicConsumer, opened: Future[None]) -> None:
         error = None if opened.cancelled() else opened.exception()
-        if error is None:
-            return
-        logger.warning("%s: cannot subscribe yet: %s", consumer.topic, error)
-        # It is found again, and tried again then.
-        self._drop(consumer)
+        if error is not None:
+            # It is found again, and tried again then.
+            logger.warning("%s: cannot subscribe yet: %s", consumer.topic, error)
+            self._drop(consumer)
 
     def close(self) -> None:
         """Send what is acknowledged, and leave; the subscription stays. May be called twice."""
@@ -814,24 +791,6 @@ class PulsarConsumer:
 
 def _retried(operation: Callable[[Deadline], Any]) -> Callable[[Deadline], Any]:
     return lambda deadline: retrying(operation, deadline)
-
-
-def _sum_of(found: Sequence[pb.CommandConsumerStatsResponse]) -> BrokerConsumerStats:
-    first = found[0]
-    return BrokerConsumerStats(
-        sum(one.msgRateOut for one in found),
-        sum(one.msgThroughputOut for one in found),
-        sum(one.msgRateRedeliver for one in found),
-        sum(one.msgRateExpired for one in found),
-        first.consumerName,
-        sum(one.availablePermits for one in found),
-        sum(one.unackedMessages for one in found),
-        any(one.blockedConsumerOnUnackedMsgs for one in found),
-        first.address,
-        first.connectedSince,
-        first.type,
-        sum(one.msgBacklog for one in found),
-    )
 
 
 # The official client's name.
