@@ -41,6 +41,11 @@ def text(value: str) -> str:
     return value
 
 
+def text_or_none(value: str) -> str | None:
+    """Return the text without blanks around it, None if nothing is left, as Java's jobs have it."""
+    return value.strip() or None
+
+
 def boolean(value: str) -> bool:
     """Return the truth value of "true" or "false", in any case."""
     word = value.strip().lower()

@@ -19,6 +19,7 @@ from pulsar_spark.spark.options.parsers import (
     size,
     text,
     text_list,
+    text_or_none,
     within,
 )
 
@@ -340,7 +341,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _client(
         "authParams",
-        text,
+        text_or_none,
         "Credentials in Java's forms: `token:…`, `file:///…` (read anew at each use), JSON; and "
         "`env:NAME`.",
         secret=True,

@@ -211,3 +211,15 @@ def test_the_repr_shows_no_secret() -> None:
         }
     )
     assert SECRET not in repr(options)
+
+
+@pytest.mark.parametrize("params", ["", " "])
+def test_empty_credentials_as_java_jobs_carry_them_are_none(params: str) -> None:
+    options = {
+        "service.url": "pulsar+ssl://h:6651",
+        "pulsar.client.authPluginClassName": "tls",
+        "pulsar.client.authParams": params,
+    }
+    assert dotted(options).client.auth == AuthOptions("tls")
+    with pytest.raises(OptionError, match="authParams"):
+        dotted({**options, "pulsar.client.authPluginClassName": "token"})
