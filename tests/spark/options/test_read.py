@@ -219,6 +219,8 @@ def test_empty_credentials_as_java_jobs_carry_them_are_none(params: str) -> None
         "service.url": "pulsar+ssl://h:6651",
         "pulsar.client.authPluginClassName": "tls",
         "pulsar.client.authParams": params,
+        "pulsar.client.tlsCertificateFilePath": "/run/c.pem",
+        "pulsar.client.tlsKeyFilePath": "/run/c.key",
     }
     assert dotted(options).client.auth == AuthOptions("tls")
     with pytest.raises(OptionError, match="authParams"):
