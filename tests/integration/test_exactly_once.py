@@ -49,13 +49,14 @@ def start_and_kill(broker: Broker, topic: str, point: str, batch: int) -> subpro
 
 @pytest.mark.slow
 @pytest.mark.fault(78, 79)
+@pytest.mark.timeout(300)
 def test_a_batch_is_written_once_wherever_its_writer_is_killed(broker: Broker) -> None:
     topics = {point: broker.create_topic(partitions=2) for point in POINTS}
     for topic in topics.values():
         Sink(broker.service_url, topic, topic).run(0)
     killed = {point: start_and_kill(broker, topics[point], point, 1) for point in POINTS}
     for point, process in killed.items():
-        assert process.wait(60) == -signal.SIGKILL, point
+        assert process.wait(150) == -signal.SIGKILL, point
     for point, topic in topics.items():
         sink = Sink(broker.service_url, topic, topic)
         sink.run(1)
