@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 from pulsar_spark.engine.addresses import parse_service_url
 from pulsar_spark.engine.auth import AuthProvider
+from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.http_client import HttpClient
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import OptionError
@@ -15,7 +15,7 @@ from pulsar_spark.errors import OptionError
 _MAX_ANSWER = 16 * 1024 * 1024
 
 
-class Admin:
+class Admin(Closing):
     """Asks the web service at `url`, with the TLS and the credentials of a connection.
 
     Raises OptionError for what is not the URL of one.
@@ -33,17 +33,6 @@ class Admin:
             )
         self._timeout = options.operation_timeout
         self._client = HttpClient(replace(options, service_url=url, proxy_service_url=None), auth)
-
-    def __enter__(self) -> Admin:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def get(self, path: str) -> Any:
         """Return the JSON value at a path under /admin/v2/; raises as `HttpClient.get` fails."""

@@ -12,7 +12,6 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, replace
 from functools import partial
-from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 
 from pulsar_spark.client.callbacks import CallbackThread
@@ -24,6 +23,7 @@ from pulsar_spark.client.message import Message, MessageId, messages_of
 from pulsar_spark.client.schemas import Schema
 from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.engine.acknowledgments import EntryKey
+from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.consumer import Delivery, TopicConsumer, ask
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.inbox import Inbox
@@ -81,7 +81,7 @@ class ReceivingRules:
     dead_letters: DeadLetterOffice | None = None
 
 
-class PulsarConsumer:
+class PulsarConsumer(Closing):
     """Receives the messages of a subscription, and acknowledges them. Made by `subscribe`.
 
     Thread-safe. An iteration yields messages until the consumer is closed.
@@ -123,17 +123,6 @@ class PulsarConsumer:
         self._paused = False
         self._closed = False
         self._stats: tuple[float, BrokerConsumerStats] | None = None
-
-    def __enter__(self) -> PulsarConsumer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages as they come, until the consumer is closed."""

@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
-from types import TracebackType
 from typing import Any
 
 from pulsar_spark.client.message import Message, MessageId, messages_of
 from pulsar_spark.client.schemas import Schema
+from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.probe import Probe
@@ -174,7 +174,7 @@ def _size(message: Message) -> int:
     return len(message.data()) + _MESSAGE_OVERHEAD
 
 
-class PulsarReader:
+class PulsarReader(Closing):
     """Reads a topic, or all partitions of one, from a position on. Made by `create_reader`.
 
     Messages of one partition come in order. For one thread at a time; `close` may be called by
@@ -211,17 +211,6 @@ class PulsarReader:
         # Where each partition's next message is; behind the last one that was given out.
         self._positions = self._resolve(start)
         self._source = self._open()
-
-    def __enter__(self) -> PulsarReader:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def topic(self) -> str:
         """The full name of the topic."""

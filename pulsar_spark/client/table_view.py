@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from pulsar_spark.client.message import Message
 from pulsar_spark.client.reader import PulsarReader
 from pulsar_spark.client.schemas import Schema
+from pulsar_spark.engine.closing import Closing
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ EntryCallback = Callable[[str, Any], object]
 """What is told of keys and values."""
 
 
-class TableView:
+class TableView(Closing):
     """The latest value of each key of a topic, kept up to date. Made by `create_table_view`.
 
     A message without a value removes its key; those without a key are left out. Thread-safe.
@@ -35,17 +35,6 @@ class TableView:
         self._telling = threading.RLock()
         self._values: dict[str, bytes] = {}
         self._listeners: list[EntryCallback] = []
-
-    def __enter__(self) -> TableView:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __len__(self) -> int:
         """Return the number of keys."""

@@ -19,11 +19,11 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from google.protobuf.message import Message
 
+from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.connection import ClientConnection, ConsumerHandler
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.options import ConsumerOptions, KeySharedRules
@@ -115,7 +115,7 @@ def _key_shared(options: ConsumerOptions) -> pb.KeySharedMeta | None:
     )
 
 
-class ConsumerSession:
+class ConsumerSession(Closing):
     """One life of a consumer on a connection; a context manager, to be closed at the end.
 
     The `handler` is told on the receive thread what the broker sends, until the session ends;
@@ -138,17 +138,6 @@ class ConsumerSession:
         self._ended = False
         self._asking: Future[Any] | None = None
         self.consumer_id = connection.add_consumer(self)
-
-    def __enter__(self) -> ConsumerSession:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def ended(self) -> bool:

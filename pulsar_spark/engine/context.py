@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from types import TracebackType
 from typing import Protocol
 
 from pulsar_spark.engine.addresses import (
@@ -27,6 +26,7 @@ from pulsar_spark.engine.addresses import (
 )
 from pulsar_spark.engine.auth import identity_of, provider_for
 from pulsar_spark.engine.binary_lookup import BinaryLookupService
+from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.connection import CLOSE_TIMEOUT, ClientConnection
 from pulsar_spark.engine.http_lookup import HttpLookupService
 from pulsar_spark.engine.inflight_window import MemoryBudget
@@ -53,7 +53,7 @@ IDLE_SECONDS = 60.0
 """Shared connections that nobody has used for so long are closed."""
 
 
-class ConnectionPool:
+class ConnectionPool(Closing):
     """Owns the connections of a client; `close` ends them all. Thread-safe.
 
     Nothing is connected before it is asked for. Raises OptionError and UnsupportedFeature for
@@ -79,17 +79,6 @@ class ConnectionPool:
         # Clients spread over the hosts; the one that answered is kept until it fails.
         self._hosts = list(self.service_url.hosts)
         random.shuffle(self._hosts)
-
-    def __enter__(self) -> ConnectionPool:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def get_async(self, address: BrokerAddress) -> Future[ClientConnection]:
         """Return the future of the connection to a broker; concurrent calls share one.
@@ -355,7 +344,7 @@ class Member(Protocol):
         """The client is about to end its connections."""
 
 
-class ClientContext:
+class ClientContext(Closing):
     """Connections, lookups, timers and the memory for messages under way.
 
     Nothing is connected, and no thread started, before it is needed. A context manager; `close`
@@ -392,17 +381,6 @@ class ClientContext:
         self._members_lock = threading.Lock()
         # Guarded by _members_lock.
         self._members: weakref.WeakSet[Member] = weakref.WeakSet()
-
-    def __enter__(self) -> ClientContext:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def closed(self) -> bool:

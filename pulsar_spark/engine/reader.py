@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Protocol
 
 from pulsar_spark.engine.chunk_search import ChunkSearch
+from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.encryption import Decryptor
@@ -108,7 +108,7 @@ class _Patience:
         return max(min(until - self.idle, poll_timeout - self.stalled), 0.001)
 
 
-class EntryReader:
+class EntryReader(Closing):
     """Reads the entries of `topic` (one partition) from `start` up to, not including, `end`.
 
     Without an end it goes on for ever; LATEST_POSITION as start is what is published after the
@@ -159,17 +159,6 @@ class EntryReader:
         self._patience = _Patience()
         self._last_id: MessageIdAdv | None = None
         self._error: PulsarError | None = None
-
-    def __enter__(self) -> EntryReader:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __iter__(self) -> Iterator[ReceivedEntry]:
         """Yield the entries up to the end; raises as `next_entry`."""

@@ -1,0 +1,29 @@
+"""What is closed at the end of a `with` block."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TypeVar
+
+_Self = TypeVar("_Self", bound="Closing")
+
+
+class Closing:
+    """Has a `with` block end in `close`, however it ends."""
+
+    __slots__ = ()
+
+    def close(self) -> object:
+        """Give back what is held; safe to call twice."""
+        raise NotImplementedError
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
