@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 LOG_LEVEL_VARIABLE = "PULSAR_SPARK_LOG_LEVEL"
 """Environment variable with the least level of what is logged to stderr, such as INFO.
