@@ -1,4 +1,4 @@
-"""Keep the file map of docs/design.md true: each module's own first line, by layer.
+"""Keep docs/modules.md true: each module's own first line, by layer.
 
 ``python -m tools.file_map`` writes the map between its markers, ``--check`` compares.
 """
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "design.md"
+PAGE = ROOT / "docs" / "modules.md"
 START, END = "<!-- map:start -->", "<!-- map:end -->"
 
 LAYERS = ("protocol", "engine", "schema", "client", "spark", "testing", "cli")
@@ -39,7 +39,7 @@ def _table(title: str, paths: list[Path], folder: Path) -> str:
         for path in paths
         if path.name != "__init__.py" or path.parent == ROOT / "pulsar_spark"
     ]
-    return "\n".join([f"### {title}", "", "| file | what it is |", "|---|---|", *rows])
+    return "\n".join([f"## {title}", "", "| file | what it is |", "|---|---|", *rows])
 
 
 def page() -> str:

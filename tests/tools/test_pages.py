@@ -12,7 +12,7 @@ from pulsar_spark.errors import PulsarError
 from tools import docs_hooks, fault_table, file_map, reference_pages
 
 
-def test_the_file_map_of_the_design_is_current() -> None:
+def test_the_page_of_modules_is_current() -> None:
     assert file_map.PAGE.read_text() == file_map.page(), "python -m tools.file_map"
 
 
