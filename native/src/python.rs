@@ -14,7 +14,7 @@ use crate::frame;
 use crate::wire::Unusual;
 
 /// Version of the contract; Python refuses another one.
-const CONTRACT: u32 = 1;
+const CONTRACT: u32 = 2;
 
 type Object = Py<PyAny>;
 

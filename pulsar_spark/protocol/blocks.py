@@ -20,7 +20,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-CONTRACT: Final = 1
+CONTRACT: Final = 2
 """Version of what is said here and in `sends.SendEncoder`.
 
 Compiled code of another one is refused.
