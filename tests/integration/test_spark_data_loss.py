@@ -24,7 +24,8 @@ pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 # Far more than readers, sockets and Spark hold of it while a consumer of the rows waits.
-ENTRIES = 300
+# More than the sockets of Spark's processes, whose buffers grow, and the reader take ahead.
+ENTRIES = 600
 SIZE = 100_000
 ROWS_OF_A_BATCH = 20
 OPTIONS = {
