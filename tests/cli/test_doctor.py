@@ -22,7 +22,7 @@ from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing import EmbeddedBroker
-from tests.support.certificates import Authority, days
+from tests.support.certificates import Authority, days, only_old_versions, self_signed
 from tests.support.issuer import Issuer, say
 from tests.support.web_service import WebService, refuse
 
@@ -244,6 +244,24 @@ def test_a_certificate_of_an_authority_that_is_not_trusted(
 ) -> None:
     with EmbeddedBroker(tls=Authority(tmp_path).server()) as broker:
         assert "tlsTrustCertsFilePath" in only(examine(broker.service_url), "tls")
+
+
+@pytest.mark.fault(51)
+def test_a_certificate_that_is_signed_by_itself(examine: Examine, tmp_path: Path) -> None:
+    certificate, context = self_signed(tmp_path)
+    with EmbeddedBroker(tls=context) as broker:
+        assert "self-signed" in only(examine(broker.service_url), "tls")
+        trust = f"--option=pulsar.client.tlsTrustCertsFilePath={certificate}"
+        assert examine(broker.service_url, trust).status == 0
+
+
+@pytest.mark.fault(52)
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+def test_a_broker_with_old_versions_of_tls_alone(examine: Examine, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    with EmbeddedBroker(tls=only_old_versions(authority.server())) as broker:
+        trust = f"--option=pulsar.client.tlsTrustCertsFilePath={authority.file}"
+        assert "TLS handshake" in only(examine(broker.service_url, trust), "tls")
 
 
 @pytest.mark.fault(52)

@@ -33,7 +33,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.testing import EmbeddedBroker
-from tests.support.certificates import Authority, days
+from tests.support.certificates import Authority, days, only_old_versions, self_signed
 from tests.support.waiting import finish
 
 
@@ -294,19 +294,11 @@ def test_a_certificate_for_another_name_is_refused(authority: Authority) -> None
 
 @pytest.mark.fault(51)
 def test_a_self_signed_certificate_is_refused_unless_it_is_trusted(tmp_path: Path) -> None:
-    certificate, key = tmp_path / "own.pem", tmp_path / "own.key"
-    subprocess.run(
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=own "
-        f"-addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {certificate}".split(),
-        check=True,
-        capture_output=True,
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    certificate, context = self_signed(tmp_path)
     with EmbeddedBroker(tls=context) as broker:
         # Those of the system are trusted where none are given.
         assert "self-signed" in str(refused(broker.service_url))
-        connect(broker.service_url, trust_certs_file=str(certificate))
+        connect(broker.service_url, trust_certs_file=certificate)
 
 
 @pytest.mark.fault(52)
@@ -369,10 +361,7 @@ def test_a_client_with_a_certificate_of_another_authority_is_refused(
 @pytest.mark.fault(52)
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 def test_tls_before_1_2_is_refused(authority: Authority) -> None:
-    server = authority.server()
-    server.set_ciphers("ALL:@SECLEVEL=0")
-    server.minimum_version, server.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
-    with TalkativeServer(server) as url:
+    with TalkativeServer(only_old_versions(authority.server())) as url:
         error = refused(url, trust_certs_file=authority.file)
         assert "no TLS of version 1.2 or later" in str(error)
 

@@ -61,6 +61,27 @@ class Authority:
         return self._store(f"{name}.pem", certificate), self._store(f"{name}.key", key)
 
 
+def self_signed(folder: Path) -> tuple[str, ssl.SSLContext]:
+    """Return a server's certificate that no authority has signed, as a file and in a context."""
+    certificate, key = folder / "own.pem", folder / "own.key"
+    subprocess.run(
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=own "
+        f"-addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {certificate}".split(),
+        check=True,
+        capture_output=True,
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return str(certificate), context
+
+
+def only_old_versions(server: ssl.SSLContext) -> ssl.SSLContext:
+    """Have a server speak TLS 1.0 and 1.1 alone."""
+    server.set_ciphers("ALL:@SECLEVEL=0")
+    server.minimum_version, server.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+    return server
+
+
 def days(number: int) -> datetime.datetime:
     """Return the time so many days from now."""
     return datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=number)
