@@ -13,6 +13,7 @@ from pulsar_spark.cli import demo
 from pulsar_spark.cli import main as cli
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_demonstration_reads_back_all_that_it_wrote() -> None:
     done = subprocess.run(

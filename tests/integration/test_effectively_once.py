@@ -70,6 +70,7 @@ def written(broker: Broker, topic: str, partitions: int) -> Counter[int]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.fault(83)
 def test_a_task_tells_whether_the_broker_deduplicates(broker: Broker, tuned_broker: Broker) -> None:
     for used, told in ((broker, True), (tuned_broker, False)):

@@ -74,6 +74,7 @@ def test_chunks_are_read_once_wherever_tasks_and_micro_batches_end(
     assert max(map(len, batches)) <= 7
 
 
+@pytest.mark.slow
 def test_chunks_of_spark_are_read_by_the_official_client(
     spark: SparkSession, tuned_broker: Broker
 ) -> None:
