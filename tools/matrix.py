@@ -23,7 +23,13 @@ TESTS = tuple(
     f"tests/integration/test_{name}.py"
     for name in ("matrix_smoke", "sql", "sql_page", "pipelines", "connect")
 )
-TEST_TOOLS = ("pytest>=8.0", "pytest-timeout>=2.3", "hypothesis>=6.100", "pyyaml>=6.0")
+TEST_TOOLS = (
+    "pytest>=8.0",
+    "pytest-timeout>=2.3",
+    "hypothesis>=6.100",
+    "pyyaml>=6.0",
+    "trustme>=1.1",
+)
 
 # The oldest Spark goes with the oldest Python that the package is for, if that can be had.
 PYTHONS = {"4.0": "3.10"}

@@ -232,11 +232,13 @@ def test_a_broker_that_comes_up_late_is_found() -> None:
 
 @pytest.mark.fault(1)
 def test_a_broker_that_stays_down_is_named_at_the_operation_timeout() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
-    options = ClientOptions(f"pulsar://127.0.0.1:{port}", operation_timeout=0.5)
-    with ConnectionPool(options) as pool, pytest.raises(ConnectError, match=f"127.0.0.1:{port}"):
-        Lookup(pool).broker(TOPIC)
+    # Bound and not listening: nobody else gets the port meanwhile.
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        options = ClientOptions(f"pulsar://{address}", operation_timeout=0.5)
+        with ConnectionPool(options) as pool, pytest.raises(ConnectError, match=address):
+            Lookup(pool).broker(TOPIC)
 
 
 def test_the_listener_name_is_passed_on() -> None:
