@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from types import TracebackType
 from typing import Any, TypeAlias
 
 from pulsar_spark.cli.admin import Admin
 from pulsar_spark.engine.addresses import BrokerAddress, parse_service_url
 from pulsar_spark.engine.auth import AuthProvider, provider_for
 from pulsar_spark.engine.binary_lookup import WITHOUT_CREATION
+from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import Operation
@@ -143,7 +143,7 @@ class _Skipped(Exception):
         self.remedy = remedy
 
 
-class Examination:
+class Examination(Closing):
     """Takes all steps, once, by `run`. A context manager: it holds connections.
 
     `topics` are full names; without any, the steps on topics are skipped. Retention is asked for
@@ -179,15 +179,8 @@ class Examination:
         self._readable: set[str] = set()
         self._schemas: dict[str, SchemaInfo | PulsarError | None] = {}
 
-    def __enter__(self) -> Examination:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close all connections."""
         for login in self._logins.values():
             if isinstance(login, ClientConnection):
                 login.close()

@@ -14,8 +14,7 @@ import secrets
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 from pulsar_spark.client.authentication import Authentication
 from pulsar_spark.client.callbacks import CallbackThread
@@ -54,6 +53,7 @@ from pulsar_spark.client.schemas import check_schema
 from pulsar_spark.client.table_view import TableView
 from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.engine import transactions as engine
+from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import KeyReader
 from pulsar_spark.engine.options import (
@@ -68,7 +68,7 @@ from pulsar_spark.engine.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.routing import ROUND_ROBIN, SINGLE_PARTITION
 from pulsar_spark.engine.topic_discovery import TopicDiscovery
-from pulsar_spark.errors import OptionError, PulsarError, UnsupportedFeature
+from pulsar_spark.errors import OptionError, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
@@ -95,7 +95,7 @@ _INITIAL = {
 _LEAST_ACK_TIMEOUT_MS = 10_000
 
 
-class PulsarClient:
+class PulsarClient(Closing):
     """A connection to a Pulsar cluster, from which producers and readers are made.
 
     A context manager. Nothing is connected before it is needed. Parameters that have no meaning
@@ -153,20 +153,6 @@ class PulsarClient:
         self._producers: set[PulsarProducer] = set()
         self._readers: set[PulsarReader] = set()
         self._consumers: set[PulsarConsumer] = set()
-
-    def __enter__(self) -> PulsarClient:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.shutdown()
 
     def create_producer(
         self,
@@ -486,6 +472,9 @@ class PulsarClient:
         for thread in (self._callbacks, *self._listener_threads):
             thread.close()
 
+    def _give_up(self) -> None:
+        self.shutdown()
+
     def shutdown(self) -> None:
         """Close everything without waiting for what is under way."""
         with self._lock:
@@ -530,10 +519,6 @@ class PulsarClient:
     def _forget_reader(self, reader: PulsarReader) -> None:
         with self._lock:
             self._readers.discard(reader)
-
-
-def _unsupported(what: str, remedy: str = "") -> NoReturn:
-    raise UnsupportedFeature(f"{what} is not supported yet", remedy)
 
 
 def _start_of(message_id: MessageId | None, inclusive: bool) -> Position:

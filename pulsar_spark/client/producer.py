@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 
 from pulsar_spark.client.callbacks import CallbackThread
@@ -17,6 +16,7 @@ from pulsar_spark.client.message import Message, MessageId
 from pulsar_spark.client.schemas import Schema
 from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.engine.batch_accumulator import DeferredCallback, MessageCallback
+from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.partitioned_producer import PartitionedProducer, pairs
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import OperationTimeout, OptionError, ProducerQueueFull, PulsarError
@@ -46,7 +46,7 @@ class SendingRules:
     router: MessageRouter | None = None
 
 
-class PulsarProducer:
+class PulsarProducer(Closing):
     """Publishes messages to a topic. Made by `PulsarClient.create_producer`.
 
     Thread-safe. A message without a receipt in time fails alone: its own caller is told, and
@@ -67,20 +67,6 @@ class PulsarProducer:
         self._schema = schema
         self._rules = rules
         self._on_close = on_close
-
-    def __enter__(self) -> PulsarProducer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.abort()
 
     def topic(self) -> str:
         """The full name of the topic."""
@@ -214,6 +200,9 @@ class PulsarProducer:
         """Leave the topic without waiting for what is not stored."""
         self._on_close(self)
         self._writer.abort()
+
+    def _give_up(self) -> None:
+        self.abort()
 
     # --- messages -----------------------------------------------------------------------------
 

@@ -7,10 +7,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TypeVar
 
 from pulsar_spark.engine.batch_accumulator import BatchAccumulator, FailedAt, MessageCallback
+from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.inflight_window import ProducerCounts
 from pulsar_spark.engine.operations import OperationFactory, run_many
@@ -40,7 +40,7 @@ _ROWS_AROUND_A_GAP = 1000
 _DEALT = 64
 
 
-class PartitionedProducer:
+class PartitionedProducer(Closing):
     """A producer for each partition of a topic, opened when a first message goes there.
 
     `write` takes columns, `send` single messages. Nothing is promised before `flush` or `close`
@@ -85,20 +85,6 @@ class PartitionedProducer:
         self._timers: set[int] = set()
         self._closed = False
         self._error: PulsarError | None = None
-
-    def __enter__(self) -> PartitionedProducer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.abort()
 
     # --- what it is ---------------------------------------------------------------------------
 
@@ -245,6 +231,9 @@ class PartitionedProducer:
             self._closed = True
         timeout = self._context.options.operation_timeout
         self._run_all(lambda producer: producer.close_operation, timeout)
+
+    def _give_up(self) -> None:
+        self.abort()
 
     def abort(self) -> None:
         """Leave the brokers without waiting: what is not acknowledged fails with ClosedError."""

@@ -25,9 +25,9 @@ import json
 import logging
 import time
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
+from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import run
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
@@ -108,7 +108,7 @@ def read_state(context: ClientContext, topic: str) -> SinkState:
     return state
 
 
-class DecisionLog:
+class DecisionLog(Closing):
     """The records of one sink. A context manager: `open` it, then nobody else writes to it.
 
     Raises ProducerFenced as SinkStateError once a newer driver has come.
@@ -136,15 +136,8 @@ class DecisionLog:
         """What was carried out last."""
         return self._state.done
 
-    def __enter__(self) -> DecisionLog:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Leave the topic; the records stay, and so does the subscription."""
         self._producer.abort()
         self._consumer.close()
 
