@@ -10,7 +10,7 @@ import time
 
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.engine.partitioned_producer import PartitionedProducer
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.protocol.batches import MessageFields
 
 # Rows that are sent together: every hundredth of a second at 1,000 rows a second.

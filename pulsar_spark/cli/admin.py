@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pulsar_spark.engine.addresses import parse_service_url
-from pulsar_spark.engine.auth import AuthProvider
+from pulsar_spark.engine.authentication.providers import AuthProvider
 from pulsar_spark.engine.closing import Closing
-from pulsar_spark.engine.http_client import HttpClient
+from pulsar_spark.engine.connections.addresses import parse_service_url
+from pulsar_spark.engine.connections.http_client import HttpClient
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.errors import OptionError
 

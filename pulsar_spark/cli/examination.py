@@ -18,18 +18,18 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from pulsar_spark.cli.admin import Admin
-from pulsar_spark.engine.addresses import BrokerAddress, parse_service_url
-from pulsar_spark.engine.auth import AuthProvider, provider_for
-from pulsar_spark.engine.binary_lookup import WITHOUT_CREATION
+from pulsar_spark.engine.authentication.providers import AuthProvider, provider_for
 from pulsar_spark.engine.closing import Closing
-from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.connections.addresses import BrokerAddress, parse_service_url
+from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.connections.tls import tls_context
+from pulsar_spark.engine.connections.transport import Transport, resolve
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.lookups.binary_lookup import WITHOUT_CREATION
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.engine.producer_session import Identity, ProducerSession
+from pulsar_spark.engine.producers.producer_session import Identity, ProducerSession
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.engine.tls import tls_context
-from pulsar_spark.engine.transport import Transport, resolve
 from pulsar_spark.errors import (
     AuthenticationError,
     AuthorizationError,

@@ -116,7 +116,7 @@ class _Topic:
     def __init__(
         self, context: ClientContext, options: ReadOptions, planner: Planner, kind: ValueType
     ) -> None:
-        from pulsar_spark.engine.probe import Probe
+        from pulsar_spark.engine.consumers.probe import Probe
         from pulsar_spark.spark.columns import read_schema
         from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader
 

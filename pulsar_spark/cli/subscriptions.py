@@ -235,8 +235,8 @@ def _visit(
 
     Raises ConsumerBusy where another consumer holds it.
     """
-    from pulsar_spark.engine.consumer_session import ConsumerSession, SubscribeRequest
-    from pulsar_spark.engine.probe import Probe
+    from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, SubscribeRequest
+    from pulsar_spark.engine.consumers.probe import Probe
     from pulsar_spark.protocol import commands
     from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
@@ -259,7 +259,7 @@ def _visit(
 
 def _count_from_checkpoint(context: ClientContext, busy: list[_Subscription]) -> None:
     """Count what lies behind a checkpoint: nobody else is told by a subscription in use."""
-    from pulsar_spark.engine.probe import Probe
+    from pulsar_spark.engine.consumers.probe import Probe
 
     asked = [(entry, entry.position) for entry in busy if entry.position is not None]
     counts = Probe(context.pool).entries_from(

@@ -48,7 +48,7 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """List the topics; raises TopicNotFound for one that was named and does not exist."""
     from pulsar_spark.engine.context import ClientContext
-    from pulsar_spark.engine.topic_patterns import TopicPattern
+    from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
     from pulsar_spark.spark.options.read import client_options, single_topic
     from pulsar_spark.spark.options.table import Scope
 

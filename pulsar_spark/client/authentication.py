@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from pulsar_spark.engine.oauth2 import oauth2_options
+from pulsar_spark.engine.authentication.oauth2 import oauth2_options
 from pulsar_spark.engine.options import AuthOptions
 from pulsar_spark.errors import OptionError, UnsupportedFeature
 

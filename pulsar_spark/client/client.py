@@ -54,8 +54,10 @@ from pulsar_spark.client.table_view import TableView
 from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.engine import transactions as engine
 from pulsar_spark.engine.closing import Closing
+from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import KeyReader
+from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.options import (
     AuthOptions,
     ClientOptions,
@@ -64,10 +66,8 @@ from pulsar_spark.engine.options import (
     ReaderOptions,
     TlsOptions,
 )
-from pulsar_spark.engine.partitioned_producer import PartitionedProducer
-from pulsar_spark.engine.receiver_queue import ReceiverBudget
-from pulsar_spark.engine.routing import ROUND_ROBIN, SINGLE_PARTITION
-from pulsar_spark.engine.topic_discovery import TopicDiscovery
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
+from pulsar_spark.engine.producers.routing import ROUND_ROBIN, SINGLE_PARTITION
 from pulsar_spark.errors import OptionError, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position

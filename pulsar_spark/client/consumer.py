@@ -22,16 +22,16 @@ from pulsar_spark.client.enums import Result, result_of
 from pulsar_spark.client.message import Message, MessageId, messages_of
 from pulsar_spark.client.schemas import Schema
 from pulsar_spark.client.transaction import Transaction
-from pulsar_spark.engine.acknowledgments import EntryKey
 from pulsar_spark.engine.closing import Closing
-from pulsar_spark.engine.consumer import Delivery, TopicConsumer, ask
+from pulsar_spark.engine.consumers.acknowledgments import EntryKey
+from pulsar_spark.engine.consumers.consumer import Delivery, TopicConsumer, ask
+from pulsar_spark.engine.consumers.inbox import Inbox
+from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.inbox import Inbox
+from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.operations import run, run_many, start
 from pulsar_spark.engine.options import ConsumerOptions
-from pulsar_spark.engine.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.retry import Deadline, retrying
-from pulsar_spark.engine.topic_discovery import TopicDiscovery
 from pulsar_spark.errors import (
     ClosedError,
     CorruptMessage,

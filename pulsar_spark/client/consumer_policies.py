@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pulsar_spark.client.enums import KeySharedMode, RegexSubscriptionMode, choice
+from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
 from pulsar_spark.engine.options import KeySharedRules, RedeliveryBackoff
-from pulsar_spark.engine.topic_patterns import TopicPattern
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 

@@ -18,7 +18,7 @@ from pulsar_spark.client.consumer_policies import ConsumerDeadLetterPolicy
 from pulsar_spark.client.message import Message
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.partitioned_producer import PartitionedProducer
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import MessageIdAdv

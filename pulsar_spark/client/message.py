@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pulsar_spark.client.encryption import EncryptionContext
 from pulsar_spark.client.schemas import Schema
-from pulsar_spark.engine.entries import ReceivedEntry
+from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.errors import CorruptMessage
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

@@ -15,9 +15,9 @@ from pulsar_spark.client.enums import Result, result_of
 from pulsar_spark.client.message import Message, MessageId
 from pulsar_spark.client.schemas import Schema
 from pulsar_spark.client.transaction import Transaction
-from pulsar_spark.engine.batch_accumulator import DeferredCallback, MessageCallback
 from pulsar_spark.engine.closing import Closing
-from pulsar_spark.engine.partitioned_producer import PartitionedProducer, pairs
+from pulsar_spark.engine.producers.batch_accumulator import DeferredCallback, MessageCallback
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer, pairs
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import OperationTimeout, OptionError, ProducerQueueFull, PulsarError
 from pulsar_spark.protocol import message_id as wire

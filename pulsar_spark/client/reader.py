@@ -13,11 +13,11 @@ from typing import Any
 from pulsar_spark.client.message import Message, MessageId, messages_of
 from pulsar_spark.client.schemas import Schema
 from pulsar_spark.engine.closing import Closing
+from pulsar_spark.engine.consumers.probe import Probe
+from pulsar_spark.engine.consumers.reader import EntryReader
+from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ReaderOptions
-from pulsar_spark.engine.probe import Probe
-from pulsar_spark.engine.reader import EntryReader
-from pulsar_spark.engine.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     ClosedError,

@@ -17,25 +17,25 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Protocol
 
-from pulsar_spark.engine.addresses import (
+from pulsar_spark.engine.authentication.providers import identity_of, provider_for
+from pulsar_spark.engine.closing import Closing
+from pulsar_spark.engine.connections.addresses import (
     BrokerAddress,
     assigned_broker,
     parse_broker_url,
     parse_service_url,
     unreachable,
 )
-from pulsar_spark.engine.auth import identity_of, provider_for
-from pulsar_spark.engine.binary_lookup import BinaryLookupService
-from pulsar_spark.engine.closing import Closing
-from pulsar_spark.engine.connection import CLOSE_TIMEOUT, ClientConnection
-from pulsar_spark.engine.http_lookup import HttpLookupService
-from pulsar_spark.engine.inflight_window import MemoryBudget
-from pulsar_spark.engine.lookup import Lookup, LookupService, attach_once
+from pulsar_spark.engine.connections.connection import CLOSE_TIMEOUT, ClientConnection
+from pulsar_spark.engine.connections.tls import tls_identity, warn_of_insecure
+from pulsar_spark.engine.lookups.binary_lookup import BinaryLookupService
+from pulsar_spark.engine.lookups.http_lookup import HttpLookupService
+from pulsar_spark.engine.lookups.lookup import Lookup, LookupService, attach_once
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import ClientOptions
+from pulsar_spark.engine.producers.inflight_window import MemoryBudget
 from pulsar_spark.engine.retry import Deadline, retrying
 from pulsar_spark.engine.timers import Timer, Timers
-from pulsar_spark.engine.tls import tls_identity, warn_of_insecure
 from pulsar_spark.engine.transactions import Coordinators
 from pulsar_spark.errors import (
     ClosedError,

@@ -22,8 +22,8 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from enum import Enum
 from typing import Any
 
-from pulsar_spark.engine.connection import ClientConnection
-from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, run_many
 from pulsar_spark.engine.retry import Deadline, is_retryable, retrying
 from pulsar_spark.errors import (

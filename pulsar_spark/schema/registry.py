@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import PulsarError, SchemaMismatch

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pulsar_spark.cli import main as cli
+from pulsar_spark.engine.consumers.subscription import EARLIEST, SubscriptionSet
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.engine.subscription import EARLIEST, SubscriptionSet
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from pulsar_spark.testing import EmbeddedBroker

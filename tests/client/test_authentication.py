@@ -9,7 +9,7 @@ from pulsar_spark.client.authentication import (
     AuthenticationOauth2,
     AuthenticationToken,
 )
-from pulsar_spark.engine.auth import provider_for
+from pulsar_spark.engine.authentication.providers import provider_for
 from pulsar_spark.engine.options import AuthOptions, OAuth2Options
 from pulsar_spark.errors import AuthenticationError, OptionError, UnsupportedFeature
 

@@ -26,13 +26,13 @@ from pulsar_spark.client import (
     StringSchema,
 )
 from pulsar_spark.client.schemas import BytesSchema
-from pulsar_spark.engine.consumer import TopicConsumer
+from pulsar_spark.engine.consumers.consumer import TopicConsumer
+from pulsar_spark.engine.consumers.entries import ReceivedEntry
+from pulsar_spark.engine.consumers.inbox import Inbox
+from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.entries import ReceivedEntry
-from pulsar_spark.engine.inbox import Inbox
 from pulsar_spark.engine.operations import run
 from pulsar_spark.engine.options import ClientOptions, ConsumerOptions
-from pulsar_spark.engine.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     ClosedError,

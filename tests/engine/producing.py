@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pulsar_spark.engine.codecs import decompress
-from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import run
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producer import Producer
+from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from pulsar_spark.engine.addresses import BrokerAddress
+from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine import acknowledgments
-from pulsar_spark.engine.acknowledgments import Ack, AckTracker
+from pulsar_spark.engine.consumers import acknowledgments
+from pulsar_spark.engine.consumers.acknowledgments import Ack, AckTracker
 from pulsar_spark.engine.options import ConsumerOptions
 from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import ClosedError, ConnectionLost, OptionError

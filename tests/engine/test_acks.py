@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.engine.acknowledgments import cumulative_ack
-from pulsar_spark.engine.subscription import acknowledged_up_to
+from pulsar_spark.engine.consumers.acknowledgments import cumulative_ack
+from pulsar_spark.engine.consumers.subscription import acknowledged_up_to
 from pulsar_spark.protocol.ack_sets import ack_bits, ack_longs, bits_from
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 

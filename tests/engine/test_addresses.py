@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.engine.addresses import (
+from pulsar_spark.engine.connections.addresses import (
     BrokerAddress,
     ServiceUrl,
     assigned_broker,

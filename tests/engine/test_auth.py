@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_spark.engine.auth import BasicAuth, NoAuth, TokenAuth, forms_of, provider_for
+from pulsar_spark.engine.authentication.providers import (
+    BasicAuth,
+    NoAuth,
+    TokenAuth,
+    forms_of,
+    provider_for,
+)
 from pulsar_spark.engine.options import AuthOptions
 from pulsar_spark.errors import AuthenticationError, OptionError, UnsupportedFeature
 

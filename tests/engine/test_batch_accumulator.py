@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.batch_accumulator import BatchAccumulator, DeferredCallback
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producer import Producer
+from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator, DeferredCallback
+from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.errors import ClosedError, MessageTooLarge, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields, UniformMessages, unpack_batch

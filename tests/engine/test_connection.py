@@ -11,10 +11,10 @@ from concurrent.futures import Future
 
 import pytest
 
-from pulsar_spark.engine import connection as module
-from pulsar_spark.engine.addresses import BrokerAddress
-from pulsar_spark.engine.auth import TokenAuth
-from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.authentication.providers import TokenAuth
+from pulsar_spark.engine.connections import connection as module
+from pulsar_spark.engine.connections.addresses import BrokerAddress
+from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.errors import (
     AuthenticationError,
     ClosedError,

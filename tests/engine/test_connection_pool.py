@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from pulsar_spark.engine.addresses import BrokerAddress
-from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.connections.addresses import BrokerAddress
+from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.options import AuthOptions, ClientOptions
 from pulsar_spark.errors import ClosedError, ConnectError, OptionError, UnsupportedFeature

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.connection import ClientConnection
-from pulsar_spark.engine.producer_session import Identity, ProducerSession
+from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.producers.producer_session import Identity, ProducerSession
 from pulsar_spark.errors import ClosedError, ConnectionLost, PulsarError
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

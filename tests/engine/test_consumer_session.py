@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.consumer_session import ConsumerSession, SubscribeRequest, unique_name
+from pulsar_spark.engine.consumers.consumer_session import (
+    ConsumerSession,
+    SubscribeRequest,
+    unique_name,
+)
 from pulsar_spark.engine.context import ConnectionPool
-from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (

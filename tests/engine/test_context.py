@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pulsar_spark.engine.addresses import BrokerAddress
+from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
 from pulsar_spark.errors import AuthorizationError, ClosedError, TopicNotFound

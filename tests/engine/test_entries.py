@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pulsar_spark.engine.codecs import compress
-from pulsar_spark.engine.entries import EntryDecoder, ReceivedEntry
+from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
 from pulsar_spark.errors import (
     ChecksumMismatch,
     CorruptBatch,

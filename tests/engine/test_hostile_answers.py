@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from google.protobuf.message import DecodeError
 
+from pulsar_spark.engine.consumers.probe import Probe
+from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
-from pulsar_spark.engine.probe import Probe
-from pulsar_spark.engine.producer import Producer
-from pulsar_spark.engine.reader import EntryReader
+from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import CommandReceived, Event, SendReceived

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from pulsar_spark.client import InitialPosition, MessageId, PulsarClient
-from pulsar_spark.engine.addresses import BrokerAddress
-from pulsar_spark.engine.auth import provider_for
+from pulsar_spark.engine.authentication.providers import provider_for
+from pulsar_spark.engine.connections.addresses import BrokerAddress
+from pulsar_spark.engine.connections.http_client import THREADS, HttpClient
 from pulsar_spark.engine.context import ClientContext, shared_connections
-from pulsar_spark.engine.http_client import THREADS, HttpClient
 from pulsar_spark.engine.options import AuthOptions, ClientOptions, TlsOptions
 from pulsar_spark.errors import (
     AuthenticationError,

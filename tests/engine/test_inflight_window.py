@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.inflight_window import (
+from pulsar_spark.engine.producers.inflight_window import (
     InflightWindow,
     MemoryBudget,
     PendingQueue,

@@ -13,7 +13,7 @@ from pulsar_spark.client import MessageId, PulsarClient
 from pulsar_spark.client.authentication import Authentication
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import AuthOptions, ClientOptions, ProducerOptions
-from pulsar_spark.engine.producer import Producer
+from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.errors import AuthenticationError, AuthorizationError, PulsarError
 from pulsar_spark.protocol import answers
 from pulsar_spark.testing import EmbeddedBroker

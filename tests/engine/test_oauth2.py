@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine import oauth2 as module
-from pulsar_spark.engine.auth import provider_for
+from pulsar_spark.engine.authentication import oauth2 as module
+from pulsar_spark.engine.authentication.oauth2 import OAuth2Auth
+from pulsar_spark.engine.authentication.providers import provider_for
 from pulsar_spark.engine.context import ClientContext, shared_connections
-from pulsar_spark.engine.oauth2 import OAuth2Auth
 from pulsar_spark.engine.options import AuthOptions, ClientOptions, OAuth2Options
 from pulsar_spark.errors import (
     AuthenticationError,

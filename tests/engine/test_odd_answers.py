@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 import pytest
 
-from pulsar_spark.engine.auth import AuthProvider, BasicAuth, TokenAuth
-from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.authentication.providers import AuthProvider, BasicAuth, TokenAuth
+from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext, ConnectionPool
-from pulsar_spark.engine.lookup import MAX_PARTITIONS, Lookup
+from pulsar_spark.engine.lookups.lookup import MAX_PARTITIONS, Lookup
 from pulsar_spark.engine.operations import run
 from pulsar_spark.errors import (
     AuthenticationError,

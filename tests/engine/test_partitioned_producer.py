@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.partitioned_producer import MessageColumns, PartitionedProducer, pairs
-from pulsar_spark.engine.routing import PartitionRouter
+from pulsar_spark.engine.producers.partitioned_producer import (
+    MessageColumns,
+    PartitionedProducer,
+    pairs,
+)
+from pulsar_spark.engine.producers.routing import PartitionRouter
 from pulsar_spark.errors import (
     ClosedError,
     InvalidRow,

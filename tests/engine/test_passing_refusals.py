@@ -9,7 +9,7 @@ import pytest
 from pulsar_spark.client import MessageId, PulsarClient
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
-from pulsar_spark.engine.producer import Producer
+from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.errors import AuthorizationError, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pulsar_spark.engine.producer import Producer
+from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.errors import (
     ClosedError,
     MessageTooLarge,

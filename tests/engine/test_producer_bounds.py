@@ -8,7 +8,7 @@ import time
 import pytest
 
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producer import Producer
+from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.errors import (
     NotAllowed,
     OperationTimeout,

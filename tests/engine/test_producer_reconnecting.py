@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pulsar_spark.engine import connection
+from pulsar_spark.engine.connections import connection
 from pulsar_spark.errors import (
     MessageTooLarge,
     TopicTerminated,

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine import producer_session
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
-from pulsar_spark.engine.producer import Producer
-from pulsar_spark.engine.producer_session import Identity, ProducerSession
+from pulsar_spark.engine.producers import producer_session
+from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.producer_session import Identity, ProducerSession
 from pulsar_spark.errors import (
     AuthorizationError,
     ClosedError,

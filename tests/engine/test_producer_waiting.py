@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.batch_accumulator import BatchAccumulator
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.partitioned_producer import MessageColumns, PartitionedProducer
-from pulsar_spark.engine.producer import Producer
+from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator
+from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
+from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

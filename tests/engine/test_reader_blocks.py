@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine.consumers.entries import ReceivedEntry
+from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ConnectionPool
-from pulsar_spark.engine.entries import ReceivedEntry
-from pulsar_spark.engine.reader import EntryReader
 from pulsar_spark.errors import CorruptMessage, RemoteProtocolError
 from pulsar_spark.protocol.blocks import BlockOptions, Columns
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position

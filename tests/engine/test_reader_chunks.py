@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from pulsar_spark.engine import chunk_search
 from pulsar_spark.engine.codecs import compress
+from pulsar_spark.engine.consumers import chunk_search
+from pulsar_spark.engine.consumers.entries import EntryDecoder
+from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ConnectionPool
-from pulsar_spark.engine.entries import EntryDecoder
-from pulsar_spark.engine.reader import EntryReader
 from pulsar_spark.errors import CorruptMessage, IncompleteMessage, MessageTooLarge
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.chunks import split_message

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine import returning_consumer
+from pulsar_spark.engine.consumers import returning_consumer
+from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ConnectionPool
-from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import MIB, ReaderOptions
-from pulsar_spark.engine.reader import EntryReader
 from pulsar_spark.errors import (
     ClosedError,
     ConnectError,

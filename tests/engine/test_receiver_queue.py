@@ -5,7 +5,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from pulsar_spark.engine.receiver_queue import (
+from pulsar_spark.engine.consumers.receiver_queue import (
     BLOCK_OVERHEAD,
     Ended,
     LastId,

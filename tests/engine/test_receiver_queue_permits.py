@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import random
 
+from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, Permits, ReceiverBudget
 from pulsar_spark.engine.options import MIB, ReaderOptions
-from pulsar_spark.engine.receiver_queue import BLOCK_OVERHEAD, Permits, ReceiverBudget
 
 MAX_MESSAGE = 5 * MIB
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsar_spark.engine.acknowledgments import EntryKey
+from pulsar_spark.engine.consumers.acknowledgments import EntryKey
+from pulsar_spark.engine.consumers.redelivery import DueEntries
 from pulsar_spark.engine.options import RedeliveryBackoff
-from pulsar_spark.engine.redelivery import DueEntries
 from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol.message_id import Position

@@ -4,8 +4,14 @@ import time
 
 import pytest
 
-from pulsar_spark.engine import requests
-from pulsar_spark.engine.requests import Request, RequestTable, answers_to, error_in, fail
+from pulsar_spark.engine.connections import requests
+from pulsar_spark.engine.connections.requests import (
+    Request,
+    RequestTable,
+    answers_to,
+    error_in,
+    fail,
+)
 from pulsar_spark.errors import (
     BrokerError,
     ConnectionLost,

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from pulsar_spark.engine.routing import PartitionRouter, key_text
+from pulsar_spark.engine.producers.routing import PartitionRouter, key_text
 from pulsar_spark.errors import OptionError
 
 # Printed by the Java client's own hash classes: key, java mod 4, murmur mod 4.

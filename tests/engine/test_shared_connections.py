@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from pulsar_spark.engine import context as module
-from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext, SharedConnections, shared_connections
 from pulsar_spark.engine.operations import Operation, start
 from pulsar_spark.engine.options import AuthOptions, ClientOptions, ProducerOptions
-from pulsar_spark.engine.producer import Producer
+from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.engine.retry import Deadline, Pause
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import AuthenticationError, ClosedError, OptionError

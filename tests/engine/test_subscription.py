@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsar_spark.engine import attachment as module
 from pulsar_spark.engine import retry
+from pulsar_spark.engine.consumers import attachment as module
+from pulsar_spark.engine.consumers.subscription import EARLIEST, LATEST, DurableConsumer, TopicEnd
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import OperationFactory, run
 from pulsar_spark.engine.retry import Deadline, retrying
-from pulsar_spark.engine.subscription import EARLIEST, LATEST, DurableConsumer, TopicEnd
 from pulsar_spark.errors import ClosedError, ConsumerBusy, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST as NO_MESSAGE
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position

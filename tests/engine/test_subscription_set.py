@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from pulsar_spark.engine.consumers.subscription import EARLIEST, LATEST, SubscriptionSet, TopicEnd
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.subscription import EARLIEST, LATEST, SubscriptionSet, TopicEnd
 from pulsar_spark.errors import PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.testing import EmbeddedBroker

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from pulsar_spark.client import AuthenticationTLS, MessageId, PulsarClient
+from pulsar_spark.engine.connections.tls import tls_context, tls_identity
+from pulsar_spark.engine.connections.transport import Transport
 from pulsar_spark.engine.context import ClientContext, ConnectionPool, shared_connections
 from pulsar_spark.engine.options import AuthOptions, ClientOptions, TlsOptions
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.engine.tls import tls_context, tls_identity
-from pulsar_spark.engine.transport import Transport
 from pulsar_spark.errors import (
     ConnectError,
     ConnectionLost,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.engine.topic_patterns import TopicPattern
+from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
 from pulsar_spark.errors import OptionError
 
 LISTED = [

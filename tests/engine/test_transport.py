@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from pulsar_spark.engine import transport as module
-from pulsar_spark.engine.transport import Transport
+from pulsar_spark.engine.connections import transport as module
+from pulsar_spark.engine.connections.transport import Transport
 from pulsar_spark.errors import ConnectError, ConnectionLost
 from pulsar_spark.protocol.blocks import Buffer
 from tests.support.waiting import finish

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from pulsar_spark.engine import transport as module
+from pulsar_spark.engine.connections import transport as module
+from pulsar_spark.engine.connections.transport import Transport, WriteQueue
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.engine.transport import Transport, WriteQueue
 from pulsar_spark.errors import ConnectionLost, OperationTimeout
 from pulsar_spark.protocol.blocks import Buffer
 from tests.support.waiting import finish, wait_until

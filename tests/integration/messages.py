@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pulsar_spark.engine.consumers.entries import ReceivedEntry
+from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ClientContext, ConnectionPool
-from pulsar_spark.engine.entries import ReceivedEntry
-from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ClientOptions, ReaderOptions
-from pulsar_spark.engine.reader import EntryReader
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields, unpack_batch
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position

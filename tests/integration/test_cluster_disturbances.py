@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine import addresses, context, returning_consumer
-from pulsar_spark.engine.addresses import BrokerAddress
+from pulsar_spark.engine import context
+from pulsar_spark.engine.connections import addresses
+from pulsar_spark.engine.connections.addresses import BrokerAddress
+from pulsar_spark.engine.consumers import returning_consumer
+from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
-from pulsar_spark.engine.partitioned_producer import PartitionedProducer
-from pulsar_spark.engine.reader import EntryReader
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
 from tests.integration.messages import rows_of

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.consumers.probe import Probe
+from pulsar_spark.engine.consumers.reader import EntryReader
+from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
-from pulsar_spark.engine.partitioned_producer import PartitionedProducer
-from pulsar_spark.engine.probe import Probe
-from pulsar_spark.engine.reader import EntryReader
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from tests.integration.brokers import Broker

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.consumers.reader import EntryReader
+from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
-from pulsar_spark.engine.partitioned_producer import MessageColumns, PartitionedProducer
-from pulsar_spark.engine.reader import EntryReader
+from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
 from pulsar_spark.protocol.batches import message_key
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from tests.integration.brokers import Broker, as_real

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.partitioned_producer import PartitionedProducer
-from pulsar_spark.engine.producer import Producer
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
+from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.errors import (
     MessageTooLarge,
     OperationTimeout,

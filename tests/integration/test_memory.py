@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.partitioned_producer import MessageColumns, PartitionedProducer
+from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
 from pulsar_spark.schema.table.record_batches import MAX_BYTES
 from tests.integration.brokers import Broker
 from tests.integration.messages import clustered

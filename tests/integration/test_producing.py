@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pulsar_spark.client import MessageId, PulsarClient
-from pulsar_spark.engine import producer_session
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
-from pulsar_spark.engine.partitioned_producer import MessageColumns, PartitionedProducer
+from pulsar_spark.engine.producers import producer_session
+from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
 from pulsar_spark.errors import ProducerBusy, ProducerFenced, TopicTerminated
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from pulsar_spark.engine.probe import Probe
+from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.progress import QueryLag, lag
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.options.stream import Caps

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
+from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ConnectionPool
-from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
-from pulsar_spark.engine.partitioned_producer import PartitionedProducer
-from pulsar_spark.engine.probe import FoundEntry, Probe
-from pulsar_spark.engine.reader import EntryReader
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import TopicNotFound, TopicTerminated
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import (

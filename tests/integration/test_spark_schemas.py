@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, LongType, StructType
 
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.partitioned_producer import MessageColumns, PartitionedProducer
+from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
 from pulsar_spark.errors import CorruptMessage
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pulsar_spark.engine.partitioned_producer import PartitionedProducer
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.errors import DataLossError, TopicNotFound
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.spark.options.stream import Caps

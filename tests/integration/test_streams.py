@@ -10,11 +10,11 @@ from functools import partial
 
 import pytest
 
-from pulsar_spark.engine import attachment, subscription
+from pulsar_spark.engine.consumers import attachment, subscription
+from pulsar_spark.engine.consumers.subscription import TopicEnd
 from pulsar_spark.engine.operations import Operation, run
-from pulsar_spark.engine.partitioned_producer import PartitionedProducer
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.retry import Deadline, retrying
-from pulsar_spark.engine.subscription import TopicEnd
 from pulsar_spark.errors import ConsumerBusy, DataLossError
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import Position

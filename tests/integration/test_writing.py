@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.partitioned_producer import MessageColumns, PartitionedProducer
-from pulsar_spark.engine.producer import Producer
+from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
+from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.errors import IncompatibleSchema, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields

@@ -11,7 +11,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from pulsar_spark.engine.codecs import compress, decompress
-from pulsar_spark.engine.entries import EntryDecoder, ReceivedEntry
+from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import (

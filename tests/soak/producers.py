@@ -11,7 +11,7 @@ import threading
 import time
 
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.partitioned_producer import PartitionedProducer
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.protocol.batches import MessageFields
 from tests.integration.brokers import Broker
 from tests.integration.messages import clustered

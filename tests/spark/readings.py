@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pulsar_spark.engine.consumers.entries import ReceivedEntry
+from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.entries import ReceivedEntry
 from pulsar_spark.engine.options import ReaderOptions
-from pulsar_spark.engine.reader import EntryReader
 from pulsar_spark.protocol.blocks import BlockOptions
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.options.read import parse_read_options

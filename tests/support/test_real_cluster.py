@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_spark.engine.addresses import BrokerAddress
+from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.context import ConnectionPool
-from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

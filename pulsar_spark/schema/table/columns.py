@@ -18,7 +18,7 @@ from pulsar_spark.schema.table import names
 from pulsar_spark.schema.table.runs import Runs
 
 if TYPE_CHECKING:
-    from pulsar_spark.engine.entries import ReceivedEntry
+    from pulsar_spark.engine.consumers.entries import ReceivedEntry
 
 _MAX_LONG = 2**63 - 1
 # The last millisecond of the year 9999: neither Spark's SQL nor Python has later times.

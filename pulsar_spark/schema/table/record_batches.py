@@ -35,7 +35,7 @@ from pulsar_spark.schema.table.runs import RowFilter, Run, Runs, split_entry
 from pulsar_spark.schema.table.value_decoder import DecodedValues, ValueDecoder, Writers
 
 if TYPE_CHECKING:
-    from pulsar_spark.engine.entries import ReceivedEntry
+    from pulsar_spark.engine.consumers.entries import ReceivedEntry
 
 logger = logging.getLogger(__name__)
 

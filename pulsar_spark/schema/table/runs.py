@@ -25,7 +25,7 @@ from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.schema.arrow.arrays import repeated_by_run
 
 if TYPE_CHECKING:
-    from pulsar_spark.engine.entries import ReceivedEntry
+    from pulsar_spark.engine.consumers.entries import ReceivedEntry
 
 
 class Run:

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
-from pulsar_spark.engine.oauth2 import oauth2_options
+from pulsar_spark.engine.authentication.oauth2 import oauth2_options
+from pulsar_spark.engine.connections.tls import TO_PEM
 from pulsar_spark.engine.options import AuthOptions
-from pulsar_spark.engine.tls import TO_PEM
 from pulsar_spark.errors import OptionError, UnsupportedFeature
 
 _PLUGIN = "pulsar.client.authPluginClassName"

@@ -7,7 +7,7 @@ must never be passed over, so each names what does the same here.
 
 from __future__ import annotations
 
-from pulsar_spark.engine.tls import TO_PEM
+from pulsar_spark.engine.connections.tls import TO_PEM
 
 _CLIENT = """
     serviceUrlQuarantineInitDurationMs serviceUrlQuarantineMaxDurationMs lookupTimeoutMs

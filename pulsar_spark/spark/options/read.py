@@ -10,8 +10,8 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from pulsar_spark.engine.encryption import PemKeys
+from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
 from pulsar_spark.engine.options import ClientOptions, ReaderOptions, TlsOptions
-from pulsar_spark.engine.topic_patterns import TopicPattern
 from pulsar_spark.errors import OptionError, UnsupportedFeature
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.spark.offsets import (

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 
+from pulsar_spark.engine.consumers.probe import LedgerEnd, Probe
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.lookup import Lookup
-from pulsar_spark.engine.probe import LedgerEnd, Probe
+from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.errors import DataLossError, PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.offsets import entry_end

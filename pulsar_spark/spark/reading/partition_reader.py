@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pulsar_spark.engine.consumers.entries import ReceivedEntry
+from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.entries import ReceivedEntry
-from pulsar_spark.engine.reader import EntryReader
 from pulsar_spark.errors import TopicNotFound
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import SchemaVersions

@@ -15,8 +15,8 @@ from typing import TypeVar
 
 from pyspark.sql.types import StructType
 
+from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.probe import FoundEntry, Probe
 from pulsar_spark.errors import DataLossError, InvalidOffset, PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo

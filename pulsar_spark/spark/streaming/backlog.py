@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from pulsar_spark.engine.probe import FoundEntry
+from pulsar_spark.engine.consumers.probe import FoundEntry
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol.message_id import Position
 

@@ -13,9 +13,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
+from pulsar_spark.engine.consumers.subscription import EARLIEST, LATEST, SubscriptionSet
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.probe import FoundEntry, Probe
-from pulsar_spark.engine.subscription import EARLIEST, LATEST, SubscriptionSet
 from pulsar_spark.errors import PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName

@@ -28,14 +28,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pulsar_spark.engine.closing import Closing
+from pulsar_spark.engine.consumers.probe import Probe
+from pulsar_spark.engine.consumers.reader import EntryReader
+from pulsar_spark.engine.consumers.subscription import EARLIEST, DurableConsumer, TopicEnd
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import run
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
-from pulsar_spark.engine.probe import Probe
-from pulsar_spark.engine.producer import Producer
-from pulsar_spark.engine.reader import EntryReader
+from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.engine.retry import Backoff, Deadline, retrying
-from pulsar_spark.engine.subscription import EARLIEST, DurableConsumer, TopicEnd
 from pulsar_spark.errors import (
     ProducerFenced,
     PulsarError,

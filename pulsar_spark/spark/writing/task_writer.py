@@ -14,8 +14,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.partitioned_producer import PartitionedProducer
-from pulsar_spark.engine.producer import Producer
+from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
+from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.engine.transactions import Transaction, name_of
 from pulsar_spark.errors import InvalidRow, PulsarError
 from pulsar_spark.protocol.commands import TxnId

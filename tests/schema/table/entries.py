@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from pulsar_spark.engine.entries import ReceivedEntry
+from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv
 

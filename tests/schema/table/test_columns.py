@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.engine.entries import ReceivedEntry
+from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.errors import CorruptMessage
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.schema.table import names

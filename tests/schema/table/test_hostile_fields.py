@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from pulsar_spark.client.message import Message
 from pulsar_spark.client.schemas import BytesSchema
-from pulsar_spark.engine.entries import EntryDecoder, ReceivedEntry
+from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
 from pulsar_spark.errors import CorruptMessage, EncryptedMessage, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageReceived

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.engine.codecs import decompress
-from pulsar_spark.engine.entries import EntryDecoder
+from pulsar_spark.engine.consumers.entries import EntryDecoder
 from pulsar_spark.errors import CorruptMessage
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import FULL, SLOW

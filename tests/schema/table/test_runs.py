@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pulsar_spark.engine.entries import ReceivedEntry
+from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.errors import CorruptBatch
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.schema.arrow.arrays import strings

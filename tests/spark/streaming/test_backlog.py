@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pulsar_spark.engine.probe import FoundEntry
+from pulsar_spark.engine.consumers.probe import FoundEntry
 from pulsar_spark.errors import ConnectionLost, PulsarError
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.streaming import backlog as module

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from pulsar_spark.engine.partitioned_producer import MessageColumns
+from pulsar_spark.engine.producers.partitioned_producer import MessageColumns
 from pulsar_spark.errors import InvalidRow, InvalidTopicName
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields

@@ -14,14 +14,23 @@ import time
 from concurrent.futures import Future
 from typing import Any
 
-from pulsar_spark.engine.addresses import BrokerAddress, assigned_broker
-from pulsar_spark.engine.connection import ClientConnection
-from pulsar_spark.engine.consumer_session import ConsumerSession, SubscribeRequest, unique_name
+from pulsar_spark.engine.connections.addresses import BrokerAddress, assigned_broker
+from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.consumers.consumer_session import (
+    ConsumerSession,
+    SubscribeRequest,
+    unique_name,
+)
+from pulsar_spark.engine.consumers.receiver_queue import (
+    Ended,
+    Permits,
+    ReceiverBudget,
+    ReceiverQueue,
+)
 from pulsar_spark.engine.context import ConnectionPool
-from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import ReaderOptions
-from pulsar_spark.engine.receiver_queue import Ended, Permits, ReceiverBudget, ReceiverQueue
 from pulsar_spark.engine.retry import Backoff, Deadline, is_retryable
 from pulsar_spark.errors import ClosedError, ConsumerBusy, OperationTimeout, PulsarError
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position

@@ -24,10 +24,9 @@ from typing import Any, Protocol, cast
 from google.protobuf.message import Message
 
 from pulsar_spark import __version__
-from pulsar_spark.engine.addresses import BrokerAddress
-from pulsar_spark.engine.auth import AuthProvider, NoAuth, credentials, forms_of
-from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.engine.requests import (
+from pulsar_spark.engine.authentication.providers import AuthProvider, NoAuth, credentials, forms_of
+from pulsar_spark.engine.connections.addresses import BrokerAddress
+from pulsar_spark.engine.connections.requests import (
     Request,
     RequestTable,
     asked_consumer,
@@ -35,9 +34,10 @@ from pulsar_spark.engine.requests import (
     fail,
     naming_permission,
 )
+from pulsar_spark.engine.connections.tls import tls_context
+from pulsar_spark.engine.connections.transport import Transport, WriteQueue
+from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.engine.tls import tls_context
-from pulsar_spark.engine.transport import Transport, WriteQueue
 from pulsar_spark.errors import (
     AuthenticationError,
     BrokerError,

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from pulsar_spark.engine.acknowledgments import EntryKey
+from pulsar_spark.engine.consumers.acknowledgments import EntryKey
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import ClosedError
 from pulsar_spark.protocol.message_id import Position

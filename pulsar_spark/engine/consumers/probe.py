@@ -18,9 +18,13 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from pulsar_spark.engine.consumer_session import ConsumerSession, SubscribeRequest, unique_name
+from pulsar_spark.engine.consumers.consumer_session import (
+    ConsumerSession,
+    SubscribeRequest,
+    unique_name,
+)
 from pulsar_spark.engine.context import ConnectionPool
-from pulsar_spark.engine.lookup import Lookup
+from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, OperationFactory, Within, run_many
 from pulsar_spark.engine.retry import Deadline, retrying
 from pulsar_spark.errors import (

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, quote_plus
 
-from pulsar_spark.engine.oauth2 import OAuth2Auth
+from pulsar_spark.engine.authentication.oauth2 import OAuth2Auth
 from pulsar_spark.engine.options import AuthOptions, is_unicode
 from pulsar_spark.errors import (
     AuthenticationError,

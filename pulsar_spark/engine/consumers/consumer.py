@@ -19,18 +19,18 @@ from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
-from pulsar_spark.engine.acknowledgments import Ack, AckTracker, EntryKey, check_batch
-from pulsar_spark.engine.attachment import AttachedConsumer, Place
-from pulsar_spark.engine.connection import ClientConnection
-from pulsar_spark.engine.consumer_session import SubscribeRequest
+from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.consumers.acknowledgments import Ack, AckTracker, EntryKey, check_batch
+from pulsar_spark.engine.consumers.attachment import AttachedConsumer, Place
+from pulsar_spark.engine.consumers.consumer_session import SubscribeRequest
+from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
+from pulsar_spark.engine.consumers.inbox import Inbox
+from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, Permits, ReceiverBudget
+from pulsar_spark.engine.consumers.redelivery import DueEntries
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import Decryptor
-from pulsar_spark.engine.entries import EntryDecoder, ReceivedEntry
-from pulsar_spark.engine.inbox import Inbox
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, start
 from pulsar_spark.engine.options import ConsumerOptions, ReaderOptions
-from pulsar_spark.engine.receiver_queue import BLOCK_OVERHEAD, Permits, ReceiverBudget
-from pulsar_spark.engine.redelivery import DueEntries
 from pulsar_spark.engine.retry import Backoff, Deadline, Pause, is_retryable, retrying
 from pulsar_spark.errors import (
     ChecksumMismatch,

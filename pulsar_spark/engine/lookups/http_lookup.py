@@ -10,9 +10,9 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, quote_plus, urlencode
 
-from pulsar_spark.engine.addresses import BrokerAddress
-from pulsar_spark.engine.http_client import HttpClient
-from pulsar_spark.engine.lookup import RegisteredSchema, topic_names
+from pulsar_spark.engine.connections.addresses import BrokerAddress
+from pulsar_spark.engine.connections.http_client import HttpClient
+from pulsar_spark.engine.lookups.lookup import RegisteredSchema, topic_names
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import RemoteProtocolError, TopicNotFound, UnsupportedFeature

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, islice, takewhile
 from operator import sub
 
-from pulsar_spark.engine.inflight_window import NO_TIMEOUT
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producer import Producer
+from pulsar_spark.engine.producers.inflight_window import NO_TIMEOUT
+from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.errors import InvalidRow, MessageTooLarge, OperationTimeout, PulsarError
 from pulsar_spark.protocol.batches import (
     MessageFields,

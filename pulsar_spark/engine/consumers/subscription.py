@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from pulsar_spark.engine.acknowledgments import cumulative_ack
-from pulsar_spark.engine.attachment import AttachedConsumer, Place
-from pulsar_spark.engine.connection import ClientConnection
-from pulsar_spark.engine.consumer_session import (
+from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.consumers.acknowledgments import cumulative_ack
+from pulsar_spark.engine.consumers.attachment import AttachedConsumer, Place
+from pulsar_spark.engine.consumers.consumer_session import (
     SubscribeRequest,
 )
 from pulsar_spark.engine.context import ClientContext

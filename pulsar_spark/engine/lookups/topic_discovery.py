@@ -15,12 +15,12 @@ from concurrent.futures import Future
 
 from google.protobuf.message import Message
 
-from pulsar_spark.engine.connection import ClientConnection
+from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
 from pulsar_spark.engine.operations import Operation, run, start
 from pulsar_spark.engine.retry import Deadline, retrying
 from pulsar_spark.engine.timers import Timer
-from pulsar_spark.engine.topic_patterns import TopicPattern
 from pulsar_spark.errors import ClosedError, PulsarError, TopicNotFound
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

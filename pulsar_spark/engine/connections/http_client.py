@@ -24,13 +24,18 @@ from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 from pulsar_spark import __version__
-from pulsar_spark.engine.addresses import ServiceUrl, parse_service_url, unreachable
-from pulsar_spark.engine.auth import AuthProvider, credentials, forms_of, http_headers
-from pulsar_spark.engine.lookup import too_many_redirects
+from pulsar_spark.engine.authentication.providers import (
+    AuthProvider,
+    credentials,
+    forms_of,
+    http_headers,
+)
+from pulsar_spark.engine.connections.addresses import ServiceUrl, parse_service_url, unreachable
+from pulsar_spark.engine.connections.tls import tls_context
+from pulsar_spark.engine.connections.transport import Transport
+from pulsar_spark.engine.lookups.lookup import too_many_redirects
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.engine.tls import tls_context
-from pulsar_spark.engine.transport import Transport
 from pulsar_spark.errors import (
     AuthenticationError,
     AuthorizationError,

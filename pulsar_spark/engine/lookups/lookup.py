@@ -12,9 +12,13 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from pulsar_spark.engine.addresses import BrokerAddress
-from pulsar_spark.engine.connection import ClientConnection
-from pulsar_spark.engine.consumer_session import ConsumerSession, SubscribeRequest, unique_name
+from pulsar_spark.engine.connections.addresses import BrokerAddress
+from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.consumers.consumer_session import (
+    ConsumerSession,
+    SubscribeRequest,
+    unique_name,
+)
 from pulsar_spark.engine.operations import Operation, run, run_many
 from pulsar_spark.engine.retry import Deadline, retrying
 from pulsar_spark.errors import (

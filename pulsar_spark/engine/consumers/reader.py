@@ -20,16 +20,21 @@ from concurrent.futures import wait as wait_for
 from dataclasses import replace
 from typing import Any, Protocol
 
-from pulsar_spark.engine.chunk_search import ChunkSearch
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.codecs import decompress
+from pulsar_spark.engine.consumers.chunk_search import ChunkSearch
+from pulsar_spark.engine.consumers.entries import EntryDecoder, LoneChunk, ReceivedEntry
+from pulsar_spark.engine.consumers.receiver_queue import (
+    Ended,
+    LastId,
+    ReceiverBudget,
+    ReceiverQueue,
+)
+from pulsar_spark.engine.consumers.returning_consumer import ReturningConsumer
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.encryption import Decryptor
-from pulsar_spark.engine.entries import EntryDecoder, LoneChunk, ReceivedEntry
 from pulsar_spark.engine.options import ReaderOptions
-from pulsar_spark.engine.receiver_queue import Ended, LastId, ReceiverBudget, ReceiverQueue
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.engine.returning_consumer import ReturningConsumer
 from pulsar_spark.errors import (
     ClosedError,
     IncompleteMessage,

@@ -20,9 +20,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from pulsar_spark.engine.addresses import parse_service_url
+from pulsar_spark.engine.connections.addresses import parse_service_url
+from pulsar_spark.engine.connections.polling import wait_connecting
 from pulsar_spark.engine.options import ClientOptions, TlsOptions, pem_content
-from pulsar_spark.engine.polling import wait_connecting
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import TlsError
 from pulsar_spark.protocol.blocks import Buffer

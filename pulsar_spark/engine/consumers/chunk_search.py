@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import TypeAlias
 
+from pulsar_spark.engine.consumers.entries import LoneChunk, ReceivedEntry
+from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.context import ConnectionPool
-from pulsar_spark.engine.entries import LoneChunk, ReceivedEntry
-from pulsar_spark.engine.probe import Probe
 from pulsar_spark.errors import IncompleteMessage
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from pulsar_spark.engine.addresses import BrokerAddress
-from pulsar_spark.engine.connection import ClientConnection
-from pulsar_spark.engine.consumer_session import ConsumerSession, SubscribeRequest
+from pulsar_spark.engine.connections.addresses import BrokerAddress
+from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, SubscribeRequest
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.retry import Deadline, Pause, is_retryable

@@ -31,16 +31,16 @@ from typing import Any
 from pulsar_spark.engine.codecs import compress
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import Encryptor
-from pulsar_spark.engine.inflight_window import (
+from pulsar_spark.engine.operations import Operation, Within, run, start
+from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.producers.inflight_window import (
     InflightWindow,
     PendingSends,
     ProducerCounts,
     ReceiptVerdict,
     Taken,
 )
-from pulsar_spark.engine.operations import Operation, Within, run, start
-from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producer_session import Identity, ProducerSession, Registrar
+from pulsar_spark.engine.producers.producer_session import Identity, ProducerSession, Registrar
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     BrokerChecksumError,

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from pulsar_spark.engine.addresses import BrokerAddress
-from pulsar_spark.engine.connection import ClientConnection
-from pulsar_spark.engine.lookup import (
+from pulsar_spark.engine.connections.addresses import BrokerAddress
+from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.lookups.lookup import (
     ANY_DOMAIN,
     RegisteredSchema,
     too_many_redirects,

@@ -9,15 +9,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pulsar_spark.engine.batch_accumulator import BatchAccumulator, FailedAt, MessageCallback
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.inflight_window import ProducerCounts
 from pulsar_spark.engine.operations import OperationFactory, run_many
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producer import Producer
+from pulsar_spark.engine.producers.batch_accumulator import (
+    BatchAccumulator,
+    FailedAt,
+    MessageCallback,
+)
+from pulsar_spark.engine.producers.inflight_window import ProducerCounts
+from pulsar_spark.engine.producers.producer import Producer
+from pulsar_spark.engine.producers.routing import Key, PartitionRouter, key_text
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.engine.routing import Key, PartitionRouter, key_text
 from pulsar_spark.engine.transactions import Transaction
 from pulsar_spark.errors import ClosedError, InvalidRow, MessageTooLarge, PulsarError
 from pulsar_spark.protocol.batches import MessageFields, UniformMessages, message_of

@@ -1,0 +1,1 @@
+"""The network side: addresses, sockets, TLS, and one connection to one broker."""

@@ -1,0 +1,1 @@
+"""Everything that receives: sessions, readers, consumers, subscriptions, acknowledgments."""

@@ -1,0 +1,1 @@
+"""Everything that sends: batches, the in-flight window, producers of topics and partitions."""
