@@ -97,7 +97,7 @@ if TYPE_CHECKING:
     from pulsar_spark.client.message import Message, MessageId
     from pulsar_spark.client.producer import Producer, PulsarProducer
     from pulsar_spark.client.reader import PulsarReader, Reader
-    from pulsar_spark.client.schemas import BytesSchema, StringSchema
+    from pulsar_spark.client.schema import BytesSchema, StringSchema
     from pulsar_spark.client.table_view import TableView
     from pulsar_spark.client.transaction import Transaction, TransactionState
     from pulsar_spark.engine.encryption import EncryptionKeyInfo
@@ -116,7 +116,7 @@ _HOMES = {
     "BrokerConsumerStats": "consumer_stats",
     "BrokerMetadataError": "exceptions",
     "BrokerPersistenceError": "exceptions",
-    "BytesSchema": "schemas",
+    "BytesSchema": "schema",
     "ChecksumError": "exceptions",
     "Client": "client",
     "CompressionType": "enums",
@@ -175,7 +175,7 @@ _HOMES = {
     "RegexSubscriptionMode": "enums",
     "Result": "enums",
     "ServiceUnitNotReady": "exceptions",
-    "StringSchema": "schemas",
+    "StringSchema": "schema",
     "SubscriptionNotFound": "exceptions",
     "TableView": "table_view",
     "Timeout": "exceptions",

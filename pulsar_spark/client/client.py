@@ -49,7 +49,7 @@ from pulsar_spark.client.enums import (
 from pulsar_spark.client.message import MessageId
 from pulsar_spark.client.producer import MessageRouter, PulsarProducer, SendingRules
 from pulsar_spark.client.reader import PulsarReader, ReaderListener
-from pulsar_spark.client.schemas import check_schema
+from pulsar_spark.client.schema import check_schema
 from pulsar_spark.client.table_view import TableView
 from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.engine import transactions as engine

@@ -20,7 +20,7 @@ from pulsar_spark.client.consumer_stats import BrokerConsumerStats, sum_of
 from pulsar_spark.client.dead_letters import DeadLetterOffice
 from pulsar_spark.client.enums import Result, result_of
 from pulsar_spark.client.message import Message, MessageId, messages_of
-from pulsar_spark.client.schemas import Schema
+from pulsar_spark.client.schema import Schema
 from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.consumers.acknowledgments import EntryKey

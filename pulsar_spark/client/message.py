@@ -7,7 +7,7 @@ from functools import total_ordering
 from typing import Any, ClassVar
 
 from pulsar_spark.client.encryption import EncryptionContext
-from pulsar_spark.client.schemas import Schema
+from pulsar_spark.client.schema import Schema
 from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.errors import CorruptMessage
 from pulsar_spark.protocol import message_id as wire

@@ -13,7 +13,7 @@ from typing import Any
 from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.enums import Result, result_of
 from pulsar_spark.client.message import Message, MessageId
-from pulsar_spark.client.schemas import Schema
+from pulsar_spark.client.schema import Schema
 from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.producers.batch_accumulator import DeferredCallback, MessageCallback

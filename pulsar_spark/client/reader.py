@@ -11,7 +11,7 @@ from concurrent.futures import wait as wait_for
 from typing import Any
 
 from pulsar_spark.client.message import Message, MessageId, messages_of
-from pulsar_spark.client.schemas import Schema
+from pulsar_spark.client.schema import Schema
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.consumers.reader import EntryReader

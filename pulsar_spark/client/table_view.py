@@ -9,7 +9,7 @@ from typing import Any
 
 from pulsar_spark.client.message import Message
 from pulsar_spark.client.reader import PulsarReader
-from pulsar_spark.client.schemas import Schema
+from pulsar_spark.client.schema import Schema
 from pulsar_spark.engine.closing import Closing
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from pulsar_spark.cli import executors
 from pulsar_spark.cli import main as cli
 from pulsar_spark.cli.examination import Examination
 from pulsar_spark.client import PulsarClient
-from pulsar_spark.client.schemas import StringSchema
+from pulsar_spark.client.schema import StringSchema
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

@@ -11,7 +11,7 @@ import pytest
 from pulsar_spark.cli import main as cli
 from pulsar_spark.cli import peek as module
 from pulsar_spark.client import PulsarClient
-from pulsar_spark.client.schemas import StringSchema
+from pulsar_spark.client.schema import StringSchema
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.testing import EmbeddedBroker

@@ -25,7 +25,7 @@ from pulsar_spark.client import (
     Result,
     StringSchema,
 )
-from pulsar_spark.client.schemas import BytesSchema
+from pulsar_spark.client.schema import BytesSchema
 from pulsar_spark.engine.consumers.consumer import TopicConsumer
 from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.engine.consumers.inbox import Inbox

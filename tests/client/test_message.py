@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pulsar_spark.client.message import Message, MessageId
-from pulsar_spark.client.schemas import StringSchema
+from pulsar_spark.client.schema import StringSchema
 from pulsar_spark.errors import InvalidMessageId
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

@@ -11,7 +11,7 @@ import pytest
 
 from pulsar_spark.cli import main as cli
 from pulsar_spark.client import AuthenticationToken, PulsarClient
-from pulsar_spark.client.schemas import StringSchema
+from pulsar_spark.client.schema import StringSchema
 from tests.support.java_server import free_ports
 from tests.support.real_broker import OwnBroker
 from tests.support.real_cluster import RealCluster

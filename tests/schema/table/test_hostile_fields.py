@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from pulsar_spark.client.message import Message
-from pulsar_spark.client.schemas import BytesSchema
+from pulsar_spark.client.schema import BytesSchema
 from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
 from pulsar_spark.errors import CorruptMessage, EncryptedMessage, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

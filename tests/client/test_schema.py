@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.client.schemas import BytesSchema, StringSchema, check_schema
+from pulsar_spark.client.schema import BytesSchema, StringSchema, check_schema
 from pulsar_spark.errors import InvalidRow, UnsupportedFeature
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
