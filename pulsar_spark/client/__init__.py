@@ -18,11 +18,7 @@ if TYPE_CHECKING:
         AuthenticationToken,
     )
     from pulsar_spark.client.client import Client, PulsarClient
-    from pulsar_spark.client.consumer import (
-        Consumer,
-        ConsumerEventListener,
-        PulsarConsumer,
-    )
+    from pulsar_spark.client.consumer import Consumer, PulsarConsumer
     from pulsar_spark.client.consumer_policies import (
         ConsumerBatchReceivePolicy,
         ConsumerDeadLetterPolicy,
@@ -94,6 +90,7 @@ if TYPE_CHECKING:
         UnknownError,
         UnsupportedVersionError,
     )
+    from pulsar_spark.client.listening import ConsumerEventListener
     from pulsar_spark.client.message import Message, MessageId
     from pulsar_spark.client.producer import Producer, PulsarProducer
     from pulsar_spark.client.reader import PulsarReader, Reader
@@ -127,7 +124,7 @@ _HOMES = {
     "ConsumerBusy": "exceptions",
     "ConsumerCryptoFailureAction": "enums",
     "ConsumerDeadLetterPolicy": "consumer_policies",
-    "ConsumerEventListener": "consumer",
+    "ConsumerEventListener": "listening",
     "ConsumerKeySharedPolicy": "consumer_policies",
     "ConsumerNotFound": "exceptions",
     "ConsumerNotInitialized": "exceptions",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.consumer_policies import ConsumerDeadLetterPolicy
 from pulsar_spark.client.message import Message
+from pulsar_spark.engine.consumers.acknowledgments import EntryKey
+from pulsar_spark.engine.consumers.consumer import Delivery, TopicConsumer
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
@@ -34,6 +37,9 @@ DELAY_TIME = "DELAY_TIME"
 
 MAX_RECONSUME_TIMES = 16
 """How often a message is put off where no policy for dead letters says so."""
+
+# Entries that came for the last time and are kept until they are acknowledged or dead letters.
+_MAX_KEPT = 10_000
 
 Done = Callable[[PulsarError | None], object]
 
@@ -157,6 +163,75 @@ class DeadLetterOffice:
         """Leave the topics once what was sent is stored."""
         self._dead.close()
         self._retried.close()
+
+
+class LastDeliveries:
+    """Entries that came for the last time: if they are refused too, they are dead letters.
+
+    One that came more often than that is a dead letter at once. Thread-safe.
+    """
+
+    def __init__(self, office: DeadLetterOffice) -> None:
+        self._office = office
+        self._lock = threading.Lock()
+        # The following are guarded by _lock.
+        self._kept: OrderedDict[tuple[str, EntryKey], list[Message]] = OrderedDict()
+        self._closed = False
+
+    def takes(self, delivery: Delivery, messages: list[Message]) -> bool:
+        """Look at an entry and the messages of it; return whether they are dead letters."""
+        entry, most = delivery.entry, self._office.policy.max_redeliver_count
+        if entry.redelivery_count < most:
+            return False
+        consumer, key = delivery.consumer, (entry.ledger_id, entry.entry_id)
+        with self._lock:
+            self._kept[consumer.topic, key] = messages
+            if len(self._kept) > _MAX_KEPT:
+                # If it is refused it is delivered once more, and is known then.
+                self._kept.popitem(last=False)
+        if entry.redelivery_count <= most:
+            return False
+        self.divert(consumer, [key])
+        return True
+
+    def divert(self, consumer: TopicConsumer, keys: list[EntryKey]) -> list[EntryKey]:
+        """Have entries that are refused for the last time sent away; return the others."""
+        others: list[EntryKey] = []
+        for key in keys:
+            with self._lock:
+                messages = self._kept.pop((consumer.topic, key), None)
+            if messages is None:
+                others.append(key)
+            else:
+                self._bury(consumer, key, messages)
+        return others
+
+    def forget(self, consumer: TopicConsumer, key: EntryKey) -> None:
+        """Forget an entry that is acknowledged."""
+        with self._lock:
+            self._kept.pop((consumer.topic, key), None)
+
+    def _bury(self, consumer: TopicConsumer, key: EntryKey, messages: list[Message]) -> None:
+        """Send what is not acknowledged of an entry away, and acknowledge it then."""
+        ids = [message.message_id().unwrap() for message in messages]
+        left = [at for at, found in enumerate(ids) if not consumer.acks.is_done(found)]
+
+        def done(error: PulsarError | None) -> None:
+            if error is None:
+                for at in left:
+                    consumer.acknowledge(ids[at])
+            elif not self._closed:
+                logger.warning("%s: a dead letter cannot be sent: %s", consumer.topic, error)
+                consumer.refuse(MessageIdAdv(*key))
+
+        if left:
+            self._office.bury([messages[at] for at in left], done)
+
+    def close(self) -> None:
+        """Leave the topics of letters once what was sent is stored."""
+        with self._lock:
+            self._closed = True
+        self._office.close()
 
 
 class _Together:

@@ -1,0 +1,145 @@
+"""Messages that are given to callbacks: those of `receive_async`, and a message listener."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from pulsar_spark.client.callbacks import CallbackThread
+from pulsar_spark.client.enums import Result, result_of
+from pulsar_spark.client.incoming import IncomingMessages
+from pulsar_spark.client.message import Message
+from pulsar_spark.errors import ClosedError, CorruptMessage, OptionError, PulsarError
+
+if TYPE_CHECKING:
+    from pulsar_spark.client.consumer import PulsarConsumer
+
+logger = logging.getLogger(__name__)
+
+MessageListener: TypeAlias = "Callable[[PulsarConsumer, Message], object]"
+"""What `subscribe` takes as `message_listener`."""
+
+ReceiveCallback: TypeAlias = "Callable[[Result, Message | None], object]"
+"""What `receive_async` takes: it is told the result, and the message if there is one."""
+
+
+class ConsumerEventListener(Protocol):
+    """Who wants to know when a consumer of a Failover subscription is the active one."""
+
+    def became_active(self, consumer: PulsarConsumer, partition_id: int) -> object:
+        """The consumer gets the messages of a partition (-1: of the topic) from now on."""
+
+    def became_inactive(self, consumer: PulsarConsumer, partition_id: int) -> object:
+        """Another consumer gets them."""
+
+
+class Listening:
+    """Serves those who wait for a callback, one message at a time. Thread-safe.
+
+    Callbacks run on the thread for that, where other consumers have their turn in between. `pull`
+    is called where there is no message now.
+    """
+
+    def __init__(
+        self,
+        consumer: PulsarConsumer,
+        incoming: IncomingMessages,
+        listener: MessageListener | None,
+        callbacks: CallbackThread,
+        pull: Callable[[], None],
+    ) -> None:
+        self._consumer = consumer
+        self._incoming = incoming
+        self._listener = listener
+        self._callbacks = callbacks
+        self._pull = pull
+        self._lock = threading.Lock()
+        # The following are guarded by _lock.
+        self._waiting: deque[ReceiveCallback] = deque()
+        self._scheduled = False
+        self._paused = False
+        self._closed = False
+
+    def add(self, callback: ReceiveCallback) -> None:
+        """Have the next message given to a callback."""
+        with self._lock:
+            self._waiting.append(callback)
+        self._pull()
+        self.on_ready()
+
+    def pause(self) -> None:
+        """Give the listener no more messages; raises OptionError where there is none."""
+        self._check()
+        with self._lock:
+            self._paused = True
+
+    def resume(self) -> None:
+        """Give the listener messages again."""
+        self._check()
+        with self._lock:
+            self._paused = False
+        self.on_ready()
+
+    def _check(self) -> None:
+        if self._listener is None:
+            raise OptionError("the consumer was made without a message_listener")
+
+    def on_ready(self) -> None:
+        """Have whoever waits for a callback served; on any thread."""
+        with self._lock:
+            wanted = self._waiting or (self._listener is not None and not self._paused)
+            if not wanted or self._scheduled:
+                return
+            self._scheduled = True
+        self._callbacks.run(self._serve)
+
+    def _serve(self) -> None:
+        """Give one message out; others have their turn before the next one."""
+        with self._lock:
+            self._scheduled = False
+            if self._closed or (self._paused and not self._waiting):
+                return
+            callback = self._waiting.popleft() if self._waiting else None
+        try:
+            message = self._incoming.next()
+        except PulsarError as error:
+            self._tell(callback, error)
+            return
+        if message is None:
+            if callback is not None:
+                with self._lock:
+                    self._waiting.appendleft(callback)
+            self._pull()
+            return
+        try:
+            if callback is not None:
+                callback(Result.Ok, message)
+            elif self._listener is not None:
+                self._listener(self._consumer, message)
+        finally:
+            self.on_ready()
+
+    def _tell(self, callback: ReceiveCallback | None, error: PulsarError) -> None:
+        if callback is not None:
+            try:
+                callback(result_of(error), None)
+            finally:
+                self.on_ready()
+        elif not isinstance(error, ClosedError):
+            topic = self._consumer.topic()
+            logger.error("%s: a message cannot be given to the listener: %s", topic, error)
+            if isinstance(error, CorruptMessage):
+                self.on_ready()
+
+    def close(self) -> None:
+        """Serve nobody any more; those who wait are told."""
+        with self._lock:
+            self._closed = True
+            waiting = list(self._waiting)
+            self._waiting.clear()
+        for callback in waiting:
+            self._callbacks.run(partial(callback, Result.AlreadyClosed, None))

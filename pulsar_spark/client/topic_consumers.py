@@ -1,0 +1,205 @@
+"""The topic partitions of one consumer: subscribed together, found later, gone."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from pulsar_spark.client.message import MessageId
+from pulsar_spark.engine.consumers.consumer import Suspects, TopicConsumer
+from pulsar_spark.engine.consumers.inbox import Inbox
+from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
+from pulsar_spark.engine.operations import run_many, start
+from pulsar_spark.engine.options import ConsumerOptions
+from pulsar_spark.engine.retry import Deadline, retrying
+from pulsar_spark.errors import PulsarError, TopicNotFound, UnsupportedFeature
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION
+from pulsar_spark.protocol.topic_name import TopicName
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_SECONDS = 2.0
+
+
+class TopicConsumers:
+    """A consumer of each topic partition, all of which deliver to one inbox. Thread-safe.
+
+    `title` is what they are called together. At most `max_queue_sizes` messages are fetched before
+    they are wanted, of all together.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        title: str,
+        options: ConsumerOptions,
+        inbox: Inbox,
+        budget: ReceiverBudget,
+        *,
+        max_queue_sizes: int,
+        suspects: Suspects | None,
+        on_active: Callable[[TopicConsumer, bool], None],
+    ) -> None:
+        self._context = context
+        self._title = title
+        self._options = options
+        self._inbox = inbox
+        self._budget = budget
+        self._max_queue_sizes = max_queue_sizes
+        self._suspects = suspects
+        self._on_active = on_active
+        # By topic partition; another one takes its place when there are more or fewer.
+        self._consumers: dict[str, TopicConsumer] = {}
+        self._lock = threading.Lock()
+        # The following are guarded by _lock.
+        self._discovery: TopicDiscovery | None = None
+        self._closed = False
+
+    def __iter__(self) -> Iterator[TopicConsumer]:
+        return iter(list(self._consumers.values()))
+
+    def __len__(self) -> int:
+        return len(self._consumers)
+
+    @property
+    def topics(self) -> set[str]:
+        """The full names of the topics, without partitions."""
+        return {str(TopicName.parse(topic).partitioned) for topic in self._consumers}
+
+    def of(self, message_id: MessageId) -> TopicConsumer:
+        """Return the consumer that a message came from; raises UnsupportedFeature if in doubt."""
+        consumers = self._consumers
+        topic = message_id.topic_name()
+        if topic is not None and topic in consumers:
+            return consumers[topic]
+        if len(consumers) == 1:
+            return next(iter(consumers.values()))
+        own = [one for one in consumers.values() if one.partition == message_id.partition()]
+        if topic is None and len(own) == 1 and message_id.partition() >= 0:
+            return own[0]
+        raise UnsupportedFeature(
+            "the message id does not say which of the consumer's topics it belongs to",
+            "Give the message, or MessageId.deserialize(bytes, topic=NAME).",
+            topic=topic,
+            message_id=message_id,
+        )
+
+    def ask(self, operations: Sequence[Callable[[Deadline], Any]]) -> list[Any]:
+        """Run operations, each until it has an answer; raises the first error."""
+        timeout = self._context.options.operation_timeout
+        results = run_many([_retried(operation) for operation in operations], timeout)
+        for result in results:
+            if isinstance(result, PulsarError):
+                raise result.with_context(topic=self._title) from result.__cause__
+        return results
+
+    # --- which there are ------------------------------------------------------------------------
+
+    def open(self, topics: Sequence[str], discovery: TopicDiscovery | None) -> None:
+        """Subscribe to topic partitions, and to those that are found later.
+
+        Where one of them is refused, raises; `close` follows. Brokers may create topics that are
+        missing.
+        """
+        consumers = [self._make(topic, len(topics), self._options, create=True) for topic in topics]
+        self._consumers = {one.topic: one for one in consumers}
+        timeout = self._context.options.operation_timeout
+        results = run_many([one.open_operation for one in consumers], timeout)
+        for consumer, result in zip(consumers, results, strict=True):
+            if isinstance(result, PulsarError):
+                raise result.with_context(topic=consumer.topic) from result.__cause__
+        with self._lock:
+            closed, self._discovery = self._closed, discovery
+        if discovery is not None and not closed:
+            discovery.begin()
+
+    def _make(
+        self, topic: str, of: int, options: ConsumerOptions, *, create: bool = False
+    ) -> TopicConsumer:
+        return TopicConsumer(
+            self._context,
+            topic,
+            options,
+            self._inbox,
+            self._budget,
+            queue_size=min(options.receiver_queue_size, max(self._max_queue_sizes // of, 1)),
+            create=create,
+            on_active=self._on_active,
+            suspects=self._suspects,
+            on_failed=self._on_failed,
+        )
+
+    def on_topics(self, found: set[str]) -> None:
+        """Have consumers of these topic partitions, and of those that are gone no more.
+
+        What is new is read from its beginning: it was published to this subscription. For
+        discoveries, on any thread.
+        """
+        options = replace(
+            self._options, initial=pb.CommandSubscribe.Earliest, start=EARLIEST_POSITION
+        )
+        with self._lock:
+            if self._closed:
+                return
+            before = self._consumers
+            gone = (
+                []
+                if self._discovery is None or self._discovery.pattern is None
+                else [before[topic] for topic in before.keys() - found]
+            )
+            new = [self._make(topic, len(found), options) for topic in found - before.keys()]
+            kept = {topic: one for topic, one in before.items() if one not in gone}
+            self._consumers = kept | {one.topic: one for one in new}
+        for consumer in gone:
+            consumer.close()
+        timeout = self._context.options.operation_timeout
+        for consumer in new:
+            opened = start(consumer.open_operation, timeout, self._context.timers)
+            opened.add_done_callback(partial(self._on_opened, consumer))
+
+    def _on_opened(self, consumer: TopicConsumer, opened: Future[None]) -> None:
+        error = None if opened.cancelled() else opened.exception()
+        if error is not None:
+            # It is found again, and tried again then.
+            logger.warning("%s: cannot subscribe yet: %s", consumer.topic, error)
+            self._drop(consumer)
+
+    def _on_failed(self, consumer: TopicConsumer, error: PulsarError) -> None:
+        """End by an error of one topic; one that is gone leaves the others as they are."""
+        found = self._discovery
+        many = len(self._consumers) > 1 or (found is not None and found.pattern is not None)
+        if isinstance(error, TopicNotFound) and many:
+            logger.warning("%s: the topic is gone, and so is its consumer", consumer.topic)
+            self._drop(consumer)
+        else:
+            self._inbox.fail(error)
+
+    def _drop(self, consumer: TopicConsumer) -> None:
+        with self._lock:
+            self._consumers = {
+                topic: one for topic, one in self._consumers.items() if one is not consumer
+            }
+        consumer.close()
+
+    def close(self) -> None:
+        """Send what is acknowledged, leave the brokers, and look for no more topics."""
+        with self._lock:
+            self._closed = True
+            discovery = self._discovery
+        if discovery is not None:
+            discovery.close()
+        answers = [consumer.close() for consumer in self]
+        wait_for([answer for answer in answers if answer is not None], _CLOSE_SECONDS)
+
+
+def _retried(operation: Callable[[Deadline], Any]) -> Callable[[Deadline], Any]:
+    return lambda deadline: retrying(operation, deadline)
