@@ -18,7 +18,8 @@ from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.consumer_policies import ConsumerDeadLetterPolicy
 from pulsar_spark.client.message import Message
 from pulsar_spark.engine.consumers.acknowledgments import EntryKey
-from pulsar_spark.engine.consumers.consumer import Delivery, TopicConsumer
+from pulsar_spark.engine.consumers.consumer import TopicConsumer
+from pulsar_spark.engine.consumers.delivery import Delivery
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer

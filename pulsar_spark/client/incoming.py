@@ -8,7 +8,7 @@ from collections import deque
 from pulsar_spark.client.dead_letters import LastDeliveries
 from pulsar_spark.client.message import Message, messages_of
 from pulsar_spark.client.schema import Schema
-from pulsar_spark.engine.consumers.consumer import Delivery
+from pulsar_spark.engine.consumers.delivery import Delivery
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.errors import CorruptMessage, PulsarError
 

@@ -127,6 +127,10 @@ class MessageBlock:
         data = self.data[self.start : self.stop]
         return MessageBlock(self.consumer_id, data, 0, len(data), self.count)
 
+    def end(self, at: int) -> int:
+        """Return where the frame ends that begins at `at` of the data."""
+        return at + _U32.size + int(_U32.unpack_from(self.data, at)[0])
+
     def message(self, at: int) -> tuple[MessageReceived, int]:
         """Return the message whose frame begins at `at` of the data, and where that ends.
 
@@ -144,7 +148,7 @@ class MessageBlock:
         places = []
         while at < stop:
             places.append(at)
-            at += _U32.size + int(_U32.unpack_from(self.data, at)[0])
+            at = self.end(at)
         return places
 
     def messages(self) -> Iterator[MessageReceived]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
@@ -23,14 +23,15 @@ from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.consumers.acknowledgments import Ack, AckTracker, EntryKey, check_batch
 from pulsar_spark.engine.consumers.attachment import AttachedConsumer, Place
 from pulsar_spark.engine.consumers.consumer_session import SubscribeRequest
+from pulsar_spark.engine.consumers.delivery import Delivery, DeliveryQueue, cost_of
 from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
 from pulsar_spark.engine.consumers.inbox import Inbox
-from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, Permits, ReceiverBudget
+from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.consumers.redelivery import DueEntries
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, start
-from pulsar_spark.engine.options import ConsumerOptions, ReaderOptions
+from pulsar_spark.engine.options import ConsumerOptions
 from pulsar_spark.engine.retry import Backoff, Deadline, Pause, is_retryable, retrying
 from pulsar_spark.errors import (
     ChecksumMismatch,
@@ -47,7 +48,7 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.ack_sets import MAX_BATCH, ack_longs, bits_from
 from pulsar_spark.protocol.commands import TxnId
-from pulsar_spark.protocol.frames import MessageBlock, MessageReceived, parse_payload
+from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import (
     EARLIEST_POSITION,
     LATEST_POSITION,
@@ -60,8 +61,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_RECONNECT_DELAY = 30.0
 _FOREVER = 10 * 365 * 86_400.0
-# What a message is taken to have in bytes before the first one comes; see `Permits`.
-_EXPECTED_SIZE = 16 * 1024
 _MAX_REDELIVERED = 1000
 # Messages in chunks of which it is remembered where the chunks are.
 _MAX_CHUNKED = 10_000
@@ -80,25 +79,6 @@ def validation_error(error: PulsarError) -> int:
     """Return what the broker is told of an entry that cannot be read for this reason."""
     found = (code for kind, code in VALIDATION_ERRORS if isinstance(error, kind))
     return next(found, _Errors.BatchDeSerializeError)
-
-
-class Delivery(NamedTuple):
-    """An entry that was taken: `left` are the bits of its messages that are to be given out.
-
-    `cost` and `size` are what it takes of permits and of memory until all of it is given out.
-    """
-
-    consumer: TopicConsumer
-    entry: ReceivedEntry
-    left: int
-    generation: int
-    cost: int
-    size: int
-
-    @property
-    def current(self) -> bool:
-        """Whether it is not to be delivered again, as far as is known."""
-        return self.generation == self.consumer.generation
 
 
 class Suspects(Protocol):
@@ -150,19 +130,10 @@ class TopicConsumer(AttachedConsumer):
         soonest = options.nack_delay if backoff is None else backoff.first
         self._refused = DueEntries(context.timers, soonest, self._on_due)
         self._given = DueEntries(context.timers, options.ack_timeout, self._on_due)
-        self._queue_size = options.receiver_queue_size if queue_size is None else queue_size
         # The following are guarded by _lock.
-        self.generation = 0
+        size = options.receiver_queue_size if queue_size is None else queue_size
+        self._queue = DeliveryQueue(size, budget)
         self.end_reached = False
-        self._blocks: deque[MessageBlock] = deque()
-        self._queued = 0
-        self._permits = Permits(
-            ReaderOptions(receiver_queue_size=max(self._queue_size, 1), auto_scale=False),
-            0,
-            budget,
-            _EXPECTED_SIZE,
-        )
-        self._pulled = False
         self._epoch = 0
         self._returning = False
         self._seeking = False
@@ -174,13 +145,9 @@ class TopicConsumer(AttachedConsumer):
         self._floor = EARLIEST_POSITION
         self._sought: tuple[EntryKey, int] | None = None
         self._chunks: OrderedDict[EntryKey, tuple[EntryKey, ...]] = OrderedDict()
-        # The frames of the block that is being taken, of a generation, and the permits of what was
-        # taken and is not given out.
-        self._frames: deque[tuple[MessageBlock, int]] = deque()
-        self._frames_of = 0
-        self._open = 0
-        # Belongs to whoever takes.
+        # Belong to whoever takes: a decoder for the entries of a generation.
         self._decoder = self._new_decoder()
+        self._decoder_of = 0
 
     # --- attaching ----------------------------------------------------------------------------
 
@@ -244,9 +211,7 @@ class TopicConsumer(AttachedConsumer):
         # Before anything is delivered: what is acknowledged is not to come again.
         self.acks.flush()
         with self._lock:
-            permits = self._permits.begin(session.connection.max_message_size)
-            if not self._queue_size:
-                permits = int(self._pulled)
+            permits = self._queue.begin(session.connection.max_message_size)
         with contextlib.suppress(PulsarError):
             if permits:
                 session.flow(permits)
@@ -304,21 +269,15 @@ class TopicConsumer(AttachedConsumer):
     def on_delivered(self, place: Place, block: MessageBlock) -> None:
         """Queue entries; where there is no room for them, lose the place, and come back."""
         block = block.alone()
-        size = len(block.data) + BLOCK_OVERHEAD
         with self._lock:
             if place is not self._place:
                 return
-            overrun = self._queued and self._queued + size > self._budget.share
-            if not overrun:
-                self._blocks.append(block)
-                self._queued += size
-        if overrun:
-            logger.info("%s: more came than there is memory for, subscribing anew", self.topic)
-            with self._lock:
-                self._permits.observe(max(_messages_of(block), 1), size)
-            self._give_up(place)
-        else:
+            has_room = self._queue.put(block)
+        if has_room:
             self._inbox.put(self)
+        else:
+            logger.info("%s: more came than there is memory for, subscribing anew", self.topic)
+            self._give_up(place)
 
     def on_told(self, place: Place, body: Message) -> None:
         """Take note of the topic's end, and tell whether the consumer is the active one."""
@@ -332,89 +291,92 @@ class TopicConsumer(AttachedConsumer):
             super().on_told(place, body)
 
     @property
+    def generation(self) -> int:
+        """Grows whenever what was delivered before is delivered again."""
+        return self._queue.generation
+
+    @property
     def queued_bytes(self) -> int:
         """Bytes of the blocks in the queue."""
-        return self._queued
+        return self._queue.queued_bytes
 
     @property
     def has_more(self) -> bool:
         """Whether there is something to be taken."""
-        return bool(self._frames or self._blocks)
+        return self._queue.has_more
 
     def take(self) -> Delivery | None:
         """Take the next entry, None if there is none now.
 
         Raises CorruptMessage or EncryptedMessage for one that cannot be read, once.
         """
-        while (frame := self._next_frame()) is not None:
-            block, at, generation = frame
-            size = len(block.data) // block.count
-            try:
-                message, _ = block.message(at)
-            except RemoteProtocolError as error:
-                self.give_back(generation, 1, size)
-                raise CorruptMessage(error.what, topic=self.topic) from error
-            delivery = self._take(message, generation, size)
+        while True:
+            with self._lock:
+                found, generation = self._queue.peek(), self._queue.generation
+            if found is None:
+                return None
+            if self._decoder_of != generation:
+                self._decoder, self._decoder_of = self._new_decoder(), generation
+            delivery = self._take(*found, generation)
             if delivery is not None:
                 return delivery
-        return None
 
-    def _next_frame(self) -> tuple[MessageBlock, int, int] | None:
-        with self._lock:
-            if self._frames_of != self.generation:
-                self._frames.clear()
-                self._frames_of = self.generation
-                self._decoder = self._new_decoder()
-            if not self._frames:
-                if not self._blocks:
-                    return None
-                block = self._blocks.popleft()
-                self._queued -= len(block.data) + BLOCK_OVERHEAD
-                self._frames.extend((block, at) for at in block.frames(block.start, block.stop))
-            found, at = self._frames.popleft()
-            return found, at, self.generation
-
-    def _take(self, message: MessageReceived, generation: int, size: int) -> Delivery | None:
+    def _take(self, block: MessageBlock, at: int, generation: int) -> Delivery | None:
+        """Take the entry whose frame is at `at` of a block; None if nothing of it is wanted."""
+        size = len(block.data) // block.count
+        end = block.end(at)
+        try:
+            message = block.message(at)[0]
+        except RemoteProtocolError as error:
+            self._drop(generation, end, 1, size)
+            raise CorruptMessage(error.what, topic=self.topic) from error
         command = message.command
         key = (command.message_id.ledgerId, command.message_id.entryId)
         if command.HasField("consumer_epoch") and command.consumer_epoch < self._epoch:
-            self.give_back(generation, _cost(message), size)
+            self._drop(generation, end, cost_of(message), size)
             return None
         try:
             entry = self._decoder.decode(message)
+            left = 0 if entry is None else self._wanted(entry, key)
         except PulsarError as error:
-            self.give_back(generation, _cost(message), size)
+            self._drop(generation, end, cost_of(message), size)
             if self.options.discard_corrupt and not isinstance(error, EncryptedMessage):
                 self.discard(key, error)
                 return None
             if self.options.ack_timeout:
                 self._given.put(key, self.options.ack_timeout)
             raise
+        cost = self._decoder.messages
         if entry is None:
             if self._decoder.undecryptable:
                 # It was left out, as the options say.
                 self._decoder.undecryptable = 0
                 self.discard(key, EncryptedMessage("it cannot be decrypted", topic=self.topic))
-            self.give_back(generation, self._decoder.messages, size)
+            self._drop(generation, end, cost, size)
             return None
-        cost = self._decoder.messages if entry.left is None else entry.left.bit_count()
-        left = self._wanted(entry, key)
+        if entry.left is not None:
+            cost = entry.left.bit_count()
         if not left:
-            self.give_back(generation, cost, size)
+            self._drop(generation, end, cost, size)
             return None
         if entry.left is not None and entry.is_batch:
             self.acks.begin(key, entry.left)
         if entry.chunk_ids:
             self._remember_chunks(key, entry.chunk_ids)
         with self._lock:
-            if generation != self.generation:
-                return None
-            self._open += cost
-        return Delivery(self, entry, left, generation, cost, size)
+            counts = self._queue.take(generation, end, cost)
+        return Delivery(self, entry, left, generation, cost, size) if counts else None
+
+    def _drop(self, generation: int, end: int, messages: int, size: int) -> None:
+        """Pass by an entry that ends at `end` of its block."""
+        with self._lock:
+            counts = self._queue.take(generation, end, messages)
+        if counts:
+            self.give_back(generation, messages, size)
 
     def finish(self, delivery: Delivery) -> None:
         """Take note that all of an entry was given out."""
-        self.give_back(delivery.generation, delivery.cost, delivery.size, taken=delivery.cost)
+        self.give_back(delivery.generation, delivery.cost, delivery.size)
 
     def _wanted(self, entry: ReceivedEntry, key: EntryKey) -> int:
         """Return the bits of those messages of an entry that are to be given out."""
@@ -454,19 +416,10 @@ class TopicConsumer(AttachedConsumer):
 
     # --- permits ------------------------------------------------------------------------------
 
-    def give_back(self, generation: int, messages: int, size: int, *, taken: int = 0) -> None:
-        """Take note that messages were given out or dropped; have others sent when it is time.
-
-        `taken` are the permits of what was taken before.
-        """
+    def give_back(self, generation: int, messages: int, size: int) -> None:
+        """Take note that messages were given out or dropped; have others sent when it is time."""
         with self._lock:
-            if generation != self.generation:
-                return
-            self._open -= taken
-            place, permits = self._place, self._permits.consumed(max(messages, 1), size)
-            if not self._queue_size:
-                self._pulled = False
-                permits = 0
+            place, permits = self._place, self._queue.give_back(generation, messages, size)
         if permits and place is not None and place.taken:
             with contextlib.suppress(PulsarError):
                 place.session.flow(permits)
@@ -474,9 +427,8 @@ class TopicConsumer(AttachedConsumer):
     def pull(self) -> None:
         """Ask for one message, of a consumer that fetches none before, unless one is asked for."""
         with self._lock:
-            if self._queue_size or self._pulled or self.has_more:
+            if not self._queue.pull():
                 return
-            self._pulled = True
             place = self._place
         if place is not None and place.taken:
             with contextlib.suppress(PulsarError):
@@ -498,15 +450,8 @@ class TopicConsumer(AttachedConsumer):
 
     def _forget_queue(self) -> int:
         """Drop what is queued or taken; return the permits of it. Called with _lock held."""
-        dropped = self._open + sum(map(_messages_of, self._blocks))
-        if self._frames_of == self.generation:
-            dropped += sum(_cost_at(block, at) for block, at in self._frames)
-        self.generation += 1
         self.end_reached = False
-        self._open = 0
-        self._blocks.clear()
-        self._queued = 0
-        return dropped
+        return self._queue.forget()
 
     # --- acknowledging ------------------------------------------------------------------------
 
@@ -638,7 +583,7 @@ class TopicConsumer(AttachedConsumer):
         self._refused.clear()
         with self._lock:
             place = self._place
-            dropped = self._forget_queue() + sum(_cost_at(block, at) for block, at in self._frames)
+            dropped = self._forget_queue()
             if not self.options.shared:
                 self._epoch += 1
             epoch = None if self.options.shared else self._epoch
@@ -652,8 +597,8 @@ class TopicConsumer(AttachedConsumer):
                 )
             )
             with self._lock:
-                permits = self._permits.consumed(dropped, BLOCK_OVERHEAD) if dropped else 0
-            if permits and self._queue_size:
+                permits = self._queue.dropped(dropped)
+            if permits:
                 session.flow(permits)
 
     # --- asking -------------------------------------------------------------------------------
@@ -773,25 +718,3 @@ def _part_of_batch(message_id: MessageIdAdv, *, cumulative: bool) -> pb.MessageI
     ).to_pb()
     data.ack_set.extend(ack_longs(left))
     return data
-
-
-def _cost(message: MessageReceived) -> int:
-    """Return what an entry takes of permits; damage does not matter in it."""
-    if message.command.ack_set:
-        return max(sum(bin(word % 2**64).count("1") for word in message.command.ack_set), 1)
-    try:
-        metadata = parse_payload(message.payload, verify=False).metadata
-    except PulsarError:
-        return 1
-    return max(metadata.num_messages_in_batch, 1)
-
-
-def _cost_at(block: MessageBlock, at: int) -> int:
-    try:
-        return _cost(block.message(at)[0])
-    except PulsarError:
-        return 1
-
-
-def _messages_of(block: MessageBlock) -> int:
-    return sum(_cost_at(block, at) for at in block.frames(block.start, block.stop))

@@ -11,7 +11,8 @@ from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import ClosedError, PulsarError
 
 if TYPE_CHECKING:
-    from pulsar_spark.engine.consumers.consumer import Delivery, TopicConsumer
+    from pulsar_spark.engine.consumers.consumer import TopicConsumer
+    from pulsar_spark.engine.consumers.delivery import Delivery
 
 
 # Entries that are taken of one consumer before it is the next one's turn.

@@ -1,0 +1,169 @@
+"""What one consumer was delivered: queued undecoded, within permits and memory, then taken."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from pulsar_spark.engine.consumers.entries import ReceivedEntry
+from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, Permits, ReceiverBudget
+from pulsar_spark.engine.options import ReaderOptions
+from pulsar_spark.errors import PulsarError
+from pulsar_spark.protocol.frames import MessageBlock, MessageReceived, parse_payload
+
+if TYPE_CHECKING:
+    from pulsar_spark.engine.consumers.consumer import TopicConsumer
+
+# What a message is taken to have in bytes before the first one comes; see `Permits`.
+_EXPECTED_SIZE = 16 * 1024
+
+
+class Delivery(NamedTuple):
+    """An entry that was taken: `left` are the bits of its messages that are to be given out.
+
+    `cost` and `size` are what it takes of permits and of memory until all of it is given out.
+    """
+
+    consumer: TopicConsumer
+    entry: ReceivedEntry
+    left: int
+    generation: int
+    cost: int
+    size: int
+
+    @property
+    def current(self) -> bool:
+        """Whether it is not to be delivered again, as far as is known."""
+        return self.generation == self.consumer.generation
+
+
+class DeliveryQueue:
+    """Blocks that a consumer was delivered, and the permits for more. Guarded by its owner's lock.
+
+    What was taken has to be given back when it was given out or dropped. Whatever has the broker
+    deliver everything again begins another generation: nothing of the one before counts any more.
+    A queue of `size` 0 fetches one message when it is asked to.
+    """
+
+    def __init__(self, size: int, budget: ReceiverBudget) -> None:
+        self.generation = 0
+        self.queued_bytes = 0
+        """Bytes of the blocks that nothing was taken of yet."""
+        self._size = size
+        self._budget = budget
+        self._permits = Permits(
+            ReaderOptions(receiver_queue_size=max(size, 1), auto_scale=False),
+            0,
+            budget,
+            _EXPECTED_SIZE,
+        )
+        self._blocks: deque[MessageBlock] = deque()
+        # The block that is being taken, from where it is not yet.
+        self._block: MessageBlock | None = None
+        self._at = 0
+        # The permits of what was taken and not given back.
+        self._open = 0
+        self._pulled = False
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something to be taken."""
+        return self._block is not None or bool(self._blocks)
+
+    def begin(self, max_message_size: int) -> int:
+        """Return the first permits of a new place."""
+        permits = self._permits.begin(max_message_size)
+        return permits if self._size else int(self._pulled)
+
+    def put(self, block: MessageBlock) -> bool:
+        """Queue a block; returns false if there is no room for it, and learns its size."""
+        size = len(block.data) + BLOCK_OVERHEAD
+        if self.queued_bytes and self.queued_bytes + size > self._budget.share:
+            self._permits.observe(max(_messages_of(block, block.start), 1), size)
+            return False
+        self._blocks.append(block)
+        self.queued_bytes += size
+        return True
+
+    def peek(self) -> tuple[MessageBlock, int] | None:
+        """Return the block that is next, and from where on it is not taken yet."""
+        if self._block is None:
+            if not self._blocks:
+                return None
+            self._block = self._blocks.popleft()
+            self._at = self._block.start
+            self.queued_bytes -= len(self._block.data) + BLOCK_OVERHEAD
+        return self._block, self._at
+
+    def take(self, generation: int, at: int, permits: int) -> bool:
+        """Go on in the block at `at`: what lies before it was taken, and holds permits.
+
+        Returns false if it does not count any more.
+        """
+        if generation != self.generation or self._block is None:
+            return False
+        self._at = at
+        self._open += permits
+        if at >= self._block.stop:
+            self._block = None
+        return True
+
+    def give_back(self, generation: int, messages: int, size: int) -> int:
+        """Take note that messages which were taken were given out, or dropped.
+
+        Returns how many permits to give the broker now, often 0.
+        """
+        if generation != self.generation:
+            return 0
+        self._open -= messages
+        permits = self._permits.consumed(max(messages, 1), size)
+        if self._size:
+            return permits
+        self._pulled = False
+        return 0
+
+    def pull(self) -> bool:
+        """Return whether a message is to be asked for: of size 0, if none is there or under way."""
+        if self._size or self._pulled or self.has_more:
+            return False
+        self._pulled = True
+        return True
+
+    def forget(self) -> int:
+        """Drop what is queued or taken, and begin another generation; return its permits."""
+        dropped = self._open + sum(_messages_of(block, block.start) for block in self._blocks)
+        if self._block is not None:
+            dropped += _messages_of(self._block, self._at)
+        self.generation += 1
+        self._open = 0
+        self._block = None
+        self._blocks.clear()
+        self.queued_bytes = 0
+        return dropped
+
+    def dropped(self, permits: int) -> int:
+        """Take note of permits whose messages come again in the same place; as `give_back`."""
+        found = self._permits.consumed(permits, BLOCK_OVERHEAD) if permits else 0
+        return found if self._size else 0
+
+
+def cost_of(message: MessageReceived) -> int:
+    """Return what an entry takes of permits; damage does not matter in it."""
+    if message.command.ack_set:
+        return max(sum(bin(word % 2**64).count("1") for word in message.command.ack_set), 1)
+    try:
+        metadata = parse_payload(message.payload, verify=False).metadata
+    except PulsarError:
+        return 1
+    return max(metadata.num_messages_in_batch, 1)
+
+
+def _messages_of(block: MessageBlock, start: int) -> int:
+    return sum(_cost_at(block, at) for at in block.frames(start, block.stop))
+
+
+def _cost_at(block: MessageBlock, at: int) -> int:
+    try:
+        return cost_of(block.message(at)[0])
+    except PulsarError:
+        return 1
