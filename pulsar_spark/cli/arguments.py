@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from pulsar_spark.errors import OptionError, UnsupportedFeature
 
 if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
     from pulsar_spark.spark.options.resolve import Values
     from pulsar_spark.spark.options.table import Scope
 
@@ -16,10 +19,36 @@ _PLUGIN = "pulsar.client.authPluginClassName"
 _PARAMS = "pulsar.client.authParams"
 
 
+Commands: TypeAlias = "_SubParsersAction[argparse.ArgumentParser]"
+Run: TypeAlias = Callable[[argparse.Namespace], int]
+
+# What shells complete an argument with, as shtab takes it.
+FILE = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
+FOLDER = {"bash": "_shtab_compgen_dirs", "zsh": "_files -/", "tcsh": "d"}
+
+
+def add_command(
+    commands: Commands, name: str, help: str, description: str, run: Run
+) -> argparse.ArgumentParser:
+    """Add a command to the command line and return its parser, which takes --json already.
+
+    `run` does the work and returns the exit status.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        # Nobody's `--token` is to be taken for the name of a file, and shown as such.
+        allow_abbrev=False,
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(command=run)
+    return parser
+
+
 def add_connection(parser: argparse.ArgumentParser, topic: str) -> None:
     """Add the arguments of every command on a cluster; `topic` is the help text of --topic."""
-    # Nobody's `--token` is to be taken for the name of a file, and shown as such.
-    parser.allow_abbrev = False
     group = parser.add_argument_group("connection")
     group.add_argument(
         "--service-url",
@@ -29,7 +58,6 @@ def add_connection(parser: argparse.ArgumentParser, topic: str) -> None:
     )
     group.add_argument("--topic", help=topic)
     add_options(group)
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_options(group: argparse._ActionsContainer) -> None:
@@ -43,7 +71,30 @@ def add_options(group: argparse._ActionsContainer) -> None:
         help="an option of docs/options.md, as Spark would be given it; can be given more than "
         "once. Others on this machine can see it: a token is better kept in a file",
     )
-    group.add_argument("--token-file", metavar="FILE", help="log in with the token in this file")
+    token = group.add_argument(
+        "--token-file", metavar="FILE", help="log in with the token in this file"
+    )
+    complete_with(token, FILE)
+
+
+def complete_with(argument: argparse.Action, kind: dict[str, str]) -> None:
+    """Have shells complete an argument with FILE or FOLDER."""
+    argument.complete = kind  # type: ignore[attr-defined]
+
+
+def whole_number(low: int, high: int) -> Callable[[str], int]:
+    """Return a type of arguments: a whole number from `low` to `high`."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = low - 1
+        if not low <= number <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low:,} to {high:,}")
+        return number
+
+    return parse
 
 
 def add_admin_url(parser: argparse.ArgumentParser, what: str) -> None:

@@ -6,27 +6,33 @@ import argparse
 import signal
 import threading
 from types import FrameType
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
+from pulsar_spark.cli.arguments import Commands, add_command, whole_number
+from pulsar_spark.cli.output import print_json_line
 
 _DESCRIPTION = """\
 Run a broker in memory, on 127.0.0.1, that any Pulsar client can talk to. It keeps what it is
 sent until it ends, and is made for trying things out and for tests, not for keeping data.
 """
 
+_RUNNING = """\
+service URL: {0}
+read it:     spark.read.format("pulsar")
+                 .option("service.url", "{0}")
+                 .option("topic", "my-topic").load()
+stop it:     Ctrl-C"""
 
-def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser(
-        "broker",
-        help="run a broker in memory, for trying things out",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        commands, "broker", "run a broker in memory, for trying things out", _DESCRIPTION, run
     )
     parser.add_argument(
-        "--port", type=int, default=6650, help="port on 127.0.0.1, 0 for a free one (%(default)s)"
+        "--port",
+        type=whole_number(0, 65535),
+        default=6650,
+        help="port on 127.0.0.1, 0 for a free one (%(default)s)",
     )
     parser.add_argument(
         "--topic",
@@ -35,7 +41,6 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="NAME[:PARTITIONS]",
         help="create a topic at the start; can be given more than once",
     )
-    parser.set_defaults(command=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -53,11 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
         for topic in arguments.topic:
             name, partitions = _topic(topic)
             broker.create_topic(name, partitions=partitions)
-        print(f"service URL: {broker.service_url}", flush=True)
-        print('read it:     spark.read.format("pulsar")', flush=True)
-        print(f'                 .option("service.url", "{broker.service_url}")', flush=True)
-        print('                 .option("topic", "my-topic").load()', flush=True)
-        print("stop it:     Ctrl-C", flush=True)
+        if arguments.json:
+            print_json_line({"service_url": broker.service_url})
+        else:
+            print(_RUNNING.format(broker.service_url), flush=True)
         stopped.wait()
     return 0
 

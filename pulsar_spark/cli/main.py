@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import enum
+import io
+import os
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pulsar_spark import __version__
-from pulsar_spark.cli import broker, demo, doctor, peek, sink, subscriptions, topics
+from pulsar_spark.cli import broker, demo, peek, sink, subscriptions, topics
+from pulsar_spark.cli.arguments import Run
+from pulsar_spark.cli.doctor import command as doctor
 from pulsar_spark.cli.environment import package_version
+from pulsar_spark.cli.output import print_error
 from pulsar_spark.errors import InvalidOffset, InvalidTopicName, OptionError, PulsarError
 from pulsar_spark.protocol.implementation import implementation
 
@@ -27,18 +34,35 @@ examples:
 
 _USAGE = (OptionError, InvalidTopicName, InvalidOffset)
 
-Command = Callable[[argparse.Namespace], int]
+_PROGRAM = "pulsar-spark"
+_SHELLS = ("bash", "zsh", "tcsh")
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line."""
+class Status(enum.IntEnum):
+    """What a command ends with: the exit statuses of docs/command-line.md."""
+
+    DONE = 0
+    FAILED = 1
+    WRONG_USAGE = 2
+    INTERRUPTED = 130
+    READER_GONE = 141
+
+
+def parser(program: str = "python -m pulsar_spark") -> argparse.ArgumentParser:
+    """Return the parser of the whole command line, of the program by this name."""
     top = argparse.ArgumentParser(
-        prog="python -m pulsar_spark",
+        prog=program,
         description="Apache Pulsar from Apache Spark, in Python.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action=_Versions, help="show which versions these are and exit")
+    top.add_argument(
+        "--completion",
+        action=_Completion,
+        choices=_SHELLS,
+        help="print what has a shell complete the command pulsar-spark, and exit",
+    )
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in (demo, broker, doctor, topics, peek, subscriptions, sink):
         module.add_parser(commands)
@@ -59,17 +83,45 @@ class _Versions(argparse.Action):
         parser.exit()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status.
+class _Completion(argparse.Action):
+    """Prints a script for a shell, made by `shtab` from the parser itself."""
 
-    That is 0 for done, 1 for failed, 2 for wrong usage, 130 for interrupted.
-    """
-    chosen = parser().parse_args(arguments)
-    command: Command = chosen.command
+    def __call__(self, top: argparse.ArgumentParser, _: object, shell: Any, *__: object) -> None:
+        try:
+            import shtab
+        except ImportError:
+            top.exit(
+                int(Status.FAILED),
+                'error: shtab is not installed: pip install "pulsar-spark[cli]"\n',
+            )
+        print(shtab.complete(parser(_PROGRAM), shell))
+        top.exit()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; return its exit status, one of `Status`."""
     try:
-        return command(chosen)
-    except PulsarError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, _USAGE) else 1
+        return _run(arguments)
     except KeyboardInterrupt:
-        return 130
+        return Status.INTERRUPTED
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that has no such character is shown its number.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    program = Path(sys.argv[0]).name
+    try:
+        chosen = (parser(program) if program == _PROGRAM else parser()).parse_args(arguments)
+        command: Run = chosen.command
+        status = command(chosen)
+        sys.stdout.flush()
+    except PulsarError as error:
+        print_error(str(error))
+        return Status.WRONG_USAGE if isinstance(error, _USAGE) else Status.FAILED
+    except BrokenPipeError:
+        # Whoever read has gone, as `head` does. Python would try to write the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return Status.READER_GONE
+    return status

@@ -1,19 +1,48 @@
-"""What commands print: tables and progress, by `rich` on a terminal, else as plain text."""
+"""What commands print: tables, JSON, and progress on a terminal, by `rich` where it is installed.
+
+Names, properties and payloads are other people's text: no terminal obeys what they hold.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 _COLOURS = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
+# Characters of a cell of a table; JSON has all of them.
+_MAX_CELL = 1_000
+
+# Unicode's controls, marks of direction and the like, surrogates and line separators.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+
+
+def printable(text: str) -> str:
+    """Return text as one line that no terminal obeys: what is not printable is spelt out."""
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def print_error(text: str) -> None:
+    """Print an error for people; a broker's words may be part of it, and stay on lines of its."""
+    lines = map(printable, text.split("\n"))
+    print("error: " + "\n  ".join(lines), file=sys.stderr)
 
 
 def print_json(value: object) -> None:
     """Print a value as JSON, for programs and people."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(_json(value, indent=2), flush=True)
+
+
+def print_json_line(value: object, default: Callable[[object], object] | None = None) -> None:
+    """Print a value as a line of JSON; `default` gives what JSON has no form for as text."""
+    print(_json(value, default=default), flush=True)
 
 
 def print_table(
@@ -23,9 +52,10 @@ def print_table(
 
     Numbers are on the right of their columns.
     """
-    texts = [[_text(cell) for cell in row] for row in rows]
+    texts = [[_cell(cell) for cell in row] for row in rows]
     numeric = [_is_numeric([row[at] for row in rows]) for at in range(len(columns))]
-    if (console := _console()) is not None:
+    columns = [printable(name) for name in columns]
+    if (console := _console(sys.stdout)) is not None:
         _print_rich(console, columns, texts, numeric, header=header)
         return
     widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
@@ -37,26 +67,64 @@ def print_table(
         print("  ".join(cells).rstrip(), flush=True)
 
 
+class Bar:
+    """What `progress` gives: where nobody looks, it does nothing."""
+
+    def tell(self, what: str) -> None:
+        """Say what is done now."""
+
+    def advance(self, number: float = 1) -> None:
+        """Count what is done."""
+
+
+class _RichBar(Bar):
+    def __init__(self, shown: Any, task: Any) -> None:
+        self._shown = shown
+        self._task = task
+
+    def tell(self, what: str) -> None:
+        self._shown.update(self._task, description=printable(what))
+
+    def advance(self, number: float = 1) -> None:
+        self._shown.advance(self._task, number)
+
+
 @contextlib.contextmanager
-def progress(what: str) -> Iterator[Callable[[str], None]]:
-    """Show on a terminal what is being done; gives the function that says what comes next."""
-    console = _console()
+def progress(what: str, total: float | None = None, *, quiet: bool = False) -> Iterator[Bar]:
+    """Show on a terminal how far something is, until it is done; `total` where it is known.
+
+    Nothing is shown where `quiet`, or where stdout or stderr is not a terminal.
+    """
+    console = _console(sys.stderr) if not quiet and sys.stdout.isatty() else None
     if console is None:
-        yield lambda _: None
+        yield Bar()
         return
-    with console.status(what) as status:
-        yield status.update
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False)]
+    shown = Progress(
+        *columns,
+        *([] if total is None else [BarColumn(), TextColumn("{task.percentage:>3.0f}%")]),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        # What is printed meanwhile goes where it is to go.
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    with shown:
+        yield _RichBar(shown, shown.add_task(printable(what), total=total))
 
 
-def _console() -> Any:
+def _console(stream: TextIO) -> Any:
     """Return rich's console, None where it is not installed or nobody looks at it."""
-    if not sys.stdout.isatty():
+    if not stream.isatty():
         return None
     try:
         from rich.console import Console
     except ImportError:
         return None
-    return Console(highlight=False, markup=False)
+    return Console(file=stream, highlight=False, markup=False)
 
 
 def _print_rich(
@@ -72,9 +140,9 @@ def _print_rich(
 
     table = Table(box=None, pad_edge=False, header_style="bold", show_header=header)
     for name, right in zip(columns, numeric, strict=True):
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for row in rows:
         # As texts: what stands in brackets is not markup.
+        table.add_column(Text(name), justify="right" if right else "left", overflow="fold")
+    for row in rows:
         table.add_row(*(Text(cell, _COLOURS.get(cell, "")) for cell in row))
     console.print(table)
 
@@ -86,12 +154,41 @@ def _is_numeric(cells: Sequence[object]) -> bool:
     )
 
 
-def _text(cell: object) -> str:
-    if cell is None:
+def _cell(value: object) -> str:
+    if value is None:
         return "-"
-    if isinstance(cell, float):
-        return f"{cell:.3f}"
-    # A cell is one line, and no terminal is to obey what a message holds.
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(cell)
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    text = str(value)
+    if len(text) <= _MAX_CELL:
+        return printable(text)
+    return f"{printable(text[:_MAX_CELL])}… ({len(text):,} characters)"
+
+
+def _json(
+    value: object,
+    *,
+    indent: int | None = None,
+    default: Callable[[object], object] | None = None,
+) -> str:
+    """Return JSON that every parser takes and no terminal obeys."""
+    try:
+        text = json.dumps(
+            value, indent=indent, default=default, ensure_ascii=False, allow_nan=False
+        )
+    except ValueError:
+        text = json.dumps(_without_nan(value), indent=indent, default=default, ensure_ascii=False)
+    # Outside of strings JSON has no other of them but for the ends of lines.
+    return "\n".join(
+        _UNPRINTABLE.sub(lambda found: json.dumps(found[0])[1:-1], line)
+        for line in text.split("\n")
     )
+
+
+def _without_nan(value: object) -> object:
+    """Return a value whose floats JSON knows: the others become text, as Spark writes them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    return [_without_nan(item) for item in value] if isinstance(value, list | tuple) else value

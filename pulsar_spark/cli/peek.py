@@ -13,13 +13,18 @@ from datetime import date, datetime
 from datetime import time as time_of_day
 from typing import TYPE_CHECKING, Any
 
-from pulsar_spark.cli.arguments import add_connection, given_options, resolved
-from pulsar_spark.cli.output import print_table, progress
-from pulsar_spark.errors import OptionError
+from pulsar_spark.cli.arguments import (
+    Commands,
+    add_command,
+    add_connection,
+    given_options,
+    resolved,
+    whole_number,
+)
+from pulsar_spark.cli.output import Bar, print_json_line, print_table, progress
+from pulsar_spark.errors import MessageTooLarge
 
 if TYPE_CHECKING:
-    from argparse import _SubParsersAction
-
     from pyspark.sql.types import StructType
 
     from pulsar_spark.engine.context import ClientContext
@@ -42,6 +47,10 @@ Row = dict[str, Any]
 _COUNT = 10
 _MAX_COUNT = 100_000
 _FOLLOW_SECONDS = 0.5
+# Rows that are held to be put in order, and of those the ones that are Python's at a time.
+_MAX_BYTES = 512 << 20
+_MAX_FOLLOWED_BYTES = 64 << 20
+_PIECE = 1_000
 # How many entries hold the last messages is found by trying: from some on, ever more.
 _FIRST_ENTRIES = 8
 _MORE = 4
@@ -50,23 +59,22 @@ _CORRUPT = "_corrupt_record"
 _SHOWN = ("__publishTime", "__messageId", "__key")
 
 
-def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser(
-        "peek",
-        help="look at messages of a topic",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(commands, "peek", "look at messages of a topic", _DESCRIPTION, run)
     add_connection(parser, "the topic, or one of its partitions")
-    parser.add_argument("--count", type=int, default=_COUNT, help="how many (%(default)s)")
+    parser.add_argument(
+        "--count",
+        type=whole_number(0, _MAX_COUNT),
+        default=_COUNT,
+        help="how many (%(default)s)",
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--last", action="store_true", help="the last messages (the default)")
     which.add_argument("--first", action="store_true", help="the first messages")
     which.add_argument(
         "--follow", action="store_true", help="the last messages, then new ones until Ctrl-C"
     )
-    parser.set_defaults(command=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -76,8 +84,6 @@ def run(arguments: argparse.Namespace) -> int:
     from pulsar_spark.spark.options.table import Scope
     from pulsar_spark.spark.reading.planner import Planner
 
-    if not 0 <= arguments.count <= _MAX_COUNT:
-        raise OptionError(f"--count is {arguments.count}", f"Give 0 to {_MAX_COUNT}.")
     options = given_options(arguments)
     given = {name.lower() for name in options}
     if "mode" not in given:
@@ -90,18 +96,16 @@ def run(arguments: argparse.Namespace) -> int:
         partitions = [name for names in planner.topics().values() for name in names]
         topic = _Topic(context, read, planner, planner.value_type(planner.topics()))
         show = _printer(topic.schema, as_json=arguments.json)
-        with progress("reading"):
+        with progress("reading", total=len(partitions), quiet=arguments.json) as bar:
             ends = planner.last_ids(partitions)
-            rows = (
-                topic.first(ends, arguments.count)
-                if arguments.first
-                else topic.last(ends, arguments.count)
-            )
+            look = topic.first if arguments.first else topic.last
+            rows = look(ends, arguments.count, bar)
         show(rows)
         while arguments.follow:
             wait()
             before, ends = ends, planner.last_ids(partitions)
-            show(topic.between(before, ends))
+            for rows in topic.between(before, ends):
+                show(rows)
     return 0
 
 
@@ -129,33 +133,50 @@ class _Topic:
         self._probe = Probe(context.pool)
         self._reader = PulsarBatchReader(options, self.schema)
 
-    def first(self, ends: dict[str, MessageIdAdv], count: int) -> list[Row]:
+    def first(self, ends: dict[str, MessageIdAdv], count: int, bar: Bar) -> list[Row]:
         """Return the first rows of all partitions together, by publish time."""
-        from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-
-        rows = (
-            self._rows(topic, EARLIEST_POSITION, Position.after(last), count)
-            for topic, last in ends.items()
-            if last.entry_id >= 0
-        )
-        return list(heapq.nsmallest(count, (row for some in rows for row in some), _published))
-
-    def last(self, ends: dict[str, MessageIdAdv], count: int) -> list[Row]:
-        """Return the last rows of all partitions together, by publish time."""
-        rows = [row for topic, last in ends.items() for row in self._tail(topic, last, count)]
-        return sorted(rows, key=_published)[len(rows) - min(count, len(rows)) :]
-
-    def between(self, before: dict[str, MessageIdAdv], ends: dict[str, MessageIdAdv]) -> list[Row]:
-        """Return the rows that came since the partitions ended with `before`."""
         from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 
         rows: list[Row] = []
         for topic, last in ends.items():
+            if last.entry_id >= 0:
+                rows.extend(self._rows(topic, EARLIEST_POSITION, Position.after(last), count))
+                rows = _check_size(heapq.nsmallest(count, rows, _published))
+            bar.advance()
+        return rows
+
+    def last(self, ends: dict[str, MessageIdAdv], count: int, bar: Bar) -> list[Row]:
+        """Return the last rows of all partitions together, by publish time."""
+        rows: list[Row] = []
+        for topic, last in ends.items():
+            rows = sorted([*rows, *self._tail(topic, last, count)], key=_published)
+            rows = _check_size(rows[len(rows) - min(count, len(rows)) :])
+            bar.advance()
+        return rows
+
+    def between(
+        self, before: dict[str, MessageIdAdv], ends: dict[str, MessageIdAdv]
+    ) -> Iterator[list[Row]]:
+        """Yield the rows that came since the partitions ended with `before`.
+
+        They are in the order of publish times, unless they are more than are held at a time.
+        """
+        from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+
+        rows: list[Row] = []
+        size = 0
+        for topic, last in ends.items():
             old = before[topic]
             start = EARLIEST_POSITION if old.entry_id < 0 else Position.after(old)
-            if last.entry_id >= 0 and start < Position.after(last):
-                rows.extend(self._rows(topic, start, Position.after(last), None))
-        return sorted(rows, key=_published)
+            if last.entry_id < 0 or start >= Position.after(last):
+                continue
+            for row in self._rows(topic, start, Position.after(last), None):
+                rows.append(row)
+                size += _size(row)
+                if len(rows) >= _MAX_COUNT or size > _MAX_FOLLOWED_BYTES:
+                    yield sorted(rows, key=_published)
+                    rows, size = [], 0
+        yield sorted(rows, key=_published)
 
     def _tail(self, topic: str, last: MessageIdAdv, count: int) -> list[Row]:
         """Return the last rows of a partition: an entry has one or many, or none at all."""
@@ -166,7 +187,15 @@ class _Topic:
         entries = min(count, _FIRST_ENTRIES)
         while True:
             start = self._back(topic, last, entries)
-            rows = deque(self._rows(topic, start, Position.after(last), None), count)
+            rows: deque[Row] = deque()
+            size = 0
+            for row in self._rows(topic, start, Position.after(last), None):
+                rows.append(row)
+                size += _size(row)
+                if len(rows) > count:
+                    size -= _size(rows.popleft())
+                if size > _MAX_BYTES:
+                    raise _too_large()
             if len(rows) >= count or start == EARLIEST_POSITION:
                 return list(rows)
             entries *= _MORE
@@ -201,13 +230,39 @@ class _Topic:
         from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 
         partition = PulsarInputPartition(topic, start, end, schema=self._kind.schema)
-        taken = 0
+        taken = size = 0
         for batch in self._reader.read(partition):
-            rows = batch.to_pylist()
-            yield from rows if limit is None else rows[: limit - taken]
-            taken += len(rows)
+            wanted = batch.num_rows if limit is None else min(batch.num_rows, limit - taken)
+            for at in range(0, wanted, _PIECE):
+                yield from batch.slice(at, min(_PIECE, wanted - at)).to_pylist()
+            taken += wanted
+            size += batch.nbytes
             if limit is not None and taken >= limit:
                 return
+            if limit is not None and size > _MAX_BYTES:
+                raise _too_large()
+
+
+def _check_size(rows: list[Row]) -> list[Row]:
+    """Return rows that are not too large to be held together; raises MessageTooLarge."""
+    if sum(map(_size, rows)) > _MAX_BYTES:
+        raise _too_large()
+    return rows
+
+
+def _too_large() -> MessageTooLarge:
+    return MessageTooLarge(
+        f"these messages are larger than {_MAX_BYTES >> 20} MiB together", "Give a smaller --count."
+    )
+
+
+def _size(value: object) -> int:
+    """Return about how many bytes a value takes, or a row."""
+    if isinstance(value, bytes | str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_size, value.values()))
+    return sum(map(_size, value)) if isinstance(value, list | tuple) else 8
 
 
 def _published(row: Row) -> datetime:
@@ -228,7 +283,7 @@ def _printer(schema: StructType, *, as_json: bool) -> Callable[[list[Row]], None
             row["__messageId"] = str(MessageIdAdv.deserialize(row["__messageId"]))
             row["__messageProperties"] = dict(row["__messageProperties"] or ())
             if as_json:
-                print(_json(row), flush=True)
+                print_json_line(row, _text)
         if as_json or (shown and not rows):
             return
         empty = {_CORRUPT} if all(row.get(_CORRUPT) is None for row in rows) else set()
@@ -240,13 +295,9 @@ def _printer(schema: StructType, *, as_json: bool) -> Callable[[list[Row]], None
     return show
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, default=_text, ensure_ascii=False)
-
-
 def _cell(value: object) -> object:
     if isinstance(value, dict | list):
-        return _json(value)
+        return json.dumps(value, default=_text, ensure_ascii=False)
     return value if value is None or isinstance(value, bool | int | float) else _text(value)
 
 

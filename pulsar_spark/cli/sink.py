@@ -9,13 +9,17 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from pulsar_spark.cli.arguments import add_connection, given_options, resolved
-from pulsar_spark.cli.output import print_json, print_table
+from pulsar_spark.cli.arguments import (
+    Commands,
+    add_command,
+    add_connection,
+    given_options,
+    resolved,
+)
+from pulsar_spark.cli.output import print_json, print_table, progress
 from pulsar_spark.errors import OptionError, PulsarError
 
 if TYPE_CHECKING:
-    from argparse import _SubParsersAction
-
     from pulsar_spark.engine.context import ClientContext
     from pulsar_spark.spark.options.resolve import Values
 
@@ -27,19 +31,15 @@ the next write, would do. While its query runs that is its own business, and it 
 """
 
 
-def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser(
-        "sink",
-        help="show or finish decided exactly-once writes",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        commands, "sink", "show or finish decided exactly-once writes", _DESCRIPTION, run
     )
     add_connection(parser, "a topic that is written to exactly once")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="show the sinks (the default)")
     what.add_argument("--finish", metavar="ID", help="commit what the sink of this sinkId decided")
-    parser.set_defaults(command=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -56,10 +56,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError("no topic is given", "Give --topic TOPIC.")
     if arguments.finish is not None:
         sink = sink_options(arguments.finish, given, topic, values["transactionTimeout"])
-        check_sink(client, sink, finish=True)
+        with progress("committing", quiet=arguments.json):
+            check_sink(client, sink, finish=True)
     with ClientContext(client) as context:
         states = [sink.state_topic] if arguments.finish else _state_topics(context, values, topic)
-        rows = [_row(context, name) for name in states]
+        rows = []
+        with progress("reading", total=len(states), quiet=arguments.json) as bar:
+            for name in states:
+                rows.append(_row(context, name))
+                bar.advance()
     if arguments.json:
         print_json(rows)
     else:

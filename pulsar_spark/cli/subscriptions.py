@@ -8,22 +8,25 @@ made sure before, by an attempt that leaves nothing, that it exists.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from pulsar_spark.cli.arguments import (
+    FOLDER,
+    Commands,
     add_admin_url,
+    add_command,
     add_connection,
+    complete_with,
     given_options,
     resolved,
     take_admin_url,
 )
-from pulsar_spark.cli.output import print_json, print_table, progress
+from pulsar_spark.cli.output import Bar, print_json, print_table, progress
 from pulsar_spark.errors import ConsumerBusy, OptionError, PulsarError, TopicNotFound
 
 if TYPE_CHECKING:
-    from argparse import _SubParsersAction
-
     from pulsar_spark.engine.context import ClientContext
     from pulsar_spark.engine.operations import Operation
     from pulsar_spark.engine.retry import Deadline
@@ -39,6 +42,8 @@ With --drop they are removed, and messages that only they kept are deleted. One 
 not removed: stop its query first.
 """
 
+_AT_ONCE = 500
+
 IDLE, IN_USE, MISSING, DROPPED = "idle", "in use", "does not exist", "dropped"
 
 
@@ -53,13 +58,14 @@ class _Subscription:
     position: Position | None = field(default=None, repr=False)
 
 
-def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "subscriptions",
-        help="show the backlog of subscriptions, or drop them",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "show the backlog of subscriptions, or drop them",
+        _DESCRIPTION,
+        run,
     )
     add_connection(parser, "the topic that they are on, or one of its partitions")
     parser.add_argument(
@@ -69,12 +75,12 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="NAME",
         help="a subscription; can be given more than once",
     )
-    parser.add_argument(
+    checkpoint = parser.add_argument(
         "--checkpoint", metavar="FOLDER", help="the checkpoint of a query, a folder on this machine"
     )
+    complete_with(checkpoint, FOLDER)
     add_admin_url(parser, "it knows all subscriptions of a topic")
     parser.add_argument("--drop", action="store_true", help="remove the subscriptions")
-    parser.set_defaults(command=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -88,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     values = resolved(options, Scope.READS)
     topic, client = single_topic(values), client_options(values)
     _check(arguments, topic, admin_url)
-    with ClientContext(client) as context, progress("asking") as tell:
+    with ClientContext(client) as context, progress("asking", quiet=arguments.json) as bar:
         found = _of_checkpoint(arguments.checkpoint, topic) if arguments.checkpoint else []
         partitions = _partitions(context, topic) if topic and not arguments.checkpoint else []
         found += [
@@ -97,12 +103,12 @@ def run(arguments: argparse.Namespace) -> int:
             for partition in partitions
         ]
         if admin_url is None:
-            _look(context, found)
+            _look(context, found, bar)
         else:
             found = _from_admin(context, admin_url, found, partitions)
         if arguments.drop:
-            tell("dropping")
-            _drop(context, found)
+            bar.tell("dropping")
+            _drop(context, found, bar)
     rows = [asdict(entry) for entry in found]
     for row in rows:
         del row["position"]
@@ -176,9 +182,10 @@ def _partitions(context: ClientContext, topic: str) -> list[str]:
     return [str(name.partition(index)) for index in range(count)] or [topic]
 
 
-def _look(context: ClientContext, found: list[_Subscription]) -> None:
+def _look(context: ClientContext, found: list[_Subscription], bar: Bar) -> None:
     """Fill in state and backlog; raises what brokers refuse with."""
-    for name, entries in _by_name(found).items():
+    for name, entries in _pieces(found):
+        bar.tell(f"asking about {name}")
         for entry, answer in _ask(context, name, entries, drop=False):
             if answer is None or isinstance(answer, TopicNotFound):
                 entry.state = MISSING
@@ -191,10 +198,11 @@ def _look(context: ClientContext, found: list[_Subscription]) -> None:
     _count_from_checkpoint(context, [entry for entry in found if entry.state == IN_USE])
 
 
-def _drop(context: ClientContext, found: list[_Subscription]) -> None:
+def _drop(context: ClientContext, found: list[_Subscription], bar: Bar) -> None:
     """Remove what is idle."""
     idle = [entry for entry in found if entry.state == IDLE]
-    for name, entries in _by_name(idle).items():
+    for name, entries in _pieces(idle):
+        bar.tell(f"dropping {name}")
         for entry, answer in _ask(context, name, entries, drop=True):
             if isinstance(answer, ConsumerBusy):
                 entry.state = IN_USE
@@ -211,11 +219,14 @@ def _status(found: list[_Subscription]) -> int:
     return 1 if kept or seen != {entry.subscription for entry in found} else 0
 
 
-def _by_name(found: list[_Subscription]) -> dict[str, list[_Subscription]]:
+def _pieces(found: list[_Subscription]) -> Iterator[tuple[str, list[_Subscription]]]:
+    """Yield what is asked about at a time: entries of one name."""
     grouped: dict[str, list[_Subscription]] = {}
     for entry in found:
         grouped.setdefault(entry.subscription, []).append(entry)
-    return grouped
+    for name, entries in grouped.items():
+        for start in range(0, len(entries), _AT_ONCE):
+            yield name, entries[start : start + _AT_ONCE]
 
 
 def _ask(

@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from pulsar_spark.cli.arguments import add_connection, given_options, resolved
+from pulsar_spark.cli.arguments import (
+    Commands,
+    add_command,
+    add_connection,
+    given_options,
+    resolved,
+)
 from pulsar_spark.cli.output import print_json, print_table, progress
 from pulsar_spark.errors import OptionError, PulsarError, TopicNotFound
 
 if TYPE_CHECKING:
-    from argparse import _SubParsersAction
-
     from pulsar_spark.engine.context import ClientContext
 
 _DESCRIPTION = """\
@@ -20,16 +24,12 @@ schema. Without --topic and --pattern these are the topics of --namespace, witho
 """
 
 _ALL = ".*"
+_AT_ONCE = 500
 
 
-def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser(
-        "topics",
-        help="list topics",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(commands, "topics", "list topics", _DESCRIPTION, run)
     add_connection(parser, "one topic")
     parser.add_argument(
         "--namespace",
@@ -42,7 +42,6 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="REGEX",
         help="list the topics that the option topicsPattern would stand for",
     )
-    parser.set_defaults(command=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -61,13 +60,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.namespace.count("/") != 1:
         raise OptionError("--namespace is not TENANT/NAMESPACE", "Write it as public/default.")
     wanted = TopicPattern.parse(pattern or f"{arguments.namespace}/{_ALL}")
-    with ClientContext(client_options(values)) as context, progress("asking for topics"):
-        names = (
-            wanted.select(context.lookup.topics_of_namespace(wanted.namespace))
-            if topic is None
-            else [topic]
-        )
-        found = _described(context, names, gone_is_an_error=topic is not None)
+    with ClientContext(client_options(values)) as context:
+        with progress("listing topics", quiet=arguments.json):
+            names = (
+                wanted.select(context.lookup.topics_of_namespace(wanted.namespace))
+                if topic is None
+                else [topic]
+            )
+        found: list[dict[str, object]] = []
+        with progress("asking about topics", total=len(names), quiet=arguments.json) as bar:
+            for start in range(0, len(names), _AT_ONCE):
+                some = names[start : start + _AT_ONCE]
+                found += _described(context, some, gone_is_an_error=topic is not None)
+                bar.advance(len(some))
     if arguments.json:
         print_json(found)
     else:

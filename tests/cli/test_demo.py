@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -36,12 +37,12 @@ def test_the_demonstration_reads_back_all_that_it_wrote() -> None:
 def test_a_cluster_is_given_the_options_that_were_named(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, str]] = []
 
-    def demonstrate(_: object, options: dict[str, str], rows: int) -> int:
+    def demonstrate(_: object, __: object, options: dict[str, str], rows: int) -> dict[str, Any]:
         seen.append(options)
-        return rows - 7
+        return {"ok": rows == 7}
 
-    monkeypatch.setattr(demo, "_session", lambda: contextlib.nullcontext(None))
-    monkeypatch.setattr(demo, "_demonstrate", demonstrate)
+    monkeypatch.setattr(demo._Demo, "session", lambda _: contextlib.nullcontext(None))
+    monkeypatch.setattr(demo._Demo, "demonstrate", demonstrate)
     given = ["--service-url", "pulsar://host:6650", "--token-file", "/etc/token", "--rows", "7"]
     assert cli.main(["demo", *given, "--option", "pulsar.client.listenerName=outside"]) == 0
     assert seen == [
@@ -53,3 +54,18 @@ def test_a_cluster_is_given_the_options_that_were_named(monkeypatch: pytest.Monk
             "pulsar.client.listenerName": "outside",
         }
     ]
+
+
+def test_what_spark_fails_with_is_our_error_without_its_calls(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def demonstrate(*_: object) -> None:
+        raise RuntimeError(
+            "[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):\n  File ...\n"
+            "pulsar_spark.errors.ConnectError: cannot connect to h:1 Check it.\n SQLSTATE: 38000"
+        )
+
+    monkeypatch.setattr(demo._Demo, "session", lambda _: contextlib.nullcontext(None))
+    monkeypatch.setattr(demo._Demo, "demonstrate", demonstrate)
+    assert cli.main(["demo", "--service-url", "pulsar://h:1"]) == 1
+    assert capsys.readouterr().err == "error: cannot connect to h:1 Check it.\n"

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.cli import executors
 from pulsar_spark.cli import main as cli
-from pulsar_spark.cli.examination import Examination
+from pulsar_spark.cli.doctor import executors
+from pulsar_spark.cli.doctor.examination import Examination
 from pulsar_spark.client import PulsarClient
 from pulsar_spark.client.schema import StringSchema
 from pulsar_spark.engine.options import ClientOptions
@@ -569,7 +569,7 @@ def test_a_package_that_an_executor_lacks_is_said_to_be_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     take = executors.task({}, None)
-    monkeypatch.setitem(sys.modules, "pulsar_spark.cli.executors", None)
+    monkeypatch.setitem(sys.modules, "pulsar_spark.cli.doctor.executors", None)
     (batch,) = take(iter(()))
     (row,) = batch.to_pylist()
     (step,) = json.loads(row["report"])["steps"]

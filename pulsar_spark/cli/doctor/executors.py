@@ -60,7 +60,7 @@ def examine_executors(
 
 def report(options: dict[str, str], admin_url: str | None) -> dict[str, Any]:
     """Take the steps in this process, and return what came of them and what runs here."""
-    from pulsar_spark.cli.doctor import examine
+    from pulsar_spark.cli.doctor.command import examine
 
     try:
         steps = [step.to_json() for step in examine(options, admin_url)]
@@ -98,7 +98,7 @@ def task(
         for _ in batches:
             pass
         try:
-            from pulsar_spark.cli.executors import report
+            from pulsar_spark.cli.doctor.executors import report
 
             found = report(options, admin_url)
         except ImportError as error:

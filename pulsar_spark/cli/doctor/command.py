@@ -6,20 +6,21 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from pulsar_spark.cli.arguments import (
+    Commands,
     add_admin_url,
+    add_command,
     add_connection,
     given_options,
     resolved,
     take_admin_url,
+    whole_number,
 )
 from pulsar_spark.cli.environment import environment
-from pulsar_spark.cli.output import print_json, print_table, progress
+from pulsar_spark.cli.output import print_json, print_table, printable, progress
 from pulsar_spark.errors import OptionError
 
 if TYPE_CHECKING:
-    from argparse import _SubParsersAction
-
-    from pulsar_spark.cli.examination import Step
+    from pulsar_spark.cli.doctor.steps import Step
 
 _DESCRIPTION = """\
 Go to a cluster as Spark would, step by step: name resolution, TCP, TLS, CONNECT, logging in,
@@ -31,13 +32,10 @@ The exit status is 0 where no step failed, 1 where one did, 2 for wrong usage.
 """
 
 
-def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser(
-        "doctor",
-        help="find out why a connection does not work",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        commands, "doctor", "find out why a connection does not work", _DESCRIPTION, run
     )
     add_connection(parser, "the topic to look at; without it, steps on topics are skipped")
     add_admin_url(parser, "retention is asked for there")
@@ -55,11 +53,10 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     spark.add_argument(
         "--tasks",
-        type=int,
+        type=whole_number(1, 100_000),
         metavar="N",
         help="how many tasks to run (one for each slot)",
     )
-    parser.set_defaults(command=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -67,15 +64,13 @@ def run(arguments: argparse.Namespace) -> int:
     options = given_options(arguments)
     if (arguments.master or arguments.tasks) and not arguments.executors:
         raise OptionError("--master and --tasks are for --executors", "Add --executors.")
-    if arguments.tasks is not None and arguments.tasks < 1:
-        raise OptionError(f"--tasks is {arguments.tasks}", "Give 1 or more.")
     admin_url = take_admin_url(arguments, options)
-    steps = [step.to_json() for step in examine(options, admin_url)]
+    steps = [step.to_json() for step in examine(options, admin_url, quiet=arguments.json)]
     report: dict[str, Any] = {"steps": steps, "ok": True, "environment": environment()}
     if arguments.executors:
-        from pulsar_spark.cli.executors import examine_executors
+        from pulsar_spark.cli.doctor.executors import examine_executors
 
-        with progress("asking the executors"):
+        with progress("asking the executors", quiet=arguments.json):
             report["executors"] = examine_executors(
                 options, admin_url, arguments.master, arguments.tasks
             )
@@ -87,9 +82,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if report["ok"] else 1
 
 
-def examine(options: dict[str, str], admin_url: str | None) -> list[Step]:
-    """Take all steps for the options of a read or write; raises OptionError for wrong ones."""
-    from pulsar_spark.cli.examination import Examination
+def examine(options: dict[str, str], admin_url: str | None, *, quiet: bool = True) -> list[Step]:
+    """Take all steps for the options of a read or write; raises OptionError for wrong ones.
+
+    Unless `quiet`, a terminal is shown how far they are.
+    """
+    from pulsar_spark.cli.doctor.examination import Examination
     from pulsar_spark.protocol.topic_name import TopicName
     from pulsar_spark.spark.options.read import client_options, single_topic
     from pulsar_spark.spark.options.table import Scope
@@ -108,9 +106,14 @@ def examine(options: dict[str, str], admin_url: str | None) -> list[Step]:
             admin_url=admin_url,
             exactly_once=values["deliveryGuarantee"] == "exactly-once",
         ) as examination,
-        progress("beginning") as tell,
+        progress("beginning", total=len(examination.steps), quiet=quiet) as bar,
     ):
-        return examination.run(lambda name: tell(f"looking at: {name}"))
+
+        def tell(name: str) -> None:
+            bar.tell(f"looking at: {name}")
+            bar.advance()
+
+        return examination.run(tell)
 
 
 def _failed(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -118,7 +121,8 @@ def _failed(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _show(report: dict[str, Any]) -> None:
-    print(", ".join(f"{name} {version}" for name, version in report["environment"].items()))
+    here = ", ".join(f"{name} {version}" for name, version in report["environment"].items())
+    print(printable(here))
     print()
     columns = ("step", "status", "seconds", "detail")
     steps = report["steps"]
@@ -142,7 +146,7 @@ def _show(report: dict[str, Any]) -> None:
     if remedies:
         print("\nWhat to do:")
     for remedy, names in remedies.items():
-        print(f"  {', '.join(names)}: {remedy}")
+        print(printable(f"  {', '.join(names)}: {remedy}"))
 
 
 def _executor(found: dict[str, Any]) -> tuple[str, ...]:

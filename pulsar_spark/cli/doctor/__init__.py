@@ -1,0 +1,1 @@
+"""The doctor: which step of a connection fails, and what to change."""

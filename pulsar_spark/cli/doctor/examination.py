@@ -1,0 +1,186 @@
+"""What the doctor looks at, one step after the other, as a client would go.
+
+Nothing is left behind: no message is sent, no topic, subscription or schema is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pulsar_spark.cli.admin import Admin
+from pulsar_spark.cli.doctor.hosts import Hosts
+from pulsar_spark.cli.doctor.steps import FAILED, NAME_ONE, SKIPPED, Finding, Skipped, Step, taken
+from pulsar_spark.cli.doctor.topics import Topics
+from pulsar_spark.engine.authentication.providers import provider_for
+from pulsar_spark.engine.closing import Closing
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.options import ClientOptions
+from pulsar_spark.errors import (
+    AuthorizationError,
+    InvalidTxnStatus,
+    NotAllowed,
+    TransactionCoordinatorNotFound,
+    TransactionNotFound,
+    UnsupportedVersion,
+)
+from pulsar_spark.protocol import commands
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.topic_name import TopicName
+
+_STANDS_ON = {
+    "connect": "resolve",
+    "tls": "connect",
+    "handshake": "tls",
+    "authenticate": "handshake",
+    "lookup": "authenticate",
+    "partitions": "lookup",
+    "read": "partitions",
+    "write": "partitions",
+    "schema": "partitions",
+    "transactions": "authenticate",
+}
+"""Step → the one without which it makes no sense."""
+# Of a coordinator that no cluster has: nothing can be changed by naming it.
+_NO_TXN = commands.TxnId(2**40, 0)
+_TENANTS_ADMIN = "An administrator of the tenant may ask: log in as one, or leave --admin-url out."
+_EXPIRES = (
+    "A message that a stream has not read when its time to live (message TTL) is over is lost to "
+    "it: have that longer than a query may stand still."
+)
+_TRANSACTIONS = (
+    "For deliveryGuarantee=exactly-once, set transactionCoordinatorEnabled=true in the "
+    "configuration of all brokers."
+)
+
+
+class Examination(Closing):
+    """Takes all steps, once, by `run`. A context manager: it holds connections.
+
+    `topics` are full names; without any, the steps on topics are skipped. Retention is asked for
+    at `admin_url`. Where `exactly_once`, it is a failure that there are no transactions. Raises
+    OptionError for options that no connection could be made with.
+    """
+
+    def __init__(
+        self,
+        options: ClientOptions,
+        topics: Sequence[str],
+        *,
+        admin_url: str | None = None,
+        exactly_once: bool = False,
+    ) -> None:
+        auth = provider_for(options.auth)
+        self._names = list(topics)
+        self._hosts = Hosts(options, auth)
+        self._admin = None if admin_url is None else Admin(options, auth, admin_url)
+        self._exactly_once = exactly_once
+        self._client: ClientContext | None = None
+        self._topics = Topics(self._connect, topics)
+        self.steps: dict[str, Callable[[], Finding]] = {
+            "resolve": self._hosts.resolve,
+            "connect": self._hosts.connect,
+            "tls": self._hosts.tls,
+            "handshake": self._hosts.handshake,
+            "authenticate": self._hosts.authenticate,
+            "lookup": self._topics.lookup,
+            "partitions": self._topics.partitions,
+            "read": self._topics.read,
+            "write": self._topics.write,
+            "schema": self._topics.schema,
+            "retention": self._retention,
+            "transactions": self._transactions,
+        }
+
+    def close(self) -> None:
+        """End the connections."""
+        self._hosts.close()
+        if self._client is not None:
+            self._client.close()
+        if self._admin is not None:
+            self._admin.close()
+
+    def run(self, tell: Callable[[str], None] = lambda name: None) -> list[Step]:
+        """Take the steps and return what came of each; `tell` is given the name of the next.
+
+        A step is skipped where one failed that it stands on.
+        """
+        steps: dict[str, Step] = {}
+        for name, look in self.steps.items():
+            tell(name)
+            cause = _broken(steps, name)
+            steps[name] = (
+                taken(name, look)
+                if cause is None
+                else Step(name, SKIPPED, 0.0, f"not tried: the step {cause} failed")
+            )
+        return list(steps.values())
+
+    def _connect(self) -> ClientContext:
+        """Return a client of the hosts that let us in."""
+        if self._client is None:
+            self._client = ClientContext(self._hosts.reachable)
+        return self._client
+
+    def _retention(self) -> Finding:
+        if self._admin is None:
+            raise Skipped("only the admin REST knows it", "Give its address with --admin-url.")
+        if not self._names:
+            raise Skipped("no topic was given", NAME_ONE)
+        namespaces = dict.fromkeys(TopicName.parse(name).namespace_name for name in self._names)
+        try:
+            policies = {name: self._admin.get(f"namespaces/{name}") for name in namespaces}
+        except AuthorizationError as error:
+            raise AuthorizationError(error.what, _TENANTS_ADMIN) from error
+        told = "; ".join(f"{name} {_kept(found)}" for name, found in policies.items())
+        expires = any(found.get("message_ttl_in_seconds") for found in policies.values())
+        return Finding(told, _EXPIRES if expires else "")
+
+    def _transactions(self) -> Finding:
+        # The service URL may be that of a web service, or of a proxy, which passes this on to a
+        # broker only on a connection that is for that broker.
+        if not self._topics.brokers:
+            raise Skipped("a broker is asked, and none was looked up", NAME_ONE)
+        connection = self._connect().pool.get(self._topics.brokers[0])
+        try:
+            connection.request(partial(_end_nothing))
+        except (TransactionCoordinatorNotFound, TransactionNotFound, InvalidTxnStatus):
+            return Finding(f"{connection.address.logical} takes part in transactions")
+        except (NotAllowed, UnsupportedVersion) as error:
+            if self._exactly_once:
+                raise type(error)(error.what, _TRANSACTIONS) from error
+            raise Skipped(
+                "transactions are off; nothing was asked for that needs them", _TRANSACTIONS
+            ) from error
+        return Finding(f"{connection.address.logical} takes part in transactions")
+
+
+def _end_nothing(request_id: int) -> pb.BaseCommand:
+    return commands.end_txn(request_id, _NO_TXN, pb.ABORT)
+
+
+def _kept(policies: Mapping[str, Any]) -> str:
+    """Return for how long a namespace keeps messages, by its policies."""
+    retention = policies.get("retention_policies")
+    if isinstance(retention, dict):
+        time_limit = _limit(retention.get("retentionTimeInMinutes"), "minutes")
+        size_limit = _limit(retention.get("retentionSizeInMB"), "MB")
+        told = f"keeps what was acknowledged for {time_limit}, up to {size_limit}"
+    else:
+        told = "has the broker's defaults: what was acknowledged is not kept, unless changed"
+    if expiry := policies.get("message_ttl_in_seconds"):
+        told += f", and what was not for {expiry} s"
+    return told
+
+
+def _limit(number: object, unit: str) -> str:
+    return f"any number of {unit}" if number == -1 else f"{number} {unit}"
+
+
+def _broken(steps: dict[str, Step], name: str) -> str | None:
+    """Return the name of the step that failed and that a step stands on, if there is one."""
+    needed = _STANDS_ON.get(name)
+    while needed is not None and steps[needed].status != FAILED:
+        needed = _STANDS_ON.get(needed)
+    return needed

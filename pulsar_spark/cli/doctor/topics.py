@@ -1,0 +1,253 @@
+"""Topics, looked at without a trace: who serves them, what may be done, how they are read.
+
+Topics are asked about without creating them, only partitions that exist are touched, reading is
+tried with a subscription that is not durable, and writing with a producer that sends nothing and
+brings the schema that the topic has.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from pulsar_spark.cli.doctor.steps import NAME_ONE, Finding, Skipped, counted, some
+from pulsar_spark.engine.connections.addresses import BrokerAddress
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.lookups.binary_lookup import WITHOUT_CREATION
+from pulsar_spark.engine.operations import Operation
+from pulsar_spark.engine.producers.producer_session import Identity, ProducerSession
+from pulsar_spark.engine.retry import Deadline
+from pulsar_spark.errors import (
+    ConnectError,
+    ConnectionLost,
+    PulsarError,
+    TlsError,
+    TopicNotFound,
+)
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.schema.registry import latest_schemas
+
+_MAX_LOOKED_AT = 100
+_CREATE = (
+    "Check the name, tenant and namespace, or create the topic (pulsar-admin topics create, "
+    "create-partitioned-topic); reading never does."
+)
+_ADVERTISED = (
+    "A client connects to the address that the broker advertises: have it advertise one that this "
+    "machine can reach (advertisedAddress, or advertisedListeners with "
+    "pulsar.client.listenerName), or give a Pulsar proxy as service.url."
+)
+_BEHIND = (
+    "The proxy does not get through to the broker; its log says why. It needs credentials of its "
+    "own for the brokers (brokerClientAuthenticationParameters), which have to know its role "
+    "(proxyRoles), and to be allowed their addresses (brokerProxyAllowedTargetPorts)."
+)
+
+
+class Topics:
+    """Topics by their full names; without any, steps are skipped.
+
+    `connect` gives the client to ask by. `brokers` are those that serve the topics, once they are
+    looked up.
+    """
+
+    def __init__(self, connect: Callable[[], ClientContext], names: Sequence[str]) -> None:
+        self.brokers: list[BrokerAddress] = []
+        self._connect = connect
+        self._names = list(names)
+        # What the steps find: partitions, those that exist, those that are read, and schemas.
+        self._counts: dict[str, int | PulsarError] = {}
+        self._existing: list[str] = []
+        self._readable: set[str] = set()
+        self._schemas: dict[str, SchemaInfo | PulsarError | None] = {}
+
+    @property
+    def _client(self) -> ClientContext:
+        return self._connect()
+
+    def lookup(self) -> Finding:
+        """Ask which brokers serve them, and connect to those."""
+        self._need_names()
+        lookup = self._client.lookup
+        # They are asked for first, for it is partitions that have brokers.
+        self._counts = lookup.partitions_many(self._names)
+        names = _spread(
+            [
+                partition
+                for topic, count in self._counts.items()
+                for partition in _partitions(topic, 0 if isinstance(count, PulsarError) else count)
+            ]
+        )
+        try:
+            found = _good(lookup.ask_many(names, lookup.broker_operation).values())
+        except (ConnectError, ConnectionLost) as error:
+            raise _of_a_broker(error, _ADVERTISED) from error
+        addresses: dict[BrokerAddress, None] = dict.fromkeys(found)
+        for address in addresses:
+            try:
+                self._client.pool.get(address)
+            except (ConnectError, ConnectionLost) as error:
+                remedy = _BEHIND if address.proxied else _ADVERTISED
+                raise _of_a_broker(error, remedy) from error
+        self.brokers = list(addresses)
+        shown = some(address.logical for address in addresses)
+        through = " through the proxy" if any(address.proxied for address in addresses) else ""
+        return Finding(f"{counted(len(names), 'topic partition')}, served by {shown}{through}")
+
+    def partitions(self) -> Finding:
+        """Ask how many partitions they have."""
+        self._need_names()
+        for topic, count in self._counts.items():
+            if isinstance(count, TopicNotFound):
+                raise TopicNotFound(f"{topic} does not exist", _CREATE)
+        counts = dict(zip(self._counts, _good(self._counts.values()), strict=True))
+        partitions = [name for topic, count in counts.items() for name in _partitions(topic, count)]
+        looked_at = _spread(partitions)
+        answers = self._client.lookup.partitions_many(looked_at)
+        # Brokers make a partition when it is used first.
+        self._existing = [
+            name for name in looked_at if not isinstance(answers[name], TopicNotFound)
+        ]
+        described = (
+            f"{topic} has {counted(count, 'partition')}" if count else f"{topic} is not partitioned"
+            for topic, count in counts.items()
+        )
+        unused = len(looked_at) - len(self._existing)
+        more = f"; {counted(unused, 'partition')} not used yet" if unused else ""
+        if len(looked_at) < len(partitions):
+            more += f"; {len(looked_at)} of them, spread over all, are looked at"
+        return Finding(some(described) + more)
+
+    def read(self) -> Finding:
+        """See whether they may be read."""
+        names = [name for name in self._touchable() if TopicName.parse(name).is_persistent]
+        if not names:
+            raise Skipped("a non-persistent topic keeps nothing that Spark could read")
+        results = self._client.lookup.last_message_ids(names)
+        results = {
+            name: result
+            for name, result in results.items()
+            if not isinstance(result, TopicNotFound) or TopicName.parse(name).partition_index < 0
+        }
+        last: list[MessageIdAdv] = _good(results.values())
+        self._readable.update(results)
+        filled = sum(message.entry_id >= 0 for message in last)
+        return Finding(
+            f"may consume; {filled} of {counted(len(last), 'topic partition')} hold messages"
+        )
+
+    def write(self) -> Finding:
+        """See whether they may be written to; sends nothing."""
+        names = self._touchable()
+        client = self._client
+        if not client.pool.get(self.brokers[0]).supports(WITHOUT_CREATION):
+            # Such a broker does not say which partitions exist; those that could be read do.
+            names = [name for name in names if name in self._readable]
+            if not names:
+                raise Skipped("not tried: this broker might create a topic by it")
+        schemas = self._latest_schemas()
+
+        def attempt(topic: str, deadline: Deadline) -> Operation[None]:
+            return self._register(topic, schemas[str(TopicName.parse(topic).partitioned)], deadline)
+
+        results = client.lookup.ask_many(names, attempt)
+        _good(results.values())
+        return Finding(f"may produce to {counted(len(names), 'topic partition')}; nothing was sent")
+
+    def _register(
+        self, topic: str, schema: SchemaInfo | PulsarError | None, deadline: Deadline
+    ) -> Operation[None]:
+        """Return an operation that registers a producer, shared and with no name of its own."""
+        connection = yield from self._client.lookup.connection_operation(topic, deadline)
+        session = ProducerSession(_Silent(), connection)
+        known = schema.to_pb() if isinstance(schema, SchemaInfo) else None
+        identity = Identity(topic, None, False, schema=known)
+        yield from session.open_operation(identity, deadline.attempt())
+        yield from session.close_operation(deadline)
+
+    def schema(self) -> Finding:
+        """Ask for their schemas, and what columns those make."""
+        from pulsar_spark.spark.value_types import value_type
+
+        schemas = self._latest_schemas()
+        _good(schemas.values())
+        described: list[str] = []
+        for topic, schema in schemas.items():
+            assert not isinstance(schema, PulsarError)
+            if schema is None:
+                described.append(f"{topic} has none: values are bytes")
+                continue
+            columns = value_type({topic: schema}, allow_different=False).fields.simpleString()
+            name = f" {schema.name!r}" if schema.name else ""
+            described.append(f"{topic} has {schema.type_name}{name}: {columns}")
+        return Finding(some(described))
+
+    def _latest_schemas(self) -> dict[str, SchemaInfo | PulsarError | None]:
+        self._need_names()
+        if not self._schemas:
+            owners = dict.fromkeys(str(TopicName.parse(name).partitioned) for name in self._names)
+            self._schemas = latest_schemas(self._client.lookup, list(owners))
+        return self._schemas
+
+    def _need_names(self) -> None:
+        if not self._names:
+            raise Skipped("no topic was given", NAME_ONE)
+
+    def _touchable(self) -> list[str]:
+        self._need_names()
+        if not self._existing:
+            raise Skipped("not tried: no partition exists yet, and trying would create one")
+        return self._existing
+
+
+class _Silent:
+    """The owner of a producer that sends nothing: nothing can be told of it."""
+
+    waits_for_receipts = False
+
+    def on_receipts(self, session: ProducerSession, receipts: array[int]) -> None:
+        """Nothing was sent."""
+
+    def on_send_error(self, session: ProducerSession, error: pb.CommandSendError) -> None:
+        """Nothing was sent."""
+
+    def on_lost(self, session: ProducerSession, error: PulsarError) -> None:
+        """Whoever waits for the session is told."""
+
+
+def _of_a_broker(error: PulsarError, remedy: str) -> PulsarError:
+    """Return the error of a connection to a broker that a lookup named.
+
+    The hosts of the service URL have been reached then.
+    """
+    told = error.remedy if isinstance(error, TlsError) else remedy
+    return type(error)(f"a topic's broker: {error.what}", told)
+
+
+def _partitions(topic: str, count: int) -> list[str]:
+    name = TopicName.parse(topic)
+    return [str(name.partition(index)) for index in range(count)] or [topic]
+
+
+def _spread(names: list[str]) -> list[str]:
+    """Return as many names as are looked at: a topic of thousands need not be loaded for this."""
+    if len(names) <= _MAX_LOOKED_AT:
+        return names
+    return [names[index * len(names) // _MAX_LOOKED_AT] for index in range(_MAX_LOOKED_AT)]
+
+
+def _good(results: Iterable[Any]) -> list[Any]:
+    """Return the results if none is an error; raises the first error, which says how many."""
+    results = list(results)
+    errors = [result for result in results if isinstance(result, PulsarError)]
+    if not errors:
+        return results
+    first = errors[0]
+    where = f"{first.topic}: {first.what}" if first.topic else first.what
+    if len(errors) > 1:
+        where += f" (and {len(errors) - 1} more)"
+    raise type(first)(where, first.remedy)
