@@ -1,0 +1,222 @@
+"""What each command ends with, and what is said: the table of docs/command-line.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from pulsar_spark.cli import main as cli
+from pulsar_spark.cli.main import Status
+from pulsar_spark.testing import EmbeddedBroker
+from tests.integration.pages import DOCS
+from tests.spark.topics import store
+
+SECONDS = 60.0
+ON_A_TOPIC = "--service-url URL --topic t"
+NOWHERE = "--service-url pulsar://127.0.0.1:1 --option pulsar.client.operationTimeoutMs=200"
+
+# Command line (URL is that of a broker with a topic t), how it ends, and a word of what is said.
+TABLE = [
+    ("--version", Status.DONE, "pulsar_spark"),
+    ("--help", Status.DONE, "commands:"),
+    ("peek --help", Status.DONE, "--follow"),
+    (f"doctor {ON_A_TOPIC}", Status.DONE, "transactions"),
+    ("topics --service-url URL", Status.DONE, "persistent://public/default/t"),
+    (f"peek {ON_A_TOPIC}", Status.DONE, "hello"),
+    (f"subscriptions {ON_A_TOPIC} --subscription s", Status.DONE, "does not exist"),
+    (f"sink {ON_A_TOPIC}", Status.DONE, "committed"),
+    (f"doctor {NOWHERE} --topic t", Status.FAILED, "What to do:"),
+    (f"topics {NOWHERE}", Status.FAILED, "error: cannot connect to 127.0.0.1:1"),
+    (f"peek {NOWHERE} --topic t", Status.FAILED, "error: cannot connect to 127.0.0.1:1"),
+    (f"subscriptions {NOWHERE} --topic t --subscription s", Status.FAILED, "error: cannot connect"),
+    (f"sink {NOWHERE} --topic t", Status.FAILED, "error: cannot connect"),
+    ("topics --service-url URL --topic missing", Status.FAILED, "does not exist"),
+    ("peek --service-url URL --topic missing", Status.FAILED, "does not exist"),
+    (f"subscriptions {ON_A_TOPIC} --subscription s --drop", Status.FAILED, "does not exist"),
+    (f"peek {ON_A_TOPIC} --token-file /no/such/file", Status.FAILED, "/no/such/file"),
+    ("", Status.WRONG_USAGE, "usage:"),
+    ("nonsense", Status.WRONG_USAGE, "usage:"),
+    ("peek", Status.WRONG_USAGE, "--service-url"),
+    (f"peek {ON_A_TOPIC} --count many", Status.WRONG_USAGE, "'many' is not a number"),
+    (f"peek {ON_A_TOPIC} --count -1", Status.WRONG_USAGE, "'-1' is not a number"),
+    (f"peek {ON_A_TOPIC} --token secret", Status.WRONG_USAGE, "usage:"),
+    (f"peek {ON_A_TOPIC} --option nonsense", Status.WRONG_USAGE, "KEY=VALUE"),
+    (f"peek {ON_A_TOPIC} --option nonsense=1", Status.WRONG_USAGE, "error:"),
+    ("peek --service-url URL --topic a/b", Status.WRONG_USAGE, "error:"),
+    ("peek --service-url kafka://host --topic t", Status.WRONG_USAGE, "pulsar://"),
+    ("topics --service-url URL --namespace default", Status.WRONG_USAGE, "--namespace"),
+    (f"subscriptions {ON_A_TOPIC}", Status.WRONG_USAGE, "--subscription"),
+    (f"doctor {ON_A_TOPIC} --master local", Status.WRONG_USAGE, "--executors"),
+    ("sink --service-url URL", Status.WRONG_USAGE, "--topic"),
+    ("broker --port 65536", Status.WRONG_USAGE, "65,535"),
+    ("broker --port 0 --topic a/b", Status.WRONG_USAGE, "error:"),
+    ("demo --rows 0", Status.WRONG_USAGE, "--rows"),
+    ("--completion powershell", Status.WRONG_USAGE, "usage:"),
+]
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as running:
+        running.create_topic("t")
+        store(running, "t", [b"hello"] * 100)
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def keep_signals() -> Iterator[None]:
+    """The command `broker` has handlers of its own."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_the_page_tells_every_status() -> None:
+    page = (DOCS / "command-line.md").read_text("utf-8")
+    told = re.findall(r"^\| (\d+) \|", page, re.MULTILINE)
+    assert [int(number) for number in told] == sorted(Status)
+
+
+@pytest.mark.parametrize(
+    "line, status, told", TABLE, ids=[line.replace("URL", "u") for line, *_ in TABLE]
+)
+def test_each_command_ends_with_what_the_table_says(
+    line: str,
+    status: Status,
+    told: str,
+    broker: EmbeddedBroker,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [broker.service_url if word == "URL" else word for word in line.split()]
+    try:
+        ended: object = cli.main(words)
+    except SystemExit as exited:
+        ended = exited.code or 0
+    shown = capsys.readouterr()
+    assert ended == status, shown
+    assert told in shown.out + shown.err
+    if status in (Status.WRONG_USAGE,) or shown.err.startswith("error:"):
+        # Whoever reads what comes out finds nothing but that.
+        assert shown.out == ""
+    assert "Traceback" not in shown.err
+
+
+def start(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pulsar_spark", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(os.environ),
+    )
+
+
+def test_ctrl_c_ends_a_command_quietly(broker: EmbeddedBroker) -> None:
+    process = start("peek", "--service-url", broker.service_url, "--topic", "t", "--follow")
+    try:
+        assert process.stdout is not None
+        assert b"__publishTime" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    assert (process.returncode, errors) == (Status.INTERRUPTED, b"")
+
+
+def test_ctrl_c_ends_a_command_that_waits_for_a_silent_host() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"pulsar://127.0.0.1:{silent.getsockname()[1]}"
+        process = start("topics", "--service-url", url)
+        try:
+            # It has begun to wait for an answer.
+            connection, _ = silent.accept()
+            connection.recv(1)
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=SECONDS)
+            connection.close()
+        finally:
+            process.kill()
+    assert (process.returncode, output, errors) == (Status.INTERRUPTED, b"", b"")
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["table", "json"])
+def test_a_reader_that_goes_away_ends_a_command_quietly(
+    form: list[str], broker: EmbeddedBroker
+) -> None:
+    # More than a pipe holds.
+    store(broker, "t", [b"x" * 900] * 2_000)
+    place = ["--service-url", broker.service_url, "--topic", "t", "--count", "2000"]
+    process = start("peek", *place, *form)
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        errors = process.stderr.read()
+        process.stderr.close()
+        assert process.wait(SECONDS) == Status.READER_GONE
+    finally:
+        process.kill()
+    assert errors == b""
+
+
+def test_output_that_has_no_such_character_shows_its_number(broker: EmbeddedBroker) -> None:
+    broker.create_topic("bücher")
+    done = subprocess.run(
+        [sys.executable, "-m", "pulsar_spark", "topics", "--service-url", broker.service_url],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"persistent://public/default/b\xfccher" in done.stdout
+
+
+def test_without_rich_and_shtab_commands_work(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert cli.main(["topics", "--service-url", broker.service_url]) == 0
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--completion", "bash"])
+    assert ended.value.code == Status.FAILED
+    assert 'pip install "pulsar-spark[cli]"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["doctor", "topics", "subscriptions", "sink"])
+def test_json_is_one_value(
+    command: str, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = ["--subscription", "s"] if command == "subscriptions" else []
+    place = ["--service-url", broker.service_url, "--topic", "t"]
+    assert cli.main([command, *place, *named, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) is not None
+
+
+def test_the_broker_in_memory_tells_its_address_as_json() -> None:
+    process = start("broker", "--port", "0", "--json")
+    try:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["service_url"].startswith("pulsar://127.0.0.1")
+        process.terminate()
+        assert process.wait(SECONDS) == Status.DONE
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_every_command_takes_json() -> None:
+    (commands,) = (action for action in cli.parser()._actions if isinstance(action.choices, dict))
+    assert commands.choices
+    for name, parser in commands.choices.items():
+        assert any("--json" in action.option_strings for action in parser._actions), name
