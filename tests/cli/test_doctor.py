@@ -73,14 +73,6 @@ def examine(capsys: pytest.CaptureFixture[str]) -> Examine:
     return run
 
 
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as running:
-        running.create_topic("orders", partitions=2)
-        yield running
-        assert running.internal_errors == ()
-
-
 def only(report: Report, name: str) -> str:
     """Return detail and remedy of the one step that failed."""
     assert report.failed() == [name], report.text

@@ -26,14 +26,6 @@ Run = Callable[..., tuple[int, list[dict[str, Any]]]]
 
 
 @pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as running:
-        running.create_topic("orders", partitions=2)
-        yield running
-        assert running.internal_errors == ()
-
-
-@pytest.fixture
 def held(broker: EmbeddedBroker) -> Iterator[SubscriptionSet]:
     """The subscription `mine`, on both partitions, in use until it is closed."""
     with ClientContext(ClientOptions(broker.service_url)) as context:

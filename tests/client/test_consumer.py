@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -50,19 +49,6 @@ from tests.support.waiting import finish, wait_until
 
 EARLIEST = InitialPosition.Earliest
 RECEIVE_MS = 30_000
-
-
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as made:
-        yield made
-        assert made.internal_errors == ()
-
-
-@pytest.fixture
-def client(broker: EmbeddedBroker) -> Iterator[PulsarClient]:
-    with PulsarClient(broker.service_url) as made:
-        yield made
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -22,19 +21,6 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.rules import Seen
 from tests.support.waiting import finish, wait_until
-
-
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as made:
-        yield made
-        assert made.internal_errors == ()
-
-
-@pytest.fixture
-def client(broker: EmbeddedBroker) -> Iterator[PulsarClient]:
-    with PulsarClient(broker.service_url, operation_timeout_seconds=20) as made:
-        yield made
 
 
 def read(client: PulsarClient, topic: str) -> list[bytes]:

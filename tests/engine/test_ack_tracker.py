@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -50,13 +49,6 @@ class Broker:
             for ack in self.acks
             if ack.cumulative
         ]
-
-
-@pytest.fixture
-def timers() -> Iterator[Timers]:
-    made = Timers()
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
@@ -233,13 +233,6 @@ def test_only_what_can_pass_is_retryable(error: PulsarError, expected: bool) -> 
 
 
 # --- operations that no thread waits for ------------------------------------------------------
-
-
-@pytest.fixture
-def timers() -> Iterator[Timers]:
-    made = Timers("test-timers")
-    yield made
-    made.close()
 
 
 def test_a_started_operation_goes_on_where_its_answers_come(timers: Timers) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,13 +14,6 @@ from pulsar_spark.errors import OptionError
 from pulsar_spark.protocol.message_id import Position
 
 Told = queue.SimpleQueue[list[EntryKey]]
-
-
-@pytest.fixture
-def timers() -> Iterator[Timers]:
-    made = Timers()
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,13 +11,6 @@ from pulsar_spark.engine import timers as module
 from pulsar_spark.engine.timers import Timers
 from pulsar_spark.errors import ClosedError
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def timers() -> Iterator[Timers]:
-    made = Timers("test-timers")
-    yield made
-    made.close()
 
 
 def names() -> list[str]:

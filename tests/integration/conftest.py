@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pulsar_spark.client import PulsarClient
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.brokers import Broker, Embedded, Real
 from tests.integration.streams import Feed, feeding, streaming
@@ -117,3 +118,14 @@ def own() -> Iterator[EmbeddedBroker]:
             running.create_topic(topic, 2)
         yield running
         assert running.internal_errors == ()
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[PulsarClient]:
+    with PulsarClient(broker.service_url, operation_timeout_seconds=60) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    return broker.create_topic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,17 +31,6 @@ from tests.support.waiting import wait_until
 
 RECEIVE_MS = 30_000
 EARLIEST = InitialPosition.Earliest
-
-
-@pytest.fixture
-def client(broker: Broker) -> Iterator[PulsarClient]:
-    with PulsarClient(broker.service_url, operation_timeout_seconds=60) as made:
-        yield made
-
-
-@pytest.fixture
-def topic(broker: Broker) -> str:
-    return broker.create_topic()
 
 
 Send = Callable[..., list[Any]]

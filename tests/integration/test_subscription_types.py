@@ -30,17 +30,6 @@ RECEIVE_MS = 30_000
 EARLIEST = InitialPosition.Earliest
 
 
-@pytest.fixture
-def client(broker: Broker) -> Iterator[PulsarClient]:
-    with PulsarClient(broker.service_url, operation_timeout_seconds=60) as made:
-        yield made
-
-
-@pytest.fixture
-def topic(broker: Broker) -> str:
-    return broker.create_topic()
-
-
 def send(client: PulsarClient, topic: str, count: int, **options: Any) -> list[MessageId]:
     with client.create_producer(topic, **options) as producer:
         return [producer.send(b"%d" % number) for number in range(count)]

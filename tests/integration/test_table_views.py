@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,12 +11,6 @@ import pytest
 from pulsar_spark.client import PulsarClient, StringSchema
 from tests.integration.brokers import Broker, Real
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def client(broker: Broker) -> Iterator[PulsarClient]:
-    with PulsarClient(broker.service_url, operation_timeout_seconds=60) as made:
-        yield made
 
 
 @pytest.mark.parametrize("partitions", [0, 3])

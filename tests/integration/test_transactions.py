@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,12 +18,6 @@ from pulsar_spark.errors import TransactionConflict, TransactionNotFound
 from tests.integration.brokers import Broker
 from tests.integration.java_peer import JavaContent, JavaPeer
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def client(broker: Broker) -> Iterator[PulsarClient]:
-    with PulsarClient(broker.service_url, operation_timeout_seconds=60) as made:
-        yield made
 
 
 def read(client: PulsarClient, topic: str, count: int) -> list[bytes]:

@@ -170,7 +170,25 @@ class RealBroker:
         """Stop it, if the tests started it, and remove its data."""
 
 
-class OwnBroker(RealBroker):
+class ServerBroker(RealBroker):
+    """A broker that is a process of the tests' own, `server`."""
+
+    server: JavaServer
+
+    def stop(self) -> None:
+        self.server.stop()
+
+    def kill(self) -> None:
+        self.server.kill()
+
+    def pause(self) -> None:
+        self.server.pause()
+
+    def resume(self) -> None:
+        self.server.resume()
+
+
+class OwnBroker(ServerBroker):
     """A broker process of the tests' own; `start` before use, `close` at the end."""
 
     def __init__(
@@ -222,18 +240,6 @@ class OwnBroker(RealBroker):
                     raise
         if first:
             self.admin("POST", "namespaces/public/default/retention", KEEP_ALL)
-
-    def stop(self) -> None:
-        self.server.stop()
-
-    def kill(self) -> None:
-        self.server.kill()
-
-    def pause(self) -> None:
-        self.server.pause()
-
-    def resume(self) -> None:
-        self.server.resume()
 
     def close(self) -> None:
         self.kill()

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.support.java_server import JavaServer, WorkingFolder, free_ports
 from tests.support.pulsar_distribution import Distribution
-from tests.support.real_broker import BROKER_CONF, KEEP_ALL, RealBroker, rest_path
+from tests.support.real_broker import BROKER_CONF, KEEP_ALL, RealBroker, ServerBroker, rest_path
 from tests.support.waiting import wait_until
 
 _SMALL = ("-Xms32m", "-Xmx128m", "-XX:MaxDirectMemorySize=128m")
@@ -45,7 +45,7 @@ _BROKERS = {
 }
 
 
-class ClusterBroker(RealBroker):
+class ClusterBroker(ServerBroker):
     """One broker of a cluster, in a JVM of its own."""
 
     def __init__(
@@ -73,18 +73,6 @@ class ClusterBroker(RealBroker):
         self._conf.update(extra or {})
         self.launch()
         self.wait_until_ready()
-
-    def stop(self) -> None:
-        self.server.stop()
-
-    def kill(self) -> None:
-        self.server.kill()
-
-    def pause(self) -> None:
-        self.server.pause()
-
-    def resume(self) -> None:
-        self.server.resume()
 
 
 class RealCluster(RealBroker):
