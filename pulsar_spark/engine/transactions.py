@@ -70,15 +70,13 @@ class Coordinators:
 
     # --- on the caller's thread ---------------------------------------------------------------
 
-    def check(self) -> None:
-        """Return if transactions can be begun; nothing is."""
+    def check(self, timeout: float) -> None:
+        """Return if transactions of `timeout` seconds can be begun, and aborted: one is.
 
-        def operation(deadline: Deadline) -> Operation[None]:
-            count = yield from retrying(self._count_operation, deadline)
-            attempt = self._attempts(self._turn(count))
-            yield from retrying(attempt, deadline)
-
-        run(operation, self._timeout)
+        No command asks a coordinator for its limits, so what it refuses with is all that tells.
+        """
+        txn = self.begin(timeout)
+        run(lambda deadline: self.end_operation(txn, deadline, commit=False), self._timeout)
 
     def begin(self, timeout: float) -> TxnId:
         """Begin a transaction, which its coordinator aborts after `timeout` seconds."""

@@ -443,6 +443,25 @@ def test_transactions_that_are_off_are_no_failure_unless_they_are_needed(
         assert "transactionCoordinatorEnabled=true" in steps["transactions"].remedy
 
 
+@pytest.mark.fault(84)
+def test_an_open_transaction_is_shown_while_it_holds_reading_back(
+    broker: EmbeddedBroker, examine: Examine
+) -> None:
+    with PulsarClient(broker.service_url) as client:
+        txn = client.new_transaction()
+        with client.create_producer("orders-partition-1") as producer:
+            producer.send(b"inside", txn=txn)
+        report = examine(broker.service_url, "--topic", "orders")
+        step = report.steps["read"]
+        assert (report.status, step["status"]) == (0, "ok")
+        assert "orders-partition-1: open transaction holds the read position at" in step["detail"]
+        assert "partition-0" not in step["detail"]
+        assert "slow-transactions" in step["remedy"]
+        txn.commit()
+        step = examine(broker.service_url, "--topic", "orders").steps["read"]
+        assert "open transaction" not in step["detail"] + step["remedy"]
+
+
 @pytest.mark.fault(18)
 @pytest.mark.parametrize(
     "command,step", [("LOOKUP", "lookup"), ("SUBSCRIBE", "read"), ("PRODUCER", "write")]

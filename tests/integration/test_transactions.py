@@ -14,7 +14,15 @@ from pulsar_spark.client import (
     PulsarClient,
     TransactionState,
 )
-from pulsar_spark.errors import TransactionConflict, TransactionNotFound
+from pulsar_spark.engine.consumers import reader as reader_module
+from pulsar_spark.engine.consumers.probe import Held, Probe
+from pulsar_spark.errors import (
+    OperationTimeout,
+    PulsarError,
+    TransactionConflict,
+    TransactionNotFound,
+)
+from pulsar_spark.protocol.message_id import Position
 from tests.integration.brokers import Broker
 from tests.integration.java_peer import JavaContent, JavaPeer
 from tests.support.waiting import wait_until
@@ -247,3 +255,55 @@ def test_a_batch_is_acknowledged_in_a_transaction_message_by_message(
         write(tuned, topic, "plain", [b"next"])
         with tuned.subscribe(topic, "s", ConsumerType.Shared) as consumer:
             assert consumer.receive(60_000).data() == b"next"
+
+
+@pytest.mark.fault(84)
+def test_what_an_open_transaction_holds_back_is_found(broker: Broker, client: PulsarClient) -> None:
+    topic, other = broker.create_topic(), broker.create_topic()
+    probe = Probe(client._context.pool)
+
+    def held(name: str = topic) -> Held | PulsarError | None:
+        end = Position.after(client._context.lookup.last_message_id(name))
+        (found,) = probe.held_back([(name, end)])
+        return found
+
+    assert held() is None
+    # Markers, and what was aborted, are read by nobody and hold nobody.
+    mixed(client, topic)
+    write(client, other, "abort", [b"gone"])
+    assert held() is None
+    assert held(other) is None
+    txn = client.new_transaction()
+    producer = client.create_producer(topic)
+    for value in (b"1", b"2"):
+        producer.send(value, txn=txn)
+    producer.send(b"behind")
+    found = held()
+    assert isinstance(found, Held)
+    assert found.entries >= 3
+    assert f"open transaction holds the read position at {found.position}" in str(found)
+    txn.abort()
+    assert read(client, topic, 21)[-1] == b"behind"
+    assert held() is None
+
+
+@pytest.mark.fault(84)
+def test_a_reader_says_that_an_open_transaction_holds_it_up(
+    broker: Broker, client: PulsarClient, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(reader_module, "_FIRST_STALL", 0.2)
+    monkeypatch.setattr(reader_module, "_HELD_AFTER", 0.2)
+    topic = broker.create_topic()
+    producer = client.create_producer(topic)
+    txn = client.new_transaction()
+    producer.send(b"inside", txn=txn)
+    with client.create_reader(topic, MessageId.earliest) as reader:
+
+        def told() -> bool:
+            with pytest.raises(OperationTimeout):
+                reader.read_next(timeout_millis=200)
+            return f"{topic}: open transaction holds the read position" in caplog.text
+
+        wait_until(told, "it says so")
+        txn.commit()
+        assert reader.read_next(timeout_millis=60_000).data() == b"inside"

@@ -13,6 +13,7 @@ from typing import Any
 
 from pulsar_spark.cli.doctor.steps import NAME_ONE, Finding, Skipped, counted, some
 from pulsar_spark.engine.connections.addresses import BrokerAddress
+from pulsar_spark.engine.consumers.probe import Held, Probe
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.binary_lookup import WITHOUT_CREATION
 from pulsar_spark.engine.operations import Operation
@@ -26,7 +27,7 @@ from pulsar_spark.errors import (
     TopicNotFound,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schemas
@@ -45,6 +46,11 @@ _BEHIND = (
     "The proxy does not get through to the broker; its log says why. It needs credentials of its "
     "own for the brokers (brokerClientAuthenticationParameters), which have to know its role "
     "(proxyRoles), and to be allowed their addresses (brokerProxyAllowedTargetPorts)."
+)
+_HELD = (
+    "The transaction ends when whoever began it commits or aborts it, or at its time-out "
+    "(transactionTimeout of an exactly-once sink). pulsar-admin transactions slow-transactions "
+    "-t 0s shows which are open. See docs/delivery.md."
 )
 
 
@@ -123,7 +129,7 @@ class Topics:
         return Finding(some(described) + more)
 
     def read(self) -> Finding:
-        """See whether they may be read."""
+        """See whether they may be read, and whether open transactions hold that up."""
         names = [name for name in self._touchable() if TopicName.parse(name).is_persistent]
         if not names:
             raise Skipped("a non-persistent topic keeps nothing that Spark could read")
@@ -136,9 +142,13 @@ class Topics:
         last: list[MessageIdAdv] = _good(results.values())
         self._readable.update(results)
         filled = sum(message.entry_id >= 0 for message in last)
-        return Finding(
-            f"may consume; {filled} of {counted(len(last), 'topic partition')} hold messages"
-        )
+        told = f"may consume; {filled} of {counted(len(last), 'topic partition')} hold messages"
+        ends = [(name, Position.after(end)) for name, end in zip(results, last, strict=True)]
+        # What cannot be asked now was asked for its last message a moment ago.
+        found = Probe(self._client.pool).held_back(ends)
+        pairs = zip(ends, found, strict=True)
+        held = [f"{name}: {one}" for (name, _), one in pairs if isinstance(one, Held)]
+        return Finding("; ".join([told, some(held)] if held else [told]), _HELD if held else "")
 
     def write(self) -> Finding:
         """See whether they may be written to; sends nothing."""

@@ -46,6 +46,8 @@ T = TypeVar("T")
 # An entry comes within milliseconds, from cold storage later: each wait is twice the last one.
 # Topics that move all the time cost a first one again and again.
 _FIRST_PATIENCE = 1.0
+# How long a broker has for passing over what it does not deliver, once and again.
+_HELD_SECONDS = (0.5, 1.0)
 # Besides the block that came first: brokers overrun permits by a little.
 _MAX_HELD = 8 * 1024 * 1024
 _MAX_ENTRY_ID = 2**62
@@ -84,6 +86,23 @@ class LedgerEnd:
 
     last_entry_id: int
     next: Position | None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a topic holds back: `entries` from `position` on, behind which nothing can be read.
+
+    Nothing but an open transaction does so.
+    """
+
+    position: Position
+    entries: int
+
+    def __str__(self) -> str:
+        return (
+            f"open transaction holds the read position at {self.position}: {self.entries} entries "
+            "behind it are not delivered before it ends"
+        )
 
 
 class Probe:
@@ -132,6 +151,17 @@ class Probe:
         """
         return self._ask([(topic, self._count(topic, position)) for topic, position in questions])
 
+    def held_back(
+        self, questions: Sequence[tuple[str, Position]]
+    ) -> list[Held | PulsarError | None]:
+        """Return of topics, and positions that nothing is read behind, what is held back there.
+
+        A topic with nothing to be read, or with something that can be, holds nothing back.
+        """
+        return self._ask(
+            [(topic, _retried(self.held_attempt(topic, position))) for topic, position in questions]
+        )
+
     def subscriptions_exist(self, questions: Sequence[tuple[str, str]]) -> list[bool | PulsarError]:
         """Return for topics and names whether the topic has a durable subscription of that name.
 
@@ -171,6 +201,35 @@ class Probe:
             yield from session.subscribe(deadline)
             answer: pb.CommandConsumerStatsResponse = yield session.stats(deadline)
             return int(answer.msgBacklog)
+
+    def held_attempt(self, topic: str, position: Position) -> OperationFactory[Held | None]:
+        """Return what makes an operation for one attempt at what `held_back` asks."""
+        return lambda deadline: self._held_operation(topic, position, deadline)
+
+    def _held_operation(
+        self, topic: str, position: Position, deadline: Deadline
+    ) -> Operation[Held | None]:
+        connection = yield from self._lookup.connection_operation(topic, deadline)
+        entries = _Entries()
+        with ConsumerSession(connection, _asking(topic, position), entries) as session:
+            yield from session.subscribe(deadline)
+            counted = 0
+            # Given a permit, the broker passes over markers and over what was aborted, and counts
+            # it no longer. What is left then and does not come cannot be read.
+            entry = entries.next(session, 1)
+            for seconds in _HELD_SECONDS:
+                stats: pb.CommandConsumerStatsResponse = yield session.stats(deadline)
+                counted = int(stats.msgBacklog)
+                if not counted:
+                    return None
+                try:
+                    yield Within(entry, seconds)
+                except OperationTimeout:
+                    continue
+                return None
+            stats = yield session.stats(deadline)
+            counted = int(stats.msgBacklog)
+            return Held(position, counted) if counted else None
 
     def _exists(self, topic: str, name: str) -> OperationFactory[bool]:
         return _retried(lambda deadline: self.exists_operation(topic, name, deadline))

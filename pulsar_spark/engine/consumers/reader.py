@@ -24,6 +24,7 @@ from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.engine.consumers.chunk_search import ChunkSearch
 from pulsar_spark.engine.consumers.entries import EntryDecoder, LoneChunk, ReceivedEntry
+from pulsar_spark.engine.consumers.probe import Held, Probe
 from pulsar_spark.engine.consumers.receiver_queue import (
     Ended,
     LastId,
@@ -55,6 +56,9 @@ _MAX_IDLE = 5.0
 _FIRST_STALL = 5.0
 _MAX_STALL = 60.0
 _CLOSE_TIMEOUT = 1.0
+# After so long without a message it is looked whether an open transaction is the reason.
+_HELD_AFTER = 10.0
+_HELD_LOOK_SECONDS = 5.0
 
 
 class RangeWatch(Protocol):
@@ -163,6 +167,7 @@ class EntryReader(Closing):
         self._began = False
         self._patience = _Patience()
         self._last_id: MessageIdAdv | None = None
+        self._held: Held | None = None
         self._error: PulsarError | None = None
 
     def __iter__(self) -> Iterator[ReceivedEntry]:
@@ -410,7 +415,7 @@ class EntryReader(Closing):
             raise OperationTimeout(
                 f"no message of the range arrived for {timeout:g} s at position "
                 f"{self.position}, it ends at {end}, the topic's last message is "
-                f"{self._last_id or 'not known'}",
+                f"{self._last_id or 'not known'}{'' if self._held is None else f'; {self._held}'}",
                 "Check the topic (an open transaction holds reading back), or raise pollTimeout.",
             )
 
@@ -423,8 +428,18 @@ class EntryReader(Closing):
             idle = self._patience.idle
             logger.log(level, "%s: nothing came for %.0f s, subscribing anew", self.topic, idle)
             self._consumer.leave()
+            if idle >= _HELD_AFTER:
+                self._look_for_what_holds()
         elif not is_endless and self._patience.wants_question():
             self._patience.asked = self._consumer.ask_last_id()
+
+    def _look_for_what_holds(self) -> None:
+        """Say so if an open transaction is why nothing comes; no failure is one of reading."""
+        probe = Probe(self._pool, _HELD_LOOK_SECONDS)
+        (held,) = probe.held_back([(self.topic, Position(*self.position[:2]))])
+        self._held = held if isinstance(held, Held) else None
+        if self._held is not None:
+            logger.warning("%s: %s", self.topic, self._held)
 
     def _on_last_id(self, answer: Future[Any]) -> None:
         self._patience.asked = False

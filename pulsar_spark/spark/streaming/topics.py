@@ -17,6 +17,7 @@ from pulsar_spark.spark.offsets import entry_end
 from pulsar_spark.spark.options.read import ReadOptions
 from pulsar_spark.spark.reading.data_loss import LossVerdict, extent, judge, keeps_from, report_loss
 from pulsar_spark.spark.reading.planner import FoundTopics, Planner
+from pulsar_spark.spark.streaming.held_back import HeldWatch
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class StreamTopics:
         options: ReadOptions,
     ) -> None:
         self._probe = Probe(context.pool)
+        self._held = HeldWatch(context)
         self._planner = planner
         self._subscriptions = subscriptions
         self._options = options
@@ -146,6 +148,7 @@ class StreamTopics:
             position = positions.get(topic, EARLIEST_POSITION)
             spans[topic] = Span(self._start(topic, position, end), entry_end(end.last))
         self._tell_unsure()
+        self._held.on_ends({topic: span.end for topic, span in spans.items()})
         return spans
 
     def ends(self, positions: Positions) -> dict[str, TopicEnd]:

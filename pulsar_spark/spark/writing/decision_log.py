@@ -163,9 +163,15 @@ class DecisionLog(Closing):
 
     def _check_kept(self) -> None:
         try:
-            self._context.lookup.partitions(self.topic)
+            partitions = self._context.lookup.partitions(self.topic)
         except TopicNotFound:
             return
+        if partitions:
+            raise SinkStateError(
+                "the sink's topic has partitions: its records would have no order",
+                "Set sinkStateTopic to a topic without partitions.",
+                topic=self.topic,
+            )
         probe = Probe(self._context.pool)
         (kept,) = probe.subscriptions_exist([(self.topic, SUBSCRIPTION)])
         if isinstance(kept, TopicNotFound):

@@ -19,6 +19,7 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.transactions import name_of
 from pulsar_spark.errors import (
+    BrokerError,
     InvalidTxnStatus,
     OptionError,
     PulsarError,
@@ -102,13 +103,28 @@ def check_sink(client: ClientOptions, sink: SinkOptions, *, finish: bool) -> Non
         ClientContext.shared(client) as context,
         DecisionLog(context, sink.state_topic, sink.sink_id) as log,
     ):
-        context.coordinators.check()
+        _check_coordinator(context, sink.transaction_timeout)
         if not finish:
             log.attach()
             return
         log.open()
         if log.undone is not None:
             Committer(context, log).carry_out(log.undone)
+
+
+def _check_coordinator(context: ClientContext, timeout: float) -> None:
+    """Raise unless a coordinator lets a transaction last as long as it may have to."""
+    try:
+        context.coordinators.check(timeout)
+    except UnsupportedFeature:
+        raise
+    except BrokerError as error:
+        refused = type(error)(
+            f"the transaction coordinator refuses a transaction of {timeout:g} s "
+            f"(transactionTimeout): {error.what}",
+            "Lower transactionTimeout to what the brokers allow, or have them allow more.",
+        )
+        raise refused.with_context(broker=error.broker) from error
 
 
 def commit_unit(

@@ -11,6 +11,7 @@ import pytest
 from pulsar_spark.client import MessageId, PulsarClient
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.errors import (
+    AuthorizationError,
     OptionError,
     PulsarError,
     SinkStateError,
@@ -26,7 +27,7 @@ from pulsar_spark.spark.writing.batch_writer import PulsarBatchWriter
 from pulsar_spark.spark.writing.decision_log import SUBSCRIPTION
 from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
 from pulsar_spark.testing import EmbeddedBroker
-from tests.integration.sink_job import SCHEMA, TASKS, Sink, rows, whole
+from tests.integration.sink_job import ROWS, SCHEMA, TASKS, Sink, rows, whole
 from tests.support.waiting import wait_until
 
 TOPIC = "persistent://public/default/t"
@@ -138,6 +139,23 @@ def test_a_batch_without_rows_is_done_all_the_same(broker: EmbeddedBroker, sink:
         sink.writer().commit([empty], batch)
     sink.run(2)
     assert seen(broker) == Counter(whole(2))
+
+
+def test_many_tasks_are_committed_in_one_round(broker: EmbeddedBroker, sink: Sink) -> None:
+    messages = [sink.write(0, task) for task in range(64)]
+    broker.faults.forget()
+    asked: dict[str, list[int]] = {}
+    for command in ("ADD_PARTITION_TO_TXN", "END_TXN"):
+        # Answers come late: whoever waits for one before the next request is seen to do so.
+        broker.faults.delay(command, 1.0, times=None, hold=False)
+
+        def count(_: object, command: str = command) -> None:
+            asked.setdefault(command, []).append(broker.faults.seen(command))
+
+        broker.faults.call(f"{command}_RESPONSE", count, times=None)
+    sink.writer().commit(list(messages), 0)
+    assert asked == dict.fromkeys(asked, [64] * 64)
+    assert sum(seen(broker).values()) == 64 * ROWS
 
 
 @pytest.mark.fault(80)
@@ -431,3 +449,36 @@ def test_a_broker_without_transactions_is_told_before_a_row_is_written() -> None
         with pytest.raises(UnsupportedFeature, match="transactionCoordinatorEnabled"):
             Sink(broker.service_url, "t", "s").writer().check()
         assert broker.faults.seen("SEND") == 0
+
+
+@pytest.mark.fault(81)
+def test_a_time_out_that_the_coordinator_does_not_allow_is_told_before_a_row_is_written(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    refused = broker.faults.error("NEW_TXN", pb.NotAllowedError, "2 minutes at most", times=None)
+    sink.options["transactionTimeout"] = "2h"
+    with refused, pytest.raises(PulsarError, match=r"7200 s \(transactionTimeout\).* 2 minutes"):
+        sink.writer().check()
+    assert broker.faults.seen("SEND") == 0
+    sink.writer().check()
+    assert broker.faults.log("NEW_TXN")[-1].body.txn_ttl_millis == 7_200_000
+    assert broker.open_transactions() == {}
+
+
+@pytest.mark.parametrize("command", ["PRODUCER", "SUBSCRIBE"])
+def test_a_missing_right_to_the_records_is_told_before_a_row_is_written(
+    broker: EmbeddedBroker, sink: Sink, command: str
+) -> None:
+    sink.options["sinkStateTopic"] = "state"
+    broker.create_topic("state")
+    denied = broker.faults.error(command, pb.AuthorizationError, topic="state", times=None)
+    with denied, pytest.raises(AuthorizationError, match="state"):
+        sink.writer().check()
+    assert broker.faults.seen("SEND") == 0
+
+
+def test_records_on_several_partitions_are_an_error(broker: EmbeddedBroker, sink: Sink) -> None:
+    sink.options["sinkStateTopic"] = "state"
+    broker.create_topic("state", partitions=2)
+    with pytest.raises(SinkStateError, match="has partitions"):
+        sink.writer().check()

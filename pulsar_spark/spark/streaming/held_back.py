@@ -1,0 +1,63 @@
+"""Saying why a stream stands still: an open transaction holds its topics' read position."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from functools import partial
+
+from pulsar_spark.engine.consumers.probe import Held, Probe
+from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.operations import start
+from pulsar_spark.protocol.message_id import Position
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 10.0
+_ANSWER_SECONDS = 10.0
+# So many topic partitions are looked at together, those first that were not for longest.
+_AT_ONCE = 16
+
+
+class HeldWatch:
+    """Warns of topic partitions whose ends rest for a while, with entries that cannot be read.
+
+    Looking is a question to brokers in the background: nobody waits for it, or hears of a failure.
+    """
+
+    def __init__(self, context: ClientContext) -> None:
+        self._context = context
+        self._probe = Probe(context.pool)
+        # Per topic partition: where it ends, since when, and when it was looked at.
+        self._ends: dict[str, tuple[Position, float]] = {}
+        self._looked: dict[str, float] = {}
+        self._next = 0.0
+
+    def on_ends(self, ends: Mapping[str, Position]) -> None:
+        """Take note of where topic partitions end; look closer at some that rest."""
+        now = time.monotonic()
+        for topic in set(self._ends).difference(ends):
+            del self._ends[topic]
+            self._looked.pop(topic, None)
+        for topic, end in ends.items():
+            if topic not in self._ends or self._ends[topic][0] != end:
+                self._ends[topic] = end, now
+        if now < self._next:
+            return
+        self._next = now + _LOOK_SECONDS
+        resting = [
+            topic for topic, (_, since) in self._ends.items() if now - since >= _LOOK_SECONDS
+        ]
+        resting.sort(key=lambda topic: self._looked.get(topic, 0.0))
+        for topic in resting[:_AT_ONCE]:
+            self._looked[topic] = now
+            attempt = self._probe.held_attempt(topic, self._ends[topic][0])
+            answer = start(attempt, _ANSWER_SECONDS, self._context.timers)
+            answer.add_done_callback(partial(_tell, topic))
+
+
+def _tell(topic: str, answer: Future[Held | None]) -> None:
+    if not answer.cancelled() and answer.exception() is None and (held := answer.result()):
+        logger.warning("%s: %s", topic, held)
