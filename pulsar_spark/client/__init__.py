@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pulsar_spark.client import exceptions as exceptions
+    from pulsar_spark.client import schema as schema
     from pulsar_spark.client.authentication import (
         Authentication,
         AuthenticationBasic,
@@ -94,7 +96,16 @@ if TYPE_CHECKING:
     from pulsar_spark.client.message import Message, MessageId
     from pulsar_spark.client.producer import Producer, PulsarProducer
     from pulsar_spark.client.reader import PulsarReader, Reader
-    from pulsar_spark.client.schema import BytesSchema, StringSchema
+    from pulsar_spark.client.schema import (
+        AutoConsumeSchema,
+        AvroSchema,
+        BytesSchema,
+        JsonSchema,
+        KeyValueSchema,
+        PrimitiveSchema,
+        ProtobufNativeSchema,
+        StringSchema,
+    )
     from pulsar_spark.client.table_view import TableView
     from pulsar_spark.client.transaction import Transaction, TransactionState
     from pulsar_spark.engine.encryption import EncryptionKeyInfo
@@ -109,6 +120,8 @@ _HOMES = {
     "AuthenticationTLS": "authentication",
     "AuthenticationToken": "authentication",
     "AuthorizationError": "exceptions",
+    "AutoConsumeSchema": "schema",
+    "AvroSchema": "schema",
     "BatchingType": "enums",
     "BrokerConsumerStats": "consumer_stats",
     "BrokerMetadataError": "exceptions",
@@ -144,7 +157,9 @@ _HOMES = {
     "InvalidTopicName": "exceptions",
     "InvalidTxnStatusError": "exceptions",
     "InvalidUrl": "exceptions",
+    "JsonSchema": "schema",
     "KeySharedMode": "enums",
+    "KeyValueSchema": "schema",
     "MemoryBufferIsFull": "exceptions",
     "Message": "message",
     "MessageId": "message",
@@ -154,6 +169,7 @@ _HOMES = {
     "NotConnected": "exceptions",
     "OperationNotSupported": "exceptions",
     "PartitionsRoutingMode": "enums",
+    "PrimitiveSchema": "schema",
     "Producer": "producer",
     "ProducerAccessMode": "enums",
     "ProducerBlockedQuotaExceededError": "exceptions",
@@ -162,6 +178,7 @@ _HOMES = {
     "ProducerFenced": "exceptions",
     "ProducerNotInitialized": "exceptions",
     "ProducerQueueIsFull": "exceptions",
+    "ProtobufNativeSchema": "schema",
     "PulsarClient": "client",
     "PulsarConsumer": "consumer",
     "PulsarException": "exceptions",
@@ -197,6 +214,8 @@ __all__ = [
     "AuthenticationTLS",
     "AuthenticationToken",
     "AuthorizationError",
+    "AutoConsumeSchema",
+    "AvroSchema",
     "BatchingType",
     "BrokerConsumerStats",
     "BrokerMetadataError",
@@ -232,7 +251,9 @@ __all__ = [
     "InvalidTopicName",
     "InvalidTxnStatusError",
     "InvalidUrl",
+    "JsonSchema",
     "KeySharedMode",
+    "KeyValueSchema",
     "MemoryBufferIsFull",
     "Message",
     "MessageId",
@@ -242,6 +263,7 @@ __all__ = [
     "NotConnected",
     "OperationNotSupported",
     "PartitionsRoutingMode",
+    "PrimitiveSchema",
     "Producer",
     "ProducerAccessMode",
     "ProducerBlockedQuotaExceededError",
@@ -250,6 +272,7 @@ __all__ = [
     "ProducerFenced",
     "ProducerNotInitialized",
     "ProducerQueueIsFull",
+    "ProtobufNativeSchema",
     "PulsarClient",
     "PulsarConsumer",
     "PulsarException",
@@ -277,7 +300,13 @@ __all__ = [
 ]
 
 
+_MODULES = frozenset(("exceptions", "schema"))
+"""Modules that the official package has as attributes too."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -48,6 +48,7 @@ from pulsar_spark.client.reader import PulsarReader, ReaderListener
 from pulsar_spark.client.schema import check_schema
 from pulsar_spark.client.table_view import TableView
 from pulsar_spark.client.transaction import Transaction
+from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine import transactions as engine
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
@@ -184,7 +185,7 @@ class PulsarClient(Closing):
         if batching_enabled and chunking_enabled:
             raise OptionError("batching and chunking of messages cannot be enabled together")
         encryption = encryption_options(encryption_key, crypto_key_reader)
-        checked = check_schema(schema)
+        checked = check_schema(schema, writing=True)
         partitions = self._context.partitions_for_writing(topic)
         across = max(max_pending_messages_across_partitions // max(partitions, 1), 1)
         most = min(max_pending_messages, across)
@@ -259,13 +260,14 @@ class PulsarClient(Closing):
             subscription_prefix=subscription_role_prefix or "reader",
             crypto_keys=keys,
             crypto_failure_action=ConsumerCryptoFailureAction(crypto_failure_action).name,
+            schema=checked.schema_info(),
         )
         reader = PulsarReader(
             self._context,
             str(TopicName.parse(topic)),
             names,
             start_message_id,
-            checked,
+            MessageValues(checked, self._context.lookup),
             options,
             self._receiver_budget,
             inclusive=start_message_id_inclusive,
@@ -381,7 +383,7 @@ class PulsarClient(Closing):
             self._context,
             wanted.title,
             options,
-            checked,
+            MessageValues(checked, self._context.lookup),
             rules,
             self._receiver_budget,
             next(self._listeners),
@@ -419,7 +421,8 @@ class PulsarClient(Closing):
             subscription_role_prefix=subscription_name,
             is_read_compacted=True,
         )
-        view = TableView(reader, topic, subscription_name, checked)
+        values = MessageValues(checked, self._context.lookup)
+        view = TableView(reader, topic, subscription_name, values)
         try:
             view.load()
         except BaseException:
@@ -506,7 +509,10 @@ class PulsarClient(Closing):
             if not named:
                 raise OptionError("with a pattern of topics, those of dead letters need names")
         first = wanted.names[0] if wanted.names else ""
-        return DeadLetterOffice(self._context, first, options.subscription, policy, options.schema)
+        schema = options.schema
+        if schema is not None and schema.type == pb.Schema.AutoConsume:
+            schema = None
+        return DeadLetterOffice(self._context, first, options.subscription, policy, schema)
 
     def _forget_consumer(self, consumer: PulsarConsumer) -> None:
         with self._lock:

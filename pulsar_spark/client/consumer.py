@@ -23,9 +23,9 @@ from pulsar_spark.client.listening import (
     ReceiveCallback,
 )
 from pulsar_spark.client.message import Message, MessageId
-from pulsar_spark.client.schema import Schema
 from pulsar_spark.client.topic_consumers import TopicConsumers
 from pulsar_spark.client.transaction import Transaction
+from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.consumers.consumer import TopicConsumer, ask
 from pulsar_spark.engine.consumers.inbox import Inbox
@@ -69,7 +69,7 @@ class PulsarConsumer(Closing):
         context: ClientContext,
         topic: str,
         options: ConsumerOptions,
-        schema: Schema,
+        values: MessageValues,
         rules: ReceivingRules,
         budget: ReceiverBudget,
         callbacks: CallbackThread,
@@ -85,7 +85,7 @@ class PulsarConsumer(Closing):
         self._last_deliveries = None if office is None else LastDeliveries(office)
         self._inbox = Inbox(self._on_ready)
         self._incoming = IncomingMessages(
-            self._inbox, schema, self._last_deliveries, discard_corrupt=options.discard_corrupt
+            self._inbox, values, self._last_deliveries, discard_corrupt=options.discard_corrupt
         )
         self._listening = Listening(self, self._incoming, rules.listener, callbacks, self._pull)
         self._consumers = TopicConsumers(

@@ -7,7 +7,7 @@ from collections import deque
 
 from pulsar_spark.client.dead_letters import LastDeliveries
 from pulsar_spark.client.message import Message, messages_of
-from pulsar_spark.client.schema import Schema
+from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.consumers.delivery import Delivery
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.errors import CorruptMessage, PulsarError
@@ -23,13 +23,13 @@ class IncomingMessages:
     def __init__(
         self,
         inbox: Inbox,
-        schema: Schema,
+        values: MessageValues,
         last_deliveries: LastDeliveries | None,
         *,
         discard_corrupt: bool,
     ) -> None:
         self._inbox = inbox
-        self._schema = schema
+        self._values = values
         self._last_deliveries = last_deliveries
         self._discard_corrupt = discard_corrupt
         self._lock = threading.Lock()
@@ -123,7 +123,7 @@ class IncomingMessages:
         """Make messages of an entry; return whether there are any."""
         entry = delivery.entry
         try:
-            self._messages.extend(messages_of(entry, self._schema, delivery.left))
+            self._messages.extend(messages_of(entry, self._values, delivery.left))
         except CorruptMessage as error:
             self._messages.clear()
             delivery.consumer.finish(delivery)

@@ -7,15 +7,13 @@ from functools import total_ordering
 from typing import Any, ClassVar
 
 from pulsar_spark.client.encryption import EncryptionContext
-from pulsar_spark.client.schema import Schema
+from pulsar_spark.client.values import AnyMetadata, MessageValues, checked, key_of
 from pulsar_spark.engine.consumers.entries import ReceivedEntry
-from pulsar_spark.errors import CorruptMessage
+from pulsar_spark.errors import CorruptMessage, PulsarError
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch
 from pulsar_spark.protocol.validation import as_text
-
-AnyMetadata = pb.MessageMetadata | pb.SingleMessageMetadata
 
 
 @total_ordering
@@ -115,9 +113,9 @@ class Message:
         "_own",
         "_payload",
         "_redelivery_count",
-        "_schema",
         "_topic",
         "_undecrypted",
+        "_values",
     )
 
     def __init__(
@@ -127,7 +125,7 @@ class Message:
         payload: bytes,
         entry: pb.MessageMetadata,
         own: pb.SingleMessageMetadata | None,
-        schema: Schema,
+        values: MessageValues,
         redelivery_count: int = 0,
         undecrypted: bool = False,
     ) -> None:
@@ -137,7 +135,7 @@ class Message:
         self._entry = entry
         # What a batch says once for all of its messages stays in `entry`.
         self._own: AnyMetadata = entry if own is None else own
-        self._schema = schema
+        self._values: MessageValues | _BatchValues = values
         self._redelivery_count = redelivery_count
         self._undecrypted = undecrypted
 
@@ -150,8 +148,12 @@ class Message:
         return self._payload
 
     def value(self) -> Any:
-        """The payload as the schema decodes it."""
-        return self._schema.decode(self._payload)
+        """The value, decoded by the version of the schema that it was written with.
+
+        With a definition, None for a null value. Raises CorruptMessage that names the field which
+        does not decode, and SchemaMismatch for a version that cannot be read as the schema.
+        """
+        return self._values.of(self)
 
     def has_null_value(self) -> bool:
         """Whether the value is null: a tombstone on a compacted topic."""
@@ -196,6 +198,10 @@ class Message:
         """The version of the schema with which it was written: a character for each byte."""
         return self._entry.schema_version.decode("latin-1")
 
+    def version_bytes(self) -> bytes:
+        """The version of the schema as the broker has it, empty without one."""
+        return self._entry.schema_version
+
     def producer_name(self) -> str:
         """The name of the producer."""
         return as_text(self._entry.producer_name)
@@ -216,12 +222,16 @@ class _BatchMessage(Message):
     __slots__ = ("_batch", "_index", "_received")
 
     def __init__(
-        self, received: ReceivedEntry, batch: UnpackedBatch, index: int, schema: Schema
+        self,
+        received: ReceivedEntry,
+        batch: UnpackedBatch,
+        index: int,
+        values: MessageValues | _BatchValues,
     ) -> None:
         self._received = received
         self._batch = batch
         self._index = index
-        self._schema = schema
+        self._values = values
 
     @property
     def _topic(self) -> str:  # type: ignore[override]
@@ -261,7 +271,47 @@ class _BatchMessage(Message):
         return bytes(batch.body[edges[index] : edges[index + 1]])
 
 
-def messages_of(entry: ReceivedEntry, schema: Schema, left: int | None = None) -> Iterator[Message]:
+class _BatchValues:
+    """The values of a batch, decoded together when the first one is asked for."""
+
+    __slots__ = ("_batch", "_found", "_received", "_values")
+
+    def __init__(
+        self, received: ReceivedEntry, batch: UnpackedBatch, values: MessageValues
+    ) -> None:
+        self._received = received
+        self._batch = batch
+        self._values = values
+        self._found: list[Any] | None = None
+
+    def of(self, message: Message) -> Any:
+        """As `MessageValues.of`, for a message of the batch."""
+        entry, found = self._received, self._found
+        message_id = message.message_id()
+        try:
+            if found is None:
+                # Of two threads that come together, both may decode it.
+                found = self._found = self._decoded()
+            return checked(found[message_id.batch_index()])
+        except PulsarError as error:
+            raise error.with_context(topic=entry.topic, message_id=message_id) from None
+
+    def _decoded(self) -> list[Any]:
+        entry, batch = self._received, self._batch
+        payloads: list[bytes | None] = [bytes(payload) for payload in batch.payloads()]
+        for index in batch.nulls:
+            payloads[index] = None
+        return self._values.decode(
+            entry.topic,
+            entry.metadata.schema_version,
+            payloads,
+            lambda: [key_of(fields) for fields in batch.metadata()],
+        )
+
+
+def messages_of(
+    entry: ReceivedEntry, values: MessageValues, left: int | None = None
+) -> Iterator[Message]:
     """Yield the wanted messages of an entry; `left` are the bits of those that are wanted.
 
     Raises CorruptBatch for a batch that does not hold what it says.
@@ -276,7 +326,7 @@ def messages_of(entry: ReceivedEntry, schema: Schema, left: int | None = None) -
             payload,
             entry.metadata,
             None,
-            schema,
+            values,
             entry.redelivery_count,
             entry.undecrypted,
         )
@@ -287,8 +337,9 @@ def messages_of(entry: ReceivedEntry, schema: Schema, left: int | None = None) -
     except CorruptMessage as error:
         place = f"{entry.ledger_id}:{entry.entry_id}"
         raise error.with_context(message_id=place) from error.__cause__
+    shared = _BatchValues(entry, batch, values) if values.decodes else values
     gone = set(batch.compacted)
     for index in range(entry.first_index, min(entry.stop_index, count)):
         if index in gone or (left is not None and not left >> index & 1):
             continue
-        yield _BatchMessage(entry, batch, index, schema)
+        yield _BatchMessage(entry, batch, index, shared)

@@ -15,6 +15,7 @@ from pulsar_spark.client.enums import Result, result_of
 from pulsar_spark.client.message import Message, MessageId
 from pulsar_spark.client.schema import Schema
 from pulsar_spark.client.transaction import Transaction
+from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.producers.batch_accumulator import DeferredCallback, MessageCallback
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer, pairs
@@ -65,6 +66,7 @@ class PulsarProducer(Closing):
         self._writer = writer
         self._callbacks = callbacks
         self._schema = schema
+        self._values = MessageValues(schema)
         self._rules = rules
         self._on_close = on_close
 
@@ -215,11 +217,12 @@ class PulsarProducer(Closing):
         sequence_id: int | None,
         event_timestamp: int | None,
     ) -> MessageFields:
-        payload = None if content is None else self._schema.encode(content)
-        message = MessageFields(payload)
+        message = MessageFields(None) if content is None else self._schema.message_of(content)
         # An empty text is no key, and 0 no time, as with the official client.
         if partition_key:
             _check(str, partition_key, "partition_key")
+            if message.key is not None or message.null_key:
+                raise OptionError("the schema has the key in its values: leave partition_key out")
             message.key = partition_key
         if ordering_key:
             _check(str, ordering_key, "ordering_key")
@@ -280,6 +283,7 @@ class PulsarProducer(Closing):
         own.null_value = message.payload is None
         if message.key is not None:
             own.partition_key = message.key
+            own.partition_key_b64_encoded = message.key_is_base64
         if message.ordering_key is not None:
             own.ordering_key = message.ordering_key
         own.event_time = message.event_time
@@ -288,7 +292,7 @@ class PulsarProducer(Closing):
         entry = pb.MessageMetadata(producer_name=self.producer_name())
         nowhere = wire.MessageIdAdv(-1, -1)
         topic = self._writer.topic
-        return Message(topic, nowhere, message.payload or b"", entry, own, self._schema)
+        return Message(topic, nowhere, message.payload or b"", entry, own, self._values)
 
     def _queue_full(self, partition: int) -> ProducerQueueFull | None:
         most = self._rules.max_pending_messages

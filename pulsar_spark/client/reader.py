@@ -11,7 +11,7 @@ from concurrent.futures import wait as wait_for
 from typing import Any
 
 from pulsar_spark.client.message import Message, MessageId, messages_of
-from pulsar_spark.client.schema import Schema
+from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.consumers.reader import EntryReader
@@ -48,12 +48,12 @@ class PartitionSource:
         context: ClientContext,
         topic: str,
         start: Position,
-        schema: Schema,
+        values: MessageValues,
         options: ReaderOptions,
         budget: ReceiverBudget,
     ) -> None:
         self.topic = topic
-        self._schema = schema
+        self._values = values
         # What is left of the last entry; its messages are made when they are asked for.
         self._ready: Iterator[Message] = iter(())
         self._error: PulsarError | None = None
@@ -68,7 +68,7 @@ class PartitionSource:
                 entry = self._reader.next_entry(timeout)
                 if entry is None:
                     return None
-                self._ready = messages_of(entry, self._schema)
+                self._ready = messages_of(entry, self._values)
             return message
         except CorruptMessage as error:
             self._error = error.with_context(topic=self.topic)
@@ -187,7 +187,7 @@ class PulsarReader(Closing):
         topic: str,
         partitions: list[str],
         start: MessageId,
-        schema: Schema,
+        values: MessageValues,
         options: ReaderOptions,
         budget: ReceiverBudget,
         *,
@@ -197,7 +197,7 @@ class PulsarReader(Closing):
         self._context = context
         self._topic = topic
         self._partitions = partitions
-        self._schema = schema
+        self._values = values
         self._options = options
         self._budget = budget
         self._inclusive = inclusive
@@ -321,7 +321,7 @@ class PulsarReader(Closing):
     def _open(self) -> PartitionSource | _Merged:
         sources = [
             PartitionSource(
-                self._context, topic, position, self._schema, self._options, self._budget
+                self._context, topic, position, self._values, self._options, self._budget
             )
             for topic, position in self._positions.items()
         ]

@@ -1,28 +1,64 @@
-"""Schemas of values, as far as the client itself needs them: bytes and text."""
+"""Schemas of values, as the official client's `pulsar.schema`, and those that only Java's has.
+
+A schema goes to `create_producer`, `subscribe`, `create_reader` and `create_table_view`. The broker
+is told of it, and refuses one that is not compatible with the topic's.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import base64
+import json
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from pulsar_spark.errors import InvalidRow, UnsupportedFeature
+from google.protobuf import descriptor_pb2
+from google.protobuf.message import DecodeError, Message
+
+from pulsar_spark.errors import CorruptMessage, InvalidRow, OptionError, UnsupportedFeature
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
-from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.protocol.batches import MessageFields
+from pulsar_spark.protocol.schema_info import (
+    BYTES,
+    PRIMITIVE_NAMES,
+    SchemaInfo,
+    join_key_value,
+    type_of_name,
+)
+
+if TYPE_CHECKING:
+    # Arrow is loaded by those who use it.
+    from pulsar_spark.schema.codec import Misfit
+    from pulsar_spark.schema.python_values import PairEncoder, PythonEncoder
 
 
-class Schema(Protocol):
-    """Turns values into bytes and back."""
-
-    def encode(self, value: Any) -> bytes:
-        """Return the bytes of a value; raises InvalidRow for one that the schema does not take."""
-
-    def decode(self, data: bytes) -> Any:
-        """Return the value that bytes stand for."""
+class Schema:
+    """What the values of messages are. Not for use by itself."""
 
     def schema_info(self) -> SchemaInfo | None:
         """Return what the broker is told of the schema, None for plain bytes."""
+        raise NotImplementedError
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of a value; raises InvalidRow for one that the schema does not take."""
+        raise NotImplementedError
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value that bytes of this very schema stand for."""
+        raise NotImplementedError
+
+    def message_of(self, value: Any) -> MessageFields:
+        """Return a message with a value; raises InvalidRow."""
+        return MessageFields(self.encode(value))
+
+    def made(self, value: Any) -> Any:
+        """Return what users get for a value that is decoded by its definition."""
+        return value
+
+    def __repr__(self) -> str:
+        return type(self).__name__
 
 
-class BytesSchema:
+class BytesSchema(Schema):
     """Values are bytes; the broker is told of no schema."""
 
     def encode(self, value: Any) -> bytes:
@@ -40,7 +76,7 @@ class BytesSchema:
         return None
 
 
-class StringSchema:
+class StringSchema(Schema):
     """Values are text in UTF-8."""
 
     def encode(self, value: Any) -> bytes:
@@ -61,13 +97,305 @@ class StringSchema:
         return SchemaInfo(pb.Schema.String, "String", b"", {})
 
 
-def check_schema(schema: Any) -> Schema:
+class DefinedSchema(Schema):
+    """A schema whose values are encoded and decoded by what the registry holds of it."""
+
+    def __init__(self, info: SchemaInfo) -> None:
+        self._info = info
+
+    def schema_info(self) -> SchemaInfo:
+        """Return the schema as the registry holds it."""
+        return self._info
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of a value; raises InvalidRow that names the field which does not fit.
+
+        Raises SchemaMismatch for a definition that is none.
+        """
+        from pulsar_spark.schema.codec import Misfit
+
+        try:
+            return self._encoder.encode(value)
+        except Misfit as misfit:
+            raise _invalid(misfit, self._info) from None
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value; raises CorruptMessage that names the field which does not decode."""
+        from pulsar_spark.schema.arrow.arrays import binaries
+        from pulsar_spark.schema.codec import Undecodable
+
+        found = self._decoder.decode(binaries([data]))[0]
+        if isinstance(found, Undecodable):
+            raise undecodable(found, self._info)
+        return self.made(found)
+
+    @cached_property
+    def _encoder(self) -> PythonEncoder:
+        from pulsar_spark.schema.python_values import PythonEncoder
+
+        return PythonEncoder(self._info)
+
+    @cached_property
+    def _decoder(self) -> Any:
+        from pulsar_spark.schema.python_values import PythonDecoder
+
+        return PythonDecoder(self._info, self._info)
+
+
+class PrimitiveSchema(DefinedSchema):
+    """Values of one of Pulsar's primitive types, by the name that Java has for it.
+
+    BOOLEAN, INT8, INT16, INT32, INT64, FLOAT, DOUBLE, STRING; DATE and LOCAL_DATE (date), TIME and
+    LOCAL_TIME (time), TIMESTAMP and INSTANT (datetime in UTC), LOCAL_DATE_TIME (datetime without a
+    zone). Raises OptionError for another name.
+    """
+
+    def __init__(self, type_name: str) -> None:
+        number = type_of_name(str(type_name).upper())
+        if number is None or number not in PRIMITIVE_NAMES:
+            raise OptionError(
+                f"{type_name!r} is not a primitive type of Pulsar's",
+                f"Use one of {', '.join(SchemaInfo(kind).type_name for kind in PRIMITIVE_NAMES)}.",
+            )
+        super().__init__(SchemaInfo(number, PRIMITIVE_NAMES[number]))
+
+    def __repr__(self) -> str:
+        return f"PrimitiveSchema({self._info.type_name!r})"
+
+
+class RecordSchema(DefinedSchema):
+    """Values are records by an Avro definition: a dict, or JSON as text, which is kept as it is.
+
+    With `record_cls`, a class with a method `schema()` as the official client's Record has, the
+    definition is what that returns, and values are objects of the class.
+    """
+
+    def __init__(self, kind: int, record_cls: Any, schema_definition: Any) -> None:
+        name = SchemaInfo(kind).type_name
+        if record_cls is not None and not callable(getattr(record_cls, "schema", None)):
+            raise OptionError(
+                f"record_cls is {record_cls!r}, which has no method schema()",
+                "Give a definition with schema_definition=, a dict or JSON as text.",
+            )
+        definition = schema_definition if record_cls is None else record_cls.schema()
+        self._record_cls = record_cls
+        super().__init__(SchemaInfo(kind, name, self._text(definition, name)))
+        from pulsar_spark.schema.python_values import definition_of
+
+        # So that what is wrong with it is told where it is given.
+        definition_of(self._info)
+
+    def _text(self, definition: Any, name: str) -> bytes:
+        if isinstance(definition, bytes):
+            return definition
+        if isinstance(definition, str) and definition.lstrip()[:1] in ("{", "["):
+            return definition.encode()
+        if not isinstance(definition, dict):
+            raise OptionError(
+                f"the definition of the {name} schema is a {type(definition).__name__}",
+                "Give a dict, or JSON as text.",
+            )
+        try:
+            # The layout tells JSON of the official Python client from that of others.
+            indent = 1 if self._record_cls is not None or name == "AVRO" else None
+            return json.dumps(definition, indent=indent).encode()
+        except (TypeError, ValueError) as error:
+            raise OptionError(f"the definition of the {name} schema is not JSON: {error}") from None
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of a dict, or of an object of `record_cls`."""
+        if self._record_cls is not None and not isinstance(value, self._record_cls):
+            raise InvalidRow(
+                f"a value is {type(value).__name__}, the schema takes {self._record_cls.__name__}"
+            )
+        return super().encode(value)
+
+    def made(self, value: Any) -> Any:
+        """Return the dict, or an object of `record_cls`."""
+        if self._record_cls is None or value is None:
+            return value
+        return self._record_cls(**value)
+
+
+class JsonSchema(RecordSchema):
+    """Values are dicts, sent as JSON. Raises SchemaMismatch for a definition that is none."""
+
+    def __init__(self, record_cls: Any = None, schema_definition: Any = None) -> None:
+        super().__init__(pb.Schema.Json, record_cls, schema_definition)
+
+
+class AvroSchema(RecordSchema):
+    """Values are dicts, sent as Avro. Raises SchemaMismatch for a definition that is none."""
+
+    def __init__(self, record_cls: Any = None, schema_definition: Any = None) -> None:
+        super().__init__(pb.Schema.Avro, record_cls, schema_definition)
+
+
+class KeyValueSchema(DefinedSchema):
+    """Values are pairs ``(key, value)``, each by a schema of its own; received as KeyValue.
+
+    With `separated` the key is the message's own, else both are in the payload. One of the two
+    that is None is null.
+    """
+
+    def __init__(self, key: Schema, value: Schema, separated: bool = False) -> None:
+        infos = []
+        for name, side in (("key", key), ("value", value)):
+            if not isinstance(side, BytesSchema | StringSchema | DefinedSchema) or isinstance(
+                side, KeyValueSchema
+            ):
+                raise OptionError(
+                    f"the {name}'s schema is {side!r}",
+                    "Use bytes, text, a primitive, AVRO or JSON.",
+                )
+            infos.append(side.schema_info() or SchemaInfo(BYTES, "Bytes"))
+        self._key, self._value = key, value
+        super().__init__(join_key_value(*infos, separated=separated))
+
+    def encode(self, value: Any) -> bytes:
+        """Return the payload of a pair, without the key if that is separated."""
+        return self.message_of(value).payload or b""
+
+    def message_of(self, value: Any) -> MessageFields:
+        """Return a message with a pair."""
+        from pulsar_spark.schema.codec import Misfit
+
+        try:
+            key, own = self._pair_encoder.encode(value)
+        except Misfit as misfit:
+            raise _invalid(misfit, self._info) from None
+        if not self._pair_encoder.separated:
+            return MessageFields(self._pair_encoder.payload(key, own))
+        if key is None:
+            return MessageFields(own, null_key=True)
+        return MessageFields(own, base64.b64encode(key).decode(), key_is_base64=True)
+
+    def decode(self, data: bytes) -> Any:
+        """Return the pair of a payload; raises OptionError where keys are separated."""
+        if self._pair_encoder.separated:
+            raise OptionError("the key is not in the payload", "Use value() of the message.")
+        return super().decode(data)
+
+    def made(self, value: Any) -> Any:
+        """Return the pair, with objects where its schemas have classes."""
+        if value is None:
+            return None
+        return type(value)(self._key.made(value.key), self._value.made(value.value))
+
+    @cached_property
+    def _pair_encoder(self) -> PairEncoder:
+        from pulsar_spark.schema.python_values import PairEncoder
+
+        return PairEncoder(self._info)
+
+    @cached_property
+    def _decoder(self) -> Any:
+        from pulsar_spark.schema.python_values import PairDecoder
+
+        return PairDecoder(self._info, self._info)
+
+
+class ProtobufNativeSchema(Schema):
+    """Values are messages of a protobuf class, which evolves by protobuf's own rules."""
+
+    def __init__(self, record_cls: type[Message]) -> None:
+        given: Any = record_cls
+        if not (isinstance(given, type) and issubclass(given, Message)):
+            raise OptionError(f"record_cls is {record_cls!r}, which is no class of messages")
+        self._record_cls = record_cls
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of a message of the class."""
+        if not isinstance(value, self._record_cls):
+            raise InvalidRow(
+                f"a value is {type(value).__name__}, the schema takes {self._record_cls.__name__}"
+            )
+        return value.SerializeToString()
+
+    def decode(self, data: bytes) -> Message:
+        """Return the message; raises CorruptMessage if it is none."""
+        try:
+            return self._record_cls.FromString(data)
+        except DecodeError:
+            raise CorruptMessage(
+                f"a value does not decode as {self._record_cls.__name__}", "Read it with data()."
+            ) from None
+
+    def schema_info(self) -> SchemaInfo:
+        """Return the PROTOBUF_NATIVE schema, with the class's file and those that it imports."""
+        descriptor = self._record_cls.DESCRIPTOR
+        files = descriptor_pb2.FileDescriptorSet()
+        _add_files(descriptor.file, files, set())
+        definition = {
+            "fileDescriptorSet": base64.b64encode(files.SerializeToString()).decode(),
+            "rootMessageTypeName": descriptor.full_name,
+            "rootFileDescriptorName": descriptor.file.name,
+        }
+        data = json.dumps(definition).encode()
+        return SchemaInfo(pb.Schema.ProtobufNative, "PROTOBUF_NATIVE", data)
+
+
+class AutoConsumeSchema(Schema):
+    """Values are what the topic's schema says: each is decoded by the version it was written with.
+
+    For consumers, readers and table views. Records are dicts; on a topic without a schema, and for
+    types that are not decoded, values are bytes.
+    """
+
+    def encode(self, value: Any) -> bytes:
+        """Raise UnsupportedFeature."""
+        raise UnsupportedFeature(
+            "AutoConsumeSchema is for reading", "Give the producer the schema that it writes."
+        )
+
+    def decode(self, data: bytes) -> bytes:
+        """Return `data`, of which no schema is known."""
+        return data
+
+    def schema_info(self) -> SchemaInfo:
+        """Return the type that asks for nothing."""
+        return SchemaInfo(pb.Schema.AutoConsume, "AutoConsume")
+
+
+def _add_files(file: Any, files: descriptor_pb2.FileDescriptorSet, known: set[str]) -> None:
+    """Add a file behind all that it imports."""
+    if file.name in known:
+        return
+    known.add(file.name)
+    for dependency in file.dependencies:
+        _add_files(dependency, files, known)
+    file.CopyToProto(files.file.add())
+
+
+def _invalid(misfit: Misfit, info: SchemaInfo) -> InvalidRow:
+    where = f"the field {misfit.field}: " if misfit.field else ""
+    return InvalidRow(
+        f"a value does not fit the {info.type_name} schema: {where}{misfit.reason}", misfit.remedy
+    )
+
+
+def undecodable(found: Any, info: SchemaInfo, version: str = "") -> CorruptMessage:
+    """Return the error for a value that does not decode, written with a version of a schema."""
+    where = f"the field {found.field}: " if found.field else ""
+    written = f" of schema version {version}" if version else ""
+    return CorruptMessage(
+        f"a value{written} does not decode as {info.type_name}: {where}{found.reason}",
+        "Take the bytes with data(), or read with the schema that it was written with.",
+    )
+
+
+def check_schema(schema: Any, *, writing: bool = False) -> Schema:
     """Return a schema of a user, BytesSchema for None; raises UnsupportedFeature."""
     if schema is None:
         return BytesSchema()
-    if not isinstance(schema, BytesSchema | StringSchema):
+    if writing and isinstance(schema, AutoConsumeSchema):
         raise UnsupportedFeature(
-            f"schemas of the type {type(schema).__name__} are not supported yet",
-            "Use BytesSchema or StringSchema, and encode values yourself.",
+            "AutoConsumeSchema is for reading", "Give the producer the schema that it writes."
+        )
+    if not isinstance(schema, Schema):
+        raise UnsupportedFeature(
+            f"a schema is an object of the class {type(schema).__module__}."
+            f"{type(schema).__qualname__}",
+            "Use the classes of pulsar_spark.client.schema.",
         )
     return schema

@@ -9,13 +9,32 @@ from typing import Any
 
 from pulsar_spark.client.message import Message
 from pulsar_spark.client.reader import PulsarReader
-from pulsar_spark.client.schema import Schema
+from pulsar_spark.client.values import MessageValues, checked, key_of
 from pulsar_spark.engine.closing import Closing
 
 logger = logging.getLogger(__name__)
 
 EntryCallback = Callable[[str, Any], object]
 """What is told of keys and values."""
+
+
+class _Held:
+    """What is kept of a message, so that its batch is not: all that its value is decoded from."""
+
+    __slots__ = ("key", "payload", "topic", "version")
+
+    def __init__(self, message: Message) -> None:
+        self.topic = message.topic_name()
+        self.version = message.version_bytes()
+        self.payload = message.data()
+        self.key = key_of(message.fields())
+
+    def value(self, values: MessageValues) -> Any:
+        """Return the value; raises as `Message.value`."""
+        if not values.decodes:
+            return values.schema.decode(self.payload)
+        found = values.decode(self.topic, self.version, [self.payload or None], lambda: [self.key])
+        return checked(found[0])
 
 
 class TableView(Closing):
@@ -25,15 +44,15 @@ class TableView(Closing):
     """
 
     def __init__(
-        self, reader: PulsarReader, topic: str, subscription: str | None, schema: Schema
+        self, reader: PulsarReader, topic: str, subscription: str | None, values: MessageValues
     ) -> None:
         self._reader = reader
         self._topic = topic
         self._subscription = subscription
-        self._schema = schema
+        self._decoder = values
         # Held while the table changes or is told, so that everybody sees the same order.
         self._telling = threading.RLock()
-        self._values: dict[str, bytes] = {}
+        self._values: dict[str, _Held] = {}
         self._listeners: list[EntryCallback] = []
 
     def __len__(self) -> int:
@@ -47,18 +66,18 @@ class TableView(Closing):
     def get(self, key: str) -> Any:
         """Return the latest value of a key, None if there is none."""
         found = self._values.get(key)
-        return None if found is None else self._schema.decode(found)
+        return None if found is None else found.value(self._decoder)
 
     def for_each(self, callback: EntryCallback) -> None:
         """Call ``callback(key, value)`` for each key."""
         with self._telling:
             for key, value in list(self._values.items()):
-                callback(key, self._schema.decode(value))
+                callback(key, value.value(self._decoder))
 
     def for_each_and_listen(self, callback: EntryCallback) -> None:
         """As `for_each`, and for each change from now on, on a thread of the view.
 
-        A key that is removed comes with the empty value.
+        A key that is removed comes with the empty value, None with a definition.
         """
         with self._telling:
             self.for_each(callback)
@@ -77,14 +96,14 @@ class TableView(Closing):
     def _apply(self, message: Message) -> None:
         if not message.fields().HasField("partition_key"):
             return
-        key, value = message.partition_key(), message.data()
+        key, value = message.partition_key(), _Held(message)
         with self._telling:
-            if value:
+            if value.payload:
                 self._values[key] = value
             else:
                 self._values.pop(key, None)
             for listener in list(self._listeners):
                 try:
-                    listener(key, self._schema.decode(value))
+                    listener(key, value.value(self._decoder))
                 except Exception:
                     logger.exception("a listener of %r failed", self)

@@ -257,6 +257,7 @@ class ReaderOptions:
     chunks that the topic does not hold all of is an error, or with `skip_incomplete` counted
     and left out. Encrypted messages are decrypted with `crypto_keys`; what becomes of others is
     `crypto_failure_action`: ``FAIL``, ``DISCARD`` (counted) or ``CONSUME`` (as they are stored).
+    A `schema` is held against the topic's by the broker.
     """
 
     receiver_queue_size: int = 1000
@@ -268,6 +269,7 @@ class ReaderOptions:
     subscription_prefix: str = "pulsar-spark-reader"
     crypto_keys: KeyReader | None = None
     crypto_failure_action: str = "FAIL"
+    schema: SchemaInfo | None = None
 
     def __post_init__(self) -> None:
         _check_range(self, 1, "receiver_queue_size", "memory_budget")

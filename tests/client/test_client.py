@@ -54,7 +54,7 @@ def test_options_are_checked_at_once(arguments: dict[str, object]) -> None:
     assert "abc" not in str(raised.value)
 
 
-def test_what_is_not_built_yet_says_so() -> None:
+def test_what_cannot_be_is_said_before_anything_is_sent() -> None:
     with PulsarClient("pulsar://127.0.0.1:1") as client:
         calls: tuple[Callable[[], object], ...] = (
             lambda: client.create_reader("t", MessageId.earliest, schema=object()),
@@ -62,7 +62,7 @@ def test_what_is_not_built_yet_says_so() -> None:
             lambda: client.create_producer("t", schema=object()),
         )
         for call in calls:
-            with pytest.raises(UnsupportedFeature, match="not supported yet"):
+            with pytest.raises(UnsupportedFeature, match=r"builtins\.object"):
                 call()
         with pytest.raises(OptionError):
             client.create_producer("t", batching_enabled=True, chunking_enabled=True)

@@ -25,6 +25,7 @@ from pulsar_spark.client import (
     StringSchema,
 )
 from pulsar_spark.client.schema import BytesSchema
+from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.consumers.consumer import TopicConsumer
 from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.engine.consumers.inbox import Inbox
@@ -360,7 +361,15 @@ def test_choices_are_checked_before_anything_is_asked(client: PulsarClient, topi
             consumer.pause_message_listener()
         with pytest.raises(OptionError, match="enable_retry"):
             consumer.reconsume_later(
-                Message("t", message_id_of(1, 1), b"", pb.MessageMetadata(), None, BytesSchema()), 5
+                Message(
+                    "t",
+                    message_id_of(1, 1),
+                    b"",
+                    pb.MessageMetadata(),
+                    None,
+                    MessageValues(BytesSchema()),
+                ),
+                5,
             )
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from pulsar_spark.client.message import Message, MessageId
 from pulsar_spark.client.schema import StringSchema
+from pulsar_spark.client.values import MessageValues
 from pulsar_spark.errors import InvalidMessageId
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -17,7 +18,7 @@ WHERE = wire.MessageIdAdv(1, 2, 3)
 
 
 def message(own: pb.SingleMessageMetadata | None = None, payload: bytes = b"x") -> Message:
-    return Message("t-partition-3", WHERE, payload, ENTRY, own, StringSchema(), 4)
+    return Message("t-partition-3", WHERE, payload, ENTRY, own, MessageValues(StringSchema()), 4)
 
 
 def test_a_single_message_takes_all_from_its_entry() -> None:
@@ -47,7 +48,7 @@ def test_a_schema_version_has_a_character_for_each_byte() -> None:
     entry = pb.MessageMetadata(
         producer_name="p", sequence_id=1, publish_time=1, schema_version=bytes(7) + b"\x80"
     )
-    found = Message("t", WHERE, b"", entry, None, StringSchema())
+    found = Message("t", WHERE, b"", entry, None, MessageValues(StringSchema()))
     assert found.schema_version().encode("latin-1") == bytes(7) + b"\x80"
 
 

@@ -40,6 +40,7 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
+from pulsar_spark.protocol.schema_info import SchemaInfo
 
 _CLOSE_TIMEOUT = 5.0
 
@@ -56,7 +57,8 @@ class SubscribeRequest:
     From `start` on it is not durable: nothing of it stays at the broker. With None it is, and
     `initial` (an InitialPosition) is where it begins if it does not exist yet. `create` lets the
     broker create the topic. It is Exclusive unless `options` say more. `epoch` counts how often it
-    has asked for everything anew; `age` are the seconds before now from which on it reads.
+    has asked for everything anew; `age` are the seconds before now from which on it reads;
+    `schema` is that of a consumer without options.
     """
 
     topic: str
@@ -68,10 +70,12 @@ class SubscribeRequest:
     options: ConsumerOptions | None = None
     epoch: int | None = None
     age: int | None = None
+    schema: SchemaInfo | None = None
 
     def command(self, consumer_id: int, request_id: int) -> pb.BaseCommand:
         """Return the SUBSCRIBE command."""
         start = self.start
+        schema = self.schema if self.options is None else self.options.schema
         return commands.subscribe(
             self.topic,
             self.name,
@@ -86,6 +90,7 @@ class SubscribeRequest:
             force_topic_creation=self.create,
             consumer_epoch=self.epoch,
             start_message_rollback_duration_sec=self.age,
+            schema=None if schema is None else schema.to_pb(),
             **({} if self.options is None else _more(self.options)),
         )
 
@@ -98,7 +103,6 @@ def _more(options: ConsumerOptions) -> dict[str, Any]:
         "priority_level": options.priority_level,
         "metadata": dict(options.properties),
         "subscription_properties": dict(options.subscription_properties),
-        "schema": None if options.schema is None else options.schema.to_pb(),
         "key_shared_meta": _key_shared(options),
         "replicate_subscription_state": options.replicated or None,
     }

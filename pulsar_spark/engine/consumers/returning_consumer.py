@@ -155,6 +155,7 @@ class ReturningConsumer:
             f"{self._name}-{self._sessions}",
             Position(*position[:2]),
             read_compacted=self._options.read_compacted,
+            schema=self._options.schema,
         )
 
     def _adopt(self, session: ConsumerSession) -> None:

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from pulsar_spark.client.message import Message
 from pulsar_spark.client.schema import BytesSchema
+from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
 from pulsar_spark.errors import CorruptMessage, EncryptedMessage, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -70,7 +71,13 @@ def look_at(entry: ReceivedEntry) -> None:
     """Use everything that a `Message` tells."""
     found = MessageIdAdv(entry.ledger_id, entry.entry_id, 3)
     message = Message(
-        TOPIC, found, b"", entry.metadata, None, BytesSchema(), entry.redelivery_count
+        TOPIC,
+        found,
+        b"",
+        entry.metadata,
+        None,
+        MessageValues(BytesSchema()),
+        entry.redelivery_count,
     )
     for text in (message.producer_name(), message.partition_key(), *message.properties().values()):
         text.encode()

@@ -1,0 +1,160 @@
+"""The values of received messages: each is decoded by the schema version it was written with.
+
+A batch has one version, so that all of its values are decoded together when the first one is asked
+for: a decoder has a fixed cost, which would otherwise come for every message.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pulsar_spark.client.schema import AutoConsumeSchema, DefinedSchema, Schema, undecodable
+from pulsar_spark.engine.lookups.lookup import Lookup
+from pulsar_spark.errors import PulsarError, SchemaMismatch
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.protocol.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from pulsar_spark.client.message import Message
+    from pulsar_spark.schema.python_values import PairDecoder, PythonDecoder
+    from pulsar_spark.schema.registry import SchemaVersions
+
+_MAX_DECODERS = 100
+
+Keys = Callable[[], Sequence[bytes | None]]
+"""Gives the keys of messages, for schemas that have them apart from their payloads."""
+
+AnyMetadata = pb.MessageMetadata | pb.SingleMessageMetadata
+
+
+class MessageValues:
+    """Decodes the values of the messages of a consumer, a reader or a table view.
+
+    Without a `lookup`, all are taken to be written with the schema itself. Thread-safe.
+    """
+
+    def __init__(self, schema: Schema, lookup: Lookup | None = None) -> None:
+        self.schema = schema
+        self._lookup = lookup
+        self.decodes = isinstance(schema, DefinedSchema | AutoConsumeSchema)
+        """Whether values are decoded in columns, so that many together take less time."""
+        self._versions: dict[str, SchemaVersions] = {}
+        self._decoders: dict[tuple[str, bytes], _Decoder] = {}
+
+    def of(self, message: Message) -> Any:
+        """Return the value of a message, None for a null one that has no key of a pair.
+
+        Raises CorruptMessage that names the field, SchemaMismatch for a version that cannot be
+        read as the schema, and what brokers refuse with when they are asked for one.
+        """
+        if not self.decodes:
+            return self.schema.decode(message.data())
+        payload = None if message.has_null_value() else message.data()
+        topic, version = message.topic_name(), message.version_bytes()
+        try:
+            found = self.decode(topic, version, [payload], lambda: [key_of(message.fields())])
+            return checked(found[0])
+        except PulsarError as error:
+            raise error.with_context(topic=topic, message_id=message.message_id()) from None
+
+    def decode(
+        self, topic: str, version: bytes, payloads: Sequence[bytes | None], keys: Keys
+    ) -> list[Any]:
+        """Return the values of messages of one topic and version, an error for what is none."""
+        decoder = self._decoder(topic, version)
+        return list(payloads) if decoder is None else decoder.decode(payloads, keys, self.schema)
+
+    def _decoder(self, topic: str, version: bytes) -> _Decoder | None:
+        """Return what decodes a version of a topic, None where values are bytes."""
+        owner = str(TopicName.parse(topic).partitioned)
+        found = self._decoders.get((owner, version))
+        if found is None:
+            found = self._made(owner, version)
+            if found is not None:
+                if len(self._decoders) >= _MAX_DECODERS:
+                    self._decoders.clear()
+                self._decoders[owner, version] = found
+        return found
+
+    def _made(self, owner: str, version: bytes) -> _Decoder | None:
+        from pulsar_spark.schema.codec import is_decoded
+        from pulsar_spark.schema.registry import version_number
+
+        reader = self.schema.schema_info()
+        assert reader is not None
+        writer = self._writer(owner, version)
+        number = version_number(version) if version else ""
+        if isinstance(self.schema, AutoConsumeSchema):
+            if writer is None or not is_decoded(writer):
+                return None
+            reader = writer
+        try:
+            return _Decoder(writer or reader, reader, number)
+        except SchemaMismatch as error:
+            raise SchemaMismatch(
+                f"version {number} of the topic's schema: {error.what}" if number else error.what,
+                "Take the bytes with data(), or read with the schema they were written with.",
+                topic=owner,
+            ) from None
+
+    def _writer(self, owner: str, version: bytes) -> SchemaInfo | None:
+        from pulsar_spark.schema.registry import SchemaVersions
+
+        if not version or self._lookup is None:
+            return None
+        if owner not in self._versions:
+            self._versions[owner] = SchemaVersions(self._lookup, owner)
+        return self._versions[owner](version)
+
+
+class _Decoder:
+    """Decodes values that were written with one version."""
+
+    def __init__(self, writer: SchemaInfo, reader: SchemaInfo, number: str) -> None:
+        from pulsar_spark.schema.python_values import decoder_between
+
+        self._decoder: PythonDecoder | PairDecoder = decoder_between(writer, reader)
+        self._separated = self._decoder.separated
+        self._reader = reader
+        self._number = number
+
+    def decode(self, payloads: Sequence[bytes | None], keys: Keys, schema: Schema) -> list[Any]:
+        """Return a value or an error for each."""
+        from pulsar_spark.schema.arrow.arrays import binaries
+        from pulsar_spark.schema.codec import Undecodable
+
+        found = self._decoder.decode(
+            binaries(payloads), binaries(keys()) if self._separated else None
+        )
+        return [
+            undecodable(value, self._reader, self._number)
+            if isinstance(value, Undecodable)
+            else schema.made(value)
+            for value in found
+        ]
+
+
+def key_of(fields: AnyMetadata) -> bytes | None:
+    """Return the key of a message whose schema separates it, None for a null one."""
+    if not fields.HasField("partition_key"):
+        return None
+    # Protobuf hands out bytes where a string is not UTF-8.
+    key: str | bytes = fields.partition_key
+    raw = key.encode() if isinstance(key, str) else key
+    if not fields.partition_key_b64_encoded:
+        return raw
+    try:
+        return base64.b64decode(raw, validate=True)
+    except binascii.Error:
+        return raw
+
+
+def checked(value: Any) -> Any:
+    """Return a value; raises what stands for one that does not decode."""
+    if isinstance(value, PulsarError):
+        raise value.with_context()
+    return value

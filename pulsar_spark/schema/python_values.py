@@ -1,0 +1,725 @@
+"""Python values ↔ the bytes of one schema, for clients without Spark.
+
+Values are those that the official Python client has for AVRO: a record is a dict, a moment a
+datetime in UTC, a local one a datetime without a zone, a day a date, a time of day a time, a
+decimal a Decimal, a UUID a UUID, a symbol of an enum its text; of a union, the value itself. Bytes
+are made and read by the codecs that Spark uses, in columns. What is finer than a microsecond is
+cut off when reading.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Context, Decimal, InvalidOperation
+from typing import Any, NamedTuple, TypeAlias
+from uuid import UUID
+
+import pyarrow as pa
+
+from pulsar_spark.errors import SchemaMismatch
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema.arrow.arrays import binaries
+from pulsar_spark.schema.avro.definition import (
+    NO_DEFAULT,
+    Array,
+    Enum,
+    Field,
+    Fixed,
+    Logical,
+    Map,
+    Node,
+    Primitive,
+    Record,
+    UnionOf,
+    is_null,
+    parse_definition,
+)
+from pulsar_spark.schema.avro.types import sole_type
+from pulsar_spark.schema.codec import (
+    PLAIN,
+    Misfit,
+    Undecodable,
+    check_types,
+    codec_of,
+    decoder_of,
+    key_value_parts,
+)
+from pulsar_spark.schema.key_value import join_pairs, split_pairs
+from pulsar_spark.schema.table.names import VALUE, is_unicode
+
+Convert: TypeAlias = Callable[[Any], Any]
+"""Turns a Python value into what Arrow makes a column of; raises Misfit."""
+
+Restore: TypeAlias = Callable[[Any], Any]
+"""Turns what Arrow gives for a value into the Python value."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LOCAL_EPOCH = datetime(1970, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
+_MAX_FLOAT = 3.4028235677973366e38
+_NANOS_PER_DAY = 86_400 * 10**9
+
+
+class PythonEncoder:
+    """Encodes values of one schema, one at a time.
+
+    Raises SchemaMismatch for a schema that values cannot be made for.
+    """
+
+    def __init__(self, info: SchemaInfo) -> None:
+        codec = codec_of(info)
+        node = definition_of(info)
+        if node is None:
+            raise SchemaMismatch(
+                f"values of the schema type {info.type_name} are not made of dicts",
+                "Give protobuf messages, with ProtobufNativeSchema.",
+            )
+        self._columns = codec.arrow_schema(info)
+        self._is_record = isinstance(node, Record)
+        self._convert = converter(node)
+        self._encoder = codec.encoder(info, self._columns)
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of a value that is not None; raises Misfit, which names the field."""
+        found = self._convert(value)
+        cells = [found.get(name) for name in self._columns.names] if self._is_record else [found]
+        arrays = []
+        for column, cell in zip(self._columns, cells, strict=True):
+            try:
+                arrays.append(pa.array([cell], column.type))
+            except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
+                raise Misfit(f"it cannot be written: {error}", column.name) from None
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._columns)
+        payload: bytes = self._encoder.encode(batch)[0].as_py()
+        return payload
+
+
+def decoder_between(writer: SchemaInfo, reader: SchemaInfo) -> PythonDecoder | PairDecoder:
+    """Return a decoder of values that were written with one schema to those of another one.
+
+    Raises SchemaMismatch where the one cannot be read as the other.
+    """
+    if reader.type == pb.Schema.KeyValue:
+        return PairDecoder(writer, reader)
+    return PythonDecoder(writer, reader)
+
+
+class PythonDecoder:
+    """Decodes values that were written with one schema to those of another one, in columns.
+
+    Raises SchemaMismatch where the one cannot be read as the other.
+    """
+
+    separated = False
+    """Whether keys are with the messages, not in the payloads."""
+
+    def __init__(self, writer: SchemaInfo, reader: SchemaInfo) -> None:
+        columns = codec_of(reader).arrow_schema(reader)
+        self._names: list[str] = columns.names
+        node = definition_of(reader)
+        self._is_record = isinstance(node, Record) or node is None
+        self._restore: dict[str, Restore | None] = dict.fromkeys(self._names)
+        if isinstance(node, Record):
+            self._restore = {field.name: restorer(field.type) for field in node.fields}
+        elif node is not None:
+            self._restore[VALUE] = restorer(node)
+        self._decoder = decoder_of(writer, reader, self._names)
+
+    def decode(self, raw: pa.Array, keys: pa.Array | None = None) -> list[Any]:
+        """Return a value for each element, None for null, Undecodable for what is none.
+
+        `keys` are for pairs, as those of `PairDecoder`.
+        """
+        decoded = self._decoder.decode(raw)
+        bad: dict[int, Undecodable] = {found.row: found for found in decoded.bad}
+        columns = [
+            self._values(name, column, bad)
+            for name, column in zip(self._names, decoded.columns, strict=True)
+        ]
+        found: list[Any]
+        if self._is_record:
+            names = self._names
+            found = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+            # A record without fields has no column to tell how many there are.
+            found = found if columns else [{} for _ in range(len(raw))]
+        else:
+            found = columns[0]
+        for row, problem in bad.items():
+            found[row] = problem
+        if raw.null_count:
+            found = [
+                value if there else None
+                for value, there in zip(found, raw.is_valid().to_pylist(), strict=True)
+            ]
+        return found
+
+    def _values(self, name: str, column: pa.Array, bad: dict[int, Undecodable]) -> list[Any]:
+        restore = self._restore[name]
+        try:
+            found = column.to_pylist(maps_as_pydicts="lossy")
+            return found if restore is None else [_unless_none(restore, each) for each in found]
+        except (ValueError, OverflowError):
+            # Some value, a time nearly always, is beyond what Python's type for it holds.
+            return [self._value(name, column, row, bad) for row in range(len(column))]
+
+    def _value(self, name: str, column: pa.Array, row: int, bad: dict[int, Undecodable]) -> Any:
+        try:
+            found = column.slice(row, 1).to_pylist(maps_as_pydicts="lossy")[0]
+            restore = self._restore[name]
+            return found if restore is None else _unless_none(restore, found)
+        except (ValueError, OverflowError) as error:
+            field = name if self._is_record else ""
+            bad.setdefault(row, Undecodable(row, field, f"Python cannot hold it: {error}"))
+            return None
+
+
+def _unless_none(restore: Restore, value: Any) -> Any:
+    return None if value is None else restore(value)
+
+
+# --- what a schema's values are -----------------------------------------------------------
+
+
+def _logical(kind: str, name: str) -> Primitive:
+    return Primitive(kind, Logical(name))
+
+
+_PRIMITIVES: dict[int, Node] = {
+    pb.Schema.String: Primitive("string"),
+    pb.Schema.Bool: Primitive("boolean"),
+    pb.Schema.Int8: Primitive("int8"),
+    pb.Schema.Int16: Primitive("int16"),
+    pb.Schema.Int32: Primitive("int"),
+    pb.Schema.Int64: Primitive("long"),
+    pb.Schema.Float: Primitive("float"),
+    pb.Schema.Double: Primitive("double"),
+    pb.Schema.Date: _logical("int", "date"),
+    pb.Schema.LocalDate: _logical("int", "date"),
+    pb.Schema.Time: _logical("long", "time-nanos"),
+    pb.Schema.LocalTime: _logical("long", "time-nanos"),
+    pb.Schema.Timestamp: _logical("long", "timestamp-micros"),
+    pb.Schema.Instant: _logical("long", "timestamp-micros"),
+    pb.Schema.LocalDateTime: _logical("long", "local-timestamp-micros"),
+}
+
+
+def definition_of(info: SchemaInfo) -> Node | None:
+    """Return the type that a schema's values have, as Avro's where it is a primitive.
+
+    None for protobuf messages; raises SchemaMismatch for a definition that is none.
+    """
+    if info.type in PLAIN:
+        return Primitive("string" if info.type == pb.Schema.String else "bytes")
+    if info.type == pb.Schema.Avro:
+        return parse_definition(info.schema_data)
+    if info.type == pb.Schema.Json:
+        from pulsar_spark.schema.json.codec import parse_json_definition
+
+        return parse_json_definition(info)
+    return _PRIMITIVES.get(info.type)
+
+
+# --- from Python to Arrow -----------------------------------------------------------------
+
+
+def converter(node: Node) -> Convert:
+    """Return what turns values of a type into what Arrow makes a column of."""
+    if isinstance(node, Primitive | Fixed):
+        return _leaf(node)
+    match node:
+        case Record():
+            return _record(node)
+        case Array():
+            return _array(converter(node.items))
+        case Map():
+            return _map(converter(node.values))
+        case Enum():
+            return _enum(node)
+    return _union(node)
+
+
+def _wrong(value: Any, wanted: str) -> Misfit:
+    found = type(value).__name__
+    return Misfit(f"it is {'None' if value is None else f'of the type {found}'}, not {wanted}")
+
+
+def _record(node: Record) -> Convert:
+    fields = [(field.name, converter(field.type), _default(field)) for field in node.fields]
+    known = frozenset(field.name for field in node.fields)
+
+    def convert(value: Any) -> dict[str, Any]:
+        found = _fields_of(value)
+        unknown = found.keys() - known
+        if unknown:
+            name = min(map(str, unknown))
+            remedy = "Leave it out, or add it to the schema."
+            raise Misfit("the definition has no such field", name, remedy=remedy)
+        out = {}
+        for name, convert_field, default in fields:
+            try:
+                if name in found:
+                    out[name] = convert_field(found[name])
+                elif default is not NO_DEFAULT:
+                    out[name] = default
+                else:
+                    raise Misfit("it is missing, and the definition has no default for it")
+            except Misfit as misfit:
+                raise misfit.within(name) from None
+        return out
+
+    return convert
+
+
+def _fields_of(value: Any) -> Mapping[str, Any]:
+    """Return the fields of a dict, or of a record of the official client's."""
+    if isinstance(value, Mapping):
+        return value
+    if hasattr(type(value), "schema") and hasattr(value, "__dict__"):
+        return {name: each for name, each in vars(value).items() if not name.startswith("_")}
+    raise _wrong(value, "a dict")
+
+
+def _default(field: Field) -> Any:
+    """Return what stands for a field that is left out, converted; NO_DEFAULT if nothing does."""
+    if field.default is NO_DEFAULT:
+        nullable = is_null(field.type) or (isinstance(field.type, UnionOf) and field.type.nullable)
+        return None if nullable else NO_DEFAULT
+    try:
+        return converter(field.type)(_from_json(field.type, field.default))
+    except (Misfit, ValueError, TypeError, AttributeError, KeyError, StopIteration):
+        return NO_DEFAULT
+
+
+def _from_json(node: Node, value: Any) -> Any:
+    """Return the Python value of a default (Avro 1.12, Records)."""
+    match node:
+        case UnionOf():
+            made = (_from_json(member, value) for member in node.present)
+            return None if value is None else next(one for one in made if _accepts(node, one))
+        case Array():
+            return [_from_json(node.items, item) for item in value]
+        case Map():
+            return {name: _from_json(node.values, item) for name, item in value.items()}
+        case Record():
+            types = {field.name: field.type for field in node.fields}
+            return {name: _from_json(types[name], item) for name, item in value.items()}
+        case Fixed() | Primitive(kind="bytes"):
+            return _from_text(node.logical, value.encode("latin-1"))
+    return value
+
+
+def _from_text(logical: Logical | None, raw: bytes) -> Any:
+    name = "" if logical is None else logical.name
+    if name == "decimal":
+        assert logical is not None
+        return Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-logical.scale)
+    return UUID(bytes=raw) if name == "uuid" else raw
+
+
+def _accepts(node: Node, value: Any) -> bool:
+    try:
+        converter(node)(value)
+    except Misfit:
+        return False
+    return True
+
+
+def _array(convert_item: Convert) -> Convert:
+    def convert(value: Any) -> list[Any]:
+        if not isinstance(value, list | tuple):
+            raise _wrong(value, "a list")
+        out = []
+        for index, item in enumerate(value):
+            try:
+                out.append(convert_item(item))
+            except Misfit as misfit:
+                raise misfit.within(f"[{index}]") from None
+        return out
+
+    return convert
+
+
+def _map(convert_item: Convert) -> Convert:
+    def convert(value: Any) -> list[tuple[str, Any]]:
+        if not isinstance(value, Mapping):
+            raise _wrong(value, "a dict")
+        out = []
+        for name, item in value.items():
+            try:
+                out.append((_text(name), convert_item(item)))
+            except Misfit as misfit:
+                raise misfit.within(f"{{{name!r}}}") from None
+        return out
+
+    return convert
+
+
+def _enum(node: Enum) -> Convert:
+    symbols = frozenset(node.symbols)
+
+    def convert(value: Any) -> str:
+        found = value.name if isinstance(value, enum.Enum) else value
+        if not isinstance(found, str):
+            raise _wrong(value, "a symbol of the enum")
+        if found not in symbols:
+            raise Misfit(f"it is none of the enum's symbols: {', '.join(node.symbols[:20])}")
+        return found
+
+    return convert
+
+
+def _union(node: UnionOf) -> Convert:
+    sole = sole_type(node)
+    nullable = node.nullable
+    members = [(member, converter(member)) for member in node.present]
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            if nullable:
+                return None
+            raise Misfit("it is None, and the definition does not allow null")
+        if sole is not None:
+            return convert_sole(value)
+        # A whole number is a float to none but unions without a type for whole numbers.
+        for floats in (False, True):
+            for place, (member, convert_member) in enumerate(members):
+                if isinstance(value, int) and floats != _is_float(member):
+                    continue
+                try:
+                    return {f"member{place}": convert_member(value)}
+                except Misfit:
+                    continue
+        raise Misfit(f"it is a {type(value).__name__} that fits none of the union's types")
+
+    convert_sole = converter(sole) if sole is not None and not is_null(sole) else _null
+    return convert
+
+
+def _is_float(node: Node) -> bool:
+    return isinstance(node, Primitive) and node.kind in ("float", "double")
+
+
+def _leaf(node: Primitive | Fixed) -> Convert:
+    logical = node.logical
+    if logical is None:
+        return _LEAVES[node.kind] if isinstance(node, Primitive) else _bytes
+    if logical.name == "decimal":
+        return _decimal(logical)
+    return _LOGICAL[logical.name]
+
+
+def _null(value: Any) -> None:
+    if value is not None:
+        raise _wrong(value, "None")
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(value, "a bool")
+    return value
+
+
+def _integer(bits: int) -> Convert:
+    bound = 2 ** (bits - 1)
+
+    def convert(value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise _wrong(value, "an int")
+        if not -bound <= value < bound:
+            raise Misfit(f"it is {value}, which does not fit {bits} bits")
+        return int(value)
+
+    return convert
+
+
+def _double(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise _wrong(value, "a float")
+    try:
+        return float(value)
+    except OverflowError:
+        raise Misfit("it is a whole number beyond what a double holds") from None
+
+
+def _float(value: Any) -> float:
+    found = _double(value)
+    if math.isfinite(found) and abs(found) >= _MAX_FLOAT:
+        raise Misfit(f"it is {found!r}, which is beyond what a float of 32 bits holds")
+    return found
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise _wrong(value, "bytes")
+    return bytes(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _wrong(value, "a str")
+    if not value.isascii() and not is_unicode(value):
+        raise Misfit("it is text that UTF-8 cannot express")
+    return value
+
+
+def _uuid(value: Any) -> str:
+    if not isinstance(value, str | UUID):
+        raise _wrong(value, "a UUID")
+    return str(value)
+
+
+def _decimal(logical: Logical) -> Convert:
+    context = Context(prec=logical.precision)
+    unit = Decimal(1).scaleb(-logical.scale)
+
+    def convert(value: Any) -> Decimal:
+        if isinstance(value, bool) or not isinstance(value, int | Decimal):
+            raise _wrong(value, "a Decimal")
+        given = Decimal(value)
+        try:
+            found = given.quantize(unit, context=context)
+        except InvalidOperation:
+            found = None
+        if found is None or found != given:
+            raise Misfit(
+                f"it is {value}, which does not fit decimal({logical.precision},{logical.scale})"
+            )
+        return found
+
+    return convert
+
+
+def _duration(value: Any) -> dict[str, int]:
+    names = ("months", "days", "milliseconds")
+    if not isinstance(value, Mapping) or set(value) != set(names):
+        raise _wrong(value, "a dict of months, days and milliseconds")
+    return {name: _LEAVES["long"](value[name]) for name in names}
+
+
+# --- times --------------------------------------------------------------------------------
+
+
+def _day(value: Any) -> Any:
+    if isinstance(value, datetime) or not isinstance(value, date):
+        if isinstance(value, int) and not isinstance(value, bool):
+            return _LEAVES["int"](value)
+        raise _wrong(value, "a date")
+    return value
+
+
+def _scaled(value: Any, times: int, divided: int, wanted: str) -> int:
+    """Return a whole number in the type's own unit as one in Spark's."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _wrong(value, wanted)
+    found = value * times // divided
+    if not -(2**63) <= found < 2**63:
+        raise Misfit(f"it is {value}, which lies beyond what 64 bits hold in microseconds")
+    return found
+
+
+def _moment(times: int, divided: int) -> Convert:
+    def convert(value: Any) -> int:
+        if isinstance(value, datetime):
+            # As Python has it, one without a zone is in the zone of the machine.
+            return (value.astimezone(UTC) - _EPOCH) // _MICROSECOND
+        return _scaled(value, times, divided, "a datetime")
+
+    return convert
+
+
+def _local_moment(times: int, divided: int) -> Convert:
+    def convert(value: Any) -> int:
+        if isinstance(value, datetime):
+            if value.tzinfo is not None:
+                raise Misfit("it is a datetime with a zone, and the definition has a local one")
+            return (value - _LOCAL_EPOCH) // _MICROSECOND
+        return _scaled(value, times, divided, "a datetime")
+
+    return convert
+
+
+def _time_of_day(nanos: int) -> Convert:
+    def convert(value: Any) -> int:
+        if isinstance(value, time):
+            seconds = (value.hour * 60 + value.minute) * 60 + value.second
+            return (seconds * 1_000_000 + value.microsecond) * 1000
+        found = _scaled(value, nanos, 1, "a time")
+        if not 0 <= found < _NANOS_PER_DAY:
+            raise Misfit(f"it is {value}, which is not a time of day")
+        return found
+
+    return convert
+
+
+_LOGICAL: dict[str, Convert] = {
+    "uuid": _uuid,
+    "duration": _duration,
+    "date": _day,
+    "time-millis": _time_of_day(1_000_000),
+    "time-micros": _time_of_day(1000),
+    "time-nanos": _time_of_day(1),
+    "timestamp-millis": _moment(1000, 1),
+    "timestamp-micros": _moment(1, 1),
+    "timestamp-nanos": _moment(1, 1000),
+    "local-timestamp-millis": _local_moment(1000, 1),
+    "local-timestamp-micros": _local_moment(1, 1),
+    "local-timestamp-nanos": _local_moment(1, 1000),
+}
+
+_LEAVES: dict[str, Convert] = {
+    "null": _null,
+    "boolean": _boolean,
+    "int8": _integer(8),
+    "int16": _integer(16),
+    "int": _integer(32),
+    "long": _integer(64),
+    "float": _float,
+    "double": _double,
+    "bytes": _bytes,
+    "string": _text,
+}
+
+
+# --- from Arrow to Python -----------------------------------------------------------------
+
+
+def restorer(node: Node) -> Restore | None:
+    """Return what turns Arrow's values of a type into Python's, None where they are the same."""
+    match node:
+        case Record():
+            parts = {field.name: restorer(field.type) for field in node.fields}
+            return _restored_record({n: part for n, part in parts.items() if part is not None})
+        case Array():
+            return _restored_items(restorer(node.items))
+        case Map():
+            return _restored_entries(restorer(node.values))
+        case UnionOf():
+            return _restored_union(node)
+        case Enum():
+            return None
+    name = node.logical.name if node.logical is not None else ""
+    return UUID if name == "uuid" else _restored_time if name.startswith("time-") else None
+
+
+def _restored_items(item: Restore | None) -> Restore | None:
+    if item is None:
+        return None
+    return lambda value: [_unless_none(item, each) for each in value]
+
+
+def _restored_entries(item: Restore | None) -> Restore | None:
+    if item is None:
+        return None
+    return lambda value: {name: _unless_none(item, each) for name, each in value.items()}
+
+
+def _restored_record(parts: Mapping[str, Restore]) -> Restore | None:
+    if not parts:
+        return None
+
+    def restore(value: dict[str, Any]) -> dict[str, Any]:
+        for name, part in parts.items():
+            value[name] = _unless_none(part, value[name])
+        return value
+
+    return restore
+
+
+def _restored_union(node: UnionOf) -> Restore | None:
+    sole = sole_type(node)
+    if sole is not None:
+        return restorer(sole)
+    members = [restorer(member) for member in node.present]
+
+    def restore(value: dict[str, Any]) -> Any:
+        for member, found in zip(members, value.values(), strict=True):
+            if found is not None:
+                return found if member is None else member(found)
+        return None
+
+    return restore
+
+
+def _restored_time(nanos: int) -> time:
+    seconds, micros = divmod(nanos // 1000, 1_000_000)
+    if not 0 <= seconds < 86_400:
+        raise ValueError(f"{nanos} nanoseconds are no time of day")
+    return time(seconds // 3600, seconds // 60 % 60, seconds % 60, micros)
+
+
+# --- pairs --------------------------------------------------------------------------------
+
+
+class KeyValue(NamedTuple):
+    """A value of a KEY_VALUE topic."""
+
+    key: Any
+    value: Any
+
+
+class PairEncoder:
+    """Encodes the pairs of a KEY_VALUE schema, one at a time."""
+
+    def __init__(self, info: SchemaInfo) -> None:
+        parts = key_value_parts(info)
+        self.separated = parts.separated
+        self._sides = PythonEncoder(parts.key), PythonEncoder(parts.value)
+
+    def encode(self, pair: Any) -> tuple[bytes | None, bytes | None]:
+        """Return the bytes of both, None for None; raises Misfit."""
+        if not isinstance(pair, tuple) or len(pair) != len(KeyValue._fields):
+            raise _wrong(pair, "a pair of a key and a value")
+        found: list[bytes | None] = []
+        for name, side, encoder in zip(KeyValue._fields, pair, self._sides, strict=True):
+            try:
+                found.append(None if side is None else encoder.encode(side))
+            except Misfit as misfit:
+                raise misfit.within(name) from None
+        return found[0], found[1]
+
+    def payload(self, key: bytes | None, value: bytes | None) -> bytes:
+        """Return what a message with the key in its payload holds."""
+        joined: bytes = join_pairs(binaries([key]), binaries([value]))[0].as_py()
+        return joined
+
+
+class PairDecoder:
+    """Decodes pairs that were written with one KEY_VALUE schema to those of another one."""
+
+    def __init__(self, writer: SchemaInfo, reader: SchemaInfo) -> None:
+        check_types(writer, reader)
+        written, wanted = key_value_parts(writer), key_value_parts(reader)
+        self.separated = written.separated
+        self._key = PythonDecoder(written.key, wanted.key)
+        self._value = PythonDecoder(written.value, wanted.value)
+
+    def decode(self, raw: pa.Array, keys: pa.Array | None = None) -> list[Any]:
+        """Return a KeyValue for each payload; `keys` are the messages', where they have them.
+
+        None for a payload that is null and has no key, Undecodable for what is no pair.
+        """
+        bad: dict[int, Undecodable] = {}
+        values = raw
+        if not self.separated:
+            keys, values, found = split_pairs(raw)
+            bad = {each.row: each for each in found}
+        both = zip(self._key.decode(keys), self._value.decode(values), strict=True)
+        pairs: list[Any] = [_pair(key, value) for key, value in both]
+        for row, problem in bad.items():
+            pairs[row] = problem
+        if not self.separated and raw.null_count:
+            there = raw.is_valid().to_pylist()
+            pairs = [pair if here else None for pair, here in zip(pairs, there, strict=True)]
+        return pairs
+
+
+def _pair(key: Any, value: Any) -> KeyValue | Undecodable:
+    for name, side in zip(KeyValue._fields, (key, value), strict=True):
+        if isinstance(side, Undecodable):
+            return replace(side, field=f"{name}.{side.field}" if side.field else name)
+    return KeyValue(key, value)
