@@ -5,6 +5,7 @@
 #   make test WORKERS=4                   in more processes than two; 0 is none but pytest's own
 #   make test-matrix SPARKS="4.0 4.3"     some versions of Spark; SPARKS=oldest is one
 #   make soak SOAK_FLAGS="--seed 7"       the same faults again; --help lists what else there is
+#   make conformance CONFORMANCE_FLAGS="'CommandSend.*'"    some fields; --help lists more
 #   make bench BENCH_FLAGS=--quick        one shape; --help lists what else there is
 
 PYTHON ?= python3
@@ -13,6 +14,7 @@ PYTEST_FLAGS ?=
 WORKERS ?= 2
 SPARKS ?=
 SOAK_FLAGS ?=
+CONFORMANCE_FLAGS ?=
 BENCH_FLAGS ?=
 
 VENV := .venv
@@ -30,8 +32,8 @@ CHECKED := $(wildcard pulsar_spark pyspark_pulsar.py tests tools benchmarks)
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-matrix soak lint format docs bench broker proto native \
-	wheels clean
+.PHONY: help demo test test-slow test-matrix conformance soak lint format docs bench broker \
+	proto native wheels clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +52,9 @@ test-slow: $(READY) ## run the tests that take long, which `make test` leaves ou
 
 test-matrix: $(READY) ## run the smoke tests with each version of Spark, in environments of their own
 	$(RUN) -m tools.matrix $(SPARKS)
+
+conformance: $(READY) ## clear each field of the protocol in turn: does the test named for it fail?
+	$(RUN) -m tests.conformance --workers $(WORKERS) $(CONFORMANCE_FLAGS)
 
 soak: $(READY) ## read 5 million rows from a real broker while everything is killed; takes long
 	$(RUN) -m tests.soak $(SOAK_FLAGS)

@@ -1,0 +1,332 @@
+"""Where the package writes and reads the fields of the protocol, found in its source.
+
+What a variable is, is told by annotations, constructors and the interface itself, as far as that
+is plain to see; where it is not, a field counts as read where one of its name is.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor
+
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.frames import BODY_FIELDS
+from pulsar_spark.protocol.validation import ANSWERS
+
+PACKAGE = Path(__file__).parent.parent / "pulsar_spark"
+
+_MESSAGES: dict[str, Descriptor] = dict(pb.DESCRIPTOR.message_types_by_name)
+_CHANGES = {"CopyFrom", "MergeFrom", "SetInParent", "add", "append", "extend"}
+# What a command or its body is called where its type is not written.
+_UNTYPED = {"answer", "body", "command", "event"}
+# Functions that return the message whose class is their first argument.
+_TYPED = {"cast", "parse"}
+
+
+def _body_kinds() -> dict[str, str]:
+    fields = pb.BaseCommand.DESCRIPTOR.fields_by_name
+    found: dict[str, str] = {}
+    for number, name in BODY_FIELDS.items():
+        body: Any = fields[name].message_type
+        found[pb.BaseCommand.Type.Name(number)] = body.name
+    return found
+
+
+class Uses:
+    """The modules that build and handle each field, such as ``CommandAck.ack_type``."""
+
+    def __init__(self) -> None:
+        self.built: dict[str, set[str]] = defaultdict(set)
+        self.handled: dict[str, set[str]] = defaultdict(set)
+        # Reads of a field by a name alone, of messages that cannot be told.
+        self._named: dict[str, set[str]] = defaultdict(set)
+
+    def add_named(self, name: str, module: str) -> None:
+        """Note that a module reads a field of this name of some message."""
+        self._named[name].add(module)
+
+    def handles(self, field: str) -> set[str]:
+        """Return the modules that read a field, or one of its name where that is all there is."""
+        message, _, name = field.partition(".")
+        if field in self.handled or message == "BaseCommand":
+            return self.handled[field]
+        return self._named[name]
+
+
+class _Known:
+    """What the package's annotations say: the messages that functions and attributes give."""
+
+    def __init__(self, trees: Iterable[ast.Module]) -> None:
+        self.gives: dict[str, str] = {}
+        # The keys of dictionaries that functions return, and the kind of command that they build.
+        self.keys: dict[str, set[str]] = {}
+        self.builders: dict[str, str] = {}
+        for tree in trees:
+            for node in ast.walk(tree):
+                if isinstance(node, ast.FunctionDef):
+                    self._add(node.name, _annotated(node.returns))
+                    self.keys[node.name] = set(_keys(node))
+                    if node.args.kwarg and (kind := _returned_kind(node)):
+                        self.builders[node.name] = kind
+                elif isinstance(node, ast.AnnAssign):
+                    target = node.target
+                    name = target.attr if isinstance(target, ast.Attribute) else None
+                    if isinstance(target, ast.Name):
+                        name = target.id
+                    if name:
+                        self._add(name, _annotated(node.annotation))
+
+    def _add(self, name: str, message: str) -> None:
+        if message:
+            # A name that stands for several messages says nothing.
+            self.gives[name] = message if self.gives.get(name, message) == message else ""
+
+
+def _keys(function: ast.FunctionDef) -> Iterator[str]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Dict):
+            for key in node.keys:
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield key.value
+
+
+def _called(node: ast.Call) -> str:
+    """Return the name of the function that is called."""
+    name: str = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    return name
+
+
+def _built_kind(node: ast.AST) -> str:
+    """Return KIND for ``build("KIND", …)``."""
+    if isinstance(node, ast.Call) and _called(node) == "build" and node.args:
+        first = node.args[0]
+        return str(first.value) if isinstance(first, ast.Constant) else ""
+    return ""
+
+
+def _returned_kind(function: ast.FunctionDef) -> str:
+    last = function.body[-1]
+    return _built_kind(last.value) if isinstance(last, ast.Return) and last.value else ""
+
+
+def _annotated(annotation: ast.expr | None) -> str:
+    """Return the message that an annotation names, by itself or as what a collection holds."""
+    if annotation is None:
+        return ""
+    found = {name for node in ast.walk(annotation) if (name := _message(node))}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _is_types(node: ast.expr) -> bool:
+    """Whether an expression is the enumeration of commands' types, by whatever name."""
+    if isinstance(node, ast.Name):
+        return node.id in ("T", "_T", "_Type")
+    return isinstance(node, ast.Attribute) and node.attr == "BaseCommand"
+
+
+def _message(node: ast.AST) -> str:
+    """Return X for ``pb.X``, where that is a message."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return node.attr if node.value.id == "pb" and node.attr in _MESSAGES else ""
+    return ""
+
+
+class _Reader(ast.NodeVisitor):
+    """Goes through one module."""
+
+    def __init__(self, module: str, known: _Known, uses: Uses) -> None:
+        self._module = module
+        self._known = known
+        self._uses = uses
+        self._names: dict[str, str] = {}
+        # Keywords of builders of any kind, and the kinds that the module names.
+        self.keywords: set[str] = set()
+        self.kinds: set[str] = set()
+        self._bodies = _body_kinds()
+        self._commands = {
+            pb.BaseCommand.Type.Name(number): name for number, name in BODY_FIELDS.items()
+        }
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        outer, self._names = self._names, dict(self._names)
+        for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]:
+            self._names[argument.arg] = _annotated(argument.annotation)
+        self.generic_visit(node)
+        self._names = outer
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.visit(node.value)
+        for target in node.targets:
+            self._bind(target, self._type(node.value))
+            self.visit(target)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+        self._bind(node.target, _annotated(node.annotation))
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        self.visit(node.value)
+        self._bind(node.target, self._type(node.value))
+
+    def visit_For(self, node: ast.For) -> None:
+        self._bind(node.target, self._type(node.iter))
+        self.generic_visit(node)
+
+    def _comprehended(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> None:
+        for part in node.generators:
+            self._bind(part.target, self._type(part.iter))
+        self.generic_visit(node)
+
+    visit_ListComp = _comprehended
+    visit_SetComp = _comprehended
+    visit_GeneratorExp = _comprehended
+
+    def visit_DictComp(self, node: ast.DictComp) -> None:
+        for part in node.generators:
+            self._bind(part.target, self._type(part.iter))
+        self.generic_visit(node)
+
+    def _bind(self, target: ast.expr, message: str) -> None:
+        if isinstance(target, ast.Name):
+            self._names[target.id] = message
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        owner = self._type(node.value)
+        if owner:
+            if node.attr in _MESSAGES[owner].fields_by_name:
+                where = self._uses.handled
+                if isinstance(node.ctx, ast.Store):
+                    where = self._uses.built
+                where[f"{owner}.{node.attr}"].add(self._module)
+        elif isinstance(node.value, ast.Name) and node.value.id in _UNTYPED:
+            self._uses.add_named(node.attr, self._module)
+        if node.attr in self._commands and _is_types(node.value):
+            self._uses.handled[f"BaseCommand.{self._commands[node.attr]}"].add(self._module)
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        # Names such as these stand for nothing else.
+        if isinstance(node.value, str) and re.fullmatch(r"[a-z]+([A-Z_][A-Za-z_]*)", node.value):
+            self._uses.add_named(node.value, self._module)
+
+    def visit_Tuple(self, node: ast.Tuple) -> None:
+        # Names of fields that are looked up by them.
+        for part in node.elts:
+            if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                self._uses.add_named(part.value, self._module)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        function = node.func
+        name = _called(node)
+        message = _message(function)
+        if kind := self._known.builders.get(name, _built_kind(node)):
+            message = self._bodies.get(kind, "")
+            if name == "build" and message:
+                self._uses.built[f"BaseCommand.{self._commands[kind]}"].add(self._module)
+        if name == "getattr" and isinstance(node.args[1], ast.Constant):
+            self._uses.add_named(str(node.args[1].value), self._module)
+        if name == "build" and not message:
+            self.keywords.update(self._keywords(node))
+        if message == "BaseCommand":
+            self._envelope(node)
+        elif message:
+            for field in self._keywords(node):
+                if field in _MESSAGES[message].fields_by_name:
+                    self._uses.built[f"{message}.{field}"].add(self._module)
+        for argument in node.args[1:]:
+            if isinstance(argument, ast.Constant) and str(argument.value).endswith("_RESPONSE"):
+                self.kinds.add(str(argument.value))
+        if isinstance(function, ast.Attribute):
+            self._method(function, node)
+        self.generic_visit(node)
+
+    def _envelope(self, node: ast.Call) -> None:
+        for keyword in node.keywords:
+            if keyword.arg == "type" and isinstance(keyword.value, ast.Attribute):
+                if field := self._commands.get(keyword.value.attr):
+                    self._uses.built[f"BaseCommand.{field}"].add(self._module)
+                self._uses.built["BaseCommand.type"].add(self._module)
+
+    def finish(self) -> None:
+        """Note what is built by the name of a kind that is handed on within the module."""
+        for kind in self.kinds & self._bodies.keys() if self.keywords else ():
+            self._uses.built[f"BaseCommand.{self._commands[kind]}"].add(self._module)
+            for field in self.keywords & set(_MESSAGES[self._bodies[kind]].fields_by_name):
+                self._uses.built[f"{self._bodies[kind]}.{field}"].add(self._module)
+
+    def _method(self, function: ast.Attribute, node: ast.Call) -> None:
+        owner = self._type(function.value)
+        if owner and function.attr == "HasField" and isinstance(node.args[0], ast.Constant):
+            self._uses.handled[f"{owner}.{node.args[0].value!s}"].add(self._module)
+        if function.attr in _CHANGES and isinstance(function.value, ast.Attribute):
+            holder = self._type(function.value.value)
+            if holder and function.value.attr in _MESSAGES[holder].fields_by_name:
+                self._uses.built[f"{holder}.{function.value.attr}"].add(self._module)
+
+    def _keywords(self, node: ast.Call) -> Iterator[str]:
+        for keyword in node.keywords:
+            if keyword.arg is not None:
+                yield keyword.arg
+            elif isinstance(keyword.value, ast.Call):
+                yield from self._known.keys.get(_called(keyword.value), ())
+
+    def _type(self, node: ast.expr) -> str:
+        """Return the message that an expression is, or holds several of; nothing if unknown."""
+        if isinstance(node, ast.Name):
+            return self._names.get(node.id, "")
+        if isinstance(node, ast.Subscript | ast.Starred):
+            return self._type(node.value)
+        if isinstance(node, ast.NamedExpr):
+            return self._type(node.value)
+        if isinstance(node, ast.Attribute):
+            return self._attribute(node)
+        if isinstance(node, ast.Call):
+            return self._returned(node)
+        return ""
+
+    def _attribute(self, node: ast.Attribute) -> str:
+        owner = self._type(node.value)
+        if not owner:
+            return self._known.gives.get(node.attr, "")
+        field = _MESSAGES[owner].fields_by_name.get(node.attr)
+        inner = field.message_type if field is not None else None
+        return inner.name if inner is not None else ""
+
+    def _returned(self, node: ast.Call) -> str:
+        function, name = node.func, _called(node)
+        if message := _message(function):
+            return message
+        if name in _TYPED and node.args:
+            return _annotated(node.args[0])
+        if name == "FromString" and isinstance(function, ast.Attribute):
+            return _message(function.value)
+        return self._known.gives.get(name, "")
+
+
+@cache
+def uses() -> Uses:
+    """Return where all fields are built and handled."""
+    trees = {
+        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text())
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if not path.name.endswith("_pb2.py")
+    }
+    known = _Known(trees.values())
+    found = Uses()
+    for module, tree in trees.items():
+        reader = _Reader(module, known, found)
+        reader.visit(tree)
+        reader.finish()
+    for kind in ANSWERS:
+        # By their numbers: see `answers_to`.
+        found.handled[f"BaseCommand.{BODY_FIELDS[kind]}"].add("engine/requests.py")
+    return found
