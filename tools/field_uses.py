@@ -328,5 +328,5 @@ def uses() -> Uses:
         reader.finish()
     for kind in ANSWERS:
         # By their numbers: see `answers_to`.
-        found.handled[f"BaseCommand.{BODY_FIELDS[kind]}"].add("engine/requests.py")
+        found.handled[f"BaseCommand.{BODY_FIELDS[kind]}"].add("engine/connections/requests.py")
     return found

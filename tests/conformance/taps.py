@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from google.protobuf.message import Message
 
-from pulsar_spark.engine.transport import WriteQueue
+from pulsar_spark.engine.connections.transport import WriteQueue
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.frames import FrameDecoder
 from pulsar_spark.testing.wire import Wire

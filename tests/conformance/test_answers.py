@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -54,20 +53,6 @@ def test_statistics_of_a_consumer_are_those_that_the_broker_counted() -> None:
     assert (stats.available_permits, stats.unacked_messages, stats.msg_backlog) == (6, 7, 8)
     assert stats.blocked_consumer_on_unacked_msgs
     assert stats.connected_since == "2026-01-01T00:00:00Z"
-
-
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as made:
-        yield made
-        assert made.internal_errors == ()
-
-
-@pytest.fixture
-def wire(broker: EmbeddedBroker) -> Iterator[WireClient]:
-    client = WireClient(broker.port)
-    yield client
-    client.close()
 
 
 def test_a_schema_comes_with_its_version(wire: WireClient) -> None:

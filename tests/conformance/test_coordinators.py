@@ -104,10 +104,7 @@ def test_every_command_of_a_transaction_names_it_and_its_coordinator() -> None:
 
 @pytest.mark.parametrize(
     "refused",
-    [
-        pytest.param(kind, id=T.Type.Name(kind))
-        for kind in (T.TC_CLIENT_CONNECT_REQUEST, *TXN)
-    ],
+    [pytest.param(kind, id=T.Type.Name(kind)) for kind in (T.TC_CLIENT_CONNECT_REQUEST, *TXN)],
 )
 def test_what_a_coordinator_refuses_is_raised_with_its_reason(refused: int) -> None:
     with (

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from pulsar_spark.client import (
     ConsumerCryptoFailureAction,
     InitialPosition,
@@ -16,19 +12,6 @@ from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.topics import stored_entry
 
 RECEIVE_MS = 10_000
-
-
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as made:
-        yield made
-        assert made.internal_errors == ()
-
-
-@pytest.fixture
-def client(broker: EmbeddedBroker) -> Iterator[PulsarClient]:
-    with PulsarClient(broker.service_url) as made:
-        yield made
 
 
 def test_who_cannot_decrypt_a_message_is_told_how_it_was_encrypted(

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from pulsar_spark.client import (
     PulsarClient,
     StringSchema,
@@ -15,20 +11,6 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
 from pulsar_spark.testing import EmbeddedBroker
 from tests.testing.wire_client import WireClient
-
-
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as made:
-        yield made
-        assert made.internal_errors == ()
-
-
-@pytest.fixture
-def wire(broker: EmbeddedBroker) -> Iterator[WireClient]:
-    client = WireClient(broker.port)
-    yield client
-    client.close()
 
 
 def test_a_client_says_who_it_is_and_what_it_is_able_to_do(broker: EmbeddedBroker) -> None:
