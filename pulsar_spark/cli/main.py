@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pulsar_spark import __version__
-from pulsar_spark.cli import broker, demo, peek, sink, subscriptions, topics
+from pulsar_spark.cli import bench, broker, demo, peek, sink, subscriptions, topics
 from pulsar_spark.cli.arguments import Run
 from pulsar_spark.cli.doctor import command as doctor
 from pulsar_spark.cli.environment import package_version
@@ -30,6 +30,8 @@ examples:
   python -m pulsar_spark topics --service-url pulsar://localhost:6650
   python -m pulsar_spark peek --service-url pulsar://localhost:6650 --topic orders
   python -m pulsar_spark subscriptions --service-url pulsar://localhost:6650 --checkpoint FOLDER
+  python -m pulsar_spark bench --service-url pulsar://localhost:6650 --topic orders
+                                               what your cluster gives this machine
 """
 
 _USAGE = (OptionError, InvalidTopicName, InvalidOffset)
@@ -64,7 +66,7 @@ def parser(program: str = "python -m pulsar_spark") -> argparse.ArgumentParser:
         help="print what has a shell complete the command pulsar-spark, and exit",
     )
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (demo, broker, doctor, topics, peek, subscriptions, sink):
+    for module in (demo, broker, doctor, topics, peek, subscriptions, sink, bench):
         module.add_parser(commands)
     return top
 

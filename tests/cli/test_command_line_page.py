@@ -27,6 +27,7 @@ COMMANDS = {
     "peek": "",
     "subscriptions": "",
     "sink": "",
+    "bench": "",
 }
 
 

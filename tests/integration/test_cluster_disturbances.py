@@ -117,11 +117,11 @@ def test_rows_go_on_soon_after_a_move(real_cluster: RealCluster) -> None:
             real_cluster.move(topic, real_cluster.other(real_cluster.owner(topic)))
             traffic.wait_for_rows(50)
             pauses.append(traffic.longest_pause(since))
-    median = statistics.median(pauses)
-    print(f"\n{MOVES} moves: no row for {median:.3f} s (median), {max(pauses):.3f} s (longest)")
-    # An idle machine needs 0.2 s and 0.4 s.
+    median, longest = statistics.median(pauses), max(pauses)
+    print(f"\n{MOVES} moves: no row for {median:.3f} s (median), {longest:.3f} s (longest)")
+    # Wanted are 1 s and 5 s. An idle machine needs 0.2 s and 0.4 s; this may be a busy one.
     assert median < 5
-    assert max(pauses) < 20
+    assert longest < 15
 
 
 @pytest.mark.fault(11, 12)

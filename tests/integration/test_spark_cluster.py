@@ -39,6 +39,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 MOVES = 20
 KILLS = (7, 14)
+HANGING = 40.0
 
 
 def slow(folder: Path) -> Pace:
@@ -138,38 +139,91 @@ def written(broker: Real, topic: str) -> Iterator[list[int]]:
     assert not errors, errors
 
 
+class Copy:
+    """A stream of a topic that is written to another topic, each row as it comes, by Spark."""
+
+    def __init__(self, spark: SparkSession, broker: Real, folder: Path) -> None:
+        self._spark = spark
+        self._broker = broker
+        self.topic, self._copy = (broker.create_topic(partitions=PARTITIONS) for _ in range(2))
+        # By micro-batch, for one can be run again.
+        self._seen: dict[int, list[tuple[int, bytes]]] = {}
+        stream = spark.readStream.format("pulsar").option("service.url", broker.service_url)
+        stream = stream.option("topic", self.topic).option("startingOffsets", "earliest")
+        self.query = (
+            stream.option("includeMetadata", "true")
+            .load()
+            .writeStream.foreachBatch(self._on_batch)
+            .option("checkpointLocation", str(folder))
+            .start()
+        )
+
+    def _on_batch(self, frame: DataFrame, batch: int) -> None:
+        save(frame.select("value"), self._broker, self._copy)
+        rows = frame.select("value", "__messageId").collect()
+        self._seen[batch] = [(int(bytes(row[0])), bytes(row[1])) for row in rows]
+
+    def rows(self) -> list[tuple[int, bytes]]:
+        """Return number and message id of the rows that came so far."""
+        return [row for rows in list(self._seen.values()) for row in rows]
+
+    def goes_on(self) -> bool:
+        """Whether the query runs."""
+        return bool(self.query.isActive)
+
+    def expect_all(self, numbers: list[int]) -> None:
+        """Wait for the rest; all that is stored came once, and the copy lacks nothing."""
+        self.query.processAllAvailable()
+        self.query.stop()
+        assert self.query.exception() is None
+        frame = load(self._spark, self._broker, self.topic, {"includeMetadata": True})
+        stored = frame.select("value", "__messageId").collect()
+        assert {int(bytes(row[0])) for row in stored} == set(numbers)
+        assert sorted(id for _, id in self.rows()) == sorted(bytes(row[1]) for row in stored)
+        copied = load(self._spark, self._broker, self._copy).select("value").collect()
+        assert {int(bytes(row[0])) for row in copied} == set(numbers)
+
+
 @pytest.mark.fault(11, 12, 14)
 def test_a_stream_gives_each_row_once_and_loses_none(
     spark: SparkSession, real_cluster: RealCluster, tmp_path: Path
 ) -> None:
     broker = Real(real_cluster)
-    topic, copy = (broker.create_topic(partitions=PARTITIONS) for _ in range(2))
-    seen: dict[int, list[bytes]] = {}
-
-    def on_batch(frame: DataFrame, batch: int) -> None:
-        save(frame.select("value"), broker, copy)
-        seen[batch] = [bytes(row[0]) for row in frame.select("__messageId").collect()]
-
-    stream = spark.readStream.format("pulsar").option("service.url", broker.service_url)
-    stream = stream.option("topic", topic).option("startingOffsets", "earliest")
-    query = (
-        stream.option("includeMetadata", "true")
-        .load()
-        .writeStream.foreachBatch(on_batch)
-        .option("checkpointLocation", str(tmp_path))
-        .start()
-    )
+    copy = Copy(spark, broker, tmp_path)
     try:
-        with written(broker, topic) as numbers:
-            wait_until(lambda: sum(map(len, seen.values())) > 100, "rows of the stream", 90.0)
-            disturb(real_cluster, topic, lambda: query.isActive)
-        query.processAllAvailable()
+        with written(broker, copy.topic) as numbers:
+            wait_until(lambda: len(copy.rows()) > 100, "rows of the stream", 90.0)
+            disturb(real_cluster, copy.topic, copy.goes_on)
+        copy.expect_all(numbers)
     finally:
-        query.stop()
-    assert query.exception() is None
-    frame = load(spark, broker, topic, {"includeMetadata": True})
-    stored = frame.select("__messageId", "value").collect()
-    assert {int(bytes(row[1])) for row in stored} == set(numbers)
-    assert sorted(itertools.chain(*seen.values())) == sorted(bytes(row[0]) for row in stored)
-    copied = [int(bytes(row[0])) for row in load(spark, broker, copy).select("value").collect()]
-    assert set(copied) == set(numbers)
+        copy.query.stop()
+
+
+@pytest.mark.fault(5)
+def test_a_stream_leaves_a_broker_that_hangs_for_the_other_one(
+    spark: SparkSession, real_cluster: RealCluster, tmp_path: Path
+) -> None:
+    """It reads and writes on while the broker still hangs, and when that is back."""
+    broker = Real(real_cluster)
+    copy = Copy(spark, broker, tmp_path)
+
+    def newest() -> int:
+        return max((number for number, _ in copy.rows()), default=-1)
+
+    try:
+        with written(broker, copy.topic) as numbers:
+            wait_until(lambda: len(copy.rows()) > 100, "rows of the stream", 90.0)
+            hanging = real_cluster.owner(f"{copy.topic}-partition-0")
+            since = time.monotonic()
+            hanging.pause()
+            # Each fifty are acknowledged by all partitions before the next are sent.
+            later = len(numbers) + 500
+            wait_until(lambda: newest() > later or not copy.goes_on(), "rows go on", 180.0)
+            print(f"\nhanging: rows go on after {time.monotonic() - since:.1f} s")
+            time.sleep(max(since + HANGING - time.monotonic(), 0.0))
+            hanging.resume()
+            back = len(numbers) + 500
+            wait_until(lambda: newest() > back or not copy.goes_on(), "rows go on", 90.0)
+        copy.expect_all(numbers)
+    finally:
+        copy.query.stop()

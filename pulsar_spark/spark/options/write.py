@@ -41,7 +41,7 @@ def parse_write_options(options: Mapping[str, str], scope: Scope = Scope.WRITE) 
     values = resolve(options, scope)
     return WriteOptions(
         client=client_options(values),
-        producer=_producer(values),
+        producer=producer_options(values),
         topic=single_topic(values),
         schema=SchemaChoice(
             values["valueFormat"],
@@ -81,7 +81,8 @@ def _sink(values: Values, options: Mapping[str, str]) -> SinkOptions | None:
     )
 
 
-def _producer(values: Values) -> ProducerOptions:
+def producer_options(values: Values) -> ProducerOptions:
+    """Return how producers batch, compress and route; raises OptionError for what contradicts."""
     chunking = values["pulsar.producer.chunkingEnabled"]
     batching = values["pulsar.producer.batchingEnabled"]
     if chunking and batching:

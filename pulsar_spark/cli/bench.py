@@ -1,0 +1,388 @@
+"""``bench``: how fast this machine reads a topic, and writes to one, and what limits it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pulsar_spark.cli.arguments import (
+    Commands,
+    add_command,
+    add_connection,
+    given_options,
+    resolved,
+    whole_number,
+)
+from pulsar_spark.cli.output import Bar, print_json, print_table, printable, progress
+from pulsar_spark.errors import OptionError, TopicNotFound
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from pulsar_spark.engine.context import ClientContext
+    from pulsar_spark.engine.options import ProducerOptions
+    from pulsar_spark.spark.options.read import ReadOptions
+    from pulsar_spark.spark.reading.partitions import PulsarInputPartition
+
+_DESCRIPTION = """\
+Measure what one process of this machine gets from a cluster, as a task of Spark would: how fast the
+messages of --topic come (drain), how fast they become rows by the topic's schema (decoded), and how
+soon the service URL's broker answers a question. It says what the limit is: the CPU here, round
+trips of the network, or the broker and the network's bandwidth.
+
+Reading leaves no trace: nothing is acknowledged, and no subscription stays. With --write, messages
+of random bytes are written first, but only to a topic that is made for it: one that is empty, or
+that this command has written to; one that does not exist is created with --create alone. They stay
+there until you delete the topic.
+"""
+
+_QUESTIONS = 50
+_SENDS = 100
+_WRITER = "pulsar-spark-bench"
+_BLOCK = 1_000
+_BLOCK_BYTES = 16 << 20
+_BUSY = 0.8
+_TOO_SHORT = 0.5
+_REST_SECONDS = 30.0
+
+CPU, ROUND_TRIPS, BROKER = "cpu", "round trips", "broker or network"
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command to the command line."""
+    parser = add_command(commands, "bench", "measure reading and writing", _DESCRIPTION, run)
+    add_connection(parser, "the topic to read, or one of its partitions; required")
+    parser.add_argument(
+        "--messages",
+        type=whole_number(1, 1_000_000_000),
+        default=100_000,
+        metavar="N",
+        help="measure with so many messages at most (%(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=whole_number(1, 3600),
+        default=10,
+        metavar="T",
+        help="measure each for so long at most (%(default)s)",
+    )
+    parser.add_argument("--write", action="store_true", help="write messages before")
+    parser.add_argument("--create", action="store_true", help="let --write create the topic")
+    parser.add_argument(
+        "--size",
+        type=whole_number(1, 5 << 20),
+        default=1_024,
+        metavar="BYTES",
+        help="of each message that is written (%(default)s)",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """When a measurement ends: after so many messages, or so many seconds."""
+
+    messages: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Measurement:
+    name: str
+    rows: int
+    size: int
+    seconds: float
+    cpu: float
+
+    def to_json(self, limited_by: str, why: str) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "rows": self.rows,
+            "seconds": round(self.seconds, 6),
+            "rows_per_second": round(self.rows / self.seconds),
+            "mb_per_second": round(self.size / self.seconds / 1e6, 3),
+            "cpu_us_per_row": round(self.cpu * 1e6 / max(self.rows, 1), 3),
+            "limited_by": limited_by,
+            "why": why,
+        }
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, and show what was found."""
+    from pulsar_spark.engine.context import ClientContext
+    from pulsar_spark.spark.options.read import read_options
+    from pulsar_spark.spark.options.table import Scope
+    from pulsar_spark.spark.options.write import producer_options
+
+    if arguments.topic is None:
+        raise OptionError("no topic is given", "Give --topic TOPIC.")
+    if arguments.create and not arguments.write:
+        raise OptionError("--create is for --write", "Add --write, or leave --create out.")
+    options = given_options(arguments)
+    values = resolved(options, Scope.BOTH)
+    read = read_options(values, options, Scope.READ)
+    limits = _Limits(arguments.messages, arguments.seconds)
+    steps = 4 if arguments.write else 3
+    with (
+        ClientContext.shared(read.client) as context,
+        progress("beginning", total=steps, quiet=arguments.json) as bar,
+    ):
+        report = _Bench(context, read, limits, bar).run(
+            _writing(arguments, producer_options(values)) if arguments.write else None
+        )
+    if arguments.json:
+        print_json(report)
+    else:
+        _show(report)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    options: ProducerOptions
+    size: int
+    create: bool
+
+
+def _writing(arguments: argparse.Namespace, options: ProducerOptions) -> _Writing:
+    name = f"{_WRITER}-{uuid.uuid4().hex}"
+    return _Writing(replace(options, producer_name=name), arguments.size, arguments.create)
+
+
+class _Bench:
+    """Measures a topic: `run` does so once."""
+
+    def __init__(
+        self, context: ClientContext, options: ReadOptions, limits: _Limits, bar: Bar
+    ) -> None:
+        self._context = context
+        self._options = options
+        self._topic = options.topics[0]
+        self._limits = limits
+        self._bar = bar
+        self._latencies: dict[str, list[float]] = {}
+
+    def run(self, writing: _Writing | None) -> dict[str, Any]:
+        """Measure all; raises TopicNotFound and OptionError for a topic that cannot be used."""
+        from pulsar_spark.protocol.implementation import implementation
+
+        measured: list[_Measurement] = []
+        if writing is not None:
+            self._check_made_for_it(create=writing.create)
+            self._bar.tell("writing")
+            measured.append(self._write(writing))
+            self._bar.advance()
+        self._bar.tell("asking")
+        self._latencies["question"] = self._ask()
+        self._bar.advance()
+        schema, partitions = self._plan()
+        for name, wanted in (("drain", _sizes()), ("decoded", schema)):
+            self._bar.tell(f"reading: {name}")
+            measured.append(self._read(name, wanted, partitions, measured))
+            self._bar.advance()
+        round_trip = statistics.median(self._latencies["question"])
+        return {
+            "topic": self._topic,
+            "columns": schema.simpleString(),
+            "implementation": implementation(),
+            "measurements": [
+                found.to_json(*limit(found, round_trip, self._options.reader.memory_budget))
+                for found in measured
+            ],
+            "latencies": [_percentiles(*item) for item in self._latencies.items()],
+        }
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def _plan(self) -> tuple[StructType, list[PulsarInputPartition]]:
+        """Return the columns of the topic, and what is read of it; raises if that is nothing."""
+        from pulsar_spark.spark.columns import read_schema
+        from pulsar_spark.spark.reading.planner import Planner
+
+        planner = Planner(self._context, self._options)
+        topics = planner.topics()
+        kind = planner.value_type(topics)
+        partitions = planner.partitions(topics, kind)
+        if not partitions:
+            raise TopicNotFound(
+                f"{self._topic} holds nothing to be read",
+                "Name a topic that holds messages, or add --write.",
+            )
+        corrupt = self._options.corrupt_column if self._options.mode == "PERMISSIVE" else None
+        return read_schema(kind, include_metadata=False, corrupt_column=corrupt), partitions
+
+    def _read(
+        self,
+        name: str,
+        schema: StructType,
+        partitions: Sequence[PulsarInputPartition],
+        before: Sequence[_Measurement],
+    ) -> _Measurement:
+        """Read the partitions one after the other, as so many tasks would."""
+        import pyarrow.compute as pc
+
+        from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader
+
+        reader = PulsarBatchReader(self._options, schema)
+        rows = size = 0
+        started, cpu = time.monotonic(), time.process_time()
+        with contextlib.closing(_batches(reader.read, partitions)) as batches:
+            for batch in batches:
+                rows += batch.num_rows
+                if name == "drain":
+                    size += pc.sum(batch.column(0)).as_py() or 0
+                if rows >= self._limits.messages:
+                    break
+                if time.monotonic() - started >= self._limits.seconds:
+                    break
+            seconds, cpu = time.monotonic() - started, time.process_time() - cpu
+        if name != "drain":
+            # The messages are those of the drain.
+            drain = before[-1]
+            size = rows * drain.size // max(drain.rows, 1)
+        return _Measurement(name, rows, size, seconds, cpu)
+
+    def _ask(self) -> list[float]:
+        found: list[float] = []
+        for _ in range(_QUESTIONS):
+            started = time.monotonic()
+            self._context.lookup.partitions(self._topic)
+            found.append(time.monotonic() - started)
+        return found
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def _check_made_for_it(self, *, create: bool) -> None:
+        """Raise OptionError for a topic that others use, TopicNotFound for one that is missing."""
+        from pulsar_spark.engine.consumers.reader import EntryReader
+        from pulsar_spark.protocol.message_id import Position
+        from pulsar_spark.schema.registry import latest_schema
+        from pulsar_spark.spark.reading.planner import Planner
+
+        planner = Planner(self._context, self._options)
+        try:
+            names = [name for some in planner.topics().values() for name in some]
+            ends = planner.last_ids(names)
+        except TopicNotFound as error:
+            if create:
+                return
+            raise TopicNotFound(error.what, "Create it for this, or add --create.") from None
+        if latest_schema(self._context.lookup, self._topic) is not None:
+            raise _not_made_for_it(f"{self._topic} has a schema")
+        for name, last in ends.items():
+            if last.entry_id < 0:
+                continue
+            start = Position(last.ledger_id, last.entry_id)
+            end = Position.after(last)
+            with EntryReader(self._context.pool, name, start, end, self._options.reader) as reader:
+                if any(not _is_ours(entry.metadata.producer_name) for entry in reader):
+                    raise _not_made_for_it(f"{name} holds messages of others")
+
+    def _write(self, writing: _Writing) -> _Measurement:
+        from pulsar_spark.engine.producers.partitioned_producer import (
+            MessageColumns,
+            PartitionedProducer,
+        )
+        from pulsar_spark.protocol.batches import MessageFields
+
+        block = max(1, min(_BLOCK, _BLOCK_BYTES // writing.size, self._limits.messages))
+        payloads = [os.urandom(writing.size) for _ in range(block)]
+        with PartitionedProducer(self._context, self._topic, writing.options) as writer:
+            writer.open()
+            rows = 0
+            started, cpu = time.monotonic(), time.process_time()
+            while (
+                rows < self._limits.messages and time.monotonic() - started < self._limits.seconds
+            ):
+                count = min(block, self._limits.messages - rows)
+                writer.write(MessageColumns(payloads[:count]))
+                rows += count
+            writer.flush(self._limits.seconds + _REST_SECONDS)
+            seconds, cpu = time.monotonic() - started, time.process_time() - cpu
+            sends: list[float] = []
+            until = time.monotonic() + self._limits.seconds
+            while len(sends) < _SENDS and time.monotonic() < until:
+                at = time.monotonic()
+                writer.send(MessageFields(payloads[0]), at_once=True)
+                writer.flush(_REST_SECONDS)
+                sends.append(time.monotonic() - at)
+            self._latencies["send"] = sends
+        return _Measurement("write", rows, rows * writing.size, seconds, cpu)
+
+
+def limit(found: _Measurement, round_trip: float, window: int) -> tuple[str, str]:
+    """Return what limits a measurement, and why that is said.
+
+    `round_trip` is how long a question takes, `window` how many bytes are under way at most.
+    """
+    busy = found.cpu / found.seconds
+    doubt = "; too short to be sure, take more messages" if found.seconds < _TOO_SHORT else ""
+    if busy >= _BUSY:
+        return CPU, f"this process was busy {busy:.0%} of the time{doubt}"
+    if found.size / found.seconds > window / round_trip / 2:
+        return ROUND_TRIPS, (
+            f"a round trip takes {round_trip * 1e3:.1f} ms, and at most {window >> 20} MiB are "
+            f"under way: raise pulsar.client.memoryLimitBytes{doubt}"
+        )
+    return BROKER, (
+        f"this process waited {1 - busy:.0%} of the time, not for its CPU nor for round trips "
+        f"({round_trip * 1e3:.1f} ms){doubt}"
+    )
+
+
+def _batches(
+    read: Callable[[Any], Iterator[Any]], partitions: Sequence[PulsarInputPartition]
+) -> Generator[Any, None, None]:
+    for partition in partitions:
+        yield from read(partition)
+
+
+def _sizes() -> StructType:
+    """Return the columns of the drain: what every message has, and costs nothing to decode."""
+    from pyspark.sql.types import IntegerType, StructType
+
+    return StructType().add("__size", IntegerType(), nullable=False)
+
+
+def _is_ours(producer_name: str) -> bool:
+    return producer_name.startswith(_WRITER)
+
+
+def _not_made_for_it(what: str) -> OptionError:
+    return OptionError(
+        f"{what}: bench would write among them", "Give --write a topic that is made for it."
+    )
+
+
+def _percentiles(name: str, seconds: Sequence[float]) -> dict[str, Any]:
+    """Return what part of times is not longer than what, in milliseconds."""
+    millis = sorted(second * 1e3 for second in seconds)
+    cuts = statistics.quantiles(millis, n=100, method="inclusive") if len(millis) > 1 else []
+    found = {f"p{at}": round(cuts[at - 1] if cuts else millis[0], 3) for at in (50, 95, 99)}
+    return {"name": name, "count": len(millis), **found}
+
+
+def _show(report: dict[str, Any]) -> None:
+    print(printable(f"{report['topic']}, implementation {report['implementation']}"))
+    print(printable(f"columns: {report['columns']}"))
+    print()
+    names = ("measured", "rows", "seconds", "rows/s", "MB/s", "CPU µs/row", "limited by")
+    found = report["measurements"]
+    print_table(names, [tuple(row.values())[: len(names)] for row in found])
+    print()
+    latencies = ("latency", "count", "p50 ms", "p95 ms", "p99 ms")
+    print_table(latencies, [tuple(row.values()) for row in report["latencies"]])
+    print()
+    for row in found:
+        print(printable(f"{row['name']} is limited by {row['limited_by']}: {row['why']}."))
+    print()
+    drain, decoded = found[-2:]
+    share = decoded["rows_per_second"] / max(drain["rows_per_second"], 1)
+    print(f"Decoding gives {share:.0%} of the drain's rows. These are figures of one process: a")
+    print("query reads with as many as it has tasks, up to what the brokers and the network give.")
