@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+NOTEBOOKS = "PULSAR_SPARK_DOCS_NOTEBOOKS"
+"""Set to `0`, this variable shows notebooks without outputs: a quick build, without Java."""
 
 # In the repository such a link leads to a file beside docs/, which the site does not have.
+_NOTEBOOK = re.compile(r"\]\(\.\./notebooks/(\w+)\.ipynb\)")
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./([^)#\s]+)(?:#[^)]*)?\)")
 
 
+def on_files(files: Any, *, config: Any) -> Any:
+    """Add a page for each notebook, with its outputs and charts."""
+    from mkdocs.structure.files import File
+
+    from tools import notebook_pages
+
+    notebooks = [notebook_pages.read(path) for path in notebook_pages.NOTEBOOKS]
+    if os.environ.get(NOTEBOOKS) != "0":
+        notebooks = notebook_pages.execute(notebooks)
+    for path, notebook in zip(notebook_pages.NOTEBOOKS, notebooks, strict=True):
+        text, images = notebook_pages.page(notebook, path.stem)
+        for name, content in {f"{path.stem}.md": text, **images}.items():
+            files.append(File.generated(config, f"notebooks/{name}", content=content))
+    return files
+
+
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Return a page with links to files outside docs/ as the names of these files.
+    """Return a page with links to notebooks as links to their pages, to other files as names.
 
     Raises ValueError for a file that does not exist.
     """
@@ -24,4 +44,4 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
             raise ValueError(f"{page.file.src_path} links to {path}, which does not exist")
         return f"{text} (`{path}`)" if path not in text else f"`{path}`"
 
-    return _OUTSIDE.sub(named, markdown)
+    return _OUTSIDE.sub(named, _NOTEBOOK.sub(r"](notebooks/\1.md)", markdown))

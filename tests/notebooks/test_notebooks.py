@@ -1,34 +1,62 @@
-"""Every notebook runs from top to bottom, and shows what it promises."""
+"""Every notebook runs from top to bottom, and becomes a page of the site."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import nbformat
 import pytest
-from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-ROOT = Path(__file__).parent.parent.parent
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+from tests.support.real_broker import RealBroker
+from tools.notebook_pages import NOTEBOOKS, execute, page, read
+
+NAMES = {"migration", "quickstart", "streaming_lag", "testing_with_faults", "typed_topic"}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    )
-    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    assert any("image/png" in output.get("data", {}) for output in outputs), "no chart was drawn"
+def test_the_notebooks_run_on_embedded_brokers_and_draw_charts() -> None:
+    ran = execute([read(path) for path in NOTEBOOKS])
+    for path, notebook in zip(NOTEBOOKS, ran, strict=True):
+        text, images = page(notebook, path.stem)
+        assert images, path.stem
+        for name, image in images.items():
+            assert f"]({name})" in text
+            assert image.startswith(b"\x89PNG")
 
 
-def test_there_is_a_notebook_and_none_is_committed_with_outputs() -> None:
-    assert NOTEBOOKS
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("default")
+def test_the_notebooks_run_twice_in_a_row_on_one_cluster(real_broker: RealBroker) -> None:
+    execute([read(path) for path in NOTEBOOKS] * 2, real_broker.service_url)
+
+
+def test_all_notebooks_are_there_and_none_is_committed_with_outputs() -> None:
+    assert {path.stem for path in NOTEBOOKS} == NAMES
     for path in NOTEBOOKS:
-        notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-        assert not any(cell.get("outputs") for cell in notebook.cells)
+        assert not any(cell.get("outputs") for cell in read(path).cells)
+
+
+def test_a_notebook_becomes_markdown_with_its_outputs() -> None:
+    def output(kind: str, **fields: object) -> nbformat.NotebookNode:
+        return new_output(kind, **fields)  # type: ignore[no-untyped-call,no-any-return]
+
+    outputs = [
+        output("stream", name="stderr", text="a warning\n"),
+        output("stream", name="stdout", text="| a |\n"),
+        output("display_data", data={"image/png": "iVBORw==", "text/plain": "<Figure>"}),
+        output("execute_result", data={"text/plain": "42"}),
+    ]
+    cells = [
+        new_markdown_cell("# Title\n\nText."),  # type: ignore[no-untyped-call]
+        new_code_cell("show()", outputs=outputs),  # type: ignore[no-untyped-call]
+    ]
+    text, images = page(new_notebook(cells=cells), "it")  # type: ignore[no-untyped-call]
+    assert text == (
+        "# Title\n\n"
+        "*This page is the notebook `notebooks/it.ipynb`, run when the site was built.*\n\n"
+        "Text.\n\n```python\nshow()\n```\n\n```text\n| a |\n```\n\n"
+        "![Chart that the cell above draws](it-0.png)\n\n```text\n42\n```\n"
+    )
+    assert images == {"it-0.png": b"\x89PNG"}

@@ -29,6 +29,8 @@ def test_a_link_to_a_file_beside_the_docs_becomes_its_name_on_the_site() -> None
     page = SimpleNamespace(file=SimpleNamespace(src_path="a.md"))
     text = docs_hooks.on_page_markdown("[tests](../tests/README.md#x), [b](b.md)", page=page)
     assert text == "tests (`tests/README.md`), [b](b.md)"
+    text = docs_hooks.on_page_markdown("[it](../notebooks/quickstart.ipynb)", page=page)
+    assert text == "[it](notebooks/quickstart.md)"
     with pytest.raises(ValueError, match=r"a\.md links to nowhere\.md"):
         docs_hooks.on_page_markdown("[it](../nowhere.md)", page=page)
 

@@ -104,7 +104,8 @@ def test_the_site_fits_phones_and_screens_and_its_search_finds_what_people_look_
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:
         pytest.skip("there is no Chromium (Debian's package chromium)")
-    pages = sorted(path.name for path in site.glob("*.html") if path.name != "404.html")
+    found = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
+    pages = sorted(found - {"404.html"})
     script = HARNESS
     for name, value in {"PAGES": pages, "WIDTHS": WIDTHS, "SEARCHES": SEARCHES}.items():
         script = script.replace(f" {name})", f" {json.dumps(value)})")
@@ -120,6 +121,7 @@ def test_the_site_fits_phones_and_screens_and_its_search_finds_what_people_look_
             told = json.loads(reported.get(timeout=SECONDS))
         finally:
             process.terminate()
-    assert len(pages) > 20
+    assert {"index.html", "notebooks/quickstart.html"} <= found
+    assert list(site.glob("notebooks/*.png"))
     assert told.get("overflows") == [], told
     assert all(told["hits"][text] for text in SEARCHES), told
