@@ -18,6 +18,13 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 _SECONDS = 240
 
+_QUICK_START = (
+    "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' "
+    "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN "
+    "pyspark-shell"
+)
+"""Arguments with which Spark runs small queries with the least CPU: compiling costs more."""
+
 
 def read(path: Path) -> nbformat.NotebookNode:
     """Return a notebook as it is stored."""
@@ -35,6 +42,7 @@ def execute(
     environment = {name: value for name, value in os.environ.items() if name != "PULSAR_URL"}
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment["PYTHONPATH"] = path
+    environment.setdefault("PYSPARK_SUBMIT_ARGS", _QUICK_START)
     if pulsar_url is not None:
         environment["PULSAR_URL"] = pulsar_url
     ran = deepcopy(list(notebooks))

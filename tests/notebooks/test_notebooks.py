@@ -13,7 +13,7 @@ NAMES = {"migration", "quickstart", "streaming_lag", "testing_with_faults", "typ
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("default")
 def test_the_notebooks_run_on_embedded_brokers_and_draw_charts() -> None:
     ran = execute([read(path) for path in NOTEBOOKS])
@@ -26,7 +26,7 @@ def test_the_notebooks_run_on_embedded_brokers_and_draw_charts() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("default")
 def test_the_notebooks_run_twice_in_a_row_on_one_cluster(real_broker: RealBroker) -> None:
     execute([read(path) for path in NOTEBOOKS] * 2, real_broker.service_url)

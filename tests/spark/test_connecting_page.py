@@ -29,12 +29,12 @@ WAYS = {
     "A token in the environment": [(TOKEN, False)],
     "Certificates of your company's own authority": [(TOKEN, False)] * 2,
     "The brokers' web service as the address": [(TOKEN, False)],
-    "Behind a proxy that goes by SNI": [(TOKEN, False)],
+    "Behind an SNI proxy": [(TOKEN, False)],
     "A client certificate (mTLS)": [(("tls", b""), True), (TOKEN, True)],
     "OAuth2": [(("token", b"token-1"), False)],
     "User name and password": [(("basic", b"me:my-password"), False)],
     "Behind the Pulsar proxy": [(TOKEN, False)],
-    "A way of your own": [(TOKEN, False)],
+    "An authentication class of your own": [(TOKEN, False)],
     "Options of a Java or Scala job": [(TOKEN, False)],
 }
 CASES = [
