@@ -27,7 +27,8 @@ def on_files(files: Any, *, config: Any) -> Any:
         notebooks = notebook_pages.execute(notebooks)
     for path, notebook in zip(notebook_pages.NOTEBOOKS, notebooks, strict=True):
         text, images = notebook_pages.page(notebook, path.stem)
-        for name, content in {f"{path.stem}.md": text, **images}.items():
+        contents: dict[str, str | bytes] = {f"{path.stem}.md": text, **images}
+        for name, content in contents.items():
             files.append(File.generated(config, f"notebooks/{name}", content=content))
     return files
 
