@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from pulsar_spark.engine.consumers.probe import FoundEntry
 from pulsar_spark.protocol.message_id import Position
-from pulsar_spark.spark.streaming.backlog_front import Sample
 
 
 class Backlog:
@@ -47,7 +47,7 @@ class Backlog:
         )
         self.asked = 0
 
-    def ask(self, position: Position) -> Sample | None:
+    def ask(self, position: Position) -> FoundEntry | None:
         """Return the first entry at or behind a position."""
         self.asked += 1
         number = bisect_left(self._keys, Position(*position[:2]))
@@ -58,13 +58,14 @@ class Backlog:
             return None
         key, messages = self._keys[number], self._messages[number]
         place = max(key, position)
-        return Sample(
+        return FoundEntry(
             place,
             Position(key.ledger_id, key.entry_id, messages),
-            messages - place.batch_index,
+            messages,
             messages * self.size,
-            self._indexes[number] if self._indexed else None,
             self._first_time + number,
+            None,
+            self._indexes[number] if self._indexed else None,
         )
 
     def count(self, start: Position, end: Position) -> int:

@@ -72,6 +72,11 @@ class FoundEntry:
     index: int | None
 
     @property
+    def remaining(self) -> int:
+        """How many messages there are from `start` on."""
+        return self.messages - self.start.batch_index
+
+    @property
     def time(self) -> int:
         """The time that brokers search by: their own where they stamp it."""
         return self.publish_time if self.broker_time is None else self.broker_time

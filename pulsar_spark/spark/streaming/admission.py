@@ -11,17 +11,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from pulsar_spark.engine.consumers.probe import FoundEntry
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.options.stream import Caps
 from pulsar_spark.spark.streaming.backlog_front import (
     Amount,
-    Experience,
     Front,
-    Sample,
     Steps,
 )
+from pulsar_spark.spark.streaming.entry_samples import Experience
 
-Ask: TypeAlias = Callable[[Sequence[tuple[str, Position]]], Sequence["Sample | None"]]
+Ask: TypeAlias = Callable[[Sequence[tuple[str, Position]]], Sequence["FoundEntry | None"]]
 """Answers, for each topic and position, with the first entry at or behind it, if there is one."""
 
 Span: TypeAlias = "tuple[Position, Position]"
@@ -99,7 +99,7 @@ def _go_on(
     waiting: dict[str, Sequence[Position]],
     topic: str,
     generator: Steps,
-    answers: list[Sample | None] | None,
+    answers: list[FoundEntry | None] | None,
 ) -> None:
     try:
         waiting[topic] = next(generator) if answers is None else generator.send(answers)

@@ -14,12 +14,12 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from pulsar_spark.engine.consumers.probe import FoundEntry
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol.message_id import Position
+from pulsar_spark.spark.streaming.entry_samples import strata
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class _Known:
             return None
         if self.last_end != end or last.start[:2] != _last_entry(end)[:2]:
             return None
-        return last.index - first.index + _rest(first)
+        return last.index - first.index + first.remaining
 
 
 class _Question(NamedTuple):
@@ -268,11 +268,8 @@ class Backlogs:
         low = 0 if several else start.entry_id + 1
         width = end.entry_id - low
         count = max(min(most, width), 0)
-        edges = [low + width * number // max(count, 1) for number in range(count + 1)]
-        places = [
-            Position(end.ledger_id, self._random.randrange(part, after))
-            for part, after in pairwise(edges)
-        ]
+        numbers = strata(low, end.entry_id, count, self._random)
+        places = [Position(end.ledger_id, number) for number, _ in numbers]
         if several:
             ahead = [Position(start.ledger_id, max(start.entry_id, 0) + step) for step in _STEPS]
             places = [*ahead, *places]
@@ -296,13 +293,13 @@ def _estimate(known: _Known, end: Position, now_ms: int, pool: Sequence[FoundEnt
     seconds = max(now_ms - first.publish_time, 0) / 1000
     others = [found for found in samples if found.start[:2] != first.start[:2]]
     if entries == 1 or (known.whole and known.sampled is not None and known.sampled[1] == end):
-        messages = _rest(first) + sum(found.messages for found in others)
+        messages = first.remaining + sum(found.messages for found in others)
         return Left(entries, messages, first.size + sum(found.size for found in others), seconds)
     more = _by_samples(others or [first], None if entries is None else entries - 1)
     counted = known.messages_by_index(end)
     messages_estimated = counted is None and more.messages is not None
     if counted is None and more.messages is not None:
-        counted = _rest(first) + more.messages
+        counted = first.remaining + more.messages
     size = None if more.size is None else first.size + more.size
     return Left(entries, counted, size, seconds, messages_estimated, size is not None)
 
@@ -313,11 +310,6 @@ def _by_samples(samples: Sequence[FoundEntry], entries: int | None) -> Left:
     messages = sum(found.messages for found in samples) / len(samples)
     size = sum(found.size for found in samples) / len(samples)
     return Left(entries, round(entries * messages), round(entries * size), None, True, True)
-
-
-def _rest(found: FoundEntry) -> int:
-    """Return the messages of an entry from where it is asked for on."""
-    return found.messages - found.start.batch_index
 
 
 def _last_entry(end: Position) -> Position:

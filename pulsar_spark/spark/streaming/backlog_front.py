@@ -16,40 +16,23 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Generator
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
+from pulsar_spark.engine.consumers.probe import FoundEntry
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.reading.range_splitter import BEYOND_LEDGER, Ledger
+from pulsar_spark.spark.streaming.entry_samples import Experience, strata
 
 _MAX_STEPS = 12
 _MAX_LEDGERS = 200
 # How many entries one sample may stand for.
 _REACH = 512
-_REMEMBERED = 4096
 # Standard deviations that an estimate of entries which differ stays below a limit.
 _MARGIN = 4.0
 
 
-class Sample(NamedTuple):
-    """The first entry at or behind a position.
-
-    `place` is the position asked for, or the entry's beginning behind it; `messages` are those
-    from there on, `behind` is the position behind the last of them. `last_index` is that of
-    the entry's last message, None where the broker stamps none.
-    """
-
-    place: Position
-    behind: Position
-    messages: int
-    size: int
-    last_index: int | None
-    publish_time: int
-
-
 Questions: TypeAlias = "list[Position]"
-Answers: TypeAlias = "list[Sample | None]"
+Answers: TypeAlias = "list[FoundEntry | None]"
 Steps: TypeAlias = "Generator[Questions, Answers, None]"
 
 
@@ -69,40 +52,6 @@ class Amount(NamedTuple):
 
 
 NOTHING = Amount(0, 0)
-
-
-@dataclass(slots=True)
-class Experience:
-    """What the entries of a topic partition were like so far: mean and spread of their messages.
-
-    Old entries are forgotten slowly. It keeps a sample that happens to hold small entries only
-    from being taken for all.
-    """
-
-    count: float = 0.0
-    messages: float = 0.0
-    squares: float = 0.0
-
-    def add(self, messages: int) -> None:
-        """Take note of one entry."""
-        if self.count >= _REMEMBERED:
-            for name in ("count", "messages", "squares"):
-                setattr(self, name, getattr(self, name) / 2)
-        self.count += 1
-        self.messages += messages
-        self.squares += messages * messages
-
-    @property
-    def mean(self) -> float:
-        """Messages of an entry."""
-        return self.messages / self.count if self.count else 1.0
-
-    @property
-    def deviation(self) -> float:
-        """Their standard deviation."""
-        if not self.count:
-            return 0.0
-        return math.sqrt(max(self.squares / self.count - self.mean**2, 0.0))
 
 
 class Front:
@@ -125,7 +74,7 @@ class Front:
     ) -> None:
         self.start = start
         self.end = end
-        self.first: Sample | None = None
+        self.first: FoundEntry | None = None
         self.cut = start
         self.used = NOTHING
         self.exhausted = False
@@ -138,7 +87,7 @@ class Front:
         # Whether the ledgers that are known are all that count, and whether there are more.
         self._complete = self._shortened = False
         # Slot (the number of an entry id, counted from the start) → what is there, if anything.
-        self._seen: dict[int, Sample | None] = {}
+        self._seen: dict[int, FoundEntry | None] = {}
 
     # --- slots ----------------------------------------------------------------------------------
 
@@ -159,7 +108,7 @@ class Front:
     def look(self) -> Steps:
         """Find the first entry."""
         (self.first,) = yield [self.start]
-        if self.first is None or self.first.place >= self.end:
+        if self.first is None or self.first.start >= self.end:
             # Nothing can be read of it: there are only entries that no reader is sent.
             self.first = None
             self.cut, self.exhausted = self.end, True
@@ -167,8 +116,8 @@ class Front:
         self._enter(self.first)
         self._learn(0, self.first)
 
-    def _enter(self, found: Sample) -> None:
-        ledger = Ledger(found.place.ledger_id, found.place.entry_id)
+    def _enter(self, found: FoundEntry) -> None:
+        ledger = Ledger(found.start.ledger_id, found.start.entry_id)
         if ledger.ledger_id == self.end.ledger_id:
             behind = self.end.entry_id + (1 if self.end.batch_index else 0)
             ledger.low = max(behind - ledger.first, 1)
@@ -189,12 +138,12 @@ class Front:
             else:
                 probe = Position(last.ledger_id, last.first + last.low + missing - 1)
             (found,) = yield [probe]
-            last.learn(probe, None if found is None else Position(*found.place[:2]))
+            last.learn(probe, None if found is None else Position(*found.start[:2]))
 
     def _next_ledger(self, last: Ledger) -> Steps:
         (found,) = yield [Position(last.ledger_id, BEYOND_LEDGER)]
-        ahead = found is not None and found.place.ledger_id > last.ledger_id
-        if found is None or not ahead or found.place >= self.end:
+        ahead = found is not None and found.start.ledger_id > last.ledger_id
+        if found is None or not ahead or found.start >= self.end:
             self._complete = True
         elif len(self._ledgers) >= _MAX_LEDGERS:
             # Enough for one batch; the next one goes on from there.
@@ -210,12 +159,12 @@ class Front:
         for slot, found in zip(asked, answers, strict=True):
             self._learn(slot, found)
 
-    def _learn(self, slot: int, found: Sample | None) -> None:
-        here = found is not None and found.place[:2] == self._place(slot)[:2]
+    def _learn(self, slot: int, found: FoundEntry | None) -> None:
+        here = found is not None and found.start[:2] == self._place(slot)[:2]
         self._seen[slot] = found if here else None
         # What is left of an entry tells nothing of entries.
-        if found is not None and here and not found.place.batch_index:
-            self._experience.add(found.messages)
+        if found is not None and here and not found.start.batch_index:
+            self._experience.add(found.remaining)
 
     # --- deciding -------------------------------------------------------------------------------
 
@@ -223,7 +172,7 @@ class Front:
         """Decide how much fits `limit`; at first `look`. Asked again, only a higher limit helps."""
         if self.first is None:
             return
-        if self.first.last_index is not None and limit.messages < math.inf:
+        if self.first.index is not None and limit.messages < math.inf:
             yield from self._take_by_index(limit)
         else:
             yield from self._take_by_samples(limit)
@@ -231,20 +180,20 @@ class Front:
     def take_first(self, most: float) -> None:
         """Take the first entry whatever its size, at most so many messages of it."""
         if self.first is not None:
-            messages = min(self.first.messages, most)
+            messages = min(self.first.remaining, most)
             self._cut_at(self.first, messages)
             self.used = Amount(messages, self.first.size)
             self.exhausted = self.cut >= self.end
 
-    def _cut_at(self, found: Sample, messages: float) -> None:
+    def _cut_at(self, found: FoundEntry, messages: float) -> None:
         """Cut behind so many messages of an entry."""
         self.batch_size = 0
         self.cut = min(_behind(found), self.end)
-        if messages < found.messages:
-            place = found.place
+        if messages < found.remaining:
+            place = found.start
             inside = place.batch_index + int(messages)
             self.cut = min(Position(place.ledger_id, place.entry_id, inside), self.end)
-            self.batch_size = found.behind.batch_index
+            self.batch_size = found.stop.batch_index
 
     def _take_by_samples(self, limit: Amount) -> Steps:
         assert self.first is not None
@@ -279,7 +228,7 @@ class Front:
     @property
     def _differ(self) -> bool:
         """Whether entries are known to have different numbers of messages."""
-        whole = {found.messages for slot, found in self._seen.items() if slot and found}
+        whole = {found.remaining for slot, found in self._seen.items() if slot and found}
         return len(whole) > 1 or self._experience.deviation > 0
 
     @property
@@ -297,9 +246,7 @@ class Front:
         """Return slots to look at, each with how many slots it stands for, in order."""
         if window <= self._samples:
             return [(slot, 1) for slot in range(window)]
-        edges = [window * number // self._samples for number in range(self._samples + 1)]
-        # Anywhere in a stratum: entries can come in a rhythm.
-        return [(self._random.randrange(low, high), high - low) for low, high in pairwise(edges)]
+        return strata(0, window, self._samples, self._random)
 
     def _fit(
         self, strata: list[tuple[int, int]], limit: Amount, deviations: float = 1.0
@@ -313,7 +260,7 @@ class Front:
         slots, messages, size = 0, 0.0, 0.0
         for slot, width in strata:
             found = self._seen[slot]
-            each = (0.0, 0.0) if found is None else (float(found.messages), float(found.size))
+            each = (0.0, 0.0) if found is None else (float(found.remaining), float(found.size))
             each = each[0] + (margin if width > 1 else 0.0), each[1]
             fitting = width
             for cost, done, most in (
@@ -351,10 +298,10 @@ class Front:
 
     def _take_by_index(self, limit: Amount) -> Steps:
         assert self.first is not None
-        assert self.first.last_index is not None
+        assert self.first.index is not None
         if limit.size < math.inf:
             yield from self._take_by_samples(Amount(math.inf, limit.size))
-        begin = self.first.last_index - self.first.messages + 1
+        begin = self.first.index - self.first.remaining + 1
         wanted = int(limit.messages)
         self.batch_size = 0
         last: list[int] = [begin - 1]
@@ -375,7 +322,7 @@ class Front:
         """
         assert self.first is not None
         low = 0
-        high = int((index - (self.first.last_index or 0)) / max(self._experience.mean, 1.0)) + 1
+        high = int((index - (self.first.index or 0)) / max(self._experience.mean, 1.0)) + 1
         while True:
             yield from self._reach(high + 1)
             high = min(high, self.slots - 1)
@@ -391,15 +338,15 @@ class Front:
             else:
                 high = middle
         (found,) = yield [self._place(low)]
-        if found is None or found.place >= self.end:
+        if found is None or found.start >= self.end:
             return None
-        place = found.place
-        if found.last_index is None:
+        place = found.start
+        if found.index is None:
             return Position(*place)
-        inside = found.messages - (found.last_index - index)
-        if inside >= found.messages:
+        inside = found.remaining - (found.index - index)
+        if inside >= found.remaining:
             return _behind(found)
-        self.batch_size = found.behind.batch_index
+        self.batch_size = found.stop.batch_index
         return Position(place.ledger_id, place.entry_id, place.batch_index + inside)
 
     def _is_before(
@@ -407,15 +354,15 @@ class Front:
     ) -> Generator[Questions, Answers, bool]:
         """Return whether the first entry at or behind a slot ends before `index`."""
         (found,) = yield [self._place(slot)]
-        if found is None or found.place >= self.end or found.last_index is None:
+        if found is None or found.start >= self.end or found.index is None:
             return False
-        if found.last_index < index:
-            last[0] = max(last[0], found.last_index)
+        if found.index < index:
+            last[0] = max(last[0], found.index)
             return True
         return False
 
 
-def _behind(sample: Sample) -> Position:
+def _behind(sample: FoundEntry) -> Position:
     """Return the position behind an entry: the next entry's."""
-    ledger_id, entry_id, index = sample.behind
+    ledger_id, entry_id, index = sample.stop
     return Position(ledger_id, entry_id + (1 if index else 0))

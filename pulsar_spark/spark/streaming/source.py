@@ -26,7 +26,6 @@ from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 from pulsar_spark.spark.reading.planner import Planner, ReadRange, Topics
 from pulsar_spark.spark.streaming.admission import Admission
 from pulsar_spark.spark.streaming.backlog import SAMPLE_SECONDS, Backlogs, Left
-from pulsar_spark.spark.streaming.backlog_front import Sample
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from pulsar_spark.spark.streaming.topics import Span, StreamTopics
 from pulsar_spark.spark.value_types import ValueType
@@ -216,14 +215,14 @@ class StreamSource:
             self._batch_sizes[topic] = cuts[topic], size
         return {topic: Span(span.start, cuts[topic]) for topic, span in spans.items()}
 
-    def _sample(self, questions: Sequence[tuple[str, Position]]) -> list[Sample | None]:
+    def _sample(self, questions: Sequence[tuple[str, Position]]) -> list[FoundEntry | None]:
         """Answer the questions of admission control."""
         assert self._context is not None
-        answers: list[Sample | None] = []
+        answers: list[FoundEntry | None] = []
         for found in Probe(self._context.pool).first_entries_at(questions):
             if isinstance(found, PulsarError):
                 raise found
-            answers.append(None if found is None else _sample(found))
+            answers.append(found)
         return answers
 
     def _offset(self, start: StreamOffset, name: str, spans: Mapping[str, Span]) -> StreamOffset:
@@ -383,14 +382,3 @@ class StreamSource:
 
 def _bounded(span: Span, target: Mapping[str, Position], topic: str) -> Span:
     return Span(span.start, min(span.end, target.get(topic, EARLIEST_POSITION)))
-
-
-def _sample(found: FoundEntry) -> Sample:
-    return Sample(
-        place=found.start,
-        behind=found.stop,
-        messages=found.messages - found.start.batch_index,
-        size=found.size,
-        last_index=found.index,
-        publish_time=found.publish_time,
-    )

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_spark.engine.consumers.probe import FoundEntry
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.options.stream import Caps
 from pulsar_spark.spark.streaming.admission import Admission
-from pulsar_spark.spark.streaming.backlog_front import Sample
 from tests.spark.backlogs import Backlog
 
 
@@ -25,7 +25,7 @@ class Stream:
         self.rounds = 0
         self.admission = Admission(self.ask)
 
-    def ask(self, questions: Sequence[tuple[str, Position]]) -> list[Sample | None]:
+    def ask(self, questions: Sequence[tuple[str, Position]]) -> list[FoundEntry | None]:
         self.rounds += 1
         return [self.topics[topic].ask(position) for topic, position in questions]
 

@@ -30,16 +30,7 @@ class Topics:
         self, questions: Sequence[tuple[str, Position]]
     ) -> list[FoundEntry | PulsarError | None]:
         self.rounds.append(len(questions))
-        return [self.error or self._first(topic, place) for topic, place in questions]
-
-    def _first(self, topic: str, place: Position) -> FoundEntry | None:
-        found = self.topics[topic].ask(place)
-        if found is None:
-            return None
-        whole = found.messages + found.place.batch_index
-        return FoundEntry(
-            found.place, found.behind, whole, found.size, found.publish_time, None, found.last_index
-        )
+        return [self.error or self.topics[topic].ask(place) for topic, place in questions]
 
     def entries_from(self, questions: Sequence[tuple[str, Position]]) -> list[int | PulsarError]:
         self.rounds.append(len(questions))

@@ -6,20 +6,20 @@ import math
 
 import pytest
 
+from pulsar_spark.engine.consumers.probe import FoundEntry
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.spark.streaming.backlog_front import (
     NOTHING,
     Amount,
-    Experience,
     Front,
-    Sample,
     Steps,
 )
+from pulsar_spark.spark.streaming.entry_samples import Experience
 from tests.spark.backlogs import Backlog
 
 
 def run(backlog: Backlog, steps: Steps) -> None:
-    answers: list[Sample | None] | None = None
+    answers: list[FoundEntry | None] | None = None
     while True:
         try:
             asked = next(steps) if answers is None else steps.send(answers)
@@ -79,7 +79,7 @@ def test_a_cut_inside_an_entry_tells_how_large_that_is(indexed: bool) -> None:
     assert (made.cut, made.batch_size) == (Position(1, 2, 4), 10)
     made = front(backlog, made.cut)
     assert made.first is not None
-    assert made.first.messages == 6
+    assert made.first.remaining == 6
     run(backlog, made.take(Amount(6, math.inf)))
     assert (made.cut, made.batch_size) == (Position(1, 3), 0)
 
