@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         ConsumerType,
         InitialPosition,
         KeySharedMode,
+        LoggerLevel,
         PartitionsRoutingMode,
         ProducerAccessMode,
         RegexSubscriptionMode,
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
         UnsupportedVersionError,
     )
     from pulsar_spark.client.listening import ConsumerEventListener
+    from pulsar_spark.client.loggers import ConsoleLogger, FileLogger
     from pulsar_spark.client.message import Message, MessageId
     from pulsar_spark.client.producer import Producer, PulsarProducer
     from pulsar_spark.client.reader import PulsarReader, Reader
@@ -132,6 +134,7 @@ _HOMES = {
     "CompressionType": "enums",
     "ConnectError": "exceptions",
     "Consumer": "consumer",
+    "ConsoleLogger": "loggers",
     "ConsumerAssignError": "exceptions",
     "ConsumerBatchReceivePolicy": "consumer_policies",
     "ConsumerBusy": "exceptions",
@@ -149,6 +152,7 @@ _HOMES = {
     "EncryptionKey": "encryption",
     "EncryptionKeyInfo": "encryption",
     "ErrorGettingAuthenticationData": "exceptions",
+    "FileLogger": "loggers",
     "IncompatibleSchema": "exceptions",
     "InitialPosition": "enums",
     "Interrupted": "exceptions",
@@ -159,6 +163,7 @@ _HOMES = {
     "InvalidUrl": "exceptions",
     "JsonSchema": "schema",
     "KeySharedMode": "enums",
+    "LoggerLevel": "enums",
     "KeyValueSchema": "schema",
     "MemoryBufferIsFull": "exceptions",
     "Message": "message",
@@ -225,6 +230,7 @@ __all__ = [
     "Client",
     "CompressionType",
     "ConnectError",
+    "ConsoleLogger",
     "Consumer",
     "ConsumerAssignError",
     "ConsumerBatchReceivePolicy",
@@ -243,6 +249,7 @@ __all__ = [
     "EncryptionKey",
     "EncryptionKeyInfo",
     "ErrorGettingAuthenticationData",
+    "FileLogger",
     "IncompatibleSchema",
     "InitialPosition",
     "Interrupted",
@@ -254,6 +261,7 @@ __all__ = [
     "JsonSchema",
     "KeySharedMode",
     "KeyValueSchema",
+    "LoggerLevel",
     "MemoryBufferIsFull",
     "Message",
     "MessageId",

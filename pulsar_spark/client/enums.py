@@ -136,6 +136,15 @@ class ConsumerCryptoFailureAction(_Choice):
     CONSUME = 2
 
 
+class LoggerLevel(_Choice):
+    """How much a log tells."""
+
+    Debug = 0
+    Info = 1
+    Warn = 2
+    Error = 3
+
+
 class Result(_Choice):
     """What the callback of `send_async` is told."""
 

@@ -38,7 +38,7 @@ class Schema:
         """Return what the broker is told of the schema, None for plain bytes."""
         raise NotImplementedError
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, obj: Any) -> bytes:
         """Return the bytes of a value; raises InvalidRow for one that the schema does not take."""
         raise NotImplementedError
 
@@ -61,11 +61,11 @@ class Schema:
 class BytesSchema(Schema):
     """Values are bytes; the broker is told of no schema."""
 
-    def encode(self, value: Any) -> bytes:
-        """Return `value`, which must be bytes."""
-        if not isinstance(value, bytes):
-            raise InvalidRow(f"a value is {type(value).__name__}, the schema takes bytes")
-        return value
+    def encode(self, data: Any) -> bytes:
+        """Return `data`, which must be bytes."""
+        if not isinstance(data, bytes):
+            raise InvalidRow(f"a value is {type(data).__name__}, the schema takes bytes")
+        return data
 
     def decode(self, data: bytes) -> bytes:
         """Return `data`."""
@@ -79,12 +79,12 @@ class BytesSchema(Schema):
 class StringSchema(Schema):
     """Values are text in UTF-8."""
 
-    def encode(self, value: Any) -> bytes:
-        """Return the UTF-8 of `value`, which must be text."""
-        if not isinstance(value, str):
-            raise InvalidRow(f"a value is {type(value).__name__}, the schema takes str")
+    def encode(self, obj: Any) -> bytes:
+        """Return the UTF-8 of `obj`, which must be text."""
+        if not isinstance(obj, str):
+            raise InvalidRow(f"a value is {type(obj).__name__}, the schema takes str")
         try:
-            return value.encode()
+            return obj.encode()
         except UnicodeEncodeError:
             raise InvalidRow("a value is text that UTF-8 cannot express") from None
 
@@ -107,7 +107,7 @@ class DefinedSchema(Schema):
         """Return the schema as the registry holds it."""
         return self._info
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, obj: Any) -> bytes:
         """Return the bytes of a value; raises InvalidRow that names the field which does not fit.
 
         Raises SchemaMismatch for a definition that is none.
@@ -115,7 +115,7 @@ class DefinedSchema(Schema):
         from pulsar_spark.schema.codec import Misfit
 
         try:
-            return self._encoder.encode(value)
+            return self._encoder.encode(obj)
         except Misfit as misfit:
             raise _invalid(misfit, self._info) from None
 
@@ -202,13 +202,13 @@ class RecordSchema(DefinedSchema):
         except (TypeError, ValueError) as error:
             raise OptionError(f"the definition of the {name} schema is not JSON: {error}") from None
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, obj: Any) -> bytes:
         """Return the bytes of a dict, or of an object of `record_cls`."""
-        if self._record_cls is not None and not isinstance(value, self._record_cls):
+        if self._record_cls is not None and not isinstance(obj, self._record_cls):
             raise InvalidRow(
-                f"a value is {type(value).__name__}, the schema takes {self._record_cls.__name__}"
+                f"a value is {type(obj).__name__}, the schema takes {self._record_cls.__name__}"
             )
-        return super().encode(value)
+        return super().encode(obj)
 
     def made(self, value: Any) -> Any:
         """Return the dict, or an object of `record_cls`."""
@@ -252,9 +252,9 @@ class KeyValueSchema(DefinedSchema):
         self._key, self._value = key, value
         super().__init__(join_key_value(*infos, separated=separated))
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, obj: Any) -> bytes:
         """Return the payload of a pair, without the key if that is separated."""
-        return self.message_of(value).payload or b""
+        return self.message_of(obj).payload or b""
 
     def message_of(self, value: Any) -> MessageFields:
         """Return a message with a pair."""
@@ -304,13 +304,13 @@ class ProtobufNativeSchema(Schema):
             raise OptionError(f"record_cls is {record_cls!r}, which is no class of messages")
         self._record_cls = record_cls
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, obj: Any) -> bytes:
         """Return the bytes of a message of the class."""
-        if not isinstance(value, self._record_cls):
+        if not isinstance(obj, self._record_cls):
             raise InvalidRow(
-                f"a value is {type(value).__name__}, the schema takes {self._record_cls.__name__}"
+                f"a value is {type(obj).__name__}, the schema takes {self._record_cls.__name__}"
             )
-        return value.SerializeToString()
+        return obj.SerializeToString()
 
     def decode(self, data: bytes) -> Message:
         """Return the message; raises CorruptMessage if it is none."""
@@ -342,7 +342,7 @@ class AutoConsumeSchema(Schema):
     types that are not decoded, values are bytes.
     """
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, obj: Any) -> bytes:
         """Raise UnsupportedFeature."""
         raise UnsupportedFeature(
             "AutoConsumeSchema is for reading", "Give the producer the schema that it writes."

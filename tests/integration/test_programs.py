@@ -158,7 +158,110 @@ except pulsar.AlreadyClosed:
     print("Closed")
 """
 
+PRODUCER = """
+import threading
+import pulsar
+
+client = pulsar.Client(URL, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+check = client.subscribe(TOPIC, "check")
+producer = client.create_producer(
+    TOPIC, block_if_queue_full=True, batching_enabled=True, batching_max_publish_delay_ms=10,
+    properties={"producer-name": "test", "producer-id": "1"},
+    batching_type=pulsar.BatchingType.KeyBased)
+for i in range(3):
+    try:
+        print(producer.send("hello".encode("utf-8"), None) is not None)
+    except Exception as e:
+        print("Failed to send message: %s" % e)
+told = threading.Semaphore(0)
+
+def callback(res, msg_id):
+    print("sent", res == pulsar.Result.Ok, msg_id.entry_id() >= 0)
+    told.release()
+
+for i in range(3):
+    producer.send_async(b"async-%d" % i, callback, partition_key="k")
+producer.flush()
+for _ in range(3):
+    assert told.acquire(timeout=30)
+producer.close()
+for _ in range(6):
+    msg = check.receive(30000)
+    print("{0} {1} {2}".format(msg.data(), msg.partition_key(), msg.properties()))
+    check.acknowledge_cumulative(msg)
+client.close()
+"""
+
+NEGATIVE = """
+import pulsar
+
+client = pulsar.Client(URL)
+consumer = client.subscribe(TOPIC, "sub", pulsar.ConsumerType.Shared,
+                            negative_ack_redelivery_delay_ms=100)
+producer = client.create_producer(TOPIC)
+for i in range(3):
+    producer.send(b"%d" % i)
+seen = []
+while len(seen) < 4:
+    msg = consumer.receive(30000)
+    again = msg.redelivery_count() > 0
+    if msg.data() == b"1" and not again:
+        consumer.negative_acknowledge(msg)
+    else:
+        consumer.acknowledge(msg)
+    seen.append((msg.data(), again))
+for data, again in sorted(seen):
+    print(data, again)
+consumer.unsubscribe()
+client.close()
+"""
+
+TABLE_VIEW = """
+import pulsar
+
+client = pulsar.Client(URL)
+producer = client.create_producer(TOPIC)
+for key, value in (("a", b"1"), ("b", b"2"), ("a", b"3")):
+    producer.send(value, partition_key=key)
+view = client.create_table_view(TOPIC, subscription_name="view")
+print(len(view), view.get("a"), view.get("none"), view)
+found = {}
+view.for_each(lambda key, value: found.update({key: value}))
+print(sorted(found.items()))
+view.close()
+client.close()
+"""
+
+TYPED = """
+import pulsar
+from pulsar.schema import AvroSchema, StringSchema
+
+client = pulsar.Client(URL)
+schema = AvroSchema(None, schema_definition={
+    "type": "record", "name": "Company", "fields": [
+        {"name": "name", "type": "string"},
+        {"name": "employees", "type": {"type": "array", "items": "string"}},
+        {"name": "labels", "type": ["null", {"type": "map", "values": "string"}]}]})
+consumer = client.subscribe(TOPIC, "typed", schema=schema)
+producer = client.create_producer(TOPIC, schema=schema)
+producer.send({"name": "co", "employees": ["ann", "bob"], "labels": {"x": "y"}})
+producer.send({"name": "empty", "employees": [], "labels": None})
+for _ in range(2):
+    msg = consumer.receive(30000)
+    print(msg.value())
+    consumer.acknowledge(msg)
+try:
+    client.create_producer(TOPIC, schema=StringSchema())
+except pulsar.IncompatibleSchema:
+    print("Incompatible")
+client.close()
+"""
+
 PROGRAMS = {
+    "producer": PRODUCER,
+    "negative acknowledgements": NEGATIVE,
+    "table view": TABLE_VIEW,
+    "typed": TYPED,
     "consumer": CONSUMER,
     "listener": LISTENER,
     "reader": READER,
@@ -182,5 +285,6 @@ def test_a_program_prints_the_same_with_either_client(broker: Broker, name: str)
     assert OFFICIAL in program
     expected = output_of(program, broker, broker.create_topic())
     assert len(expected) >= 2
-    found = output_of(program.replace(OFFICIAL, OURS), broker, broker.create_topic())
+    ours = program.replace(OFFICIAL, OURS).replace("from pulsar.", "from pulsar_spark.client.")
+    found = output_of(ours, broker, broker.create_topic())
     assert found == expected

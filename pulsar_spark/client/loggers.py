@@ -1,0 +1,27 @@
+"""The official client's loggers, so that its programs run.
+
+What this package logs goes to the logger ``pulsar_spark`` of Python's `logging`, as its handlers
+and levels say; a client takes these as `logger=` and leaves them alone.
+"""
+
+from __future__ import annotations
+
+from pulsar_spark.client.enums import LoggerLevel, choice
+from pulsar_spark.errors import OptionError
+
+
+class ConsoleLogger:
+    """Asks for a log on standard output. Raises OptionError for what is no LoggerLevel."""
+
+    def __init__(self, log_level: LoggerLevel = LoggerLevel.Info) -> None:
+        self.log_level = choice(LoggerLevel, log_level, "log_level")
+
+
+class FileLogger:
+    """Asks for a log in a file. Raises OptionError for what is no LoggerLevel or no name."""
+
+    def __init__(self, log_level: LoggerLevel, log_file: str) -> None:
+        self.log_level = choice(LoggerLevel, log_level, "log_level")
+        if not isinstance(log_file, str):
+            raise OptionError(f"log_file is a {type(log_file).__name__}, it must be str")
+        self.log_file = log_file
