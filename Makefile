@@ -4,6 +4,7 @@
 #   make test PYTEST_FLAGS="-x -k frames" more for pytest
 #   make test WORKERS=4                   in more processes than two; 0 is none but pytest's own
 #   make test-matrix SPARKS="4.0 4.3"     some versions of Spark; SPARKS=oldest is one
+#   make test-matrix PULSARS=3.0.7        some versions of Pulsar
 #   make soak SOAK_FLAGS="--seed 7"       the same faults again; --help lists what else there is
 #   make conformance CONFORMANCE_FLAGS="'CommandSend.*'"    some fields; --help lists more
 #   make bench BENCH_FLAGS=--quick        one shape; --help lists what else there is
@@ -13,6 +14,7 @@ TESTS ?= tests
 PYTEST_FLAGS ?=
 WORKERS ?= 2
 SPARKS ?=
+PULSARS ?=
 SOAK_FLAGS ?=
 CONFORMANCE_FLAGS ?=
 BENCH_FLAGS ?=
@@ -50,8 +52,8 @@ test: $(READY) ## run the tests; a real broker is fetched by Maven and started i
 test-slow: $(READY) ## run the tests that take long, which `make test` leaves out
 	$(PYTEST) -m slow $(PYTEST_FLAGS) $(TESTS)
 
-test-matrix: $(READY) ## run the smoke tests with each version of Spark, in environments of their own
-	$(RUN) -m tools.matrix $(SPARKS)
+test-matrix: $(READY) ## run tests with other versions of Spark and of Pulsar; takes long
+	$(RUN) -m tools.matrix $(SPARKS) $(if $(PULSARS),--pulsar $(PULSARS))
 
 conformance: $(READY) ## clear each field of the protocol in turn: does the test named for it fail?
 	$(RUN) -m tests.conformance --workers $(WORKERS) $(CONFORMANCE_FLAGS)

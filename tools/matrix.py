@@ -1,9 +1,14 @@
-"""Run the smoke tests, and those of SQL, pipelines and Connect, with several versions of Spark.
+"""Run tests with several versions of Spark, and with several of Pulsar.
 
-``python -m tools.matrix`` takes all of them, ``python -m tools.matrix 4.0 4.3`` some, and
-``python -m tools.matrix oldest`` the oldest that can be had here. Each has an environment of its
-own in .venv-matrix, made by uv if that is there, and kept. What cannot be had is said and left
-out; only if nothing at all could be run, and CI is true, that is a failure.
+``python -m tools.matrix`` takes all of both, ``python -m tools.matrix 4.0 4.3`` some of Spark,
+``python -m tools.matrix oldest`` the oldest that can be had here, and
+``python -m tools.matrix --pulsar 3.0.7`` some of Pulsar.
+
+Versions of Spark run the smoke tests, and those of SQL, pipelines and Connect. Each has an
+environment of its own in .venv-matrix, made by uv if that is there, and kept. Versions of Pulsar
+run the integration tests on a real broker, with the interpreter that runs this; their servers are
+kept where that of all tests is. What cannot be had is said and left out; only if nothing at all
+could be run, and CI is true, that is a failure.
 """
 
 from __future__ import annotations
@@ -31,6 +36,11 @@ TEST_TOOLS = (
     "trustme>=1.1",
 )
 
+# Beside the one that `make test` runs with.
+PULSARS = ("3.0.7", "3.3.6", "4.2.4")
+PULSAR_TESTS = ("tests/integration", "-m", "real_broker and not slow")
+PULSAR_VARIABLE = "PULSAR_SPARK_TEST_PULSAR"
+
 # The oldest Spark goes with the oldest Python that the package is for, if that can be had.
 PYTHONS = {"4.0": "3.10"}
 SPARKS = ("4.0", "4.1", "4.2", "4.3")
@@ -40,6 +50,7 @@ FAILED = "FAILED"
 
 _INSTALL_SECONDS = 1800
 _TEST_SECONDS = 1800
+_PULSAR_TEST_SECONDS = 5400
 
 
 class Unavailable(Exception):
@@ -102,7 +113,7 @@ def _output(command: list[str]) -> str:
 def prepare(pair: Pair) -> Path:
     """Return the interpreter of a pair's environment, made if there is none. Raises Unavailable."""
     python = pair.folder / "bin" / "python"
-    wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    wanted = _digest(pair)
     ready = pair.folder / ".ready"
     if ready.exists() and ready.read_text() == wanted:
         return python
@@ -122,9 +133,20 @@ def prepare(pair: Pair) -> Path:
     return python
 
 
+def _digest(pair: Pair) -> str:
+    """Return what tells whether an environment has in it what it would be made with now."""
+    packages = "\n".join([*_packages(pair), ""])
+    project = (ROOT / "pyproject.toml").read_bytes()
+    return hashlib.sha256(packages.encode() + project).hexdigest()
+
+
+def _packages(pair: Pair) -> list[str]:
+    return [f"pyspark=={pair.spark}.*", *TEST_TOOLS, "-e", f"{ROOT}[all]"]
+
+
 def _ways(pair: Pair, interpreter: str, python: Path) -> list[list[list[str]]]:
     """Return the commands that make an environment, by uv if it is there, and without it."""
-    packages = [f"pyspark=={pair.spark}.*", *TEST_TOOLS, "-e", f"{ROOT}[all]"]
+    packages = _packages(pair)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     plain = [[interpreter, "-m", "venv", str(pair.folder)], [*pip, *packages]]
     if shutil.which("uv") is None:
@@ -178,16 +200,66 @@ def run(sparks: list[str], further: list[str], *, only_first: bool) -> dict[Pair
     return outcomes
 
 
+def obtain_pulsar(version: str) -> None:
+    """Have a version's server in the cache of the tests. Raises Unavailable."""
+    script = "from tests.support.real_broker import prepare; prepare()"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env=os.environ | {PULSAR_VARIABLE: version},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=_INSTALL_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        raise Unavailable(" ".join(done.stderr.split("BrokerUnavailable:")[-1].split())[-500:])
+
+
+def test_pulsar(version: str, further: list[str]) -> bool:
+    """Run the integration tests on a version's server; returns whether all passed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs"]
+    print(f"Pulsar {version}:", flush=True)
+    done = subprocess.run(
+        [*command, *PULSAR_TESTS, *further],
+        cwd=ROOT,
+        env=os.environ | {PULSAR_VARIABLE: version},
+        timeout=_PULSAR_TEST_SECONDS,
+        check=False,
+    )
+    return done.returncode == 0
+
+
+def run_pulsars(versions: list[str], further: list[str]) -> dict[str, str]:
+    """Run the tests on each version's server that can be had; returns outcomes."""
+    outcomes: dict[str, str] = {}
+    for version in versions:
+        try:
+            obtain_pulsar(version)
+        except Unavailable as error:
+            outcomes[f"Pulsar {version}"] = f"left out: {error}"
+            continue
+        outcomes[f"Pulsar {version}"] = PASSED if test_pulsar(version, further) else FAILED
+    return outcomes
+
+
 def main() -> int:
     """Run what the command line names; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tools.matrix", description=__doc__)
     parser.add_argument("spark", nargs="*", help="versions of Spark, or oldest; default: all")
+    parser.add_argument("--pulsar", nargs="+", help="versions of Pulsar; default: all")
     arguments, further = parser.parse_known_args()
+    chosen = bool(arguments.spark or arguments.pulsar)
     oldest = arguments.spark == ["oldest"]
-    sparks = arguments.spark if arguments.spark and not oldest else list(SPARKS)
-    outcomes = run(sparks, further, only_first=oldest)
-    for pair, outcome in outcomes.items():
-        print(f"{pair}: {outcome}")
+    sparks = list(SPARKS) if oldest or not chosen else arguments.spark
+    pulsars = arguments.pulsar or ([] if chosen else list(PULSARS))
+    outcomes = {
+        str(pair): outcome for pair, outcome in run(sparks, further, only_first=oldest).items()
+    }
+    outcomes |= run_pulsars(pulsars, further)
+    for name, outcome in outcomes.items():
+        print(f"{name}: {outcome}")
     if FAILED in outcomes.values():
         return 1
     return int(os.environ.get("CI") == "true" and PASSED not in outcomes.values())

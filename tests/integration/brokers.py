@@ -256,3 +256,11 @@ def as_real(broker: Broker) -> Real:
     if not isinstance(broker, Real):
         pytest.skip("only the real broker does this")
     return broker
+
+
+def needs_pulsar(broker: Broker, version: str, what: str) -> None:
+    """Skip the test on a real broker that is older than `version`, with which `what` came."""
+    if isinstance(broker, Real):
+        found = broker.own.version
+        if found < tuple(int(part) for part in version.split(".")):
+            pytest.skip(f"{what} came with Pulsar {version}, this is {'.'.join(map(str, found))}")

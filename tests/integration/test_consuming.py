@@ -26,7 +26,7 @@ from pulsar_spark.errors import (
     OperationTimeout,
     UnsupportedFeature,
 )
-from tests.integration.brokers import Broker
+from tests.integration.brokers import Broker, needs_pulsar
 from tests.support.waiting import wait_until
 
 RECEIVE_MS = 30_000
@@ -193,6 +193,12 @@ def test_unsubscribing_removes_the_subscription(
     assert broker.subscriptions(topic) == {"s"}
     consumer.unsubscribe()
     wait_until(lambda: not broker.subscriptions(topic), "the subscription is still there")
+
+
+def test_unsubscribing_by_force_sends_other_consumers_away(
+    broker: Broker, client: PulsarClient, topic: str
+) -> None:
+    needs_pulsar(broker, "3.3", "unsubscribing by force")
     first = client.subscribe(topic, "s", ConsumerType.Shared)
     second = client.subscribe(topic, "s", ConsumerType.Shared)
     second.unsubscribe(force=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import sys
 import uuid
 from collections.abc import Mapping
@@ -115,6 +116,12 @@ class RealBroker:
             return json.loads(text)
         except ValueError:
             return text
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """The version of Pulsar that it is, as far as it is numbers."""
+        text = str(self.admin("GET", "brokers/version"))
+        return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
     def answers(self, path: str) -> bool:
         """Whether the admin REST answers to a GET with success."""

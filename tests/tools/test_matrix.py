@@ -1,7 +1,9 @@
-"""The environments of the matrix: which are chosen, and what is said of those that cannot be."""
+"""The versions of the matrix: which are chosen, and what is said of those that cannot be."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -24,8 +26,19 @@ def run_with(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         tested.append(pair.spark)
         return True
 
+    def obtain(version: str) -> None:
+        if version == "3.0.7":
+            raise matrix.Unavailable("no 3.0.7 here")
+
+    def test_pulsar(version: str, further: list[str]) -> bool:
+        tested.append(f"Pulsar {version}")
+        return True
+
     monkeypatch.setattr(matrix, "prepare", prepare)
     monkeypatch.setattr(matrix, "test", test)
+    monkeypatch.setattr(matrix, "PULSARS", ("3.0.7", "3.3.6"))
+    monkeypatch.setattr(matrix, "obtain_pulsar", obtain)
+    monkeypatch.setattr(matrix, "test_pulsar", test_pulsar)
     return tested
 
 
@@ -38,8 +51,65 @@ def test_what_cannot_be_had_is_said_and_left_out(
     run_with: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command_line(monkeypatch) == 0
-    assert run_with == ["4.1", "4.2", "4.3"]
-    assert "left out: no 4.0 here" in capsys.readouterr().out
+    assert run_with == ["4.1", "4.2", "4.3", "Pulsar 3.3.6"]
+    said = capsys.readouterr().out
+    assert "left out: no 4.0 here" in said
+    assert "Pulsar 3.0.7: left out: no 3.0.7 here" in said
+    assert "Pulsar 3.3.6: passed" in said
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (["4.1"], ["4.1"]),
+        (["--pulsar", "3.3.6", "9.9.9"], ["Pulsar 3.3.6", "Pulsar 9.9.9"]),
+        (["4.2", "--pulsar", "3.3.6"], ["4.2", "Pulsar 3.3.6"]),
+    ],
+    ids=["Spark", "Pulsar", "both"],
+)
+def test_only_what_is_named_is_run(
+    run_with: list[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: list[str]
+) -> None:
+    assert command_line(monkeypatch, *arguments) == 0
+    assert run_with == expected
+
+
+def test_a_pulsar_that_cannot_be_had_is_known_by_what_maven_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PULSAR_SPARK_TEST_CACHE", str(tmp_path))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(matrix.Unavailable, match="there is no java"):
+        matrix.obtain_pulsar("3.0.7")
+
+
+@pytest.mark.parametrize("changed", ["TEST_TOOLS", "ROOT"])
+def test_an_environment_is_made_anew_when_what_belongs_in_it_changes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changed: str
+) -> None:
+    made: list[list[str]] = []
+
+    def record(command: list[str], **_: object) -> None:
+        made.append(command)
+        pair.folder.mkdir(parents=True, exist_ok=True)
+
+    monkeypatch.setattr(matrix, "ENVIRONMENTS", tmp_path / "environments")
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(subprocess, "run", record)
+    monkeypatch.setattr(matrix, "find_python", lambda _: sys.executable)
+    pair = matrix.Pair("4.3", None)
+    matrix.prepare(pair)
+    first = len(made)
+    matrix.prepare(pair)
+    assert len(made) == first > 0
+    if changed == "ROOT":
+        (tmp_path / "pyproject.toml").write_text("[project]")
+        monkeypatch.setattr(matrix, "ROOT", tmp_path)
+    else:
+        monkeypatch.setattr(matrix, "TEST_TOOLS", (*matrix.TEST_TOOLS, "another"))
+    matrix.prepare(pair)
+    assert len(made) > first
 
 
 def test_the_oldest_is_the_oldest_that_can_be_had(
