@@ -22,6 +22,7 @@ from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing import EmbeddedBroker
+from pulsar_spark.testing.rules import Seen
 from tests.support.certificates import Authority, days, only_old_versions, self_signed
 from tests.support.issuer import Issuer, say
 from tests.support.web_service import WebService, refuse
@@ -460,6 +461,32 @@ def test_an_open_transaction_is_shown_while_it_holds_reading_back(
         txn.commit()
         step = examine(broker.service_url, "--topic", "orders").steps["read"]
         assert "open transaction" not in step["detail"] + step["remedy"]
+
+
+@pytest.mark.fault(20)
+@pytest.mark.parametrize("command,step", [("SUBSCRIBE", "read"), ("PRODUCER", "write")])
+def test_a_topic_that_went_to_another_cluster(
+    command: str, step: str, broker: EmbeddedBroker, examine: Examine
+) -> None:
+    """A broker says so in the place of an answer."""
+
+    def tell(seen: Seen) -> bool:
+        consumer = isinstance(seen.body, pb.CommandSubscribe)
+        told = (
+            (seen.body.consumer_id, pb.CommandTopicMigrated.Consumer)
+            if consumer
+            else (seen.body.producer_id, pb.CommandTopicMigrated.Producer)
+        )
+        broker.faults.inject(answers.topic_migrated(*told), seen.connection)
+        return True
+
+    broker.faults.drop(command, times=None, when=tell)
+    report = examine(broker.service_url, "--topic", "orders")
+    text = only(report, step)
+    assert "migrated to another cluster" in text
+    assert "service.url" in text
+    # It is told at once, and not taken for a broker that does not answer.
+    assert report.steps[step]["seconds"] < 8
 
 
 @pytest.mark.fault(18)

@@ -46,6 +46,7 @@ from pulsar_spark.errors import (
     ConnectionLost,
     PulsarError,
     RemoteProtocolError,
+    UnsupportedFeature,
     from_server_error,
     redact,
 )
@@ -241,6 +242,15 @@ class HandlerTable:
         if body.resource_type == pb.CommandTopicMigrated.Consumer:
             return self._consumers.get(body.resource_id)
         return self._producers.get(body.resource_id)
+
+
+def topic_migrated(broker: str | None = None) -> UnsupportedFeature:
+    """Return the error of a topic that lives in another cluster: here, messages would be lost."""
+    return UnsupportedFeature(
+        "the topic was migrated to another cluster",
+        "Set service.url to the cluster that has it now.",
+        broker=broker,
+    )
 
 
 class ClientConnection:

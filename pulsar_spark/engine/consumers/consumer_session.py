@@ -24,7 +24,11 @@ from typing import Any
 from google.protobuf.message import Message
 
 from pulsar_spark.engine.closing import Closing
-from pulsar_spark.engine.connections.connection import ClientConnection, ConsumerHandler
+from pulsar_spark.engine.connections.connection import (
+    ClientConnection,
+    ConsumerHandler,
+    topic_migrated,
+)
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.options import ConsumerOptions, KeySharedRules
 from pulsar_spark.engine.retry import Deadline
@@ -137,9 +141,10 @@ class ConsumerSession(Closing):
         self._handler = handler
         self._lock = threading.Lock()
         # The following are guarded by _lock: whether the broker may know of the consumer,
-        # whether the session is over, and the question whether it may begin.
+        # whether the session is over, why it cannot begin, and the question whether it may.
         self._known = False
         self._ended = False
+        self._refusal: PulsarError | None = None
         self._asking: Future[Any] | None = None
         self.consumer_id = connection.add_consumer(self)
 
@@ -162,9 +167,10 @@ class ConsumerSession(Closing):
             self._known = True
         answer = self.ask(self.wanted.command, deadline)
         with self._lock:
-            self._asking, over = answer, self._ended
-        if over:
-            self._stop_asking()
+            self._asking = answer
+            over = ClosedError("the consumer is closed") if self._ended else self._refusal
+        if over is not None:
+            self._stop_asking(over)
         try:
             yield answer
         except BrokerError:
@@ -235,7 +241,7 @@ class ConsumerSession(Closing):
         with self._lock:
             self._ended = True
             known, self._known = self._known, False
-        self._stop_asking()
+        self._stop_asking(ClosedError("the consumer is closed"))
         if not known or self.connection.closed:
             return None
         with contextlib.suppress(PulsarError):
@@ -245,12 +251,12 @@ class ConsumerSession(Closing):
             )
         return None
 
-    def _stop_asking(self) -> None:
+    def _stop_asking(self, error: PulsarError) -> None:
         # A broker that is told to close what it is about to open answers that alone.
         asking = self._asking
         if asking is not None and self.connection.forget(asking):
             with contextlib.suppress(InvalidStateError):
-                asking.set_exception(ClosedError("the consumer is closed"))
+                asking.set_exception(error)
 
     # --- what the receive thread tells ----------------------------------------------------------
 
@@ -267,6 +273,12 @@ class ConsumerSession(Closing):
 
     def on_command(self, body: Message) -> None:
         """Pass on what is no entry."""
+        if isinstance(body, pb.CommandTopicMigrated):
+            # A broker can say so in the place of an answer to SUBSCRIBE.
+            refusal = topic_migrated(self.connection.address.logical)
+            with self._lock:
+                self._refusal = refusal
+            self._stop_asking(refusal)
         if self._handler is not None:
             self._handler.on_command(body)
 

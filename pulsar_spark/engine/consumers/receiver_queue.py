@@ -16,8 +16,9 @@ from typing import Any, TypeAlias
 
 from google.protobuf.message import Message
 
+from pulsar_spark.engine.connections.connection import topic_migrated
 from pulsar_spark.engine.options import ReaderOptions
-from pulsar_spark.errors import PulsarError, UnsupportedFeature
+from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock
 
@@ -136,11 +137,7 @@ class ReceiverQueue:
     def on_command(self, body: Message) -> None:
         """End if the topic has moved to another cluster; the rest is of no concern."""
         if isinstance(body, pb.CommandTopicMigrated):
-            error = UnsupportedFeature(
-                "the topic was migrated to another cluster",
-                "Set service.url to that cluster.",
-            )
-            self._end(Ended(error=error))
+            self._end(Ended(error=topic_migrated()))
 
     def on_disconnect(self, error: PulsarError) -> None:
         """End: the connection is lost."""

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from google.protobuf.message import Message
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress
-from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.connections.connection import ClientConnection, topic_migrated
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import Operation, Within, run, start
 from pulsar_spark.engine.options import ProducerOptions
@@ -31,7 +31,6 @@ from pulsar_spark.errors import (
     ProducerBusy,
     PulsarError,
     ServiceNotReady,
-    UnsupportedFeature,
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -217,13 +216,7 @@ class ProducerSession:
         """The topic went to another cluster: writing to the old one would lose messages."""
         if isinstance(body, pb.CommandTopicMigrated):
             self.connection.remove_producer(self.producer_id)
-            self._lose(
-                UnsupportedFeature(
-                    "the topic was migrated to another cluster",
-                    "Set service.url to the cluster that has it now.",
-                    broker=self.broker,
-                )
-            )
+            self._lose(topic_migrated(self.broker))
 
     def on_disconnect(self, error: PulsarError) -> None:
         """The connection ended."""
