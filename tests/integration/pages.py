@@ -15,7 +15,9 @@ def examples(page: str, section: str, language: str = "python") -> list[str]:
     text = (DOCS / page).read_text("utf-8")
     heading = re.escape(section)
     (found,) = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    return re.findall(rf"^```{language}\n(.*?)^```$", found, re.MULTILINE | re.DOTALL)
+    # All of them, so that the end of one is not taken for the beginning of another.
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", found, re.MULTILINE | re.DOTALL)
+    return [text for kind, text in blocks if kind == language]
 
 
 def here(example: str, service_url: str, folder: Path) -> str:

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import shutil
+import subprocess
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from pulsar_spark.engine.context import shared_connections
@@ -125,6 +130,86 @@ def test_an_example_connects(
         assert bool(web.asked) == ("https://cluster" in example)
         shared_connections().close_unused()
         assert broker.internal_errors == ()
+
+
+def commands(section: str) -> list[str]:
+    return [line for block in examples("connecting.md", section, "") for line in block.splitlines()]
+
+
+def test_a_key_store_of_java_becomes_a_certificate_by_the_commands_of_the_page(
+    tmp_path: Path,
+) -> None:
+    keytool, openssl = shutil.which("keytool"), shutil.which("openssl")
+    if keytool is None or openssl is None:
+        pytest.skip("keytool (of Java) or openssl is not installed")
+    authority = Authority(tmp_path)
+    certificate, key = authority.client("client")
+
+    def run(command: str) -> None:
+        subprocess.run(
+            shlex.split(command), cwd=tmp_path, check=True, capture_output=True, timeout=60
+        )
+
+    run(f"openssl pkcs12 -export -in {certificate} -inkey {key} -out made.p12 -passout pass:secret")
+    run(
+        "keytool -importkeystore -noprompt -srckeystore made.p12 -srcstorepass secret "
+        "-destkeystore client.jks -deststoretype JKS -deststorepass secret"
+    )
+    first, second = commands("Options of a Java or Scala job")
+    # What people are asked for.
+    run(f"{first} -srcstorepass secret -deststorepass secret")
+    run(f"{second} -passin pass:secret")
+    server = authority.server(client_authority=authority)
+    with EmbeddedBroker(tls=server, authenticate=lambda method, _: method == "tls") as broker:
+        broker.create_topic("orders")
+        store(broker, "orders", [b"a book"])
+        pem = tmp_path / "client.pem"
+        login = {
+            "service.url": broker.service_url,
+            "pulsar.client.tlsTrustCertsFilePath": authority.file,
+            "pulsar.client.tlsCertificateFilePath": str(pem),
+            "pulsar.client.tlsKeyFilePath": str(pem),
+            "pulsar.client.authPluginClassName": "tls",
+        }
+        assert Session().format("pulsar").options(**login).load("orders") == [b"a book"]
+        shared_connections().close_unused()
+
+
+def test_the_settings_for_kubernetes_are_those_that_spark_has() -> None:
+    """By the constants of Spark's own class, in the jar that PySpark brings."""
+    (jar,) = (Path(pyspark.__file__).parent / "jars").glob("spark-kubernetes_*.jar")
+    with zipfile.ZipFile(jar) as archive:
+        constants = archive.read("org/apache/spark/deploy/k8s/Config$.class")
+    settings = commands("A token in a file that is renewed")
+    settings += commands("A token in the environment")
+    assert len(settings) == 4
+    for setting in settings:
+        found = re.fullmatch(
+            r"--conf (spark\.kubernetes\.(?:driver|executor)\.(\w+)\.)([\w-]+)=(\S+)",
+            setting,
+        )
+        assert found is not None, setting
+        prefix, kind, name, value = found.groups()
+        assert prefix.encode() in constants
+        # A secret and where its files are to be; or a variable, and a secret and its key.
+        assert (name, value) == {
+            "secrets": ("pulsar-token", "/etc/pulsar"),
+            "secretKeyRef": ("PULSAR_TOKEN", "pulsar-token:token"),
+        }[kind]
+
+
+def test_every_block_of_the_page_is_run_or_compared() -> None:
+    page = (DOCS / "connecting.md").read_text("utf-8")
+    sections = re.findall(r"^## (.*)$", page, re.MULTILINE)
+    assert {name for name in sections if commands(name)} == {
+        "A token in a file that is renewed",
+        "A token in the environment",
+        "Options of a Java or Scala job",
+        # tests/cli/test_command_line_page.py runs it.
+        "When it does not connect: the doctor",
+        # Compared below, and used by tests/integration/secrets_job.py.
+        "Keeping secrets out of Spark's UI and event log",
+    }
 
 
 def test_the_redaction_that_the_page_gives_covers_all_secret_options() -> None:
