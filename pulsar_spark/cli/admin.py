@@ -10,9 +10,17 @@ from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.connections.addresses import parse_service_url
 from pulsar_spark.engine.connections.http_client import HttpClient
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.errors import OptionError
+from pulsar_spark.errors import OptionError, RemoteProtocolError
 
 _MAX_ANSWER = 16 * 1024 * 1024
+
+
+def unexpected(path: str) -> RemoteProtocolError:
+    """Return the error of an answer that Pulsar does not give."""
+    return RemoteProtocolError(
+        f"the answer for /admin/v2/{path} is not what Pulsar's web service gives",
+        "Give the address of the brokers' web service.",
+    )
 
 
 class Admin(Closing):
@@ -37,6 +45,13 @@ class Admin(Closing):
     def get(self, path: str) -> Any:
         """Return the JSON value at a path under /admin/v2/; raises as `HttpClient.get` fails."""
         return self._client.get(f"/admin/v2/{path}", self._timeout, _MAX_ANSWER).result()
+
+    def get_object(self, path: str) -> dict[str, Any]:
+        """Return the JSON object at a path; raises RemoteProtocolError for anything else."""
+        found = self.get(path)
+        if not isinstance(found, dict):
+            raise unexpected(path)
+        return found
 
     def close(self) -> None:
         """End its connections."""

@@ -25,16 +25,17 @@ def stream_offsets(checkpoint: str) -> list[StreamOffset]:
         logs = [path for path in folder.iterdir() if path.name.isdecimal()]
         newest = max(logs, key=lambda path: int(path.name), default=None)
         lines = [] if newest is None else newest.read_text("utf-8").splitlines()[_HEAD:]
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise OptionError(
-            f"{folder} cannot be read: {error.strerror}",
+            f"{folder} cannot be read: {reason}",
             "--checkpoint takes the folder of checkpointLocation.",
         ) from None
     found: list[StreamOffset] = []
     for line in lines:
         body: object = None
         # A line is an offset, or a source's name, a colon and an offset.
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             body = json.loads(line[max(line.find("{"), 0) :])
         # Other sources write other things.
         if isinstance(body, dict) and "subscription" in body:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import enum
 import io
+import logging
 import os
 import platform
 import sys
@@ -17,7 +18,7 @@ from pulsar_spark.cli import bench, broker, demo, peek, sink, subscriptions, top
 from pulsar_spark.cli.arguments import Run
 from pulsar_spark.cli.doctor import command as doctor
 from pulsar_spark.cli.environment import package_version
-from pulsar_spark.cli.output import print_error
+from pulsar_spark.cli.output import print_error, printable
 from pulsar_spark.errors import InvalidOffset, InvalidTopicName, OptionError, PulsarError
 from pulsar_spark.protocol.implementation import implementation
 
@@ -100,6 +101,16 @@ class _Completion(argparse.Action):
         top.exit()
 
 
+class _Log(logging.Handler):
+    """Shows warnings as Python does by itself, but for what a terminal would obey."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"{record.levelname.lower()}: {printable(record.getMessage())}", file=sys.stderr)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its exit status, one of `Status`."""
     try:
@@ -109,10 +120,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    # Where they are closed (`>&-`), Python has None for them.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # A terminal that has no such character is shown its number.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    logger, log = logging.getLogger("pulsar_spark"), _Log()
+    # Unless somebody has configured logging.
+    if not logger.hasHandlers():
+        logger.addHandler(log)
+    try:
+        return _carry_out(arguments)
+    finally:
+        logger.removeHandler(log)
+
+
+def _carry_out(arguments: Sequence[str] | None) -> int:
     program = Path(sys.argv[0]).name
     try:
         chosen = (parser(program) if program == _PROGRAM else parser()).parse_args(arguments)

@@ -27,6 +27,7 @@ from pulsar_spark.cli.output import Bar, print_json, print_table, progress
 from pulsar_spark.errors import ConsumerBusy, OptionError, PulsarError, TopicNotFound
 
 if TYPE_CHECKING:
+    from pulsar_spark.cli.admin import Admin
     from pulsar_spark.engine.context import ClientContext
     from pulsar_spark.engine.operations import Operation
     from pulsar_spark.engine.retry import Deadline
@@ -149,17 +150,32 @@ def _from_admin(
             name = TopicName.parse(topic)
             place = f"{name.namespace_name}/{quote(name.local_name, safe='')}"
             try:
-                stats = admin.get(f"persistent/{place}/stats")
+                found = _of_topic(admin, f"persistent/{place}/stats")
             except TopicNotFound:
                 continue
-            for subscription, told in stats["subscriptions"].items():
+            for subscription, (backlog, state) in found.items():
                 key = topic, subscription
                 if named and key not in wanted:
                     continue
                 entry = wanted.setdefault(key, _Subscription(subscription, topic))
-                entry.backlog = told["msgBacklog"]
-                entry.state = IN_USE if told["consumers"] else IDLE
+                entry.backlog, entry.state = backlog, state
     return list(wanted.values())
+
+
+def _of_topic(admin: Admin, path: str) -> dict[str, tuple[int, str]]:
+    """Return backlog and state of a topic's subscriptions by name, as the admin REST tells.
+
+    Raises RemoteProtocolError for an answer that Pulsar does not give.
+    """
+    from pulsar_spark.cli.admin import unexpected
+
+    try:
+        return {
+            name: (int(told["msgBacklog"]), IN_USE if told["consumers"] else IDLE)
+            for name, told in admin.get_object(path)["subscriptions"].items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise unexpected(path) from None
 
 
 def _of_checkpoint(folder: str, topic: str | None) -> list[_Subscription]:

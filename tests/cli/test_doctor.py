@@ -553,6 +553,16 @@ def test_how_long_messages_are_kept_is_asked_of_the_admin_rest(
     assert not caplog.records
 
 
+@pytest.mark.parametrize("answer", [[], None, "policies", 7], ids=repr)
+def test_an_admin_rest_that_tells_something_else(
+    answer: object, broker: EmbeddedBroker, examine: Examine
+) -> None:
+    with WebService() as admin:
+        admin.answers = [say(200, answer)]
+        report = examine(broker.service_url, "--topic", "orders", "--admin-url", admin.url)
+    assert "/admin/v2/namespaces/public/default" in only(report, "retention")
+
+
 def test_a_role_that_may_not_ask_for_policies(broker: EmbeddedBroker, examine: Examine) -> None:
     with WebService() as admin:
         admin.answers = [refuse(403, "not for you")]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -171,6 +173,48 @@ def test_a_reader_that_goes_away_ends_a_command_quietly(
     finally:
         process.kill()
     assert errors == b""
+
+
+def test_a_closed_stdout_is_no_reason_to_fail(broker: EmbeddedBroker) -> None:
+    line = f"{sys.executable} -m pulsar_spark topics --service-url {broker.service_url} >&-"
+    done = subprocess.run(
+        line, shell=True, capture_output=True, env=dict(os.environ), timeout=SECONDS, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_no_terminal_obeys_what_is_logged(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("pulsar_spark"), "propagate", False)
+
+    def log(*_: object) -> None:
+        logging.getLogger("pulsar_spark.engine").warning("the broker says %s", "a\x1b[2Jb")
+
+    broker.faults.call("PARTITIONED_METADATA", log)
+    assert cli.main(["topics", "--service-url", broker.service_url, "--topic", "t"]) == 0
+    assert capsys.readouterr().err == "warning: the broker says a\\x1b[2Jb\n"
+    assert logging.getLogger("pulsar_spark").handlers == []
+
+
+def test_ctrl_c_ends_the_doctor_at_once_while_several_hosts_are_silent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host = f"127.0.0.1:{silent.getsockname()[1]}"
+        process = start("doctor", "--service-url", f"pulsar://{host},localhost:{host[10:]}")
+        try:
+            connections = [silent.accept()[0] for _ in range(4)]
+            # Two were to see whether anybody listens; CONNECT has come by the others.
+            assert [len(connection.recv(1)) for connection in connections].count(1) == 2
+            process.send_signal(signal.SIGINT)
+            before = time.monotonic()
+            output, errors = process.communicate(timeout=SECONDS)
+        finally:
+            process.kill()
+        for connection in connections:
+            connection.close()
+    assert (process.returncode, output, errors) == (Status.INTERRUPTED, b"", b"")
+    # A login waits for ten seconds.
+    assert time.monotonic() - before < 8
 
 
 def test_output_that_has_no_such_character_shows_its_number(broker: EmbeddedBroker) -> None:

@@ -166,6 +166,32 @@ def test_the_admin_rest_tells_of_all_of_them(run: Run, held: SubscriptionSet) ->
         }
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [],
+        "stats",
+        {},
+        {"subscriptions": []},
+        {"subscriptions": {"mine": None}},
+        {"subscriptions": {"mine": {}}},
+        {"subscriptions": {"mine": {"msgBacklog": "many", "consumers": []}}},
+    ],
+    ids=repr,
+)
+def test_an_admin_rest_that_tells_something_else_is_an_error(
+    answer: object,
+    held: SubscriptionSet,
+    broker: EmbeddedBroker,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place = ["--service-url", broker.service_url, "--topic", "orders-partition-0"]
+    with WebService() as admin:
+        admin.answers = [say(200, answer)]
+        assert cli.main(["subscriptions", *place, "--admin-url", admin.url]) == 1
+    assert "is not what Pulsar's web service gives" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("folder", sorted(FOLDER.glob("spark-*")), ids=lambda folder: folder.name)
 def test_checkpoints_that_spark_wrote_are_understood(folder: Path) -> None:
     (offset,) = stream_offsets(str(folder))
@@ -194,7 +220,17 @@ def test_wrong_usage_ends_with_2(
 def test_a_checkpoint_of_something_else_is_said_to_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = checkpoint(tmp_path, '{"logOffset":3}')
+    folder = checkpoint(tmp_path, '{"logOffset":3}\n' + "[" * 100_000)
     arguments = ["--service-url", "pulsar://localhost", "--checkpoint", folder]
     assert cli.main(["subscriptions", *arguments]) == 2
     assert "no offset of a Pulsar stream" in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_is_not_text_is_said_to_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = checkpoint(tmp_path, "")
+    (tmp_path / "offsets" / "0").write_bytes(b"v1\n\xff\xfe")
+    arguments = ["--service-url", "pulsar://localhost", "--checkpoint", folder]
+    assert cli.main(["subscriptions", *arguments]) == 2
+    assert "it is not text" in capsys.readouterr().err

@@ -130,7 +130,7 @@ class Examination(Closing):
             raise Skipped("no topic was given", NAME_ONE)
         namespaces = dict.fromkeys(TopicName.parse(name).namespace_name for name in self._names)
         try:
-            policies = {name: self._admin.get(f"namespaces/{name}") for name in namespaces}
+            policies = {name: self._admin.get_object(f"namespaces/{name}") for name in namespaces}
         except AuthorizationError as error:
             raise AuthorizationError(error.what, _TENANTS_ADMIN) from error
         told = "; ".join(f"{name} {_kept(found)}" for name, found in policies.items())

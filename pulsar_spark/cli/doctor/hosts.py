@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ssl
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -206,14 +206,25 @@ class Hosts(Closing):
         Raises the error if none is left.
         """
 
-        def attempt(host: str) -> str | PulsarError:
-            try:
-                return look(host)
-            except PulsarError as error:
-                return error
+        gate = threading.Semaphore(_MAX_HOSTS_AT_ONCE)
+        found: dict[str, str | PulsarError] = {}
 
-        with ThreadPoolExecutor(min(len(self._hosts), _MAX_HOSTS_AT_ONCE)) as threads:
-            results = list(threads.map(attempt, self._hosts))
+        def attempt(host: str) -> None:
+            with gate:
+                try:
+                    found[host] = look(host)
+                except PulsarError as error:
+                    found[host] = error
+
+        # Nobody who interrupts waits for them.
+        threads = [
+            threading.Thread(target=attempt, args=(host,), daemon=True) for host in self._hosts
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        results = [found[host] for host in self._hosts]
         errors = [result for result in results if isinstance(result, PulsarError)]
         if len(errors) == len(results) == 1:
             raise errors[0]
