@@ -230,7 +230,8 @@ def test_a_checkpoint_that_is_not_text_is_said_to_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = checkpoint(tmp_path, "")
-    (tmp_path / "offsets" / "0").write_bytes(b"v1\n\xff\xfe")
+    for log in (tmp_path / "offsets").iterdir():
+        log.write_bytes(b"v1\n\xff\xfe")
     arguments = ["--service-url", "pulsar://localhost", "--checkpoint", folder]
     assert cli.main(["subscriptions", *arguments]) == 2
     assert "it is not text" in capsys.readouterr().err
