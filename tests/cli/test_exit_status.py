@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
+import pty
 import re
 import signal
 import socket
@@ -152,6 +154,37 @@ def test_ctrl_c_ends_a_command_that_waits_for_a_silent_host() -> None:
         finally:
             process.kill()
     assert (process.returncode, output, errors) == (Status.INTERRUPTED, b"", b"")
+
+
+def test_a_terminal_has_its_cursor_again_after_ctrl_c() -> None:
+    pytest.importorskip("rich", reason="rich is not installed")
+    ours, theirs = pty.openpty()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"pulsar://127.0.0.1:{silent.getsockname()[1]}"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pulsar_spark", "topics", "--service-url", url],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm"},
+        )
+        os.close(theirs)
+        shown = b""
+        try:
+            while b"listing topics" not in shown:
+                shown += os.read(ours, 4096)
+            process.send_signal(signal.SIGINT)
+            # At its end a terminal is an error to read from.
+            with contextlib.suppress(OSError):
+                while piece := os.read(ours, 4096):
+                    shown += piece
+            assert process.wait(SECONDS) == Status.INTERRUPTED
+        finally:
+            process.kill()
+            process.wait()
+            os.close(ours)
+    assert b"Traceback" not in shown
+    assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["table", "json"])

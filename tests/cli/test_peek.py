@@ -135,6 +135,67 @@ def test_what_comes_is_followed_until_somebody_interrupts(
     assert values(found) == ["before", "one", "two", "three"]
 
 
+HOSTILE = "a\x1b[2J\x9bb\r\u202e"
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["table", "json"])
+def test_no_terminal_obeys_what_a_producer_has_sent(
+    form: list[str], broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = f"t{HOSTILE}"
+    broker.create_topic(topic)
+    pair = pb.KeyValue(key=HOSTILE, value=HOSTILE)
+    body = HOSTILE.encode()
+    store(broker, topic, [body], batched=False, partition_key=HOSTILE, properties=[pair])
+    place = ["--service-url", broker.service_url, "--topic", topic]
+    assert cli.main(["peek", *place, *form]) == 0
+    text = capsys.readouterr().out
+    assert not set(text) & set(HOSTILE) - set("a[2Jb")
+    if form:
+        assert json.loads(text)["__messageProperties"] == {HOSTILE: HOSTILE}
+    else:
+        assert text.count(r"a\x1b[2J\x9bb\r\u202e") == 2
+
+
+@pytest.mark.parametrize("end", ["--first", "--last"])
+def test_more_than_memory_is_to_hold_is_an_error(
+    end: str,
+    broker: EmbeddedBroker,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_MAX_BYTES", 100_000)
+    broker.create_topic("t", partitions=2)
+    for number in range(20):
+        store(broker, f"t-partition-{number % 2}", [b"x" * 10_000])
+    place = ["peek", "--service-url", broker.service_url, "--topic", "t", end]
+    assert cli.main([*place, "--count", "20"]) == 1
+    assert "smaller --count" in capsys.readouterr().err
+    assert cli.main([*place, "--count", "5", "--json"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 5
+
+
+def test_many_messages_that_come_at_once_are_followed_piece_by_piece(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MAX_FOLLOWED_BYTES", 1_000)
+    broker.create_topic("t")
+    sent = [b"%0100d" % number for number in range(50)]
+    rounds = iter([sent])
+
+    def wait() -> None:
+        came = next(rounds, None)
+        if came is None:
+            raise KeyboardInterrupt
+        store(broker, "t", came)
+
+    monkeypatch.setattr(module, "wait", wait)
+    arguments = ["peek", "--service-url", broker.service_url, "--topic", "t", "--follow", "--json"]
+    assert cli.main(arguments) == 130
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert values(found) == [value.decode() for value in sent]
+
+
 def test_nothing_is_left_behind(broker: EmbeddedBroker, peek: Peek) -> None:
     broker.create_topic("t")
     store(broker, "t", [b"a"])
