@@ -44,6 +44,7 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.versions import COORDINATOR_CONNECT
 
 COORDINATORS = TopicName.parse("persistent://pulsar/system/transaction_coordinator_assign")
 """The topic whose partitions are the coordinators."""
@@ -260,6 +261,9 @@ class Coordinators:
     def _attach(self, tc_id: int, deadline: Deadline) -> Operation[ClientConnection]:
         topic = str(COORDINATORS.partition(tc_id))
         connection = yield from self._lookup.connection_operation(topic, deadline)
+        if connection.protocol_version < COORDINATOR_CONNECT:
+            # Older coordinators take transactions from whoever comes.
+            return connection
         try:
             yield connection.request_async(
                 lambda request_id: commands.tc_client_connect_request(request_id, tc_id),

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from pulsar_spark.errors import ClosedError, LocalProtocolError, OperationTimeout
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.commands import CLIENT_PROTOCOL_VERSION
 from pulsar_spark.protocol.frames import DEFAULT_MAX_MESSAGE_SIZE
 from pulsar_spark.testing.faults import Faults
 from pulsar_spark.testing.options import BrokerOptions
@@ -39,7 +40,9 @@ class EmbeddedBroker(TopicControl):
     topic redirects to the owner. expose_entry_metadata: broker timestamp and index with each
     entry. batch_index_ack: acknowledgements inside a batch count, as they do not on a broker with
     default settings. transactions: whether there is a coordinator of them. precise_flow: permits
-    buy entries by the average messages per entry, instead of one per permit. tls: a server's
+    buy entries by the average messages per entry, instead of one per permit. protocol_version: the
+    newest version of the protocol that it speaks; like an old broker it ends the connection of a
+    client that sends what came later, and says nothing itself that did. tls: a server's
     context, with its certificate: the broker then speaks TLS alone. authenticate: is called with
     a client's authentication method and credentials, on the broker's thread, and tells whether to
     let it in.
@@ -65,6 +68,7 @@ class EmbeddedBroker(TopicControl):
         keep_alive_interval: float = 30.0,
         liveness_timeout: float = 5.0,
         failover_delay: float = 0.0,
+        protocol_version: int = CLIENT_PROTOCOL_VERSION,
         tls: ssl.SSLContext | None = None,
         authenticate: Callable[[str, bytes], bool] | None = None,
     ) -> None:
@@ -85,6 +89,7 @@ class EmbeddedBroker(TopicControl):
             keep_alive_interval=keep_alive_interval,
             liveness_timeout=liveness_timeout,
             failover_delay=failover_delay,
+            protocol_version=protocol_version,
             tls=tls,
             authenticate=authenticate,
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from pulsar_spark.errors import OptionError
+from pulsar_spark.protocol.commands import CLIENT_PROTOCOL_VERSION
 from pulsar_spark.protocol.frames import DEFAULT_MAX_MESSAGE_SIZE
 
 HOST = "127.0.0.1"
@@ -37,6 +38,7 @@ class BrokerOptions:
     keep_alive_interval: float = 30.0
     liveness_timeout: float = 5.0
     failover_delay: float = 0.0
+    protocol_version: int = CLIENT_PROTOCOL_VERSION
     tls: ssl.SSLContext | None = None
     authenticate: Callable[[str, bytes], bool] | None = None
 
@@ -65,6 +67,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("keep_alive_interval", 0.01, 3600),
     ("liveness_timeout", 0.01, 3600),
     ("failover_delay", 0, 3600),
+    ("protocol_version", 0, CLIENT_PROTOCOL_VERSION),
 )
 
 OPTION_NAMES = tuple(field.name for field in fields(BrokerOptions))

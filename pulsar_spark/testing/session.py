@@ -15,6 +15,7 @@ from pulsar_spark.protocol.connection import Connection
 from pulsar_spark.protocol.events import CommandReceived, ConnectionFailed, Event, SendReceived
 from pulsar_spark.protocol.frames import BODY_FIELDS, encode_command
 from pulsar_spark.protocol.states import Role, State
+from pulsar_spark.protocol.versions import KEEP_ALIVE
 from pulsar_spark.testing.actions import Action, Incoming
 from pulsar_spark.testing.entry_log import Entry
 from pulsar_spark.testing.handlers.answers import refusal
@@ -22,6 +23,7 @@ from pulsar_spark.testing.handlers.table import HANDLERS
 from pulsar_spark.testing.refusals import Refusal
 from pulsar_spark.testing.rules import INCOMING, OUTGOING, Seen
 from pulsar_spark.testing.topic_store import topic_name
+from pulsar_spark.testing.versions import TOLD_SINCE, not_understood
 from pulsar_spark.testing.wire import Wire
 
 if TYPE_CHECKING:
@@ -63,6 +65,9 @@ class Session(Wire):
         self.consumers: dict[int, Consumer] = {}
         self.watchers: dict[int, Callable[[], None]] = {}
         self.connect: pb.CommandConnect | None = None
+        self._own_version = server.options.protocol_version
+        # What both ends speak, once the client has said what it does.
+        self.version = self._own_version
         self.exposes_metadata = False
         self.last_received = time.monotonic()
         self._ping_sent_at: float | None = None
@@ -163,6 +168,10 @@ class Session(Wire):
     def _carry_out(self, command: Incoming) -> None:
         if not self.open:
             return
+        if (unknown := not_understood(command, self._own_version)) is not None:
+            self.server.note(f"connection {self.number}: {unknown}")
+            self.disconnect()
+            return
         handler = HANDLERS.get(command.kind)
         try:
             if handler is None:
@@ -221,6 +230,10 @@ class Session(Wire):
         if not self.open or self.muted:
             return
         kind = command.type
+        if self.version < TOLD_SINCE.get(kind, 0):
+            if kind in (_T.CLOSE_PRODUCER, _T.CLOSE_CONSUMER):
+                self.disconnect()
+            return
         action = self._outgoing_action(kind, getattr(command, BODY_FIELDS[kind]), topic)
         if action is None:
             self.core.send(command)
@@ -262,6 +275,10 @@ class Session(Wire):
 
     def _answer_ping(self) -> None:
         if self.muted:
+            return
+        if self._own_version < KEEP_ALIVE:
+            self.server.note(f"connection {self.number}: PING came with a later version")
+            self.disconnect()
             return
         faults = self.server.faults
         struck = faults.meet(INCOMING, "PING", None, None, self.number)
@@ -334,7 +351,10 @@ class Session(Wire):
         self.later(self.server.options.keep_alive_interval, self._keep_alive)
 
     def ping(self) -> None:
-        """Ask for a sign of life."""
+        """Ask for a sign of life, which nobody knew of in the first version."""
+        if self.version < KEEP_ALIVE:
+            self.last_received = time.monotonic()
+            return
         self._ping_sent_at = time.monotonic()
         self.send(commands.ping())
 

@@ -53,6 +53,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
+from pulsar_spark.protocol.commands import CLIENT_PROTOCOL_VERSION
 from pulsar_spark.protocol.connection import Connection
 from pulsar_spark.protocol.events import (
     CommandReceived,
@@ -64,6 +65,14 @@ from pulsar_spark.protocol.frames import BODY_FIELDS, MessageBlock, ReceiptBlock
 from pulsar_spark.protocol.message_id import as_signed
 from pulsar_spark.protocol.states import Role
 from pulsar_spark.protocol.validation import ANSWERS, check_body
+from pulsar_spark.protocol.versions import (
+    CHECKSUMS,
+    KEEP_ALIVE,
+    answers_acks,
+    check_speaks,
+    for_peer,
+    without_checksums,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -267,7 +276,10 @@ class ClientConnection:
     ) -> None:
         self.address = address
         self.options = options
-        self.connected = pb.CommandConnected(server_version="")
+        # Until it tells, it is taken to speak the newest version.
+        self.connected = pb.CommandConnected(
+            server_version="", protocol_version=CLIENT_PROTOCOL_VERSION
+        )
         self._auth = auth or NoAuth()
         self._pid = os.getpid()
         self._ready: Future[ClientConnection] = Future()
@@ -320,6 +332,25 @@ class ClientConnection:
         """Bytes of metadata and payload that the broker takes in one message."""
         return self._core.max_message_size
 
+    @property
+    def protocol_version(self) -> int:
+        """The version of the protocol that both ends speak."""
+        return self.connected.protocol_version
+
+    def check_speaks(self, kind: int) -> None:
+        """Raise UnsupportedFeature if the broker is too old for a type of command."""
+        check_speaks(kind, self.protocol_version)
+
+    def _for_broker(self, command: pb.BaseCommand) -> list[pb.BaseCommand]:
+        """Return what is sent for a command; raises UnsupportedFeature if the broker is too old."""
+        version = self.protocol_version
+        if version >= CLIENT_PROTOCOL_VERSION:
+            return [command]
+        try:
+            return for_peer(command, version)
+        except UnsupportedFeature as error:
+            raise error.with_context(broker=self.address.logical) from None
+
     def supports(self, feature: str) -> bool:
         """Whether the broker announced a feature flag, by its name in FeatureFlags."""
         return bool(getattr(self.connected.feature_flags, feature))
@@ -371,8 +402,13 @@ class ClientConnection:
             request = Request(request_id, command.type, timeout, asked_consumer(command))
             try:
                 self._check_open()
+                parts = self._for_broker(command)
                 self._requests.add(request)
-                self._core.send(command)
+                for part in parts:
+                    self._core.send(part)
+                if command.type == _T.ACK and not answers_acks(self.protocol_version):
+                    self._requests.take(request_id)
+                    request.set_result(None)
             except PulsarError as error:
                 self._requests.take(request_id)
                 request.set_exception(error)
@@ -405,7 +441,8 @@ class ClientConnection:
         self._check_process()
         with self._mutex:
             self._check_open()
-            if not self._core.send(command):
+            sent = [self._core.send(part) for part in self._for_broker(command)]
+            if not any(sent):
                 return False
             self._writer.put_commands(self._core.data_to_send())
         self._flush()
@@ -417,6 +454,8 @@ class ClientConnection:
         Returns False where they became pointless, and raises as `send`.
         """
         self._check_process()
+        if self.protocol_version < CHECKSUMS:
+            frames = [without_checksums(b"".join(frames))]
         with self._mutex:
             self._check_open()
             if not self._core.send_frames(producer_id, frames):
@@ -585,6 +624,8 @@ class ClientConnection:
 
     def _keep_alive(self, now: float) -> None:
         """Send PING every interval, or on suspicion; raise ConnectionLost if nothing comes."""
+        if self.protocol_version < KEEP_ALIVE:
+            return
         interval = self.options.keep_alive_interval
         suspect = now - self._heard_at >= SUSPICION and self._waits(now - SUSPICION)
         silent = now - self._pinged_at

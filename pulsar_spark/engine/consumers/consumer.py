@@ -508,7 +508,14 @@ class TopicConsumer(AttachedConsumer):
         self._given.discard(key)
 
     def refuse(self, message_id: MessageIdAdv, redeliveries: int = 0) -> None:
-        """Have a message's entry delivered again, after the pause that the options say."""
+        """Have a message's entry delivered again, after the pause that the options say.
+
+        Raises UnsupportedFeature for a broker that is too old for it.
+        """
+        place = self._place
+        if place is not None and place.taken:
+            # What has to wait for a time must not fail when that is over, and nobody is told.
+            place.session.connection.check_speaks(pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
         key = (message_id.ledger_id, message_id.entry_id)
         backoff = self.options.nack_backoff
         delay = self.options.nack_delay if backoff is None else backoff.delay(redeliveries)

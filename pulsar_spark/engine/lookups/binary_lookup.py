@@ -26,6 +26,7 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.protocol.versions import BINARY_LOOKUP, TOPICS_OF_NAMESPACE
 
 if TYPE_CHECKING:
     from pulsar_spark.engine.context import ConnectionPool
@@ -51,6 +52,9 @@ class BinaryLookupService:
     def broker(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
         """Return an operation that finds the broker of a topic partition."""
         connection = yield from self._pool.service_operation()
+        if connection.protocol_version < BINARY_LOOKUP:
+            # Where there are several brokers, an http:// service URL finds the right one.
+            return connection.address
         options = self._pool.options
         authoritative = False
         for _ in range(options.max_lookup_redirects + 1):
@@ -86,7 +90,11 @@ class BinaryLookupService:
     def partitions(self, topic: str, deadline: Deadline, *, create: bool = False) -> Operation[int]:
         """Return an operation that learns a topic's number of partitions."""
         connection = yield from self._pool.service_operation()
-        if not create and not connection.supports(WITHOUT_CREATION):
+        version = connection.protocol_version
+        if version < BINARY_LOOKUP:
+            return 0
+        can_list = version >= TOPICS_OF_NAMESPACE
+        if not create and can_list and not connection.supports(WITHOUT_CREATION):
             name = TopicName.parse(topic)
             names = yield from self.topics(name.namespace_name, deadline, ANY_DOMAIN)
             if str(name) not in names and str(name.partitioned) not in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsar_spark.protocol import answers, commands
+from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing.actions import Incoming
 from pulsar_spark.testing.refusals import Refusal
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 SERVER_VERSION = "Pulsar Embedded"
 # The first version whose clients understand broker entry metadata.
 _ENTRY_METADATA_VERSION = 18
+# The first version of which brokers tell features.
+_FEATURES_VERSION = 20
 
 FEATURES = pb.FeatureFlags(
     supports_topic_watchers=True,
@@ -29,7 +31,9 @@ def connect(session: Session, command: Incoming) -> None:
     if authenticate is not None and not authenticate(body.auth_method_name, body.auth_data):
         raise Refusal(pb.AuthenticationError, "Failed to authenticate")
     session.connect = body
-    version = min(body.protocol_version, commands.CLIENT_PROTOCOL_VERSION)
+    own_version = session.server.options.protocol_version
+    version = min(body.protocol_version, own_version)
+    session.version = version
     session.exposes_metadata = (
         version >= _ENTRY_METADATA_VERSION and body.feature_flags.supports_broker_entry_metadata
     )
@@ -37,7 +41,7 @@ def connect(session: Session, command: Incoming) -> None:
         SERVER_VERSION,
         protocol_version=version,
         max_message_size=session.server.options.max_message_size,
-        feature_flags=FEATURES,
+        feature_flags=FEATURES if own_version >= _FEATURES_VERSION else None,
     )
     session.send(answer)
 
