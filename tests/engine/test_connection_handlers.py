@@ -5,7 +5,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from pulsar_spark.engine.connections.connection import HandlerTable
+from pulsar_spark.engine.connections.handlers import HandlerTable
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock, ReceiptBlock

@@ -24,11 +24,8 @@ from typing import Any
 from google.protobuf.message import Message
 
 from pulsar_spark.engine.closing import Closing
-from pulsar_spark.engine.connections.connection import (
-    ClientConnection,
-    ConsumerHandler,
-    topic_migrated,
-)
+from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.connections.handlers import ConsumerHandler, topic_migrated
 from pulsar_spark.engine.operations import Operation
 from pulsar_spark.engine.options import ConsumerOptions, KeySharedRules
 from pulsar_spark.engine.retry import Deadline

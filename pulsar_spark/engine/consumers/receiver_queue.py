@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from google.protobuf.message import Message
 
-from pulsar_spark.engine.connections.connection import topic_migrated
+from pulsar_spark.engine.connections.handlers import topic_migrated
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 from google.protobuf.message import Message
 
 from pulsar_spark.engine.connections.addresses import BrokerAddress
-from pulsar_spark.engine.connections.connection import ClientConnection, topic_migrated
+from pulsar_spark.engine.connections.connection import ClientConnection
+from pulsar_spark.engine.connections.handlers import topic_migrated
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import Operation, Within, run, start
 from pulsar_spark.engine.options import ProducerOptions

@@ -1,0 +1,183 @@
+"""Who is told what a broker sends: the consumers, producers and watchers of one connection."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from array import array
+from typing import Any, Protocol
+
+from google.protobuf.message import Message
+
+from pulsar_spark.errors import PulsarError, UnsupportedFeature
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.frames import MessageBlock, ReceiptBlock
+from pulsar_spark.protocol.message_id import as_signed
+
+_T = pb.BaseCommand
+
+# One counter of the process, so that no id is used twice and a producer can take its own along
+# to another connection.
+_ids = itertools.count()
+
+
+class Handler(Protocol):
+    """What consumers and producers have in common.
+
+    `on_disconnect` is the last call, and comes once. After `on_close` of a subclass nothing
+    more is called either: the handler is forgotten before.
+    """
+
+    def on_command(self, body: Message) -> None:
+        """A command that has no method of its own: an active state, a topic's end or move."""
+
+    def on_disconnect(self, error: PulsarError) -> None:
+        """The connection ended."""
+
+
+class ConsumerHandler(Handler, Protocol):
+    """What the receive thread tells a consumer."""
+
+    def on_messages(self, block: MessageBlock) -> None:
+        """Entries were delivered."""
+
+    def on_close(self, command: pb.CommandCloseConsumer) -> None:
+        """The broker closed the consumer; it may name the topic's new broker."""
+
+
+class ProducerHandler(Handler, Protocol):
+    """What the receive thread tells a producer."""
+
+    @property
+    def waits_for_receipts(self) -> bool:
+        """Whether something was sent that the broker has not acknowledged."""
+
+    def on_receipts(self, receipts: array[int]) -> None:
+        """Entries are stored: sequence id, highest sequence id, ledger and entry of each."""
+
+    def on_send_error(self, error: pb.CommandSendError) -> None:
+        """An entry was refused."""
+
+    def on_close(self, command: pb.CommandCloseProducer) -> None:
+        """The broker closed the producer; it may name the topic's new broker."""
+
+
+class HandlerTable:
+    """The consumers, producers and watchers of topics of a connection, by id. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # The following are guarded by _lock; single reads go without it.
+        self._consumers: dict[int, ConsumerHandler] = {}
+        self._producers: dict[int, ProducerHandler] = {}
+        self._watchers: dict[int, Handler] = {}
+
+    def add_consumer(self, handler: ConsumerHandler) -> int:
+        """Register a consumer and return its new id."""
+        with self._lock:
+            consumer_id = next(_ids)
+            self._consumers[consumer_id] = handler
+            return consumer_id
+
+    def add_producer(self, handler: ProducerHandler, producer_id: int | None) -> int:
+        """Register a producer, with its old id if it has one, and return the id."""
+        with self._lock:
+            if producer_id is None:
+                producer_id = next(_ids)
+            self._producers[producer_id] = handler
+            return producer_id
+
+    def add_watcher(self, handler: Handler) -> int:
+        """Register who is told of topics that appear and vanish, and return the new id."""
+        with self._lock:
+            watcher_id = next(_ids)
+            self._watchers[watcher_id] = handler
+            return watcher_id
+
+    def remove_watcher(self, watcher_id: int) -> None:
+        """Forget a watcher."""
+        with self._lock:
+            self._watchers.pop(watcher_id, None)
+
+    def remove_consumer(self, consumer_id: int) -> ConsumerHandler | None:
+        """Forget a consumer and return it."""
+        with self._lock:
+            return self._consumers.pop(consumer_id, None)
+
+    def remove_producer(self, producer_id: int) -> ProducerHandler | None:
+        """Forget a producer and return it."""
+        with self._lock:
+            return self._producers.pop(producer_id, None)
+
+    def wait_for_receipts(self) -> bool:
+        """Whether any producer does."""
+        return any(found.waits_for_receipts for found in tuple(self._producers.values()))
+
+    def take_all(self) -> list[Handler]:
+        """Forget all and return them."""
+        with self._lock:
+            handlers: list[Handler] = [
+                *self._consumers.values(),
+                *self._producers.values(),
+                *self._watchers.values(),
+            ]
+            self._consumers.clear()
+            self._producers.clear()
+            self._watchers.clear()
+            return handlers
+
+    def on_messages(self, block: MessageBlock) -> None:
+        """Pass entries on; those for a consumer that is gone are dropped."""
+        consumer = self._consumers.get(block.consumer_id)
+        if consumer is not None:
+            consumer.on_messages(block)
+
+    def on_receipts(self, block: ReceiptBlock) -> None:
+        """Pass receipts on; those for a producer that is gone are dropped."""
+        producer = self._producers.get(block.producer_id)
+        if producer is not None:
+            producer.on_receipts(block.receipts)
+
+    def on_command(self, kind: int, body: Any) -> None:
+        """Pass a command on that is not an answer to a request."""
+        if kind == _T.SEND_RECEIPT:
+            # One that brokers do not send like this, but that says what it has to.
+            stored = body.message_id
+            numbers = (
+                body.sequence_id,
+                body.highest_sequence_id,
+                stored.ledgerId,
+                stored.entryId,
+            )
+            self.on_receipts(ReceiptBlock(body.producer_id, array("q", map(as_signed, numbers))))
+        elif kind == _T.SEND_ERROR:
+            if (producer := self._producers.get(body.producer_id)) is not None:
+                producer.on_send_error(body)
+        elif kind == _T.CLOSE_CONSUMER:
+            if (consumer := self.remove_consumer(body.consumer_id)) is not None:
+                consumer.on_close(body)
+        elif kind == _T.CLOSE_PRODUCER:
+            if (producer := self.remove_producer(body.producer_id)) is not None:
+                producer.on_close(body)
+        else:
+            handler = self._find(kind, body)
+            if handler is not None:
+                handler.on_command(body)
+
+    def _find(self, kind: int, body: Any) -> Handler | None:
+        if kind == _T.WATCH_TOPIC_UPDATE:
+            return self._watchers.get(body.watcher_id)
+        if kind != _T.TOPIC_MIGRATED:
+            return self._consumers.get(getattr(body, "consumer_id", -1))
+        if body.resource_type == pb.CommandTopicMigrated.Consumer:
+            return self._consumers.get(body.resource_id)
+        return self._producers.get(body.resource_id)
+
+
+def topic_migrated(broker: str | None = None) -> UnsupportedFeature:
+    """Return the error of a topic that lives in another cluster: here, messages would be lost."""
+    return UnsupportedFeature(
+        "the topic was migrated to another cluster",
+        "Set service.url to the cluster that has it now.",
+        broker=broker,
+    )
