@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from tests.conformance import evidence
 from tests.conformance.evidence import Evidence
 from tests.conformance.interface import fields
-from tests.conformance.mutants import Job, Outcome, run
+from tests.conformance.mutants import Items, Job, Outcome, run, with_tests
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,43 +29,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not names:
         parser.error("no field has such a name")
     if chosen.tests:
-        return _try(names, chosen.tests, chosen.workers)
-    rows = [row for row in evidence.read() if row.test and row.field in names]
-    return _prove(rows[:: chosen.every], chosen.workers)
+        return with_tests(chosen.tests, lambda items: _try(names, items, chosen.workers))
+    rows = [row for row in evidence.read() if row.test and row.field in names][:: chosen.every]
+    tests = list(dict.fromkeys(row.test for row in rows))
+    return with_tests(tests, lambda items: _prove(rows, items, chosen.workers))
 
 
 def _wanted(name: str, patterns: Sequence[str]) -> bool:
     return not patterns or any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
-def _prove(rows: Sequence[Evidence], workers: int) -> int:
+def _prove(rows: Sequence[Evidence], items: Items, workers: int) -> int:
     began = time.monotonic()
-    tests = list(dict.fromkeys(row.test for row in rows))
-    print(f"{len(rows)} fields, {len(tests)} tests; first the tests as they are")
-    parts = [Job("", tests[number::workers], False) for number in range(workers)]
-    wrong = []
-    for outcome in run([part for part in parts if part.tests], workers):
-        if outcome.status:
-            wrong += outcome.failed or [f"the tests cannot be run:\n{outcome.output}"]
+    print(f"{len(rows)} fields, {len(items)} tests; first the tests as they are", flush=True)
+    wrong = [
+        f"{outcome.job.tests[0]}:\n{outcome.output}"
+        for outcome in run([Job("", [test]) for test in items], items, workers)
+        if outcome.status
+    ]
     if wrong:
         print("these fail with all fields there:", *wrong, sep="\n  ")
         return 1
     jobs = [Job(row.field, [row.test]) for row in rows]
-    for number, outcome in enumerate(run(jobs, workers), 1):
+    for number, outcome in enumerate(run(jobs, items, workers), 1):
         fault = verdict(outcome)
         if fault:
             wrong.append(f"{outcome.job.cleared}: {outcome.job.tests[0]} {fault}")
-        print(
-            f"{number}/{len(jobs)} {outcome.seconds:.1f} s {outcome.job.cleared} {fault or 'ok'}",
-            flush=True,
-        )
+        shown = f"{outcome.seconds:.1f} s {outcome.job.cleared} {fault or 'ok'}"
+        print(f"{number}/{len(jobs)} {shown}", flush=True)
     if wrong:
-        print(
-            f"{len(wrong)} of {len(rows)} fields are not shown by their test:", *wrong, sep="\n  "
-        )
+        print(f"{len(wrong)} of {len(rows)} fields are not shown:", *wrong, sep="\n  ")
     else:
-        print(f"all {len(rows)} fields are shown by their tests", end="")
-    print(f" ({time.monotonic() - began:.0f} s)")
+        print(f"all {len(rows)} fields are shown by their tests")
+    print(f"{time.monotonic() - began:.0f} s")
     return 1 if wrong else 0
 
 
@@ -79,9 +75,9 @@ def verdict(outcome: Outcome) -> str:
     return "" if outcome.status < 0 else f"cannot be run:\n{outcome.output}"
 
 
-def _try(names: Sequence[str], tests: Sequence[str], workers: int) -> int:
+def _try(names: Sequence[str], items: Items, workers: int) -> int:
     """Show which of the tests fail without each of the fields."""
-    for outcome in run([Job(name, tests, False) for name in names], workers):
+    for outcome in run([Job(name, list(items)) for name in names], items, workers):
         print(f"{outcome.job.cleared} (cleared {outcome.count} times)")
         print("".join(f"  {test}\n" for test in outcome.failed), end="", flush=True)
     return 0

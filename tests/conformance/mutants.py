@@ -1,39 +1,47 @@
-"""Processes that run tests while one field is cleared."""
+"""Processes that each run tests while one field is cleared.
+
+The tests are collected once. For each job the process forks, and the child runs its tests, clears
+its field, and ends with all that a test may have left behind.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
-import pulsar_spark.client  # noqa: F401  (here, so that no process takes time for it)
 from tests.conformance.taps import Clearing, install
 
-TIMEOUT = 30.0
-"""Seconds for one test. A field that is missing may well leave everybody waiting."""
+TIMEOUT = 10.0
+"""Seconds for one test, with all fields too: one that is missing may leave everybody waiting."""
+
+Items: TypeAlias = "Mapping[str, pytest.Item]"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Job:
     """Tests to run while `cleared` is, or with all fields if that is empty."""
 
     cleared: str
     tests: Sequence[str]
-    until_failure: bool = True
 
 
 @dataclass
 class Outcome:
-    """What came of a job: how often there was something to clear, and which tests failed."""
+    """What came of a job: how often there was something to clear, and which tests failed.
+
+    `status` is that of the process: 0 if no test failed, 1 if one did, less if it had to be ended.
+    """
 
     job: Job
     status: int
@@ -43,89 +51,101 @@ class Outcome:
     output: str = ""
 
 
-class _Failures:
-    """A plugin of pytest that notes the tests that fail, in whatever part."""
+def with_tests(tests: Sequence[str], conduct: Callable[[Items], int]) -> int:
+    """Collect tests, and return what `conduct` makes of them; without them pytest's own status."""
+    plugin = _Plugin(conduct)
+    options = ["-qq", "--capture=no", "--tb=short", "-p", "no:cacheprovider", "--no-header"]
+    status = int(pytest.main([*options, f"--timeout={TIMEOUT:g}", *tests], plugins=[plugin]))
+    return status if plugin.status is None else plugin.status
 
-    def __init__(self) -> None:
+
+class _Plugin:
+    """Takes the place of pytest's own loop over the tests, and notes in children which fail."""
+
+    def __init__(self, conduct: Callable[[Items], int]) -> None:
+        self.status: int | None = None
         self.failed: dict[str, None] = {}
+        self._conduct = conduct
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if session.testsfailed:
+            raise session.Interrupted("some tests cannot be collected")
+        session.config.stash[_FAILED] = self.failed
+        self.status = self._conduct({item.nodeid: item for item in session.items})
+        return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self.failed[report.nodeid] = None
 
 
-def run(jobs: Iterable[Job], workers: int) -> Iterator[Outcome]:
-    """Carry out jobs in as many processes at a time, and give their outcomes as they come.
+_FAILED = pytest.StashKey[dict[str, None]]()
 
-    They are forked from this process, which has imported what all of them need and has no other
-    threads.
-    """
+
+def run(jobs: Iterable[Job], items: Items, workers: int) -> Iterator[Outcome]:
+    """Carry out jobs in as many processes at a time, and give their outcomes as they come."""
     left = iter(jobs)
     running: dict[int, tuple[Job, Path, float]] = {}
     try:
         while True:
             while len(running) < workers and (job := next(left, None)) is not None:
                 folder = Path(tempfile.mkdtemp(prefix="conformance-"))
-                running[_fork(job, folder)] = (job, folder, time.monotonic())
+                running[_fork(job, items, folder)] = (job, folder, time.monotonic())
             if not running:
                 return
             pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                _end_late(running)
-                time.sleep(0.05)
+            if pid:
+                job, folder, since = running.pop(pid)
+                yield _outcome(job, folder, os.waitstatus_to_exitcode(status), since)
                 continue
-            job, folder, since = running.pop(pid)
-            yield _outcome(job, folder, os.waitstatus_to_exitcode(status), since)
+            for pid, (job, _, since) in running.items():
+                if time.monotonic() - since > (len(job.tests) + 1) * 2 * TIMEOUT:
+                    os.killpg(pid, signal.SIGKILL)
+            time.sleep(0.02)
     finally:
-        for pid in running:
+        for pid, (_, folder, _) in running.items():
             os.killpg(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-
-
-def _end_late(running: dict[int, tuple[Job, Path, float]]) -> None:
-    for pid, (job, _, since) in running.items():
-        if time.monotonic() - since > 2 * TIMEOUT * len(job.tests) + TIMEOUT:
-            os.killpg(pid, signal.SIGKILL)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _outcome(job: Job, folder: Path, status: int, since: float) -> Outcome:
     said: dict[str, Any] = {}
     if (folder / "said.json").exists():
         said = json.loads((folder / "said.json").read_text())
-    output = (folder / "output").read_text() if (folder / "output").exists() else ""
-    for path in folder.iterdir():
-        path.unlink()
-    folder.rmdir()
+    output = (folder / "output").read_text(errors="replace")
+    shutil.rmtree(folder)
     return Outcome(job, status, **said, seconds=time.monotonic() - since, output=output)
 
 
-def _fork(job: Job, folder: Path) -> int:
+def _fork(job: Job, items: Items, folder: Path) -> int:
     sys.stdout.flush()
+    (folder / "output").touch()
     pid = os.fork()
     if not pid:
         status = 70
         try:
             os.setsid()
-            status = _work(job, folder)
+            status = _work(job, [items[test] for test in job.tests], folder)
         finally:
             # Threads of a test that waits in vain must not keep the process.
             os._exit(status)
     return pid
 
 
-def _work(job: Job, folder: Path) -> int:
-    output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT)
+def _work(job: Job, items: Sequence[pytest.Item], folder: Path) -> int:
+    output = os.open(folder / "output", os.O_WRONLY)
     os.dup2(output, 1)
     os.dup2(output, 2)
     clearing = None
     if job.cleared:
         clearing = Clearing(job.cleared)
         install(clearing.edit)
-    failures = _Failures()
-    options = ["-q", "--tb=short", "-p", "no:cacheprovider", f"--timeout={TIMEOUT:g}"]
-    options += ["-x"] if job.until_failure else []
-    status = int(pytest.main([*options, *job.tests], plugins=[failures]))
-    said = {"count": clearing.count if clearing else 0, "failed": list(failures.failed)}
+    for number, item in enumerate(items, 1):
+        following = items[number] if number < len(items) else None
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    failed = items[0].config.stash[_FAILED]
+    said = {"count": clearing.count if clearing else 0, "failed": list(failed)}
     (folder / "said.json").write_text(json.dumps(said))
     sys.stdout.flush()
-    return status
+    return 1 if failed else 0

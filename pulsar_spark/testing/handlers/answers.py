@@ -37,6 +37,16 @@ def _typed(answer: str, error: str = "error", message_field: str = "message") ->
     return refuse
 
 
+def _update(answer: str, id_field: str) -> Refuse:
+    """Return how a session is refused that would be told of changes, and has no request id."""
+
+    def refuse(body: Any, code: int, message: str) -> pb.BaseCommand:
+        fields = {id_field: getattr(body, id_field), "error": code, "message": message}
+        return commands.build(answer, **fields)
+
+    return refuse
+
+
 _REFUSALS: dict[int, Refuse] = {
     _T.CONNECT: lambda _, code, message: answers.error(commands.NO_REQUEST_ID, code, message),
     _T.LOOKUP: _lookup,
@@ -55,6 +65,10 @@ _REFUSALS: dict[int, Refuse] = {
     _T.END_TXN: _typed("END_TXN_RESPONSE"),
     _T.END_TXN_ON_PARTITION: _typed("END_TXN_ON_PARTITION_RESPONSE"),
     _T.END_TXN_ON_SUBSCRIPTION: _typed("END_TXN_ON_SUBSCRIPTION_RESPONSE"),
+    _T.WATCH_TC_ASSIGNMENTS: _update("WATCH_TC_ASSIGNMENTS_UPDATE", "watch_id"),
+    _T.SCALABLE_TOPIC_LOOKUP: _update("SCALABLE_TOPIC_UPDATE", "session_id"),
+    _T.SCALABLE_TOPIC_SUBSCRIBE: _typed("SCALABLE_TOPIC_SUBSCRIBE_RESPONSE"),
+    _T.WATCH_SCALABLE_TOPICS: _update("WATCH_SCALABLE_TOPICS_UPDATE", "watch_id"),
 }
 
 
