@@ -358,7 +358,10 @@ class PulsarReader(Closing):
 
     def _last_ids(self) -> dict[str, wire.MessageIdAdv]:
         found: dict[str, wire.MessageIdAdv] = {}
-        for topic, answer in self._context.lookup.last_message_ids(self._partitions).items():
+        answers = self._context.lookup.last_message_ids(
+            self._partitions, read_compacted=self._options.read_compacted
+        )
+        for topic, answer in answers.items():
             if isinstance(answer, PulsarError):
                 raise answer
             found[topic] = answer

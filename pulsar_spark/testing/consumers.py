@@ -42,6 +42,7 @@ class Consumer:
         "permits",
         "priority",
         "ranges",
+        "read_compacted",
         "session",
         "subscription",
         "unacked",
@@ -57,6 +58,7 @@ class Consumer:
         self.priority = body.priority_level
         self.epoch: int | None = body.consumer_epoch if body.HasField("consumer_epoch") else None
         self.ranges = ranges_of(body)
+        self.read_compacted = body.read_compacted
         self.permits = 0
         self.unacked = 0
         self.delivered_messages = 0

@@ -257,7 +257,8 @@ class SingleSubscription(Subscription):
             return False
         left = consumer.entries_wanted(MAX_READ_ENTRIES, precise=self.topic.precise_flow)
         size = 0
-        for entry in self.topic.log.walk(self.cursor.read_place):
+        entries = self.topic.walk(self.cursor.read_place, compacted=consumer.read_compacted)
+        for entry in entries:
             if not left or size >= MAX_READ_BYTES:
                 return consumer.can_take
             if self.topic.transactions.holds(entry.place):

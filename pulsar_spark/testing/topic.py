@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pulsar_spark.protocol import answers
@@ -12,6 +12,7 @@ from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import EARLIEST, LATEST
 from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.testing.compaction import CompactedLog, compact
 from pulsar_spark.testing.consumers import Consumer
 from pulsar_spark.testing.cursor import Cursor
 from pulsar_spark.testing.entry_log import Entry, EntryLog, Place, Usage
@@ -70,6 +71,7 @@ class Topic:
         self.producers = TopicProducers(self._announce_ready, self._close_producer)
         self.subscriptions: dict[str, Subscription] = {}
         self.transactions = TransactionBuffer()
+        self.compacted = CompactedLog()
         self.terminated = False
         # Per producer name the highest sequence id stored, with deduplication on.
         self.sequence_ids: dict[str, int] = {}
@@ -121,10 +123,40 @@ class Topic:
         for subscription in self.subscriptions.values():
             subscription.wake()
 
-    def last_message(self) -> tuple[Place, int] | None:
+    def last_message(self, *, compacted: bool = False) -> tuple[Place, int] | None:
         """Place and batch index of the last message that can be delivered, None for none."""
         entry = self.log.last(self.transactions.shows)
+        if compacted and (entry is None or entry.place <= self.compacted.horizon):
+            left = self.compacted.entries
+            entry = left[-1] if left else None
         return None if entry is None else (entry.place, entry.last_batch_index)
+
+    def compact(self) -> None:
+        """Let readers of the compacted topic have only the last message of each key up to here."""
+        entries = self.walk(EARLIEST_PLACE, compacted=True)
+        self.compacted = compact(entry for entry in entries if self.transactions.shows(entry))
+
+    def walk(self, place: Place, *, compacted: bool) -> Iterator[Entry]:
+        """The entries at and after a place, oldest first, of the topic as it is or compacted."""
+        horizon = self.compacted.horizon
+        if compacted and place <= horizon:
+            yield from self.compacted.walk(place)
+            place = (horizon[0], horizon[1] + 1)
+        yield from self.log.walk(place)
+
+    def expire(self, subscription: str, before: int) -> None:
+        """Acknowledge, up to the first that is newer, what was published before a time in ms.
+
+        Raises Refusal where there is no such subscription.
+        """
+        if subscription not in self.subscriptions:
+            raise Refusal(pb.SubscriptionNotFound, f"there is no subscription {subscription}")
+        cursor = self.subscriptions[subscription].cursor
+        ledger_id, entry_id = cursor.mark_delete
+        for entry in self.log.walk((ledger_id, entry_id + 1)):
+            if entry.publish_time >= before:
+                break
+            cursor.ack_cumulative(entry.place)
 
     def trim(self, before: Place) -> int:
         """Drop the entries before a place; returns the bytes that this frees."""
@@ -169,6 +201,9 @@ class Topic:
         durable = body.durable and self.persistent
         if subscription is None:
             cursor = Cursor(self.log, self._start(body), batch_index_ack=self._batch_index_ack)
+            if body.read_compacted and cursor.read_place == self.log.first_place():
+                # What was trimmed of the topic is still in what compaction made of it.
+                cursor.read_place, cursor.mark_delete = EARLIEST_PLACE, EARLIEST_PLACE
             subscription = _KINDS[kind](self, body.subscription, kind, cursor, durable)
         elif subscription.durable != durable:
             existing = "Durable" if subscription.durable else "NonDurable"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
@@ -118,6 +119,27 @@ class TopicControl(ABC):
 
         start = Position.before(before) if isinstance(before, MessageIdAdv) else before
         self._for_each(name, trim)
+
+    def compact(self, name: str) -> None:
+        """Compact a topic: readers with `readCompacted` get the last message of each key.
+
+        Messages without a key and keys whose last message is empty are gone from what they get.
+        Raises UnsupportedCodec where there are batches in ZSTD or SNAPPY.
+        """
+        self._for_each(name, lambda topic: topic.compact())
+
+    def expire_messages(self, name: str, subscription: str, older_than: float) -> None:
+        """Acknowledge for a subscription what was published so many seconds ago, or earlier.
+
+        As expiry by a time to live does. Raises SubscriptionNotFound.
+        """
+        before = int((time.time() - older_than) * 1000)
+
+        def expire(server: Server) -> None:
+            for topic in self._topics_of(server, name):
+                topic.expire(subscription, before)
+
+        self._call(lambda server: translated(expire, server))
 
     def collect_inactive(self) -> list[str]:
         """Delete the topics that have neither producers nor subscriptions; returns their names."""

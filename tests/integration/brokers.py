@@ -71,6 +71,14 @@ class Broker(ABC):
         """
 
     @abstractmethod
+    def compact(self, topic: str) -> None:
+        """Compact a plain topic or a partition."""
+
+    @abstractmethod
+    def expire(self, topic: str, subscription: str, older_than: int) -> None:
+        """Acknowledge for a subscription what was published so many seconds ago, or earlier."""
+
+    @abstractmethod
     def subscriptions(self, topic: str) -> set[str]:
         """The names of the subscriptions that a plain topic or a partition has right now."""
 
@@ -136,6 +144,12 @@ class Embedded(Broker):
     def trim(self, topic: str) -> None:
         self.own.roll_ledger(topic)
         self.own.trim(topic)
+
+    def compact(self, topic: str) -> None:
+        self.own.compact(topic)
+
+    def expire(self, topic: str, subscription: str, older_than: int) -> None:
+        self.own.expire_messages(topic, subscription, older_than)
 
     def subscriptions(self, topic: str) -> set[str]:
         return set(self.own.subscriptions(topic))
@@ -204,6 +218,21 @@ class Real(Broker):
 
         wait_until(trimmed, f"{topic} is not trimmed")
 
+    def compact(self, topic: str) -> None:
+        path = f"{rest_path(topic)}/compaction"
+        self.own.admin("PUT", path)
+
+        def done() -> bool:
+            status = self.own.admin("GET", path)["status"]
+            assert status != "ERROR", f"{topic} could not be compacted"
+            return bool(status == "SUCCESS")
+
+        wait_until(done, f"{topic} is not compacted")
+
+    def expire(self, topic: str, subscription: str, older_than: int) -> None:
+        path = f"{rest_path(topic)}/subscription/{subscription}/expireMessages"
+        self.own.admin("POST", f"{path}/{older_than}")
+
     def _stored(self, topic: str) -> int:
         stats = self.own.admin("GET", f"{rest_path(topic)}/internalStats")
         return int(stats["numberOfEntries"])
@@ -237,18 +266,6 @@ class Real(Broker):
 
     def resume(self) -> None:
         self.own.resume()
-
-    def compact(self, topic: str) -> None:
-        """Compact a plain topic or a partition."""
-        path = f"{rest_path(topic)}/compaction"
-        self.own.admin("PUT", path)
-
-        def done() -> bool:
-            status = self.own.admin("GET", path)["status"]
-            assert status != "ERROR", f"{topic} could not be compacted"
-            return bool(status == "SUCCESS")
-
-        wait_until(done, f"{topic} is not compacted")
 
 
 def as_real(broker: Broker) -> Real:

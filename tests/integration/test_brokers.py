@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.brokers import Broker, as_real
+from tests.integration.brokers import Broker
 from tests.support.waiting import wait_until
 
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
@@ -94,12 +94,11 @@ def test_a_pause_delays_all(tuned_broker: Broker, official_client: Connect) -> N
 def test_a_compacted_topic_shows_the_last_of_each_key(
     broker: Broker, official_client: Connect
 ) -> None:
-    real = as_real(broker)
-    client = official_client(real.service_url)
-    topic = real.create_topic()
+    client = official_client(broker.service_url)
+    topic = broker.create_topic()
     producer = client.create_producer(topic)
     for value in (b"1", b"2"):
         producer.send(value, partition_key="k")
-    real.compact(topic)
+    broker.compact(topic)
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
     assert reader.read_next(10_000).data() == b"2"

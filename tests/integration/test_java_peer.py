@@ -15,7 +15,7 @@ from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
 from pulsar_spark.engine.producers.partitioned_producer import MessageColumns, PartitionedProducer
 from pulsar_spark.protocol.batches import message_key
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
-from tests.integration.brokers import Broker, as_real
+from tests.integration.brokers import Broker
 from tests.integration.java_peer import JavaContent, JavaPeer
 from tests.integration.messages import (
     CODECS,
@@ -188,38 +188,36 @@ def test_messages_without_a_key_keep_their_order_by_partition(
 def test_transactions_show_what_was_committed_and_nothing_else(
     broker: Broker, java: JavaPeer
 ) -> None:
-    real = as_real(broker)
-    topic = real.create_topic()
+    topic = broker.create_topic()
     expected: list[bytes | None] = []
     number = 0
     for fate in ("plain", "commit", "abort", "commit", "plain", "abort"):
         sent = [JavaContent(b"%d" % (number + index)) for index in range(10)]
         number += 10
-        java.write(real, topic, sent, transaction=None if fate == "plain" else fate)
+        java.write(broker, topic, sent, transaction=None if fate == "plain" else fate)
         if fate != "abort":
             expected += [content.value for content in sent]
     # The topic ends with aborted messages and markers: no range waits for them.
     for end in (None, Position(2**62, 0)):
-        rows = read_rows(real, topic, end=end)
+        rows = read_rows(broker, topic, end=end)
         assert [row.content.payload for row in rows] == expected
-    with connected(real) as pool:
+    with connected(broker) as pool:
         last = Lookup(pool).last_message_id(topic)
     assert Position.after(rows[-1].message_id) <= Position.after(last)
     middle = Position.before(rows[15].message_id)
-    found = read_rows(real, topic, end=middle) + read_rows(real, topic, start=middle)
+    found = read_rows(broker, topic, end=middle) + read_rows(broker, topic, start=middle)
     assert [row.content.payload for row in found] == expected
 
 
 @pytest.mark.fault(84)
 def test_an_open_transaction_holds_back_what_follows(broker: Broker, java: JavaPeer) -> None:
-    real = as_real(broker)
-    topic = real.create_topic()
-    java.write(real, topic, [JavaContent(b"before")])
-    java.write(real, topic, [JavaContent(b"open")], transaction="leave")
-    java.write(real, topic, [JavaContent(b"behind")])
-    assert [row.content.payload for row in read_rows(real, topic)] == [b"before"]
+    topic = broker.create_topic()
+    java.write(broker, topic, [JavaContent(b"before")])
+    java.write(broker, topic, [JavaContent(b"open")], transaction="leave")
+    java.write(broker, topic, [JavaContent(b"behind")])
+    assert [row.content.payload for row in read_rows(broker, topic)] == [b"before"]
     with (
-        connected(real) as pool,
+        connected(broker) as pool,
         EntryReader(
             pool, topic, EARLIEST_POSITION, options=ReaderOptions(poll_timeout=5.0)
         ) as reader,

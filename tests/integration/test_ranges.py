@@ -25,7 +25,7 @@ from pulsar_spark.protocol.message_id import (
     MessageIdAdv,
     Position,
 )
-from tests.integration.brokers import Broker, as_real
+from tests.integration.brokers import Broker
 from tests.integration.conftest import TUNED_ENTRIES_PER_LEDGER
 from tests.integration.messages import (
     Content,
@@ -380,25 +380,24 @@ def test_what_the_broker_stamps_on_entries_is_read(
 @pytest.mark.fault(60)
 @pytest.mark.parametrize("batching", [True, False])
 def test_the_compacted_view_is_read_to_its_end(broker: Broker, client: Any, batching: bool) -> None:
-    real = as_real(broker)
-    topic = real.create_topic()
+    topic = broker.create_topic()
     options = ProducerOptions(batching_enabled=batching, batching_max_messages=10)
-    with clustered(real) as context, PartitionedProducer(context, topic, options) as writer:
+    with clustered(broker) as context, PartitionedProducer(context, topic, options) as writer:
         for number in range(100):
             writer.send(MessageFields(b"%d" % number, f"k{number % 7}"))
         # Tombstones: a null value, and for compaction an empty one too.
         writer.send(MessageFields(None, "k0"))
         writer.send(MessageFields(b"", "k1"))
-    raw = read_rows(real, topic)
+    raw = read_rows(broker, topic)
     assert len(raw) == 102
-    real.compact(topic)
-    assert len(read_rows(real, topic)) == 102
+    broker.compact(topic)
+    assert len(read_rows(broker, topic)) == 102
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
     theirs = []
     while reader.has_message_available():
         theirs.append(reader.read_next(10_000))
     reader.close()
-    rows = read_rows(real, topic, read_compacted=True)
+    rows = read_rows(broker, topic, read_compacted=True)
     # The official client shows what is gone from a batch as an empty message.
     assert [row.content for row in rows] == [
         official_content(message) for message in theirs if message.partition_key()
@@ -408,6 +407,6 @@ def test_the_compacted_view_is_read_to_its_end(broker: Broker, client: Any, batc
     # Ends that compaction has removed are passed, not waited for.
     middle = before(raw[50])
     started = time.monotonic()
-    assert read_rows(real, topic, end=middle, read_compacted=True) == []
-    assert read_rows(real, topic, start=middle, read_compacted=True)[0].content.payload == b"93"
+    assert read_rows(broker, topic, end=middle, read_compacted=True) == []
+    assert read_rows(broker, topic, start=middle, read_compacted=True)[0].content.payload == b"93"
     assert time.monotonic() - started < 15

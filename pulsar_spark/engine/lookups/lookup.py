@@ -173,14 +173,28 @@ class Lookup:
         """Return the last message of a topic partition that can be read; -1:-1 if none."""
         return self.ask(topic, self.last_message_id_operation)
 
-    def last_message_ids(self, topics: Iterable[str]) -> dict[str, MessageIdAdv | PulsarError]:
-        """As `last_message_id`, for many topic partitions at once."""
-        return self.ask_many(topics, self.last_message_id_operation)
+    def last_message_ids(
+        self, topics: Iterable[str], *, read_compacted: bool = False
+    ) -> dict[str, MessageIdAdv | PulsarError]:
+        """As `last_message_id`, for many topic partitions at once, compacted or as they are."""
+        return self.ask_many(
+            topics,
+            lambda topic, deadline: self.last_message_id_operation(
+                topic, deadline, read_compacted=read_compacted
+            ),
+        )
 
-    def last_message_id_operation(self, topic: str, deadline: Deadline) -> Operation[MessageIdAdv]:
+    def last_message_id_operation(
+        self, topic: str, deadline: Deadline, *, read_compacted: bool = False
+    ) -> Operation[MessageIdAdv]:
         """Return an operation for one attempt to learn the last message of a topic partition."""
         connection = yield from self.connection_operation(topic, deadline)
-        visit = SubscribeRequest(topic, unique_name("pulsar-spark-probe"), LATEST_POSITION)
+        visit = SubscribeRequest(
+            topic,
+            unique_name("pulsar-spark-probe"),
+            LATEST_POSITION,
+            read_compacted=read_compacted,
+        )
         with ConsumerSession(connection, visit) as session:
             yield from session.subscribe(deadline)
             answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)

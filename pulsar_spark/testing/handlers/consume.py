@@ -130,7 +130,10 @@ def last_message_id(session: Session, command: Incoming) -> None:
     topic = consumer.subscription.topic
     if not topic.persistent:
         raise Refusal(pb.UnknownError, "A non-persistent topic has no last message")
-    place, batch_index = topic.last_message() or (NOWHERE, -1)
+    place, batch_index = topic.last_message(compacted=consumer.read_compacted) or (
+        NOWHERE,
+        -1,
+    )
     last = message_id(place)
     last.partition = topic.partition
     last.batch_index = batch_index

@@ -1,0 +1,112 @@
+"""Compaction: of each key of a topic the last message, in the places where they always were."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import message_key, unpack_batch
+from pulsar_spark.protocol.checksum import crc32c
+from pulsar_spark.protocol.compression import Codecs, codec_of
+from pulsar_spark.protocol.frames import MAGIC_CHECKSUM, parse_payload
+from pulsar_spark.testing.entry_log import NOWHERE, Entry, Place
+
+_U32 = struct.Struct(">I")
+_CHECKSUM = struct.Struct(">HI")
+_CODECS = Codecs()
+_LIMIT = 256 * 1024**2
+
+# A message outside a batch has the index -1.
+_Spot = tuple[Place, int]
+
+
+class CompactedLog:
+    """The entries that compaction left of all up to `horizon`; what follows was not compacted.
+
+    Of a batch all messages stay in their places, and those that are gone are marked so.
+    """
+
+    __slots__ = ("_places", "entries", "horizon")
+
+    def __init__(self, entries: Iterable[Entry] = (), horizon: Place = NOWHERE) -> None:
+        self.entries = list(entries)
+        self.horizon = horizon
+        self._places = [entry.place for entry in self.entries]
+
+    def walk(self, place: Place) -> Iterator[Entry]:
+        """The entries at and after a place, oldest first."""
+        yield from self.entries[bisect_left(self._places, place) :]
+
+
+def compact(entries: Iterable[Entry]) -> CompactedLog:
+    """Return what is left of entries: the last message of each key, unless it is empty.
+
+    Messages without a key are gone. Raises UnsupportedCodec for batches in ZSTD and SNAPPY.
+    """
+    found = list(entries)
+    last: dict[bytes, _Spot] = {}
+    for entry in found:
+        for index, key, size in _messages(entry):
+            if key is not None and size:
+                last[key] = (entry.place, index)
+            elif key is not None:
+                last.pop(key, None)
+    kept: dict[Place, set[int]] = {}
+    for place, index in last.values():
+        kept.setdefault(place, set()).add(index)
+    left = [_without_others(entry, kept[entry.place]) for entry in found if entry.place in kept]
+    return CompactedLog(left, found[-1].place if found else NOWHERE)
+
+
+def _messages(entry: Entry) -> Iterator[tuple[int, bytes | None, int]]:
+    """Yield index, key and size of each message."""
+    metadata, body = _opened(entry)
+    if not _is_open_batch(entry, metadata):
+        yield -1, message_key(metadata), len(body)
+        return
+    batch = unpack_batch(body, entry.messages, with_metadata=True)
+    for index, fields in enumerate(batch.metadata()):
+        if index not in batch.compacted:
+            yield index, message_key(fields), len(batch.payload(index))
+
+
+def _without_others(entry: Entry, kept: set[int]) -> Entry:
+    """Return an entry with only some messages of its batch, the others marked as gone."""
+    metadata, body = _opened(entry)
+    if not _is_open_batch(entry, metadata) or len(kept) == entry.messages:
+        return entry
+    batch = unpack_batch(body, entry.messages, with_metadata=True)
+    parts: list[bytes] = []
+    for index, fields in enumerate(batch.metadata()):
+        payload = bytes(batch.payload(index)) if index in kept else b""
+        if index not in kept:
+            fields = pb.SingleMessageMetadata(compacted_out=True)
+        fields.payload_size = len(payload)
+        head = fields.SerializeToString()
+        parts += [_U32.pack(len(head)), head, payload]
+    metadata.compression = pb.NONE
+    metadata.ClearField("uncompressed_size")
+    told = metadata.SerializeToString()
+    rest = b"".join([_U32.pack(len(told)), told, *parts])
+    data = _CHECKSUM.pack(MAGIC_CHECKSUM, crc32c(rest)) + rest
+    changed = Entry(data, entry.messages, entry.publish_time, entry.deliver_at)
+    changed.place, changed.index = entry.place, entry.index
+    changed.broker_timestamp = entry.broker_timestamp
+    changed.broker_metadata = entry.broker_metadata
+    return changed
+
+
+def _opened(entry: Entry) -> tuple[pb.MessageMetadata, bytes]:
+    parts = parse_payload(memoryview(entry.data))
+    body = parts.payload
+    if _is_open_batch(entry, parts.metadata):
+        size = parts.metadata.uncompressed_size
+        body = memoryview(_CODECS.decompress(codec_of(parts.metadata), body, size, _LIMIT))
+    return parts.metadata, bytes(body)
+
+
+def _is_open_batch(entry: Entry, metadata: pb.MessageMetadata) -> bool:
+    """Whether it is a batch that a broker can look into; what is encrypted counts as one."""
+    return entry.messages > 0 and not metadata.encryption_keys
