@@ -20,6 +20,7 @@ from pulsar_spark.client.message import Message
 from pulsar_spark.engine.consumers.acknowledgments import EntryKey
 from pulsar_spark.engine.consumers.consumer import TopicConsumer
 from pulsar_spark.engine.consumers.delivery import Delivery
+from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
@@ -179,10 +180,14 @@ class LastDeliveries:
         self._kept: OrderedDict[tuple[str, EntryKey], list[Message]] = OrderedDict()
         self._closed = False
 
+    def may_be_last(self, rows: ReceivedRows) -> bool:
+        """Whether some of these messages may have come for the last time."""
+        return rows.redelivered or not self._office.policy.max_redeliver_count
+
     def takes(self, delivery: Delivery, messages: list[Message]) -> bool:
         """Look at an entry and the messages of it; return whether they are dead letters."""
-        entry, most = delivery.entry, self._office.policy.max_redeliver_count
-        if entry.redelivery_count < most:
+        entry, most = delivery.content, self._office.policy.max_redeliver_count
+        if isinstance(entry, ReceivedRows) or entry.redelivery_count < most:
             return False
         consumer, key = delivery.consumer, (entry.ledger_id, entry.entry_id)
         with self._lock:

@@ -1,15 +1,15 @@
-"""What a consumer was delivered and has not given out: messages, made of one entry at a time."""
+"""What a consumer was delivered and has not given out: messages, ready to be given out."""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 
 from pulsar_spark.client.dead_letters import LastDeliveries
-from pulsar_spark.client.message import Message, messages_of
+from pulsar_spark.client.message import Message, messages_of, messages_of_rows
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.consumers.delivery import Delivery
 from pulsar_spark.engine.consumers.inbox import Inbox
+from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.errors import CorruptMessage, PulsarError
 
 
@@ -33,17 +33,16 @@ class IncomingMessages:
         self._last_deliveries = last_deliveries
         self._discard_corrupt = discard_corrupt
         self._lock = threading.Lock()
-        # The following are guarded by _lock: an entry that was taken, and what is left of it.
+        # The following are guarded by _lock: what was taken, and from where on it is left.
         self._delivery: Delivery | None = None
-        self._messages: deque[Message] = deque()
+        self._messages: list[Message] = []
+        self._at = 0
         self._failed: PulsarError | None = None
 
     def next(self) -> Message | None:
         """Return the next message, None if there is none now; raises the error that is next."""
         with self._lock:
-            if not self._fill():
-                return None
-            return self._take_one()
+            return self._take(1)[0] if self._fill() else None
 
     def collect(
         self, found: list[Message], most: int | None, left: int | None
@@ -55,60 +54,65 @@ class IncomingMessages:
         """
         with self._lock:
             try:
-                return self._collect(found, most, left)
+                while (most is None or len(found) < most) and self._fill():
+                    count = len(self._messages) - self._at
+                    if most is not None:
+                        count = min(count, most - len(found))
+                    if left is not None:
+                        count, size = self._fitting(count, left, first=not found)
+                        if not count:
+                            return left, True
+                        left -= size
+                    found += self._take(count)
             except PulsarError as error:
                 if not found:
                     raise
                 self._failed = error
                 return left, True
-
-    def _collect(
-        self, found: list[Message], most: int | None, left: int | None
-    ) -> tuple[int | None, bool]:
-        while (most is None or len(found) < most) and self._fill():
-            if left is None and self._take_all(found, most):
-                continue
-            messages = self._messages
-            while messages and (most is None or len(found) < most):
-                if left is not None:
-                    size = len(messages[0].data())
-                    if found and size > left:
-                        return left, True
-                    left -= size
-                found.append(self._take_one())
         return left, (left is not None and left <= 0) or len(found) == most
 
-    def _take_all(self, found: list[Message], most: int | None) -> bool:
-        """Take all that is left of an entry, if there is room for it."""
-        delivery, messages = self._delivery, self._messages
-        assert delivery is not None
-        if delivery.consumer.keeps_books or (
-            most is not None and len(found) + len(messages) > most
-        ):
-            return False
-        found.extend(messages)
-        messages.clear()
-        delivery.consumer.finish(delivery)
-        return True
+    def _fitting(self, count: int, left: int, *, first: bool) -> tuple[int, int]:
+        """Return how many of the next messages have at most `left` bytes, and those bytes.
 
-    def _take_one(self) -> Message:
-        delivery = self._delivery
+        The `first` of all may have more.
+        """
+        assert self._delivery is not None
+        content = self._delivery.content
+        if isinstance(content, ReceivedRows) and count == content.rows and content.size <= left:
+            return count, content.size
+        taken = 0
+        for number in range(count):
+            size = len(self._messages[self._at + number].data())
+            if taken + size > left and not (first and not number):
+                return number, taken
+            taken += size
+            if taken >= left:
+                return number + 1, taken
+        return count, taken
+
+    def _take(self, count: int) -> list[Message]:
+        """Take the next messages of what was taken."""
+        delivery, at = self._delivery, self._at
         assert delivery is not None
-        message = self._messages.popleft()
+        messages = self._messages[at : at + count]
+        self._at = at + count
         if delivery.consumer.keeps_books:
-            delivery.consumer.given_out(delivery, message.message_id().batch_index())
-        if not self._messages:
+            for message in messages:
+                delivery.consumer.given_out(message.message_id().unwrap())
+        if self._at == len(self._messages):
+            self._messages = []
+            self._at = 0
             delivery.consumer.finish(delivery)
         # Another thread may have something now.
         self._inbox.wake()
-        return message
+        return messages
 
     def _fill(self) -> bool:
         """Make sure that there are messages to take, if there are any."""
         delivery = self._delivery
         if self._messages and delivery is not None and delivery.current:
             return True
-        self._messages.clear()
+        self._messages, self._at = [], 0
         if self._failed is not None:
             error, self._failed = self._failed, None
             raise error
@@ -116,25 +120,24 @@ class IncomingMessages:
             delivery = self._delivery = self._inbox.next()
             if delivery is None:
                 return False
-            if self._open(delivery):
+            self._messages = self._open(delivery)
+            if self._messages:
                 return True
+            # Compaction left nothing of it, it is a dead letter, or cannot be read.
+            delivery.consumer.finish(delivery)
 
-    def _open(self, delivery: Delivery) -> bool:
-        """Make messages of an entry; return whether there are any."""
-        entry = delivery.entry
+    def _open(self, delivery: Delivery) -> list[Message]:
+        """Return the messages of what was taken."""
+        content = delivery.content
+        if isinstance(content, ReceivedRows):
+            return messages_of_rows(content, self._values)
         try:
-            self._messages.extend(messages_of(entry, self._values, delivery.left))
+            messages = list(messages_of(content, self._values, delivery.left))
         except CorruptMessage as error:
-            self._messages.clear()
-            delivery.consumer.finish(delivery)
             if not self._discard_corrupt:
-                raise error.with_context(topic=entry.topic) from error.__cause__
-            delivery.consumer.discard((entry.ledger_id, entry.entry_id), error)
-            return False
+                delivery.consumer.finish(delivery)
+                raise error.with_context(topic=content.topic) from error.__cause__
+            delivery.consumer.discard((content.ledger_id, content.entry_id), error)
+            return []
         last = self._last_deliveries
-        if last is not None and last.takes(delivery, list(self._messages)):
-            self._messages.clear()
-        if not self._messages:
-            # Compaction left nothing of it, or it is a dead letter.
-            delivery.consumer.finish(delivery)
-        return bool(self._messages)
+        return [] if last is not None and last.takes(delivery, messages) else messages

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from pulsar_spark.client.encryption import EncryptionContext
 from pulsar_spark.client.values import AnyMetadata, MessageValues, checked, key_of
 from pulsar_spark.engine.consumers.entries import ReceivedEntry
+from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.errors import CorruptMessage, PulsarError
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -135,7 +136,7 @@ class Message:
         self._entry = entry
         # What a batch says once for all of its messages stays in `entry`.
         self._own: AnyMetadata = entry if own is None else own
-        self._values: MessageValues | _BatchValues = values
+        self._values: MessageValues | _BatchValues | _RowValues = values
         self._redelivery_count = redelivery_count
         self._undecrypted = undecrypted
 
@@ -307,6 +308,126 @@ class _BatchValues:
             payloads,
             lambda: [key_of(fields) for fields in batch.metadata()],
         )
+
+
+class _RowMessage(Message):
+    """A message that was received with others: what it says is taken from their columns.
+
+    What they do not tell is read from its entry.
+    """
+
+    __slots__ = ("_row", "_rows")
+
+    def __init__(self, rows: ReceivedRows, row: int, values: MessageValues | _RowValues) -> None:
+        self._rows = rows
+        self._row = row
+        self._values = values
+
+    @property
+    def _topic(self) -> str:  # type: ignore[override]
+        return self._rows.topic
+
+    @property
+    def _entry(self) -> pb.MessageMetadata:  # type: ignore[override]
+        return self._rows.entry(self._row).metadata
+
+    @property
+    def _own(self) -> AnyMetadata:  # type: ignore[override]
+        return self._rows.fields(self._row)
+
+    @property
+    def _payload(self) -> bytes:  # type: ignore[override]
+        return self._rows.payload(self._row)
+
+    @property
+    def _redelivery_count(self) -> int:  # type: ignore[override]
+        return self._rows.redelivery_count(self._row)
+
+    @property
+    def _undecrypted(self) -> bool:  # type: ignore[override]
+        return False
+
+    @property
+    def _id(self) -> wire.MessageIdAdv:  # type: ignore[override]
+        return self._rows.message_id(self._row)
+
+    def data(self) -> bytes:
+        """The payload, empty for a null value."""
+        return self._rows.payload(self._row)
+
+    def has_null_value(self) -> bool:
+        """Whether the value is null: a tombstone on a compacted topic."""
+        return self._rows.is_null(self._row)
+
+    def properties(self) -> dict[str, str]:
+        """The properties; of a name that comes twice, the first value."""
+        return super().properties() if self._rows.has_properties(self._row) else {}
+
+    def partition_key(self) -> str:
+        """The key: of one that is bytes, the base64 text."""
+        key = self._rows.key(self._row)
+        return super().partition_key() if key is None else as_text(key)
+
+    def publish_timestamp(self) -> int:
+        """When the producer sent it, in milliseconds since the epoch."""
+        time = self._rows.publish_time(self._row)
+        return super().publish_timestamp() if time is None else time
+
+    def event_timestamp(self) -> int:
+        """When it happened, in milliseconds since the epoch."""
+        time = self._rows.event_time(self._row)
+        return super().event_timestamp() if time is None else time
+
+    def schema_version(self) -> str:
+        """The version of the schema with which it was written: a character for each byte."""
+        return self._rows.schema_version(self._row).decode("latin-1")
+
+    def version_bytes(self) -> bytes:
+        """The version of the schema as the broker has it, empty without one."""
+        return self._rows.schema_version(self._row)
+
+    def encryption_context(self) -> EncryptionContext | None:
+        """How it was encrypted: it was not."""
+        return None
+
+
+class _RowValues:
+    """The values of rows, decoded together, of each version when the first one is asked for."""
+
+    __slots__ = ("_found", "_rows", "_values")
+
+    def __init__(self, rows: ReceivedRows, values: MessageValues) -> None:
+        self._rows = rows
+        self._values = values
+        self._found: dict[bytes, dict[int, Any]] = {}
+
+    def of(self, message: Message) -> Any:
+        """As `MessageValues.of`, for one of the rows."""
+        assert isinstance(message, _RowMessage)
+        version = message.version_bytes()
+        try:
+            if (found := self._found.get(version)) is None:
+                # Of two threads that come together, both may decode it.
+                found = self._found[version] = self._decoded(version)
+            return checked(found[message._row])
+        except PulsarError as error:
+            place = message.message_id()
+            raise error.with_context(topic=self._rows.topic, message_id=place) from None
+
+    def _decoded(self, version: bytes) -> dict[int, Any]:
+        rows = self._rows
+        own = [row for row in range(rows.rows) if rows.schema_version(row) == version]
+        payloads = [None if rows.is_null(row) else rows.payload(row) for row in own]
+        found = self._values.decode(
+            rows.topic, version, payloads, lambda: [key_of(rows.fields(row)) for row in own]
+        )
+        return dict(zip(own, found, strict=True))
+
+
+def messages_of_rows(rows: ReceivedRows, values: MessageValues) -> list[Message]:
+    """Return all messages of some rows."""
+    shared = _RowValues(rows, values) if values.decodes else values
+    return [_RowMessage(rows, row, shared) for row in range(rows.rows)]
 
 
 def messages_of(

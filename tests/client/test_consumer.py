@@ -24,12 +24,14 @@ from pulsar_spark.client import (
     Result,
     StringSchema,
 )
+from pulsar_spark.client.message import messages_of, messages_of_rows
 from pulsar_spark.client.schema import BytesSchema
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.consumers.consumer import TopicConsumer
-from pulsar_spark.engine.consumers.entries import ReceivedEntry
+from pulsar_spark.engine.consumers.delivery import Delivery
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
+from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import run
 from pulsar_spark.engine.options import ClientOptions, ConsumerOptions
@@ -44,6 +46,7 @@ from pulsar_spark.errors import (
     UnsupportedFeature,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.topics import stored_entry
 from tests.support.waiting import finish, wait_until
@@ -284,8 +287,9 @@ def test_a_consumer_holds_no_more_than_its_memory_allows(topic: str) -> None:
             if delivery is None:
                 time.sleep(0.001)
                 continue
-            found.append(bytes(delivery.entry.payload[:2]))
-            consumer.acknowledge(message_id_of(delivery.entry.ledger_id, delivery.entry.entry_id))
+            for message in messages_in(delivery):
+                found.append(message.data()[:2])
+                consumer.acknowledge(message.message_id().unwrap())
             consumer.finish(delivery)
         assert sorted(set(found)) == [b"%02d" % number for number in range(40)]
         assert highest <= 1_000_000
@@ -310,6 +314,13 @@ def opened(
     return consumer
 
 
+def messages_in(delivery: Delivery) -> list[Message]:
+    content = delivery.content
+    if isinstance(content, ReceivedRows):
+        return messages_of_rows(content, MessageValues(BytesSchema()))
+    return list(messages_of(content, MessageValues(BytesSchema()), delivery.left))
+
+
 @pytest.mark.parametrize("kind", [pb.CommandSubscribe.Shared, pb.CommandSubscribe.Exclusive])
 def test_what_nobody_acknowledges_in_time_comes_again(kind: int) -> None:
     with EmbeddedBroker() as broker, ClientContext(ClientOptions(broker.service_url)) as context:
@@ -319,18 +330,19 @@ def test_what_nobody_acknowledges_in_time_comes_again(kind: int) -> None:
         consumer = opened(
             context, name, kind=kind, initial=pb.CommandSubscribe.Earliest, ack_timeout=0.2
         )
-        first: list[ReceivedEntry] = []
+        first: list[MessageIdAdv] = []
         while len(first) < 3:
             if (delivery := consumer.take()) is not None:
-                consumer.given_out(delivery, -1)
+                for message in messages_in(delivery):
+                    first.append(message.message_id().unwrap())
+                    consumer.given_out(first[-1])
                 consumer.finish(delivery)
-                first.append(delivery.entry)
-        consumer.acknowledge(message_id_of(first[1].ledger_id, first[1].entry_id))
+        consumer.acknowledge(first[1])
         again: list[int] = []
         until = Deadline(30)
         while len(again) < 2 and not until.expired():
             if (delivery := consumer.take()) is not None:
-                again.append(delivery.entry.entry_id)
+                again += [message.message_id().entry_id() for message in messages_in(delivery)]
                 consumer.finish(delivery)
             time.sleep(0.005)
         assert sorted(again) == [first[0].entry_id, first[2].entry_id]

@@ -70,6 +70,8 @@ class AckTracker:
         self._partial: OrderedDict[EntryKey, int] = OrderedDict()
         # What is to be sent: of an entry the bits that are left, 0 for all of it done.
         self._pending: dict[EntryKey, tuple[int, int]] = {}
+        # Nothing behind this entry was acknowledged.
+        self._highest: EntryKey = (-1, -1)
         self._upto: Position | None = None
         self._upto_id: pb.MessageIdData | None = None
         self._waiting: list[Future[None]] = []
@@ -97,6 +99,8 @@ class AckTracker:
             if left and not self._options.batch_index_acks:
                 return False, _done() if self._options.ack_receipts else None
             self._pending[key] = (left, message_id.batch_size)
+            if key > self._highest:
+                self._highest = key
             for chunk in chunks:
                 self._pending[chunk] = (0, 0)
             receipt = self._receipt(self._waiting)
@@ -120,6 +124,7 @@ class AckTracker:
             if self._upto is None or position > self._upto:
                 size = message_id.batch_size if self._options.batch_index_acks else 0
                 self._upto = position
+                self._highest = max(self._highest, position[:2])
                 self._upto_id = cumulative_ack(position, size)
             receipt = self._receipt(self._waiting_upto)
             if receipt is not None or not self._options.ack_delay:
@@ -154,6 +159,10 @@ class AckTracker:
         return receipt
 
     # --- what is known ------------------------------------------------------------------------
+
+    def may_know(self, key: EntryKey) -> bool:
+        """Whether `left_of` may take bits away of this entry or of one behind it."""
+        return key <= self._highest and bool(self._pending or self._upto is not None)
 
     def left_of(self, key: EntryKey, bits: int) -> int:
         """Return the bits of an entry without those that are acknowledged and not sent yet."""

@@ -28,6 +28,7 @@ from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.consumers.redelivery import DueEntries
+from pulsar_spark.engine.consumers.rows import LARGE_FRAME, ReceivedRows, RowDecoder
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, start
@@ -90,6 +91,9 @@ class Suspects(Protocol):
     def forget(self, consumer: TopicConsumer, key: EntryKey) -> None:
         """An entry is acknowledged."""
 
+    def may_be_last(self, rows: ReceivedRows) -> bool:
+        """Whether some of these messages may have come for the last time."""
+
 
 class TopicConsumer(AttachedConsumer):
     """A consumer of one topic partition. `open` it once, and close it at the end.
@@ -134,7 +138,9 @@ class TopicConsumer(AttachedConsumer):
         size = options.receiver_queue_size if queue_size is None else queue_size
         self._queue = DeliveryQueue(size, budget)
         self.end_reached = False
+        # Which delivery of everything was asked for last, and which one has begun to come.
         self._epoch = 0
+        self._epoch_seen = 0
         self._returning = False
         self._seeking = False
         self._ever_attached = False
@@ -145,9 +151,12 @@ class TopicConsumer(AttachedConsumer):
         self._floor = EARLIEST_POSITION
         self._sought: tuple[EntryKey, int] | None = None
         self._chunks: OrderedDict[EntryKey, tuple[EntryKey, ...]] = OrderedDict()
-        # Belong to whoever takes: a decoder for the entries of a generation.
-        self._decoder = self._new_decoder()
+        # Belong to whoever takes: decoders for what comes of a generation, and up to where in a
+        # block each entry is to be looked at.
         self._decoder_of = 0
+        self._decoder = self._new_decoder()
+        self._row_decoder = self._new_row_decoder(size)
+        self._careful: tuple[MessageBlock, int] | None = None
 
     # --- attaching ----------------------------------------------------------------------------
 
@@ -205,6 +214,8 @@ class TopicConsumer(AttachedConsumer):
     def _on_taken(self, place: Place) -> None:
         self._ever_attached = True
         self._forget_queue()
+        # Whatever comes from now on is of this epoch.
+        self._epoch_seen = self._epoch
 
     def _on_attached(self, place: Place) -> None:
         session = place.session
@@ -317,9 +328,36 @@ class TopicConsumer(AttachedConsumer):
                 return None
             if self._decoder_of != generation:
                 self._decoder, self._decoder_of = self._new_decoder(), generation
-            delivery = self._take(*found, generation)
+            delivery = self._take_rows(*found, generation) or self._take(*found, generation)
             if delivery is not None:
                 return delivery
+
+    def _take_rows(self, block: MessageBlock, at: int, generation: int) -> Delivery | None:
+        """Take what is usual of a block; None if the entry at `at` has to be looked at."""
+        if self._careful is not None and self._careful[0] is block and at < self._careful[1]:
+            return None
+        if self._epoch != self._epoch_seen or block.size > block.count * LARGE_FRAME:
+            return None
+        is_within = self._row_decoder.is_within(block, at)
+        found = self._row_decoder.take(block, at, self._floor)
+        if found is None:
+            return None
+        rows, end = found
+        if not is_within and self._may_leave_out(rows):
+            self._careful = block, end
+            return None
+        with self._lock:
+            counts = self._queue.take(generation, end, rows.rows)
+        return Delivery(self, rows, 0, generation, rows.rows, rows.held) if counts else None
+
+    def _may_leave_out(self, rows: ReceivedRows) -> bool:
+        """Whether some of these messages may be done with already, or be dead letters."""
+        first = rows.first
+        return (
+            self.acks.may_know(first)
+            or (self._sought is not None and first <= self._sought[0])
+            or (self._suspects is not None and self._suspects.may_be_last(rows))
+        )
 
     def _take(self, block: MessageBlock, at: int, generation: int) -> Delivery | None:
         """Take the entry whose frame is at `at` of a block; None if nothing of it is wanted."""
@@ -332,9 +370,11 @@ class TopicConsumer(AttachedConsumer):
             raise CorruptMessage(error.what, topic=self.topic) from error
         command = message.command
         key = (command.message_id.ledgerId, command.message_id.entryId)
-        if command.HasField("consumer_epoch") and command.consumer_epoch < self._epoch:
-            self._drop(generation, end, cost_of(message), size)
-            return None
+        if command.HasField("consumer_epoch"):
+            if command.consumer_epoch < self._epoch:
+                self._drop(generation, end, cost_of(message), size)
+                return None
+            self._epoch_seen = self._epoch
         try:
             entry = self._decoder.decode(message)
             left = 0 if entry is None else self._wanted(entry, key)
@@ -375,7 +415,7 @@ class TopicConsumer(AttachedConsumer):
             self.give_back(generation, messages, size)
 
     def finish(self, delivery: Delivery) -> None:
-        """Take note that all of an entry was given out."""
+        """Take note that all messages of a delivery were given out."""
         self.give_back(delivery.generation, delivery.cost, delivery.size)
 
     def _wanted(self, entry: ReceivedEntry, key: EntryKey) -> int:
@@ -391,6 +431,11 @@ class TopicConsumer(AttachedConsumer):
         if self._sought is not None and self._sought[0] == key:
             left &= bits_from(min(self._sought[1], stop), stop)
         return self.acks.left_of(key, left)
+
+    def _new_row_decoder(self, queue_size: int) -> RowDecoder:
+        # The broker is told of what was given out before all of it is.
+        most = queue_size // 10
+        return RowDecoder(self.topic, self.partition, most, max(self._budget.total, 1))
 
     def _new_decoder(self) -> EntryDecoder:
         limit = max(self._budget.total, 1)
@@ -434,14 +479,13 @@ class TopicConsumer(AttachedConsumer):
             with contextlib.suppress(PulsarError):
                 place.session.flow(1)
 
-    def given_out(self, delivery: Delivery, index: int) -> None:
-        """Take note that a message was given to the user (`index` is -1 outside of a batch)."""
-        entry = delivery.entry
-        key = (entry.ledger_id, entry.entry_id)
+    def given_out(self, message_id: MessageIdAdv) -> None:
+        """Take note that a message was given to the user."""
+        key = (message_id.ledger_id, message_id.entry_id)
         if self.options.ack_timeout and key not in self._refused:
             self._given.put(key, self.options.ack_timeout)
         if not self.options.durable:
-            self._resume = Position.after(MessageIdAdv(*key, batch_index=index))
+            self._resume = Position.after(message_id)
 
     @property
     def keeps_books(self) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.engine.consumers.receiver_queue import BLOCK_OVERHEAD, Permits, ReceiverBudget
+from pulsar_spark.engine.consumers.rows import ReceivedRows
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol.frames import MessageBlock, MessageReceived, parse_payload
@@ -19,13 +20,14 @@ _EXPECTED_SIZE = 16 * 1024
 
 
 class Delivery(NamedTuple):
-    """An entry that was taken: `left` are the bits of its messages that are to be given out.
+    """Messages that were taken together: of an entry, or rows of many.
 
-    `cost` and `size` are what it takes of permits and of memory until all of it is given out.
+    Of an entry `left` are the bits of those that are to be given out; of rows it is all of them.
+    `cost` and `size` are what they take of permits and of memory until all are given out.
     """
 
     consumer: TopicConsumer
-    entry: ReceivedEntry
+    content: ReceivedEntry | ReceivedRows
     left: int
     generation: int
     cost: int

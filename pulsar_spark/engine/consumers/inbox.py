@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pulsar_spark.engine.consumers.delivery import Delivery
 
 
-# Entries that are taken of one consumer before it is the next one's turn.
-_TURN = 20
+# Messages that are taken of one consumer before it is the next one's turn.
+_TURN = 100
 
 
 class Inbox:
@@ -35,7 +35,7 @@ class Inbox:
         self._error: PulsarError | None = None
         self._waiting = 0
         self._wakes = 0
-        # Belong to whoever empties it: whose turn it is, and for how many entries more.
+        # Belong to whoever empties it: whose turn it is, and for how many messages more.
         self._turn: TopicConsumer | None = None
         self._left = 0
 
@@ -103,7 +103,7 @@ class Inbox:
                 # What comes for it now has it queued again.
                 self._turn = None
                 continue
-            self._left -= 1
+            self._left -= delivery.cost
             if self._left <= 0:
                 self._end_turn(consumer)
             return delivery

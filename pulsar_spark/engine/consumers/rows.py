@@ -1,0 +1,322 @@
+"""Messages that a consumer takes together: the rows of a block, without an object for each entry.
+
+A block decoder takes the frames that are usual; whatever else a consumer does with an entry (parts
+of it that are acknowledged, redelivery, damage) is for the careful way, which `consumer` goes
+where this one stops. What few programs ask of a message is read from its frame when they do.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate, groupby
+from typing import Final, Literal, NamedTuple
+
+from pulsar_spark.engine.codecs import decompress
+from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
+from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch
+from pulsar_spark.protocol.blocks import (
+    FULL,
+    ArrowBuffer,
+    BlockDecoder,
+    BlockOptions,
+    Columns,
+    Decompress,
+    Place,
+)
+from pulsar_spark.protocol.frames import MessageBlock
+from pulsar_spark.protocol.implementation import make_decoder
+from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv
+
+MOST_ROWS: Final = 1000
+"""Messages that are taken together at most."""
+MOST_BYTES: Final = 128 * 1024
+"""Bytes of them, about: what a message that is kept holds in memory beside its own."""
+LARGE_FRAME: Final = 16 * 1024
+"""From this size on the careful way costs nothing by comparison, and copies less."""
+
+_COLUMNS = frozenset(
+    {
+        "value",
+        "key",
+        "ledger_id",
+        "entry_id",
+        "batch_index",
+        "publish_time",
+        "event_time",
+        "properties",
+        "schema_version",
+        "redelivery_count",
+    }
+)
+# The last millisecond of the year 9999, beyond which columns have no times.
+_LAST_MILLIS = 253_402_300_799_999
+# The decoder of columns has kept to the bound of the client's memory.
+_ANY_SIZE = 2**31 - 1
+# What columns do not tell, as it may stand in a frame: a codec, that a key is base64 (of an entry,
+# of a message in a batch), an event time after the year 9999 (likewise).
+_UNTOLD = re.compile(
+    rb"\x40[\x01-\x04]\x48|\x88\x01\x01|\x30\x01|\x60[\x80-\xff]{6}|\x28[\x80-\xff]{6}"
+)
+
+
+class ReceivedRows:
+    """Messages of one topic partition, by row: those of some frames, in their order.
+
+    What the columns do not tell of a message is None; its entry tells everything.
+    """
+
+    __slots__ = (
+        "_columns",
+        "_edges",
+        "_entries",
+        "_frames",
+        "_indexes",
+        "_ledgers",
+        "_offsets",
+        "_opened",
+        "_untold",
+        "_values",
+        "_whole",
+        "partition",
+        "rows",
+        "topic",
+    )
+
+    def __init__(
+        self, topic: str, partition: int, columns: Columns, frames: bytes, *, whole: bool
+    ) -> None:
+        assert columns.value is not None
+        self.topic = topic
+        self.partition = partition
+        self.rows = columns.rows
+        self._columns = columns
+        self._frames = frames
+        self._whole = whole
+        self._offsets = _numbers(columns.value[1], "i")
+        self._values = bytes(columns.value[2])
+        # The following are made when they are asked for.
+        self._ledgers: Sequence[int] = ()
+        self._entries: Sequence[int] = ()
+        self._indexes: Sequence[int] = ()
+        self._untold: bool | None = None
+        # Rows at which entries end, and where their frames begin.
+        self._edges: tuple[list[int], list[int]] | None = None
+        self._opened: tuple[int, _OpenedEntry] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all payloads."""
+        return self._offsets[-1] - self._offsets[0]
+
+    @property
+    def held(self) -> int:
+        """Bytes of the frames, of those that are not whole about as many as the rows have."""
+        whole = len(self._frames)
+        return whole if self._whole else min(self.size, whole)
+
+    def payload(self, row: int) -> bytes:
+        """The payload, empty for a null value."""
+        offsets = self._offsets
+        return self._values[offsets[row] : offsets[row + 1]]
+
+    def is_null(self, row: int) -> bool:
+        """Whether the value is null."""
+        assert self._columns.value is not None
+        return not _is_valid(self._columns.value[0], row)
+
+    def message_id(self, row: int) -> MessageIdAdv:
+        """Where the message is stored."""
+        if not self._ledgers:
+            self._read_ids()
+        index = self._indexes[row]
+        size = 0 if index < 0 else self._columns.locate(row)[3]
+        return MessageIdAdv(self._ledgers[row], self._entries[row], self.partition, index, size)
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """Ledger and entry of the first message."""
+        return self._columns.locate(0)[:2]
+
+    def key(self, row: int) -> bytes | None:
+        """The key as UTF-8, empty without a key; None if it may be base64 of one."""
+        column = self._columns.key
+        assert column is not None
+        if not _is_valid(column[0], row):
+            return b""
+        if self._is_untold():
+            return None
+        offsets = _view(column[1], "i")
+        return bytes(column[2][offsets[row] : offsets[row + 1]])
+
+    def publish_time(self, row: int) -> int | None:
+        """Milliseconds since the epoch; None if it is after the year 9999."""
+        column = self._columns.publish_time
+        assert column is not None
+        found = _view(column[1], "q")[row] // 1000
+        return found if found < _LAST_MILLIS else None
+
+    def event_time(self, row: int) -> int | None:
+        """Milliseconds since the epoch, 0 where there is none; None if it may be after 9999."""
+        column = self._columns.event_time
+        assert column is not None
+        if _is_valid(column[0], row):
+            return _view(column[1], "q")[row] // 1000
+        return None if self._is_untold() else 0
+
+    def has_properties(self, row: int) -> bool:
+        """Whether there are any."""
+        column = self._columns.properties
+        assert column is not None
+        offsets = _view(column[0], "i")
+        return offsets[row + 1] > offsets[row]
+
+    def schema_version(self, row: int) -> bytes:
+        """The version of the schema, empty without one."""
+        column = self._columns.schema_version
+        assert column is not None
+        if not _is_valid(column[0], row):
+            return b""
+        offsets = _view(column[1], "i")
+        return bytes(column[2][offsets[row] : offsets[row + 1]])
+
+    def redelivery_count(self, row: int) -> int:
+        """How often it was delivered before."""
+        column = self._columns.redelivery_count
+        assert column is not None
+        return _view(column[1], "i")[row]
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether any of them was delivered before."""
+        column = self._columns.redelivery_count
+        assert column is not None
+        return any(_view(column[1], "i"))
+
+    def entry(self, row: int) -> ReceivedEntry:
+        """The entry of a message, from its frame."""
+        return self._open(row).entry
+
+    def fields(self, row: int) -> pb.MessageMetadata | pb.SingleMessageMetadata:
+        """What a message says of itself on the wire, from its frame."""
+        entry, batch = self._open(row)
+        if batch is None:
+            return entry.metadata
+        return batch.metadata_of(self.message_id(row).batch_index)
+
+    def _open(self, row: int) -> _OpenedEntry:
+        if self._edges is None:
+            if not self._ledgers:
+                self._read_ids()
+            groups = groupby(zip(self._ledgers, self._entries, strict=True))
+            ends = list(accumulate(sum(1 for _ in rows) for _, rows in groups))
+            self._edges = ends, self._block().frames(0, len(self._frames))
+        ends, frames = self._edges
+        number = bisect_right(ends, row)
+        if self._opened is None or self._opened[0] != number:
+            message = self._block().message(frames[number])[0]
+            entry = EntryDecoder(
+                self.topic, EARLIEST_POSITION, None, _ANY_SIZE, in_order=False
+            ).decode(message)
+            assert entry is not None
+            self._opened = number, _OpenedEntry.of(entry)
+        return self._opened[1]
+
+    def _read_ids(self) -> None:
+        columns = self._columns
+        assert columns.ledger_id is not None
+        assert columns.entry_id is not None
+        assert columns.batch_index is not None
+        self._entries = _numbers(columns.entry_id[1], "q")
+        self._indexes = _numbers(columns.batch_index[1], "i")
+        self._ledgers = _numbers(columns.ledger_id[1], "q")
+
+    def _is_untold(self) -> bool:
+        if self._untold is None:
+            self._untold = _UNTOLD.search(self._frames) is not None
+        return self._untold
+
+    def _block(self) -> MessageBlock:
+        return MessageBlock(0, self._frames, 0, len(self._frames), 0)
+
+
+class _OpenedEntry(NamedTuple):
+    """An entry, and its messages if it is a batch."""
+
+    entry: ReceivedEntry
+    batch: UnpackedBatch | None
+
+    @classmethod
+    def of(cls, entry: ReceivedEntry) -> _OpenedEntry:
+        if not entry.is_batch:
+            return cls(entry, None)
+        count = entry.metadata.num_messages_in_batch
+        return cls(entry, unpack_batch(entry.payload, count, with_metadata=False))
+
+
+class RowDecoder:
+    """Takes the frames of one consumer's blocks into rows, as far as they are usual."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        most_rows: int,
+        limit: int,
+        make: Callable[[BlockOptions, Decompress], BlockDecoder] = make_decoder,
+    ) -> None:
+        self._topic = topic
+        self._partition = partition
+        most_rows = max(min(most_rows, MOST_ROWS), 1)
+        self._decoder = make(
+            BlockOptions(topic, partition, _COLUMNS, None, most_rows, MOST_BYTES, limit),
+            decompress,
+        )
+        # A batch that was taken in part: its block, where its frame begins, and what is next.
+        self._within: tuple[MessageBlock, int, Place] | None = None
+
+    def is_within(self, block: MessageBlock, at: int) -> bool:
+        """Whether the frame at `at` is a batch that was taken in part."""
+        within = self._within
+        return within is not None and within[0] is block and within[1] == at
+
+    def take(self, block: MessageBlock, at: int, floor: Place) -> tuple[ReceivedRows, int] | None:
+        """Take frames from `at` on; return their rows, and where to go on.
+
+        None where the first of them is one for the careful way, or something is to be left out:
+        what lies before `floor`, or before what comes before it.
+        """
+        start, begun = floor, 0
+        if self._within is not None and self.is_within(block, at):
+            start = self._within[2]
+            begun = start[2]
+        self._within = None
+        progress = self._decoder.decode(block.data, at, block.stop, start)
+        columns = self._decoder.take()
+        if columns is None:
+            return None
+        reached = progress.position[2] if progress.status == FULL else 0
+        if columns.rows != progress.messages - begun + reached:
+            return None
+        end = progress.at
+        if reached:
+            self._within = block, end, progress.position
+            end = block.end(end)
+        frames = block.data[at:end]
+        whole = not (begun or reached)
+        rows = ReceivedRows(self._topic, self._partition, columns, frames, whole=whole)
+        return rows, progress.at
+
+
+def _is_valid(validity: bytes | None, row: int) -> bool:
+    return validity is None or bool(validity[row >> 3] >> (row & 7) & 1)
+
+
+def _view(numbers: ArrowBuffer, kind: Literal["i", "q"]) -> memoryview[int]:
+    return memoryview(numbers).cast("B").cast(kind)
+
+
+def _numbers(numbers: ArrowBuffer, kind: Literal["i", "q"]) -> list[int]:
+    return _view(numbers, kind).tolist()
