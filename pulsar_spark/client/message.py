@@ -355,6 +355,14 @@ class _RowMessage(Message):
         """The payload, empty for a null value."""
         return self._rows.payload(self._row)
 
+    def message_id(self) -> MessageId:
+        """Where it is stored."""
+        return _RowMessageId(self._rows, self._row)
+
+    def topic_name(self) -> str:
+        """The full name of the topic, or of the partition."""
+        return self._rows.topic
+
     def has_null_value(self) -> bool:
         """Whether the value is null: a tombstone on a compacted topic."""
         return self._rows.is_null(self._row)
@@ -389,6 +397,31 @@ class _RowMessage(Message):
     def encryption_context(self) -> EncryptionContext | None:
         """How it was encrypted: it was not."""
         return None
+
+
+class _RowMessageId(MessageId):
+    """The id of a message that was received with others."""
+
+    __slots__ = ("_row", "_rows")
+
+    def __init__(self, rows: ReceivedRows, row: int) -> None:
+        self._rows = rows
+        self._row = row
+
+    @property
+    def _id(self) -> wire.MessageIdAdv:  # type: ignore[override]
+        return self._rows.message_id(self._row)
+
+    @property
+    def _topic(self) -> str | None:  # type: ignore[override]
+        return self._rows.topic
+
+    def serialize(self) -> bytes:
+        """Return bytes from which `deserialize` of any Pulsar client makes the id again."""
+        return self._rows.serialized_id(self._row)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MessageId.wrap, (self._id, self._topic)
 
 
 class _RowValues:

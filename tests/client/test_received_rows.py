@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,6 +102,9 @@ def told(found: Message) -> tuple[Any, ...]:
         found.has_null_value(),
         found.message_id(),
         found.message_id().unwrap(),
+        found.message_id().serialize(),
+        pickle.loads(pickle.dumps(found.message_id())),
+        hash(found.message_id()),
         found.topic_name(),
         found.partition_key(),
         found.ordering_key(),

@@ -14,6 +14,12 @@ from pulsar_spark.errors import ClosedError, CorruptMessage, TopicNotFound
 from tests.support.waiting import finish
 
 
+class Number(int):
+    """What stands for a delivery."""
+
+    cost = 5
+
+
 class Source:
     """Has some numbers; None is one that cannot be read."""
 
@@ -29,7 +35,7 @@ class Source:
             return None
         if (number := self.numbers.popleft()) is None:
             raise CorruptMessage("damaged")
-        return number
+        return Number(number)
 
 
 def put(inbox: Inbox, source: Source) -> None:

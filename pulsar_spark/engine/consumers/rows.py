@@ -44,6 +44,7 @@ _COLUMNS = frozenset(
         "ledger_id",
         "entry_id",
         "batch_index",
+        "message_id",
         "publish_time",
         "event_time",
         "properties",
@@ -55,11 +56,11 @@ _COLUMNS = frozenset(
 _LAST_MILLIS = 253_402_300_799_999
 # The decoder of columns has kept to the bound of the client's memory.
 _ANY_SIZE = 2**31 - 1
-# What columns do not tell, as it may stand in a frame: a codec, that a key is base64 (of an entry,
-# of a message in a batch), an event time after the year 9999 (likewise).
-_UNTOLD = re.compile(
-    rb"\x40[\x01-\x04]\x48|\x88\x01\x01|\x30\x01|\x60[\x80-\xff]{6}|\x28[\x80-\xff]{6}"
-)
+# What columns do not tell, as it may stand in a frame: that a key is base64 (of an entry, of a
+# message in a batch), a codec, behind which anything can be, an event time after the year 9999.
+_BASE64_KEYS = [b"\x88\x01\x01", b"\x30\x01"]
+_CODEC = re.compile(rb"\x40[\x01-\x04]\x48")
+_FAR_TIMES = [re.compile(rb"\x60[\x80-\xff]{6}"), re.compile(rb"\x28[\x80-\xff]{6}")]
 
 
 class ReceivedRows:
@@ -73,10 +74,13 @@ class ReceivedRows:
         "_edges",
         "_entries",
         "_frames",
+        "_id_offsets",
         "_indexes",
+        "_key_offsets",
         "_ledgers",
         "_offsets",
         "_opened",
+        "_times",
         "_untold",
         "_values",
         "_whole",
@@ -101,6 +105,9 @@ class ReceivedRows:
         self._ledgers: Sequence[int] = ()
         self._entries: Sequence[int] = ()
         self._indexes: Sequence[int] = ()
+        self._times: Sequence[int] = ()
+        self._id_offsets: Sequence[int] = ()
+        self._key_offsets: Sequence[int] = ()
         self._untold: bool | None = None
         # Rows at which entries end, and where their frames begin.
         self._edges: tuple[list[int], list[int]] | None = None
@@ -135,6 +142,15 @@ class ReceivedRows:
         size = 0 if index < 0 else self._columns.locate(row)[3]
         return MessageIdAdv(self._ledgers[row], self._entries[row], self.partition, index, size)
 
+    def serialized_id(self, row: int) -> bytes:
+        """Where the message is stored, as official clients have it in bytes."""
+        column = self._columns.message_id
+        assert column is not None
+        if not self._id_offsets:
+            self._id_offsets = _numbers(column[1], "i")
+        offsets = self._id_offsets
+        return bytes(column[2][offsets[row] : offsets[row + 1]])
+
     @property
     def first(self) -> tuple[int, int]:
         """Ledger and entry of the first message."""
@@ -144,25 +160,30 @@ class ReceivedRows:
         """The key as UTF-8, empty without a key; None if it may be base64 of one."""
         column = self._columns.key
         assert column is not None
-        if not _is_valid(column[0], row):
+        validity = column[0]
+        if validity is not None and not _is_valid(validity, row):
             return b""
+        if not self._key_offsets:
+            self._key_offsets = _numbers(column[1], "i")
         if self._is_untold():
             return None
-        offsets = _view(column[1], "i")
+        offsets = self._key_offsets
         return bytes(column[2][offsets[row] : offsets[row + 1]])
 
     def publish_time(self, row: int) -> int | None:
         """Milliseconds since the epoch; None if it is after the year 9999."""
-        column = self._columns.publish_time
-        assert column is not None
-        found = _view(column[1], "q")[row] // 1000
+        if not self._times:
+            column = self._columns.publish_time
+            assert column is not None
+            self._times = _numbers(column[1], "q")
+        found = self._times[row] // 1000
         return found if found < _LAST_MILLIS else None
 
     def event_time(self, row: int) -> int | None:
         """Milliseconds since the epoch, 0 where there is none; None if it may be after 9999."""
         column = self._columns.event_time
         assert column is not None
-        if _is_valid(column[0], row):
+        if column[2] < self.rows and _is_valid(column[0], row):
             return _view(column[1], "q")[row] // 1000
         return None if self._is_untold() else 0
 
@@ -234,9 +255,14 @@ class ReceivedRows:
         self._ledgers = _numbers(columns.ledger_id[1], "q")
 
     def _is_untold(self) -> bool:
-        if self._untold is None:
-            self._untold = _UNTOLD.search(self._frames) is not None
-        return self._untold
+        untold = self._untold
+        if untold is None:
+            frames = self._frames
+            untold = any(found in frames for found in _BASE64_KEYS) or any(
+                found.search(frames) for found in (_CODEC, *_FAR_TIMES)
+            )
+            self._untold = untold
+        return untold
 
     def _block(self) -> MessageBlock:
         return MessageBlock(0, self._frames, 0, len(self._frames), 0)
