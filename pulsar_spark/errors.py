@@ -1,11 +1,11 @@
-"""The errors of this package: one class per kind of trouble.
+"""The errors of this package: one class for each kind of failure.
 
-Every error says what happened and what to do about it, and carries the topic, partition,
-message id, broker and role it concerns as attributes where they are known. No error text
-holds a credential: callers pass none, and text that a broker sent goes through `redact`.
+Every error says what happened and what to do. The topic, partition, message id, broker and role are
+attributes, where they are known. No error text contains credentials: callers pass none, and text
+from a broker goes through `redact`.
 
-`LocalProtocolError` is a mistake of the calling code; `RemoteProtocolError` is a fault of the
-peer. The broker's own refusals are subclasses of `BrokerError`, found by `from_server_error`.
+`LocalProtocolError` is a mistake of the calling code; `RemoteProtocolError` is a fault of the peer.
+Errors that a broker returns are subclasses of `BrokerError`, chosen by `from_server_error`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 _CONTEXT_FIELDS = ("topic", "partition", "message_id", "broker", "role")
 
 # Tokens and passwords that a peer may echo: JWTs, "token:..." forms, and user:password@ in URLs.
-# Each takes time in proportion to the text, whatever the text.
+# Each runs in linear time on any text.
 _SECRETS = (
     (re.compile(r"eyJ[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]*){0,2}"), "***"),
     (re.compile(r"(?i)\b(token|password|secret)([:=]\s*)[^\s,;\"']+"), r"\1\2***"),
@@ -32,11 +32,11 @@ _MAX_PEER_TEXT = 1000
 def redact(text: str | bytes, secrets: Iterable[str | bytes] = ()) -> str:
     """Return `text` with `secrets`, and what looks like a credential, replaced by ``***``.
 
-    Never raises, and the result can always be encoded: what is not Unicode (protobuf hands out
-    bytes where a string is not UTF-8) is replaced, in `secrets` too, so that they are still found.
+    Never raises, and the result can always be encoded: bytes that are not UTF-8 (protobuf returns
+    such strings as bytes) are replaced, in `secrets` too, so that they still match.
     """
     shown = _printable(text)
-    # The longest first: one may hold another.
+    # Longest first: a secret may contain another one.
     for secret in sorted(map(_printable, secrets), key=len, reverse=True):
         if secret:
             shown = shown.replace(secret, "***")
@@ -53,8 +53,8 @@ def _printable(text: str | bytes) -> str:
 class PulsarError(Exception):
     """Base of all errors of this package; only its subclasses are raised.
 
-    `what` is one sentence on what happened, `remedy` one on what to do. `retryable` tells
-    whether trying the same again can succeed without a change by the user.
+    `what` is one sentence on what happened, `remedy` one on what to do. `retryable` says whether a
+    retry can succeed without a change by the user.
     """
 
     retryable = False
@@ -128,16 +128,16 @@ class OptionError(PulsarError, ValueError):
 
 
 class InvalidTopicName(PulsarError, ValueError):
-    """A text is not the name of a Pulsar topic.
+    """The text is not a valid Pulsar topic name.
 
-    Cause: a tenant, namespace or topic part is empty or holds characters that Pulsar forbids.
+    Cause: a tenant, namespace or topic part is empty or has characters that Pulsar forbids.
 
     Remedy: write `topic`, or `persistent://tenant/namespace/topic`.
     """
 
 
 class InvalidMessageId(PulsarError, ValueError):
-    """A text or bytes are not a message id or a position.
+    """The text or bytes are not a valid message id or position.
 
     Cause: the text is not `ledger:entry[:partition[:batchIndex]]`, or the bytes are not those
     of `__messageId`.
@@ -147,7 +147,7 @@ class InvalidMessageId(PulsarError, ValueError):
 
 
 class InvalidOffset(PulsarError, ValueError):
-    """A starting or ending offset cannot be understood or does not fit the topics.
+    """A starting or ending offset is invalid or does not match the topics.
 
     Cause: broken JSON, a topic that the query does not read, or a start after the end.
 
@@ -157,17 +157,17 @@ class InvalidOffset(PulsarError, ValueError):
 
 
 class UnsupportedFeature(PulsarError):
-    """What was asked for is not built, or needs a newer Spark or broker.
+    """The feature is not implemented, or needs a newer Spark or broker.
 
-    Cause: the option exists in Pulsar but not here, or this Spark or broker version is too old
-    for it.
+    Cause: the option exists in Pulsar but not here, or the version of Spark or of the broker is too
+    old.
 
-    Remedy: the error names the version that has it, or the option to leave out.
+    Remedy: the error names the version that you need, or the option to remove.
     """
 
 
 class MissingDependency(PulsarError, ImportError):
-    """An optional package is needed and not installed.
+    """A required optional package is not installed.
 
     Cause: an extra such as `oauth2` or `native` is not in this Python environment.
 
@@ -176,7 +176,7 @@ class MissingDependency(PulsarError, ImportError):
 
 
 class InvalidRow(PulsarError, ValueError):
-    """A row or a data frame cannot be written: wrong column, type or value.
+    """A row or a DataFrame cannot be written: wrong column, type or value.
 
     Cause: a reserved column has the wrong type, `__topic` is null, or a value does not fit its
     field.
@@ -186,25 +186,25 @@ class InvalidRow(PulsarError, ValueError):
 
 
 class SchemaMismatch(PulsarError, ValueError):
-    """The columns of a data frame do not fit a topic's schema, or a schema cannot be columns.
+    """The DataFrame does not match the topic's schema, or Spark cannot represent the schema.
 
-    Cause: fields are missing, of another type, or have no counterpart in Spark.
+    Cause: fields are missing, have another type, or have a type that Spark lacks.
 
     Remedy: the error lists every field: cast or rename them, or use `valueFormat=raw`.
     """
 
 
 class MessageTooLarge(PulsarError):
-    """A message does not fit the broker's maximum message size.
+    """The message is larger than the broker's maximum message size.
 
-    Cause: one row, encoded, is larger than the broker's `maxMessageSize` (5 MiB by default).
+    Cause: one encoded row is larger than the broker's `maxMessageSize` (5 MiB by default).
 
     Remedy: set `pulsar.producer.chunkingEnabled=true`, compress, or write smaller rows.
     """
 
 
 class ProducerQueueFull(PulsarError):
-    """A producer holds as many unacknowledged messages as it may, and is not to wait.
+    """The producer's queue of unacknowledged messages is full.
 
     Cause: `PulsarProducer.send_async` is called faster than the broker acknowledges
     (backpressure).
@@ -220,7 +220,7 @@ class ProducerQueueFull(PulsarError):
 
 
 class ProtocolError(PulsarError):
-    """The rules of the binary protocol were broken.
+    """The binary protocol was violated.
 
     Cause: see its subclasses.
 
@@ -229,9 +229,9 @@ class ProtocolError(PulsarError):
 
 
 class LocalProtocolError(ProtocolError):
-    """The calling code asked for something that the protocol does not allow now.
+    """The calling code did something that the protocol does not allow in this state.
 
-    Cause: a command or message was built from values that do not belong together.
+    Cause: a command or message was built from inconsistent values.
 
     Remedy: correct the call; with Spark's own reads and writes, report it as a bug.
     """
@@ -240,8 +240,7 @@ class LocalProtocolError(ProtocolError):
 class RemoteProtocolError(ProtocolError):
     """The peer sent bytes or commands that the protocol does not allow.
 
-    Cause: `service.url` leads to something that is not a Pulsar broker, or to one that is
-    damaged.
+    Cause: the address in `service.url` is not a Pulsar broker, or the broker has a bug.
 
     Remedy: check host and port; if they are right, report the error with the broker's version.
     """
@@ -254,65 +253,62 @@ class CorruptMessage(PulsarError):
 
     Cause: see its subclasses.
 
-    Remedy: start behind the message id that the error names, after you have saved what you can
-    of it.
+    Remedy: start after the message id that the error names; save the message first if you need it.
     """
 
 
 class ChecksumMismatch(CorruptMessage):
-    """The CRC32C of a message is not the one that was stored with it.
+    """The CRC32C checksum of a message does not match.
 
-    Cause: bytes changed on the way, or on a bookie's disk.
+    Cause: bytes were changed in transit, or on a bookie's disk.
 
-    Remedy: run it again; if the same message fails, read from behind it and check the bookies.
+    Remedy: retry; if the same message fails again, start after it and check the bookies.
     """
 
 
 class CorruptBatch(CorruptMessage):
-    """The body of a batch does not hold what its metadata says.
+    """The content of a batch does not match its metadata.
 
-    Cause: the producer wrote a broken batch, or its bytes are damaged.
+    Cause: the producer wrote an invalid batch, or its bytes are damaged.
 
-    Remedy: find the producer by `__producerName` of the messages around; read from behind the
-    message.
+    Remedy: find the producer by `__producerName` of neighbouring messages; start after the message.
     """
 
 
 class DecompressionError(CorruptMessage):
     """A payload does not decompress to its declared size.
 
-    Cause: a broken payload, or one that would grow beyond the limit (a decompression bomb).
+    Cause: a damaged payload, or one that would exceed the limit (a decompression bomb).
 
-    Remedy: find the producer by `__producerName` of the messages around; read from behind the
-    message.
+    Remedy: find the producer by `__producerName` of neighbouring messages; start after the message.
     """
 
 
 class UnsupportedCodec(CorruptMessage):
-    """A payload is compressed with a codec that this package does not know.
+    """A payload is compressed with a codec that this package does not support.
 
-    Cause: a newer client wrote with a codec that was added to Pulsar since.
+    Cause: a newer client used a codec that was added to Pulsar later.
 
     Remedy: upgrade this package, or have the producer use LZ4, ZLIB, ZSTD or SNAPPY.
     """
 
 
 class CryptoError(PulsarError):
-    """A key of end-to-end encryption is missing or cannot be used.
+    """A key for end-to-end encryption is missing or cannot be used.
 
-    Cause: a file that is not on this machine, that is not PEM, or that needs a password.
+    Cause: the file is not on this machine, is not PEM, or needs a password.
 
-    Remedy: give the key as docs/encryption.md says; nothing is sent without it.
+    Remedy: set the key as encryption.md says; nothing is sent without it.
     """
 
 
 class EncryptedMessage(CryptoError):
-    """A message is encrypted and no key for it was given, or none that decrypts it.
+    """A message is encrypted, and no key was set that can decrypt it.
 
     Cause: the producer uses end-to-end encryption.
 
-    Remedy: set `pulsar.reader.cryptoPrivateKeyPath`, or `cryptoFailureAction` to leave such
-    messages out.
+    Remedy: set `pulsar.reader.cryptoPrivateKeyPath`, or skip such messages with
+    `pulsar.reader.cryptoFailureAction=DISCARD`.
     """
 
 
@@ -320,7 +316,7 @@ class EncryptedMessage(CryptoError):
 
 
 class ConnectError(PulsarError):
-    """No connection to a broker could be made.
+    """Connecting to a broker failed.
 
     Cause: a wrong address or port, a broker that is down, or a firewall in between.
 
@@ -331,7 +327,7 @@ class ConnectError(PulsarError):
 
 
 class TlsError(ConnectError):
-    """TLS was not agreed on: a certificate that is not accepted, a file that cannot be used.
+    """The TLS handshake failed: a certificate was rejected, or a file cannot be used.
 
     Cause: an unknown authority, a certificate for another host, an expired one, or an
     unreadable file.
@@ -343,18 +339,18 @@ class TlsError(ConnectError):
 
 
 class ConnectionLost(PulsarError):
-    """An established connection ended.
+    """The connection to the broker was lost.
 
-    Cause: the broker restarted, or the network broke. Reads and writes reconnect by themselves.
+    Cause: the broker restarted, or the network failed. Reads and writes reconnect automatically.
 
-    Remedy: if it fails a query all the same, see the log for what the broker was doing.
+    Remedy: if the query still fails, look at the broker's log.
     """
 
     retryable = True
 
 
 class OperationTimeout(PulsarError, TimeoutError):
-    """Something did not happen before its deadline.
+    """An operation timed out.
 
     Cause: the broker is overloaded or unreachable, or a read made no progress for
     `pollTimeout`.
@@ -374,66 +370,66 @@ class ClosedError(PulsarError):
 
 
 class TransactionStateError(PulsarError):
-    """A transaction is not open any more.
+    """The transaction is not open any more.
 
-    Cause: it was committed or aborted before, or it was open for longer than its timeout.
+    Cause: it was committed or aborted, or it timed out.
 
-    Remedy: begin a new transaction, and do all of its work again.
+    Remedy: begin a new transaction and repeat its work.
     """
 
 
 class TransactionExpired(PulsarError):
-    """A micro-batch, or a batch write, was not written: a transaction of it is gone.
+    """A micro-batch or batch write was not written, because one of its transactions ended early.
 
-    Cause: it was open for longer than `transactionTimeout`, or an administrator has aborted it.
+    Cause: the transaction exceeded `transactionTimeout`, or an administrator aborted it.
 
-    Remedy: run it again, and raise `transactionTimeout` if writing takes so long.
+    Remedy: run it again; raise `transactionTimeout` if writing takes that long.
     """
 
 
 class TornBatch(PulsarError):
-    """Of the transactions of a micro-batch or a batch write some are committed, others gone.
+    """Some transactions of a micro-batch or batch write were committed, others were lost.
 
-    Cause: the driver was away for longer than `transactionTimeout` between two commits.
+    Cause: the driver was down for longer than `transactionTimeout` between two commits.
 
-    Remedy: repair it by hand, as `docs/delivery.md` says.
+    Remedy: repair it by hand, as delivery.md says.
     """
 
 
 class SinkStateError(PulsarError):
-    """The records of an exactly-once sink do not fit what is to be written, or are not its own.
+    """The records of an exactly-once sink do not match the query or job.
 
-    Cause: the sinkId was used by another query or job, its topic of records is used by something
-    else, or was changed by hand.
+    Cause: another query or job uses the same `sinkId`, or something else wrote to its records
+    topic.
 
-    Remedy: give each query and each job a `sinkId` of its own, which stays the same for it.
+    Remedy: give each query and each job a `sinkId` of its own, and never change it.
     """
 
 
 class TransactionOutcomeUnknown(PulsarError):
-    """A transaction was to be ended, and no answer tells whether it was.
+    """It is unknown whether the transaction was committed or aborted.
 
-    Cause: the answer to the commit or abort was lost, and the coordinator forgets a transaction
-    when it ends, so that asking again tells nothing.
+    Cause: the answer was lost, and a coordinator forgets a transaction when it ends, so it cannot
+    be asked again.
 
-    Remedy: look for what the transaction has written before it is written again.
+    Remedy: check what the transaction has written before you write it again.
     """
 
 
 class DataLossError(PulsarError):
-    """Data that the query should have read is gone from the topic.
+    """Messages were deleted before the query read them.
 
     Cause: retention or TTL deleted it, or the subscription or topic was removed.
 
-    Remedy: set `failOnDataLoss=false` to go on with what is left; lengthen retention; see
-    streaming.md.
+    Remedy: set `failOnDataLoss=false` to continue with the remaining messages; lengthen retention;
+    see streaming.md.
     """
 
 
 class IncompleteMessage(DataLossError):
-    """A message was sent in chunks, and the topic does not hold all of them.
+    """A chunked message is incomplete: the topic does not have all of its chunks.
 
-    Cause: the producer died in the middle, or retention deleted the first chunks.
+    Cause: the producer failed while sending it, or retention deleted the first chunks.
 
     Remedy: set `failOnDataLoss=false` to skip such messages.
     """
@@ -454,9 +450,9 @@ class BrokerError(PulsarError):
 
 
 class UnknownServerError(BrokerError):
-    """The broker met an error that it did not name.
+    """The broker failed with an unspecified error.
 
-    Cause: a bug or an overload in the broker; its own text follows.
+    Cause: a bug or an overload of the broker; its message follows.
     """
 
     retryable = True
@@ -485,8 +481,7 @@ class PersistenceError(BrokerError):
 class AuthenticationError(BrokerError):
     """The broker did not accept the credentials.
 
-    Cause: a wrong or expired token, the wrong method, or a certificate that the broker does not
-    know.
+    Cause: a wrong or expired token, the wrong authentication method, or an unknown certificate.
     """
 
     code = 3
@@ -504,7 +499,7 @@ class AuthorizationError(BrokerError):
 class ConsumerBusy(BrokerError):
     """Another consumer holds the subscription.
 
-    Cause: two queries, or a query and another consumer, use one subscription name.
+    Cause: two queries, or a query and another consumer, use the same subscription name.
     """
 
     code = 5
@@ -523,7 +518,7 @@ class ServiceNotReady(BrokerError):
 class QuotaExceededHold(BrokerError):
     """The backlog quota is exceeded; the broker holds producers back.
 
-    Cause: consumers are slower than producers, and the namespace's policy holds producers.
+    Cause: consumers are slower than producers, and the namespace's policy is to hold producers.
     """
 
     code = 7
@@ -540,16 +535,16 @@ class QuotaExceeded(BrokerError):
 
 
 class BrokerChecksumError(BrokerError):
-    """The broker found a wrong checksum on a message that it was sent.
+    """The broker received a message with a wrong checksum.
 
-    Cause: bytes changed between this process and the broker.
+    Cause: bytes were changed between this process and the broker.
     """
 
     code = 9
 
 
 class UnsupportedVersion(BrokerError):
-    """The broker does not speak a version that this needs.
+    """The broker does not support a required protocol version.
 
     Cause: the broker is older than the feature.
     """
@@ -560,7 +555,7 @@ class UnsupportedVersion(BrokerError):
 class TopicNotFound(BrokerError):
     """The topic does not exist.
 
-    Cause: a misspelt name, the wrong tenant or namespace, or a topic that nobody has created.
+    Cause: a misspelt name, the wrong tenant or namespace, or a topic that was never created.
     """
 
     code = 11
@@ -569,7 +564,7 @@ class TopicNotFound(BrokerError):
 class SubscriptionNotFound(BrokerError):
     """The subscription does not exist.
 
-    Cause: it was removed, by `unsubscribe` or because the namespace expires idle subscriptions.
+    Cause: it was removed with `unsubscribe`, or the namespace's policy expired it.
     """
 
     code = 12
@@ -578,7 +573,7 @@ class SubscriptionNotFound(BrokerError):
 class ConsumerNotFound(BrokerError):
     """The broker does not know the consumer.
 
-    Cause: the broker closed the consumer, as when a topic moves.
+    Cause: the broker closed the consumer, for example because the topic moved.
     """
 
     code = 13
@@ -586,9 +581,9 @@ class ConsumerNotFound(BrokerError):
 
 
 class TooManyRequests(BrokerError):
-    """The broker is asked too much at once.
+    """The broker rejected a request because there are too many.
 
-    Cause: more lookups or connections at once than the broker allows.
+    Cause: more concurrent lookups or connections than the broker allows.
     """
 
     code = 14
@@ -596,7 +591,7 @@ class TooManyRequests(BrokerError):
 
 
 class TopicTerminated(BrokerError):
-    """The topic is terminated: it can be read, not written.
+    """The topic is terminated: it can be read but not written.
 
     Cause: somebody called `pulsar-admin topics terminate`.
     """
@@ -605,9 +600,9 @@ class TopicTerminated(BrokerError):
 
 
 class ProducerBusy(BrokerError):
-    """A producer of this name is connected to the topic already.
+    """A producer with this name is already connected to the topic.
 
-    Cause: two writers use the same `producerName`, or an old connection is not given up yet.
+    Cause: two writers use the same `producerName`, or the broker still has an old connection.
     """
 
     code = 16
@@ -623,9 +618,9 @@ class BrokerInvalidTopicName(BrokerError):
 
 
 class IncompatibleSchema(BrokerError):
-    """The schema does not fit the one of the topic.
+    """The schema is not compatible with the topic's schema.
 
-    Cause: schema evolution that the namespace's compatibility strategy does not allow.
+    Cause: the namespace's compatibility strategy does not allow this schema evolution.
     """
 
     code = 18
@@ -634,7 +629,7 @@ class IncompatibleSchema(BrokerError):
 class ConsumerAssignError(BrokerError):
     """The broker could not assign the consumer to the subscription.
 
-    Cause: no consumer could take the subscription's hash range or partition.
+    Cause: no consumer could take over the subscription's hash range or partition.
     """
 
     code = 19
@@ -653,7 +648,7 @@ class TransactionCoordinatorNotFound(BrokerError):
 class InvalidTxnStatus(BrokerError):
     """The transaction is in a state that does not allow this.
 
-    Cause: the transaction is being ended in another way, as when its timeout passed.
+    Cause: the transaction is already being ended, for example because it timed out.
     """
 
     code = 21
@@ -662,8 +657,8 @@ class InvalidTxnStatus(BrokerError):
 class NotAllowed(BrokerError):
     """The broker or the namespace's policies do not allow this.
 
-    Cause: a policy of the broker or the namespace, such as deduplication or topic creation
-    being off.
+    Cause: a policy of the broker or the namespace; for example, deduplication or topic creation is
+    off.
     """
 
     code = 22
@@ -681,7 +676,7 @@ class TransactionConflict(BrokerError):
 class TransactionNotFound(BrokerError):
     """The coordinator does not know the transaction.
 
-    Cause: the transaction's timeout passed, so that it was aborted and forgotten.
+    Cause: the transaction timed out and was aborted.
     """
 
     code = 24
@@ -700,7 +695,7 @@ _BY_CODE: dict[int, type[BrokerError]] = {kind.code: kind for kind in BrokerErro
 
 _REMEDIES: dict[type[PulsarError], str] = {
     AuthenticationError: (
-        "Check pulsar.client.authPluginClassName and pulsar.client.authParams; a token can have "
+        "Check pulsar.client.authPluginClassName and pulsar.client.authParams; the token may have "
         "expired."
     ),
     AuthorizationError: (
@@ -708,40 +703,40 @@ _REMEDIES: dict[type[PulsarError], str] = {
     ),
     TopicNotFound: "Check the topic's name, tenant and namespace; reading never creates a topic.",
     ConsumerBusy: "Another query or consumer uses this subscription: give each its own name.",
-    ProducerBusy: "Leave pulsar.producer.producerName out, or give each writer its own.",
+    ProducerBusy: "Remove pulsar.producer.producerName, or give each writer its own.",
     QuotaExceeded: "Consume the backlog, or raise the namespace's backlog quota.",
     QuotaExceededHold: "Consume the backlog, or raise the namespace's backlog quota.",
     TopicTerminated: "Write to another topic.",
     IncompatibleSchema: "Write with the topic's schema, or change its compatibility strategy.",
     ProducerFenced: "Only one exclusive producer can write: stop the other one.",
     TooManyRequests: "Lower the parallelism, or raise the broker's limits.",
-    NotAllowed: "The broker's or the namespace's policies refuse this.",
-    UnknownServerError: "Look at the broker's log at that time.",
+    NotAllowed: "Check the policies of the broker and the namespace.",
+    UnknownServerError: "Look at the broker's log.",
     MetadataError: "Check the metadata store; the request was retried until its timeout.",
     PersistenceError: "Check the bookies; the request was retried until its timeout.",
-    ServiceNotReady: "Nothing, if it passes: it is retried. Else check the brokers' health.",
-    BrokerChecksumError: "Run it again; if it comes back, check the network.",
-    UnsupportedVersion: "Upgrade the broker, or leave out the option that needs it.",
+    ServiceNotReady: "It is retried automatically; if it persists, check the brokers.",
+    BrokerChecksumError: "Retry; if it happens again, check the network.",
+    UnsupportedVersion: "Upgrade the broker, or remove the option that needs it.",
     SubscriptionNotFound: (
-        "Restart the query: it makes the subscription again, where its checkpoint stands."
+        "Restart the query: it creates the subscription again at its checkpoint's position."
     ),
-    ConsumerNotFound: "Nothing, if it passes: readers subscribe again by themselves.",
+    ConsumerNotFound: "None: readers subscribe again automatically.",
     BrokerInvalidTopicName: "Check the name, and that its tenant and namespace exist.",
-    ConsumerAssignError: "Check that all consumers of the subscription are of one type.",
+    ConsumerAssignError: "Check that all consumers of the subscription have the same type.",
     TransactionCoordinatorNotFound: (
         "Set transactionCoordinatorEnabled=true on the brokers, and run "
         "initialize-transaction-coordinator-metadata."
     ),
     InvalidTxnStatus: "Begin a new transaction, with a longer timeout if need be.",
     TransactionConflict: (
-        "Wait for the other transaction to end, or let one consumer have the message."
+        "Wait until the other transaction ends, or acknowledge the message only once."
     ),
     TransactionNotFound: "Begin a new transaction, with a longer timeout if need be.",
 }
 
 
 def remedy_of(kind: type[PulsarError]) -> str:
-    """Return what to do about a broker's refusal of this kind; empty where that is not known."""
+    """Return the remedy for a broker's error of this class, or an empty text."""
     return _REMEDIES.get(kind, "")
 
 
@@ -750,10 +745,10 @@ def from_server_error(
 ) -> BrokerError:
     """Return the error for a broker's ServerError `code`, with its `message`.
 
-    The message is redacted; `secrets` are the credentials that the broker was given.
+    The message is redacted; `secrets` are the credentials that were sent to the broker.
     """
     kind = _BY_CODE.get(code, UnknownServerError)
-    # Cut only then: half a secret is not found.
+    # Cut only after redacting: half a secret would not match.
     text = redact(message, secrets)[:_MAX_PEER_TEXT].strip() or "the broker gave no reason"
     summary = (kind.__doc__ or "").split("\n")[0].rstrip(".")
     return kind(f"{summary}: {text}", remedy_of(kind), **context)

@@ -114,9 +114,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "topicsPattern",
         text,
-        "Topics to read, as a regular expression on the whole full name without `-partition-N`. "
-        "Tenant and namespace are literal; a bare pattern means `public/default`. System topics "
-        "and non-persistent ones never match.",
+        "Topics to read, as a regular expression that must match the full name without "
+        "`-partition-N`. Tenant and namespace are literal; a pattern without them means "
+        "`public/default`. System topics and non-persistent ones never match.",
         Scope.READS,
     ),
     Option(
@@ -131,8 +131,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "endingOffsets",
         text,
-        "As `startingOffsets`, for the end of a batch. Inclusive for a given id; `latest` is fixed "
-        "when the read is planned.",
+        "As `startingOffsets`, for the end of a batch. Message ids are inclusive; `latest` is "
+        "fixed when the read is planned.",
         Scope.READ,
         shown_default="`latest`",
     ),
@@ -146,15 +146,15 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "endingTime",
         text,
-        "Publish time before which a batch ends, written as `startingTime`. Not together with "
-        "`endingOffsets`.",
+        "Publish time at which a batch ends (exclusive), in the format of `startingTime`. Not "
+        "together with `endingOffsets`.",
         Scope.READ,
     ),
     Option(
         "publishTimeTolerance",
         duration_seconds,
-        "How far publish times on a topic may be out of order. Searches by time look this much "
-        "further on both sides; rows further out of order can be missed.",
+        "How far publish times on a topic may be out of order. Searches by time extend this far "
+        "beyond both ends; messages that are further out of order can be missed.",
         Scope.READS,
         default="1m",
     ),
@@ -191,15 +191,16 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "allowDifferentTopicSchemas",
         boolean,
-        "`true` reads topics of different schemas together, as raw `value`; `false` refuses them.",
+        "`true`: topics with different schemas are read together, as raw `value`; `false`: they "
+        "are an error.",
         Scope.READS,
         default="false",
     ),
     Option(
         "failOnDataLoss",
         boolean,
-        "`true`: fail when unread data is gone (messages, or chunks of one), as by retention or "
-        "TTL. `false`: go on, and log what was lost.",
+        "`true`: fail if messages, or chunks of one, were deleted before they were read, for "
+        "example by retention or TTL. `false`: continue, and log what was lost.",
         Scope.READS,
         default="true",
     ),
@@ -293,36 +294,36 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "sinkId",
         text,
-        "Name of an exactly-once sink, the same whenever its query or job is started again.",
+        "Name of an exactly-once sink; it must be the same at every start of the query or job.",
         Scope.WRITES,
         shown_default="the writer's option `checkpointLocation`",
     ),
     Option(
         "sinkStateTopic",
         text,
-        "Topic for the records of an exactly-once sink, which nothing else writes to.",
+        "Topic for the records of an exactly-once sink; nothing else may write to it.",
         Scope.WRITES,
-        shown_default="derived from `sinkId`, beside the topic",
+        shown_default="derived from `sinkId`, in the topic's namespace",
     ),
     Option(
         "transactionTimeout",
         duration_seconds,
-        "How long a transaction of the exactly-once sink may stay open, which is also how long its "
-        "driver may be away.",
+        "Timeout of a transaction of the exactly-once sink: how long a micro-batch may take, and "
+        "how long the driver may be down.",
         Scope.WRITES,
         default="1h",
     ),
     Option(
         "schema.name",
         avro_name,
-        "Name of the record whose schema is registered on a topic that has none.",
+        "Record name of the schema that a write registers on a topic without a schema.",
         Scope.WRITES,
         shown_default="the topic's local name",
     ),
     Option(
         "schema.namespace",
         avro_namespace,
-        "Namespace of that record, such as `com.example`.",
+        "Record namespace of that schema, such as `com.example`.",
         Scope.WRITES,
     ),
     Option(
@@ -336,14 +337,14 @@ OPTIONS: tuple[Option, ...] = (
     _client(
         "authPluginClassName",
         text,
-        "How to log in: `token`, `basic`, `tls`, `oauth2`, the Java class's name, or a class of "
-        "your own as `module:Class`. See connecting.md.",
+        "Authentication method: `token`, `basic`, `tls`, `oauth2`, the Java class's name, or a "
+        "class of your own as `module:Class`. See connecting.md.",
     ),
     _client(
         "authParams",
         text_or_none,
-        "Credentials in Java's forms: `token:…`, `file:///…` (read anew at each use), JSON; and "
-        "`env:NAME`.",
+        "Credentials as for the Java client: `token:…`, `file:///…` (read at each use), or JSON; "
+        "also `env:NAME`.",
         secret=True,
     ),
     _client(
@@ -367,32 +368,29 @@ OPTIONS: tuple[Option, ...] = (
     _client(
         "tlsAllowInsecureConnection",
         boolean,
-        "`true` accepts any certificate, with a warning: anybody can read and change what is sent.",
+        "`true`: any certificate is accepted, with a warning; an attacker can then read and change "
+        "messages.",
         default="false",
     ),
     _client(
         "tlsHostnameVerificationEnable",
         boolean,
-        "Whether the broker's certificate must be for its host.",
+        "Whether to verify that the broker's certificate is for its host name.",
         default="true",
     ),
-    _client(
-        "operationTimeoutMs", _MILLIS, "Time limit of a request, retries included.", default="30000"
-    ),
-    _client(
-        "connectionTimeoutMs", _MILLIS, "Time limit of one attempt to connect.", default="10000"
-    ),
+    _client("operationTimeoutMs", _MILLIS, "Request timeout, including retries.", default="30000"),
+    _client("connectionTimeoutMs", _MILLIS, "Timeout of one attempt to connect.", default="10000"),
     _client(
         "keepAliveIntervalSeconds",
         within(plain_seconds, 1, 3600, " seconds"),
-        "Time between PINGs.",
+        "Interval between PING commands.",
         default="30",
     ),
     _client(
         "memoryLimitBytes",
         within(size, 1 << 20),
-        "Memory of a task for messages that are received and not decoded yet, or sent and not "
-        "acknowledged yet.",
+        "Maximum memory of a task for messages that were received but not decoded yet, or sent but "
+        "not acknowledged yet.",
         default="64m",
     ),
     _client(
@@ -404,20 +402,21 @@ OPTIONS: tuple[Option, ...] = (
     _client(
         "proxyServiceUrl",
         text,
-        "A proxy that goes by SNI, such as Apache Traffic Server, as `pulsar+ssl://host:4443`: all "
-        "connections to brokers are made there. Pulsar's own proxy is given as `service.url`.",
+        "Address of an SNI proxy, such as Apache Traffic Server, as `pulsar+ssl://host:4443`; all "
+        "connections to brokers go there. Set the address of a Pulsar proxy as `service.url` "
+        "instead.",
     ),
     _client(
         "proxyProtocol",
         choice("SNI"),
-        "How that proxy knows which broker is meant.",
+        "Protocol of that proxy.",
         shown_default="required with `proxyServiceUrl`",
     ),
-    _client("listenerName", text, "The brokers' advertised listener to connect to."),
+    _client("listenerName", text, "Name of the brokers' advertised listener to connect to."),
     _reader(
         "receiverQueueSize",
         within(integer, 1, 1_000_000),
-        "Number of messages to request ahead. Without it the reader starts at 1000 and adapts.",
+        "Number of messages to prefetch. If unset, the reader starts at 1000 and adapts.",
         shown_default="1000, then adapted",
     ),
     _reader(
@@ -430,8 +429,8 @@ OPTIONS: tuple[Option, ...] = (
     _reader(
         "cryptoFailureAction",
         choice("FAIL", "DISCARD", "CONSUME"),
-        "What to do with an entry that cannot be decrypted: fail, leave it out and log how many, "
-        "or give what is stored as one row.",
+        "What to do with an entry that cannot be decrypted: fail, drop it and log how many, or "
+        "return its encrypted bytes as one row.",
         default="FAIL",
     ),
     _producer(
@@ -448,7 +447,8 @@ OPTIONS: tuple[Option, ...] = (
     _producer(
         "batcherBuilder",
         choice("DEFAULT", "KEY_BASED"),
-        "Which messages share a batch: any, or those with one key, for Key_Shared subscriptions.",
+        "Which messages share a batch: any, or only those with the same key (for Key_Shared "
+        "subscriptions).",
         default="DEFAULT",
     ),
     _producer(
@@ -460,15 +460,15 @@ OPTIONS: tuple[Option, ...] = (
     _producer(
         "messageRoutingMode",
         choice("RoundRobinPartition", "SinglePartition"),
-        "Where messages without a key go.",
+        "How to choose a partition for messages without a key.",
         default="RoundRobinPartition",
     ),
     _producer(
         "producerName",
         text,
-        "Name of the producers. The first task takes it as it is, the others add their number. "
-        "With the column `__sequenceId` rows are deduplicated: see effectively-once.md.",
-        shown_default="the broker names them",
+        "Name of the producers. The first task uses this name, the others add their number. With "
+        "the column `__sequenceId` rows are deduplicated: see effectively-once.md.",
+        shown_default="chosen by the broker",
     ),
     _producer(
         "sendTimeoutMs",
@@ -479,33 +479,34 @@ OPTIONS: tuple[Option, ...] = (
     _producer(
         "maxPendingMessages",
         within(integer, 0, _MAX_INT),
-        "Maximum number of a producer's messages that wait for receipts; 0: only memory limits it.",
+        "Maximum number of messages of a producer that wait for receipts; 0: limited by memory "
+        "only.",
         default="0",
     ),
     _producer(
         "chunkingEnabled",
         boolean,
-        "Whether messages above the broker's maximum are sent in chunks; needs "
+        "Whether to split messages above the broker's maximum size into chunks; needs "
         "`batchingEnabled=false`.",
         default="false",
     ),
     _producer(
         "accessMode",
         choice("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing"),
-        "Who else may write to the topic. With several tasks only `Shared` works.",
+        "Access mode of the producers. With several tasks only `Shared` works.",
         default="Shared",
     ),
     _producer(
         "encryptionKeys",
         text_list,
-        "Names of the keys to encrypt with; any of the private keys decrypts. Needs "
+        "Names of the keys to encrypt with; any one of the private keys can decrypt. Needs "
         "`pulsar-spark[crypto]`.",
-        shown_default="messages are not encrypted",
+        shown_default="no encryption",
     ),
     _producer(
         "cryptoPublicKeyPath",
         keys_by_name,
-        "Public key of these names: a PEM file on every machine, PEM text, or JSON of name → one "
+        "Public key for these names: a PEM file on every machine, PEM text, or JSON of name → one "
         "of these.",
     ),
     _producer(
