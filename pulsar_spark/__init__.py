@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 LOG_LEVEL_VARIABLE = "PULSAR_SPARK_LOG_LEVEL"
-"""Environment variable with the least level of what is logged to stderr, such as INFO.
+"""Environment variable with the minimum level of log messages on stderr, such as INFO.
 
 Python workers of Spark show warnings alone, and there is nobody who could configure their logging.
 """
 
 
 def _show_log(level: str) -> None:
-    """Log to stderr from a level on, where nobody has configured logging."""
+    """Log to stderr from a level on, unless logging is configured already."""
     import logging
 
     logger = logging.getLogger(__name__)

@@ -1,8 +1,8 @@
-"""How far a stream is behind, from the progress that Spark reports: for a StreamingQueryListener.
+"""The lag of a stream, from the progress that Spark reports to a StreamingQueryListener.
 
-Spark hands a listener the offsets of each batch, and from version 4.2 on what this data source
-says of the topics' ends when a batch is planned. `lag` makes numbers of it. Nothing is asked of a
-broker here, and nothing that is heavy is imported.
+Spark gives a listener the offsets of each batch, and from version 4.2 on the topics' ends that this
+data source reports when a batch is planned. `lag` converts them to numbers. It contacts no broker
+and imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _KILO = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """What is left to be read of a topic partition behind a batch, when the batch was planned.
+    """The lag of a topic partition when a batch was planned: what was left to read after the batch.
 
-    `entries` are counted as the broker does (a batch of messages is one, a transaction's marker
-    too), `bytes` are those stored, compressed as they are. `seconds` is the age of the oldest
-    message that is left, by its publish time. What is not known is None. `position` is where the
-    batch ends, `latest` where the topic partition ended: ledger, entry, index within a batch.
+    `entries` are counted as the broker does (a batch of messages is one entry, and so is a
+    transaction marker), `bytes` as stored, including compression. `seconds` is the age of the
+    oldest unread message, by its publish time. Unknown values are None. `position` is the end of
+    the batch, `latest` the end of the topic partition: ledger, entry, batch index.
 
-    Messages are counted where the broker stamps an index on its entries, and where a single entry
-    is left. Else `messages_estimated` says that they, and `bytes_estimated` that the bytes are
-    estimated from entries that were looked at.
+    Messages are exact if the broker stamps an index on entries, or if a single entry is left.
+    Otherwise `messages_estimated` is true, and `bytes_estimated` is true if the bytes are
+    estimated.
     """
 
     topic: str
@@ -53,32 +53,32 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class QueryLag:
-    """The lag of all Pulsar sources of a query, by topic partition, and in all.
+    """The lag of all Pulsar sources of a query, by topic partition and in total.
 
-    A total is None where that of a partition is not known. `metrics` has the names and the form of
-    what Spark shows of its Kafka source.
+    A total is None if the value of a partition is unknown. `metrics` has the names and the format
+    of Spark's Kafka source.
     """
 
     partitions: tuple[PartitionLag, ...]
 
     @property
     def entries(self) -> int | None:
-        """Entries that are left."""
+        """Entries left to read."""
         return _total(partition.entries for partition in self.partitions)
 
     @property
     def messages(self) -> int | None:
-        """Messages that are left."""
+        """Messages left to read."""
         return _total(partition.messages for partition in self.partitions)
 
     @property
     def bytes(self) -> int | None:
-        """Bytes that are left."""
+        """Bytes left to read."""
         return _total(partition.bytes for partition in self.partitions)
 
     @property
     def seconds(self) -> float | None:
-        """Age of the oldest message that is left, as far as ages are known; 0 if there is none."""
+        """Age of the oldest unread message among those whose age is known; 0 if there is none."""
         ages = [partition.seconds for partition in self.partitions if partition.entries != 0]
         known = [age for age in ages if age is not None]
         return max(known) if known else None if ages else 0.0
@@ -139,13 +139,13 @@ class QueryLag:
 def lag(progress: Any) -> QueryLag:
     """Return how far the Pulsar sources of a query are behind.
 
-    `progress` is what a StreamingQueryListener is given (the event or its progress), or
+    `progress` is a StreamingQueryListener's event or its progress, or
     `query.lastProgress`, or one of its sources; as an object of Spark, a dict, or JSON. None, and
     sources of other kinds, have no partitions. A batch that is repeated after a restart was not
-    planned anew: what is left behind it is not known.
+    planned again: its lag is unknown.
 
     Raises UnsupportedFeature before Spark 4.2, which does not ask sources where they end, and
-    InvalidOffset for what is no progress.
+    InvalidOffset if the argument is not a progress.
     """
     found = getattr(progress, "progress", progress)
     if isinstance(found, str | bytes):
@@ -183,7 +183,7 @@ def _of_source(source: object) -> Iterable[PartitionLag]:
 
 
 def _of_topic(topic: str, told: object) -> Mapping[str, Any]:
-    """Return what a source told of a topic partition; those with nothing left are not told of."""
+    """Return what a source reported of a topic partition; those without lag are not reported."""
     if not isinstance(told, Mapping):
         return {}
     return _object(told.get(topic, _NOTHING))
@@ -209,14 +209,14 @@ def _partition(
 
 
 def _check_version() -> None:
-    # It loads Spark, which whoever has a query has loaded.
+    # It imports Spark, which is loaded already where there is a query.
     from pulsar_spark.spark.compat import limits_are_told
 
     if not limits_are_told():
         raise UnsupportedFeature(
-            "this version of Spark does not ask sources where they end, so how far a query is "
-            "behind is not in its progress",
-            "Use Spark 4.2 or later, or look at the subscription's backlog by pulsar-admin.",
+            "this version of Spark does not ask sources for their latest offset, so the progress "
+            "of a query has no lag",
+            "Use Spark 4.2 or later, or look at the subscription's backlog with pulsar-admin.",
         )
 
 

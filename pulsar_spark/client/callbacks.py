@@ -47,8 +47,8 @@ class CallbackThread:
                 while self._queue.qsize() >= MAX_WAITING:
                     if not self._room.wait(min(deadline.remaining(), threading.TIMEOUT_MAX)):
                         raise ProducerQueueFull(
-                            f"{MAX_WAITING} callbacks of sends wait for those before them",
-                            "Let callbacks do less, or hand their work to threads of your own.",
+                            f"{MAX_WAITING} callbacks of sends are queued",
+                            "Make callbacks faster, or move their work to threads of your own.",
                         )
             finally:
                 self._senders -= 1
@@ -72,7 +72,7 @@ class CallbackThread:
         if not done.wait(min(deadline.remaining(), threading.TIMEOUT_MAX)):
             raise OperationTimeout(
                 "callbacks of sends have not returned in time",
-                "A callback must not wait for what only a later callback can bring.",
+                "A callback must not wait for a later callback.",
             )
 
     def close(self, timeout: float = 5.0) -> None:

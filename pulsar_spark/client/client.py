@@ -433,7 +433,7 @@ class PulsarClient(Closing):
     def new_transaction(self, timeout_millis: int = 60_000) -> Transaction:
         """Begin a transaction, which is aborted after `timeout_millis` unless it is ended.
 
-        Raises UnsupportedFeature where the brokers have no transactions.
+        Raises UnsupportedFeature where the brokers do not support transactions.
         """
         if timeout_millis <= 0:
             raise OptionError("timeout_millis must be more than 0")
@@ -507,7 +507,7 @@ class PulsarClient(Closing):
         if not wanted.names:
             named = policy.dead_letter_topic and (policy.retry_letter_topic or not retry)
             if not named:
-                raise OptionError("with a pattern of topics, those of dead letters need names")
+                raise OptionError("with a pattern of topics, the dead-letter topic needs a name")
         first = wanted.names[0] if wanted.names else ""
         schema = options.schema
         if schema is not None and schema.type == pb.Schema.AutoConsume:

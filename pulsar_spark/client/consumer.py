@@ -155,7 +155,7 @@ class PulsarConsumer(Closing):
             self._pull()
             if not self._inbox.wait(deadline) and deadline.expired():
                 raise OperationTimeout(
-                    f"there was no message within {timeout_millis} ms", topic=self._topic
+                    f"no message arrived within {timeout_millis} ms", topic=self._topic
                 )
         return message
 
@@ -187,7 +187,7 @@ class PulsarConsumer(Closing):
     def _check_receiving(self) -> None:
         self._check_open()
         if self._rules.listener is not None:
-            raise OptionError("a consumer with a message_listener cannot receive otherwise")
+            raise OptionError("a consumer with a message_listener cannot call receive")
 
     def _check_open(self) -> None:
         if self._closed:
@@ -314,7 +314,7 @@ class PulsarConsumer(Closing):
         dead = self._rules.dead_letters
         if dead is None or dead.retry_topic not in self._consumers.topics:
             raise OptionError(
-                "the consumer has no topic of retries", "Subscribe with enable_retry=True."
+                "the consumer has no retry topic", "Subscribe with enable_retry=True."
             )
         consumer, message_id = self._find(message)
         stored: Future[None] = Future()

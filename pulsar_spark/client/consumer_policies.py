@@ -59,7 +59,7 @@ def topics_wanted(topic: Any, mode: RegexSubscriptionMode) -> TopicsWanted:
         pattern = TopicPattern.parse(text)
         domains = _DOMAINS[choice(RegexSubscriptionMode, mode, "regex_subscription_mode")]
         return TopicsWanted(str(topic.pattern), (), replace(pattern, domains=domains))
-    raise OptionError("topic is none of a name, a list of names and a compiled regular expression")
+    raise OptionError("topic is not a name, a list of names or a compiled regular expression")
 
 
 class ConsumerBatchReceivePolicy:

@@ -122,7 +122,7 @@ class Letters:
         try:
             writer.close()
         except PulsarError as error:
-            logger.warning("%s: letters were not stored: %s", self.topic, error)
+            logger.warning("%s: dead letters were not stored: %s", self.topic, error)
 
 
 class DeadLetterOffice:

@@ -60,7 +60,7 @@ def encryption_options(
     if not names or keys is None:
         raise OptionError(
             "encryption_key and crypto_key_reader are needed together",
-            "Without both, messages would be sent as they are.",
+            "Otherwise messages would be sent unencrypted.",
         )
     return EncryptionOptions((names,) if isinstance(names, str) else tuple(names), keys)
 

@@ -237,7 +237,7 @@ class PulsarReader(Closing):
                 return message
             if deadline.expired():
                 raise OperationTimeout(
-                    f"there was no message within {timeout_millis} ms", topic=self._topic
+                    f"no message arrived within {timeout_millis} ms", topic=self._topic
                 )
 
     def has_message_available(self) -> bool:

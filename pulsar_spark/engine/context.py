@@ -159,7 +159,7 @@ class ConnectionPool(Closing):
         if not named and (plain or secure):
             raise RemoteProtocolError(
                 f"the lookup named no address {'with' if tls else 'without'} TLS, as service.url "
-                "asks for; what is sent never goes from TLS to plain",
+                "asks for; connections are never downgraded from TLS to plain text",
                 "Have TLS enabled on all brokers (brokerServicePortTls), and their addresses "
                 "advertised."
                 if tls

@@ -193,7 +193,7 @@ class ClientOptions:
         _check_range(self, 0, "max_lookup_redirects")
         _check_range(self, 1, "memory_limit")
         if self.listener_name is not None and not is_unicode(self.listener_name):
-            raise OptionError("listener_name holds characters that are not Unicode")
+            raise OptionError("listener_name contains characters that are not Unicode")
 
     def _check_proxy(self, text: str, tls: bool) -> None:
         try:
@@ -207,7 +207,7 @@ class ClientOptions:
             )
         if not tls:
             raise OptionError(
-                "a proxy that goes by SNI needs TLS connections to the brokers",
+                "an SNI proxy needs TLS connections to the brokers",
                 "Write the brokers' address as pulsar+ssl://host:6651 in service.url.",
             )
 
@@ -313,7 +313,7 @@ class KeySharedRules:
             if not 0 <= low <= high < KEY_SLOTS:
                 raise OptionError(
                     f"the range {low} to {high} is none of the {KEY_SLOTS} hash slots",
-                    f"A range goes from a lower to a higher slot of 0 to {KEY_SLOTS - 1}.",
+                    f"A range is from a lower to a higher slot, from 0 to {KEY_SLOTS - 1}.",
                 )
             if low <= last:
                 raise OptionError(f"two ranges of hash slots overlap at {low}")
@@ -385,7 +385,7 @@ class ConsumerOptions:
             raise OptionError("the name of the subscription is empty")
         for name in (self.subscription, self.consumer_name or ""):
             if not is_unicode(name):
-                raise OptionError("a name holds characters that are not Unicode")
+                raise OptionError("a name contains characters that are not Unicode")
         _check_range(self, 0, "receiver_queue_size", "ack_delay", "nack_delay", "ack_timeout")
         _check_range(self, 1, "ack_group_size")
         _check_range(self, 0, "priority_level")

@@ -222,9 +222,11 @@ class Coordinators:
         try:
             count = yield from self._lookup.partitions_operation(str(COORDINATORS), deadline)
         except TopicNotFound as error:
-            raise UnsupportedFeature("the brokers have no transactions", _NOT_ENABLED) from error
+            raise UnsupportedFeature(
+                "the brokers do not support transactions", _NOT_ENABLED
+            ) from error
         if not count:
-            raise UnsupportedFeature("the brokers have no transactions", _NOT_ENABLED)
+            raise UnsupportedFeature("the brokers do not support transactions", _NOT_ENABLED)
         self._count = count
         return count
 
@@ -271,7 +273,7 @@ class Coordinators:
             )
         except NotAllowed as error:
             raise UnsupportedFeature(
-                f"the broker has no transactions: {error.what}",
+                f"the broker does not support transactions: {error.what}",
                 _NOT_ENABLED,
                 broker=error.broker,
             ) from error
@@ -315,9 +317,9 @@ def _named(txn: TxnId, error: PulsarError) -> PulsarError:
 
 def _unknown(txn: TxnId, error: PulsarError) -> TransactionOutcomeUnknown:
     return TransactionOutcomeUnknown(
-        f"no answer says whether transaction {name_of(txn)} was ended; the last trouble was: "
+        f"it is unknown whether transaction {name_of(txn)} was ended; the last error was: "
         f"{error.what}",
-        "Look for what it has written before it is written again.",
+        "Check what it has written before you write it again.",
         broker=error.broker,
     )
 
@@ -466,7 +468,7 @@ class Transaction:
         if self._look() is not TransactionState.OPEN:
             raise TransactionStateError(
                 f"transaction {name_of(self.txn_id)} is {self._state.value}",
-                "Begin a new one, and do all of its work again."
+                "Begin a new transaction and repeat its work."
                 if self._state is not TransactionState.COMMITTED
                 else "",
             )
@@ -483,8 +485,8 @@ class Transaction:
                 left = self._expires_at - time.monotonic()
                 if left <= 0:
                     return OperationTimeout(
-                        f"the time of transaction {name_of(self.txn_id)} was up with "
-                        f"{len(self._under_way)} messages or acknowledgements under way"
+                        f"the timeout of transaction {name_of(self.txn_id)} passed with "
+                        f"{len(self._under_way)} messages or acknowledgements pending"
                     )
                 self._changed.wait(min(left, threading.TIMEOUT_MAX))
             return self._failed

@@ -157,10 +157,10 @@ def unpack_batch(
     """
     size = len(body)
     if num_messages < 1:
-        raise CorruptBatch(f"a batch says that it has {num_messages} messages")
+        raise CorruptBatch(f"a batch claims to have {num_messages} messages")
     if num_messages * _MIN_MESSAGE > size:
         raise CorruptBatch(
-            f"a batch says that it has {num_messages} messages, more than its {size} bytes can hold"
+            f"a batch claims to have {num_messages} messages, more than its {size} bytes can hold"
         )
     if size > _MAX_BODY:
         raise CorruptBatch(f"a batch of {size} bytes is larger than any message can be")

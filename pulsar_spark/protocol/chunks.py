@@ -163,7 +163,7 @@ class ChunkAssembler:
         if pending.size + len(payload) > pending.total:
             self._forget(uuid)
             raise CorruptMessage(
-                f"the chunks of a message have more than the {pending.total} bytes that they say"
+                f"the chunks of a message have more than the declared {pending.total} bytes"
             )
         pending.ids.append(message_id)
         # A view would keep the whole receive buffer of its frame alive.
@@ -190,8 +190,8 @@ class ChunkAssembler:
         self._forget(uuid)
         if pending.size != pending.total:
             raise CorruptMessage(
-                f"the chunks of a message have {pending.size} bytes, not the {pending.total} "
-                "that they say"
+                f"the chunks of a message have {pending.size} bytes, not the declared "
+                f"{pending.total}"
             )
         first, last = pending.ids[0], pending.ids[-1]
         message_id = MessageIdAdv(last.ledger_id, last.entry_id, last.partition, first_chunk=first)
@@ -215,7 +215,7 @@ class ChunkAssembler:
     def _too_large(self, pending: _Pending) -> MessageTooLarge:
         return MessageTooLarge(
             f"a message of {pending.total} bytes in {pending.chunks} chunks needs more than the "
-            f"{self._max_bytes} bytes that may be held for such messages",
+            f"{self._max_bytes} bytes that are allowed for such messages",
             "Raise pulsar.client.memoryLimitBytes.",
         )
 
@@ -226,10 +226,10 @@ def _check_fields(metadata: pb.MessageMetadata) -> None:
             raise CorruptMessage(f"the metadata of a chunk lacks {name}")
     chunks, number = metadata.num_chunks_from_msg, metadata.chunk_id
     if not 0 <= number < chunks:
-        raise CorruptMessage(f"a chunk says that it is number {number} of {chunks}")
+        raise CorruptMessage(f"a chunk claims to be number {number} of {chunks}")
     if metadata.total_chunk_msg_size < 0:
         raise CorruptMessage(
-            f"a message in chunks says that it has {metadata.total_chunk_msg_size} bytes"
+            f"a chunked message claims to have {metadata.total_chunk_msg_size} bytes"
         )
 
 

@@ -122,7 +122,7 @@ def _wrong_size(codec: int, declared: int, actual: int | None = None) -> Decompr
     name = pb.CompressionType.Name(codec)
     if declared == 0:
         return DecompressionError(
-            f"a payload compressed with {name} does not say how large it is uncompressed"
+            f"a payload compressed with {name} does not declare its uncompressed size"
         )
     real = "another size" if actual is None else f"{actual} bytes"
     return DecompressionError(
@@ -133,8 +133,8 @@ def _wrong_size(codec: int, declared: int, actual: int | None = None) -> Decompr
 
 def _damaged(codec: int, declared: int) -> DecompressionError:
     return DecompressionError(
-        f"a payload compressed with {pb.CompressionType.Name(codec)} is damaged, "
-        f"or has not the {declared} bytes that it says"
+        f"a payload compressed with {pb.CompressionType.Name(codec)} is damaged, or does not have "
+        f"the declared {declared} bytes"
     )
 
 

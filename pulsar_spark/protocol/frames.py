@@ -140,7 +140,7 @@ class MessageBlock:
         end = body + int(_U32.unpack_from(self.data, at)[0])
         frame = _parse_frame(memoryview(self.data)[body:end])
         if frame.payload is None or frame.command.type != pb.BaseCommand.MESSAGE:
-            raise RemoteProtocolError("a frame among messages is none")
+            raise RemoteProtocolError("a frame among MESSAGE frames is not a MESSAGE")
         return MessageReceived(frame.command.message, frame.payload), end
 
     def frames(self, at: int, stop: int) -> list[int]:
@@ -292,7 +292,7 @@ class FrameDecoder:
                     raise RemoteProtocolError(f"the peer speaks {name}, not Pulsar", remedy)
             raise RemoteProtocolError(f"a frame of {size} bytes exceeds the limit of {limit}")
         if size <= _U32.size:
-            raise RemoteProtocolError(f"a frame of {size} bytes holds no command")
+            raise RemoteProtocolError(f"a frame of {size} bytes has no command")
         return size
 
 

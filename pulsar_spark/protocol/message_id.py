@@ -79,7 +79,7 @@ class MessageIdAdv:
             or max(self.partition, self.batch_index, self.batch_size) > _MAX_INT
             or min(self.ledger_id, self.entry_id) < -1
         ):
-            raise InvalidMessageId(f"{self} has a number that no message id can have")
+            raise InvalidMessageId(f"{self} has a number that is not valid in a message id")
         data = pb.MessageIdData(
             ledgerId=self.ledger_id & _UNSIGNED, entryId=self.entry_id & _UNSIGNED
         )

@@ -205,5 +205,5 @@ def _parse_properties(text: str, side: str) -> dict[str, str]:
     except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):
-        raise ProtocolError(f"the properties of a KEY_VALUE schema's {side} are no JSON object")
+        raise ProtocolError(f"the properties of a KEY_VALUE schema's {side} are not a JSON object")
     return {name: value for name, value in parsed.items() if isinstance(value, str)}

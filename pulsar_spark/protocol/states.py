@@ -368,7 +368,7 @@ class Conversation:
         text = f"{name} is not allowed while {what} is {state.name.lower()}"
         if sender is self._role:
             return LocalProtocolError(text)
-        return RemoteProtocolError(f"the peer sent what the protocol forbids: {text}")
+        return RemoteProtocolError(f"the peer violated the protocol: {text}")
 
 
 def _answers_state(asked: int, state: State) -> bool:

@@ -62,7 +62,7 @@ def check_id(message_id: pb.MessageIdData, *, is_stored: bool = False) -> None:
     for number in (message_id.ledgerId, message_id.entryId):
         if number > _MAX_LONG and (is_stored or number != _NONE):
             raise RemoteProtocolError(
-                f"{message_id.ledgerId}:{message_id.entryId} cannot be where a message is stored"
+                f"{message_id.ledgerId}:{message_id.entryId} is not a valid position of a message"
             )
 
 

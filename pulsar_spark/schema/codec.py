@@ -244,7 +244,7 @@ def codec_of(info: SchemaInfo) -> Codec:
 
         return protobuf_codec
     raise SchemaMismatch(
-        f"pulsar_spark does not decode values of the schema type {info.type_name}",
+        f"pulsar_spark cannot decode values of the schema type {info.type_name}",
         "Use valueFormat=raw.",
     )
 
@@ -265,8 +265,7 @@ def check_types(writer: SchemaInfo, reader: SchemaInfo) -> None:
         raise SchemaMismatch(
             f"values were written with a schema of the type {writer.type_name}, the query has "
             f"{reader.type_name}",
-            "Read such topics with valueFormat=raw, or leave these values out with the option "
-            "mode.",
+            "Read such topics with valueFormat=raw, or drop these values with the option mode.",
         )
 
 

@@ -36,9 +36,9 @@ def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
     wanted = "binary" if info.type == BYTES else "string"
     if len(columns) != 1:
         raise SchemaMismatch(
-            f"the topic's schema is {info.type_name}, one value, but the data frame has the "
+            f"the topic's schema is {info.type_name}, a single value, but the DataFrame has the "
             f"columns {', '.join(columns.names)}",
-            f"Leave one column, {wanted}.",
+            f"Write a single column, {wanted}.",
         )
     if columns.field(0).type != (pa.binary() if info.type == BYTES else pa.string()):
         raise SchemaMismatch(

@@ -278,9 +278,9 @@ def encoder(info: SchemaInfo, columns: pa.Schema) -> PrimitiveEncoder:
     if len(columns) != 1:
         found = ", ".join(columns.names[:20]) or "none"
         raise SchemaMismatch(
-            f"the topic's schema is {info.type_name}, one value without fields, and the columns "
-            f"to write are: {found}",
-            "Select the one column to write, besides those whose names begin with two underscores.",
+            f"the topic's schema is {info.type_name}, a single value without fields, and the "
+            f"columns to write are: {found}",
+            "Select the one column to write, besides columns that start with two underscores.",
         )
     column = columns.field(0)
     found_type = _normal(column.type)

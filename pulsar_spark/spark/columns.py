@@ -261,7 +261,7 @@ def _check_corrupt_column(name: str, taken: Container[str]) -> None:
     if name.lower() in taken:
         raise OptionError(
             f"columnNameOfCorruptRecord is {name!r}, but there is a column of that name already",
-            "Choose a name that no column has.",
+            "Choose another name.",
         )
 
 
@@ -296,8 +296,8 @@ def _value_fields(kind: ValueType) -> StructType:
             )
         if lower in seen:
             raise SchemaMismatch(
-                f"the values have the fields {seen[lower]!r} and {name!r}, which differ in "
-                "nothing but case, and Spark treats them as one",
+                f"the values have the fields {seen[lower]!r} and {name!r}, which differ only in "
+                "case, and Spark treats them as one",
                 _REMEDY,
             )
         seen[lower] = name

@@ -91,7 +91,7 @@ def rows_to_arrow(rows: list[Row], schema: StructType) -> list[pa.RecordBatch]:
 
     Times without a zone, as in the rows that Spark makes, are of this process's zone.
     """
-    # Only old versions need it; it is not imported where it might be gone.
+    # Only old versions need it; later versions may remove it.
     from pyspark.sql.conversion import LocalDataToArrowConversion
 
     table = LocalDataToArrowConversion.convert(rows, schema, use_large_var_types=False)
@@ -99,7 +99,7 @@ def rows_to_arrow(rows: list[Row], schema: StructType) -> list[pa.RecordBatch]:
 
 
 def limits_are_told() -> bool:
-    """Return whether Spark tells a stream's reader where it stands and how much to read (4.2)."""
+    """Return whether Spark gives a stream's reader its position and a read limit (4.2)."""
     return find_spec("pyspark.sql.streaming.datasource") is not None
 
 

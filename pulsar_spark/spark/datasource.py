@@ -91,8 +91,8 @@ class PulsarDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a micro-batch with the columns of `schema`.
 
-        With `overwrite`, in complete mode, each micro-batch adds the whole result anew: messages
-        of a topic are not replaced.
+        With `overwrite`, in complete mode, each micro-batch appends the whole result again: a
+        topic's messages cannot be replaced.
         """
         writer = stream_writer(parse_write_options(self._all_options, Scope.STREAM_WRITE), schema)
         # What is written must not fail to be committed because of what was checked before it.

@@ -1,4 +1,4 @@
-"""Formats of one's own: the data source under another name, with defaults for its options."""
+"""Custom formats: the data source under another name, with default options."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def named_format(
         )
     texts = {key: _text(value) for key, value in options.items()}
     resolve(texts, Scope.BOTH)
-    # Spark pickles such a class by value: what it has of its own is plain data.
+    # Spark pickles such a class by value, so it only has plain data.
     members = {"format_name": name, "defaults": FormatDefaults(texts), "__doc__": None}
     return type("PulsarFormat", (PulsarDataSource,), members)
 
 
 def _text(value: str | int | float | bool) -> str:
-    """Return a value as Spark hands over those of `option(…)`."""
+    """Return a value in the form in which Spark passes those of `option(…)`."""
     return str(value).lower() if isinstance(value, bool) else str(value)

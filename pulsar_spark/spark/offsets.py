@@ -46,7 +46,7 @@ class BoundKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One end of what is read of a topic: a word, a message id, a time or an age.
+    """Start or end of a read of a topic: a word, a message id, a time or an age.
 
     `millis` is a publish time (TIME) or how long ago (AGE), in milliseconds.
     """
@@ -56,7 +56,7 @@ class Bound:
     millis: int = 0
 
     def at(self, now_millis: int) -> Bound:
-        """Return the bound with an age turned into the time it stands for now."""
+        """Return the bound with an age converted to a time."""
         if self.kind is not BoundKind.AGE:
             return self
         return Bound(BoundKind.TIME, millis=max(now_millis - self.millis, 0))
@@ -131,7 +131,7 @@ def start_position(message_id: MessageIdAdv) -> Position:
 def end_position(message_id: MessageIdAdv) -> Position:
     """Return where reading ends for a given ending or last id: the message itself is read.
 
-    An id without a batch index stands for its whole entry.
+    An id without a batch index means its whole entry.
     """
     return Position.after(message_id)
 

@@ -48,7 +48,7 @@ class ValueType:
 
 
 def value_type(schemas: Mapping[str, SchemaInfo | None], *, allow_different: bool) -> ValueType:
-    """Return what the values are that are read of topics with these schemas.
+    """Return the type of the values of topics with these schemas.
 
     Raises OptionError for topics with different schemas, unless they are allowed: then values
     are bytes. Raises SchemaMismatch for a schema that cannot be columns. Logs a warning where
@@ -73,7 +73,7 @@ def value_type(schemas: Mapping[str, SchemaInfo | None], *, allow_different: boo
 
 
 def check_alike(schemas: Mapping[str, SchemaInfo | None], wanted: SchemaInfo) -> None:
-    """Raise SchemaMismatch for a topic whose values are not what the query's columns are of.
+    """Raise SchemaMismatch for a topic whose schema does not match the query's columns.
 
     Values of another record would be decoded to rows of nulls: fields that a record has not are
     null. Versions of one record have its name, and share fields.
@@ -126,8 +126,8 @@ def _decoded(schema: SchemaInfo, topics: list[str]) -> ValueType:
     except SchemaMismatch as error:
         raise SchemaMismatch(error.what, error.remedy or _RAW, topic=_some(topics)) from None
     logger.warning(
-        "The schema of %s is %s, which this version does not decode: value holds the bytes as "
-        "they are. With valueFormat=raw that is so on purpose.",
+        "The schema of %s is %s, which this version cannot decode: the column value has the "
+        "bytes. Set valueFormat=raw to confirm that.",
         _some(topics),
         schema.type_name,
     )

@@ -106,7 +106,7 @@ def test_a_size_that_is_not_true_is_refused(codec: int, declared: int) -> None:
 @pytest.mark.fault(37)
 @NAMED
 def test_a_missing_size_is_named_as_the_reason(codec: int) -> None:
-    with pytest.raises(DecompressionError, match="does not say how large"):
+    with pytest.raises(DecompressionError, match="does not declare"):
         decompress(codec, compress(codec, TEXT), 0, LIMIT)
 
 

@@ -188,7 +188,7 @@ def test_a_consumer_without_a_topic_behind_it_is_told_apart(durable: bool) -> No
         with ConsumerSession(Lookup(pool).connection(TOPIC), wanted) as session:
             subscribe(session)
             lose_topic(broker, TOPIC)
-            with pytest.raises(ConnectionLost, match="lost the topic"):
+            with pytest.raises(ConnectionLost, match="unloaded the topic"):
                 confirm(session)
             # Whoever comes next finds the subscription free.
             with ConsumerSession(session.connection, wanted) as other:

@@ -311,7 +311,7 @@ def test_nothing_goes_from_tls_to_plain(tmp_path: Path, web: WebService) -> None
     with WebService("pulsar://b:1", tls=authority.server()) as secure:
         # A broker that has no address with TLS.
         error = refused(secure.url, RemoteProtocolError, tls=tls)
-        assert "never goes from TLS to plain" in str(error)
+        assert "never downgraded from TLS to plain" in str(error)
         secure.lookup["brokerUrlTls"] = "pulsar://b:1"
         assert "another scheme" in str(refused(secure.url, RemoteProtocolError, tls=tls))
         secure.lookup["brokerUrlTls"] = "pulsar+ssl://b:2"
@@ -319,7 +319,7 @@ def test_nothing_goes_from_tls_to_plain(tmp_path: Path, web: WebService) -> None
             assert context.lookup.broker(TOPIC).logical == "b:2"
         secure.answers = [secure.redirect(web.url)]
         error = refused(secure.url, RemoteProtocolError, tls=tls, auth=TOKEN)
-        assert "never goes from TLS to plain" in str(error)
+        assert "never downgraded from TLS to plain" in str(error)
     assert not web.asked
 
 

@@ -283,7 +283,7 @@ def test_a_send_without_a_receipt_ends_the_window_when_its_time_is_up(around: Wi
     (error,) = around.given_up
     assert isinstance(error, OperationTimeout)
     assert "3 messages (10 bytes, from sequence id 0)" in error.what
-    assert "the last trouble was: the broker went away" in error.what
+    assert "the last error was: the broker went away" in error.what
     assert error.__cause__ is around.trouble
     with pytest.raises(OperationTimeout):
         window.check()

@@ -211,7 +211,7 @@ def test_impossible_numbers_of_a_last_message_are_refused(numbers: tuple[int, in
     with (
         ScriptedBroker(script) as broker,
         ConnectionPool(broker.options()) as pool,
-        pytest.raises(RemoteProtocolError, match="cannot be where a message is stored"),
+        pytest.raises(RemoteProtocolError, match="is not a valid position of a message"),
     ):
         Lookup(pool).last_message_id(TOPIC)
 

@@ -360,7 +360,7 @@ def test_a_flood_of_entries_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch)
             session.last_message_id(Deadline(5)).result(5)
             assert entries.held < 20_000
         assert entries.held == 0
-        with pytest.raises(ConnectionLost, match="far more than it was asked for"):
+        with pytest.raises(ConnectionLost, match="far more than was requested"):
             entries.next(session, 1).result(5)
         session.connection.close()
 

@@ -187,7 +187,7 @@ def test_spark_itself_refuses_other_modes_than_append(
             ("one column of bytes", "value, other", "to write records"),
         ),
         ("1 a; INTERVAL 1 DAY b", {}, ("SchemaMismatch", "b")),
-        ("'x' __key", {}, ("no column left for the value",)),
+        ("'x' __key", {}, ("no column is left for the value",)),
         ("struct(1 a) value", {"valueFormat": "string"}, ("value is struct<a:int>", "string")),
         ("'x' value", {"valueFormat": "raw"}, ("valueFormat=raw writes bytes", "value is string")),
         ("'x' value", {"topics": "a,b"}, ("topics is only for reads", "one topic")),
@@ -233,7 +233,7 @@ def test_values_that_do_not_fit_the_topics_schema_are_refused(
     order = type("Order", (pulsar.schema.Record,), {"number": pulsar.schema.Integer()})
     with official(broker) as client:
         client.create_producer(topic, schema=pulsar.schema.JsonSchema(order)).close()
-    with error("does not fit the topic's schema", "value is not in", "valueFormat=json adds"):
+    with error("does not match the topic's schema", "value is not in", "valueFormat=json adds"):
         save(spark.range(1).selectExpr("'x' value"), broker, topic)
     texts = broker.create_topic()
     save(spark.range(1).selectExpr("'x' value"), broker, texts)

@@ -209,7 +209,7 @@ def test_other_text_is_no_position(text: str) -> None:
     ],
 )
 def test_numbers_out_of_range_are_not_written(message_id: MessageIdAdv) -> None:
-    with pytest.raises(InvalidMessageId, match="number that no message id can have"):
+    with pytest.raises(InvalidMessageId, match="number that is not valid in a message id"):
         message_id.serialize()
 
 

@@ -116,7 +116,7 @@ def last_id(**fields: Any) -> pb.BaseCommand:
     ],
 )
 def test_numbers_that_no_broker_means_are_refused(command: pb.BaseCommand) -> None:
-    with pytest.raises(RemoteProtocolError, match=r"last sequence id|cannot be where"):
+    with pytest.raises(RemoteProtocolError, match=r"last sequence id|is not a valid position"):
         check(command)
 
 

@@ -122,7 +122,7 @@ class OAuth2Auth:
             )
         if not is_unicode(client) or not is_unicode(secret):
             raise AuthenticationError(
-                "the key of OAuth2 holds characters that are not Unicode",
+                "the key of OAuth2 contains characters that are not Unicode",
                 "Take it as the issuer gives it.",
             )
         return client, secret
@@ -311,7 +311,8 @@ def _check_answer(response: requests.Response, deadline: Deadline) -> None:
     response._content = bytes(body)
     if 300 <= status < 400:
         raise AuthenticationError(
-            f"{host} answers by a redirect ({status}), to which no credentials are sent",
+            f"{host} answers by a redirect ({status}), and credentials are never sent to a "
+            "redirect",
             "Give the issuer's own address as issuerUrl.",
         )
     if status in (408, 425, 429) or status >= 500:
@@ -369,7 +370,7 @@ def _asked(url: str, ask: Any) -> dict[str, Any]:
         ) from None
     except requests.exceptions.RequestException as error:
         if isinstance(error, ValueError):
-            what = "answers with what is not JSON of a token"
+            what = "answers with something that is not JSON of a token"
         else:
             raise ConnectError(
                 f"the OAuth2 issuer {_host(url)} cannot be asked ({type(error).__name__})", _REACH
@@ -377,7 +378,7 @@ def _asked(url: str, ask: Any) -> dict[str, Any]:
     except OAuthError:
         what = "refuses to give a token"
     except (ValueError, TypeError):
-        what = "answers with what is not JSON of a token"
+        what = "answers with something that is not JSON of a token"
     else:
         if isinstance(answer, dict):
             return answer

@@ -97,7 +97,7 @@ class TokenAuth:
             value = os.environ.get(self._variable, "").strip()
             if not value or not is_unicode(value):
                 raise AuthenticationError(
-                    f"the environment variable {self._variable} holds no token",
+                    f"the environment variable {self._variable} has no token",
                     "It has to be set on every machine that runs tasks: "
                     f"spark.executorEnv.{self._variable}.",
                 )
@@ -206,7 +206,7 @@ class TlsAuth:
 
 def _check_text(text: str, what: str) -> None:
     if not is_unicode(text):
-        raise OptionError(f"{what} holds characters that are not Unicode")
+        raise OptionError(f"{what} contains characters that are not Unicode")
 
 
 def forms_of(data: bytes, method: str) -> frozenset[str | bytes]:
@@ -251,7 +251,7 @@ def http_headers(provider: AuthProvider) -> tuple[bytes | None, dict[str, str]]:
             return data, {}
         if method not in (TokenAuth.method_name, BasicAuth.method_name):
             raise UnsupportedFeature(
-                f"the method {method!r} is not known to have headers of HTTP",
+                f"the method {method!r} has no known HTTP headers",
                 "Give the class a method http_headers() that returns them, or use a pulsar:// "
                 "service URL.",
             )
@@ -262,8 +262,8 @@ def http_headers(provider: AuthProvider) -> tuple[bytes | None, dict[str, str]]:
         headers = {"Authorization": value, "X-Pulsar-Auth-Method-Name": method}
     if not all(_HEADER.fullmatch(f"{name}: {value}") for name, value in headers.items()):
         raise AuthenticationError(
-            "the credentials hold characters that no header of HTTP can have",
-            "Look for line breaks, and for letters that are not of ASCII.",
+            "the credentials contain characters that an HTTP header cannot have",
+            "Look for line breaks and non-ASCII characters.",
         )
     return data, headers
 

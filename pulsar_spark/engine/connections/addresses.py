@@ -83,7 +83,7 @@ def parse_service_url(text: str) -> ServiceUrl:
         )
     if scheme not in _DEFAULT_PORTS:
         raise OptionError(
-            "the scheme of service.url is none of pulsar, pulsar+ssl, http and https", _REMEDY
+            "the scheme of service.url is not pulsar, pulsar+ssl, http or https", _REMEDY
         )
     port = _DEFAULT_PORTS[scheme]
     hosts = tuple(_host(part, port) for part in rest.removesuffix("/").split(","))

@@ -383,7 +383,7 @@ class ClientConnection:
         except PulsarError as error:
             self._fail(error)
         except Exception:
-            logger.exception("the connection to %s ends by an internal error", self.address)
+            logger.exception("the connection to %s ends because of an internal error", self.address)
             self._fail(
                 ConnectionLost("an internal error, see the log", broker=self.address.logical)
             )
@@ -562,7 +562,7 @@ class ClientConnection:
         for request in requests:
             fail(
                 request,
-                ConnectionLost("the broker sent the consumer away", broker=self.address.logical),
+                ConnectionLost("the broker closed the consumer", broker=self.address.logical),
             )
 
     def _log_unknown(self, kind: int, request_id: int) -> None:

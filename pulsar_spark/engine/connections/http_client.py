@@ -300,13 +300,13 @@ class HttpClient:
             host = ServiceUrl(False, ())
         if not answer.location or len(host.hosts) != 1 or not host.web:
             raise RemoteProtocolError(
-                f"{answer.host} redirects the lookup to what is no web address",
+                f"{answer.host} redirects the lookup to an address that is not a web address",
                 "Check the advertised addresses of the brokers.",
             )
         if host.tls != self._url.tls:
             raise RemoteProtocolError(
                 f"{answer.host} redirects the lookup to an address of another scheme than "
-                "service.url's; what is sent never goes from TLS to plain",
+                "service.url's; connections are never downgraded from TLS to plain text",
                 "Have TLS enabled on the web service of all brokers (webServicePortTls)."
                 if self._url.tls
                 else "Write service.url as https://host:8443.",
@@ -399,7 +399,9 @@ class HttpClient:
             return json.loads(answer.body)
         except (ValueError, RecursionError):
             raise RemoteProtocolError(
-                f"{answer.host} answers with what is not JSON", _NOT_HTTP, broker=answer.host
+                f"{answer.host} answers with something that is not JSON",
+                _NOT_HTTP,
+                broker=answer.host,
             ) from None
 
     def _refusal(self, answer: _Answer) -> PulsarError:
@@ -407,7 +409,7 @@ class HttpClient:
         if status in (401, 403) and not answer.trusted and self._auth.method_name != "none":
             return AuthenticationError(
                 f"the lookup was redirected to {host}, which wants credentials (status {status}); "
-                "they are sent to the hosts of service.url alone",
+                "they are only sent to the hosts in service.url",
                 "Name all brokers in service.url, as https://host1:8443,host2:8443, or give the "
                 "address of the binary protocol, pulsar+ssl://.",
                 broker=host,

@@ -113,18 +113,18 @@ def warn_of_insecure(options: ClientOptions) -> None:
     if not parse_service_url(options.service_url).tls:
         if wanted != TlsOptions():
             logger.warning(
-                "options of TLS are given and have no effect: service.url asks for none. With TLS "
-                "it is pulsar+ssl://host:6651 or https://host:8443"
+                "TLS options are set but have no effect, because service.url is without TLS. With "
+                "TLS it is pulsar+ssl://host:6651 or https://host:8443"
             )
     elif wanted.allow_insecure:
         logger.warning(
             "pulsar.client.tlsAllowInsecureConnection=true: the brokers' certificates are not "
-            "checked, so anybody on the way can read and change what is sent"
+            "checked, so an attacker on the network can read and change what is sent"
         )
     elif not wanted.verify_hostname:
         logger.warning(
             "pulsar.client.tlsHostnameVerificationEnable=false: any host with a certificate of a "
-            "trusted authority is taken for the broker"
+            "trusted authority is accepted as the broker"
         )
 
 
@@ -135,7 +135,7 @@ def load_trusted(context: ssl.SSLContext, value: str) -> None:
         context.load_verify_locations(cadata=pem)
     except (ssl.SSLError, ValueError) as error:
         raise TlsError(
-            f"{_TRUST} holds no certificate that can be read ({_reason(error)})",
+            f"{_TRUST} has no readable certificate ({_reason(error)})",
             "It has to be PEM: -----BEGIN CERTIFICATE-----.",
         ) from None
 
@@ -149,7 +149,7 @@ def _load_identity(context: ssl.SSLContext, certificate: str, key: str) -> None:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise TlsError(
-                f"the key of {_KEY} is not that of the certificate of {_CERTIFICATE}",
+                f"the key in {_KEY} does not belong to the certificate in {_CERTIFICATE}",
                 "Give the key with which the certificate was requested.",
             ) from None
         raise TlsError(
@@ -180,7 +180,7 @@ def _read(value: str, option: str) -> bytes:
         if _BARE.fullmatch(value):
             # It may be a key, so it is not shown.
             raise TlsError(
-                f"{option} is no path, and no PEM either: its first and last line are missing",
+                f"{option} is neither a path nor PEM: its first and last line are missing",
                 "Give all of it, from -----BEGIN … to -----END ….",
             ) from None
         why = error.strerror if isinstance(error, OSError) else "not a path"
@@ -439,7 +439,7 @@ def explained(error: ssl.SSLError, host: str) -> TlsError | OSError:
         )
     if reason in _OLD:
         return TlsError(
-            f"{host} speaks no TLS of version 1.2 or later ({_reason(error)})",
+            f"{host} does not support TLS 1.2 or later ({_reason(error)})",
             "Have TLS 1.2 or 1.3 enabled on the broker; older versions are not secure.",
         )
     if reason in _NOT_TLS:

@@ -259,4 +259,4 @@ class AttachedConsumer:
 
 
 def _sent_away(topic: str) -> PulsarError:
-    return ConnectionLost("the broker sent the consumer away", topic=topic)
+    return ConnectionLost("the broker closed the consumer", topic=topic)

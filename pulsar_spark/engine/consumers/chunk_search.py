@@ -59,10 +59,10 @@ class ChunkSearch:
                 # It ended before.
                 return None
         error = IncompleteMessage(
-            f"a message in {chunk.chunks} chunks ends here, and the topic does not hold all of "
+            f"a message of {chunk.chunks} chunks ends here, and the topic does not have all of "
             "them",
             "Chunks were deleted (by retention, time to live or compaction) or never stored. "
-            "Spark leaves such messages out with failOnDataLoss=false, a reader can seek past one.",
+            "Spark skips such messages with failOnDataLoss=false; a reader can seek past them.",
             topic=self._topic,
             message_id=f"{chunk.ledger_id}:{chunk.entry_id}",
         )

@@ -287,7 +287,10 @@ class TopicConsumer(AttachedConsumer):
         if has_room:
             self._inbox.put(self)
         else:
-            logger.info("%s: more came than there is memory for, subscribing anew", self.topic)
+            logger.info(
+                "%s: the broker sent more than the memory limit allows; subscribing again",
+                self.topic,
+            )
             self._give_up(place)
 
     def on_told(self, place: Place, body: Message) -> None:
@@ -455,7 +458,7 @@ class TopicConsumer(AttachedConsumer):
 
     def discard(self, key: EntryKey, error: PulsarError) -> None:
         """Acknowledge an entry that cannot be read, and say so."""
-        logger.warning("%s: an entry is acknowledged and left out: %s", self.topic, error)
+        logger.warning("%s: an entry is acknowledged and skipped: %s", self.topic, error)
         data = pb.MessageIdData(ledgerId=key[0], entryId=key[1])
         self._send_ack(Ack([data], validation_error=validation_error(error)))
 

@@ -196,7 +196,7 @@ class ConsumerSession(Closing):
             # It must be gone before anyone can hold the subscription again.
             if (answer := other.close()) is not None:
                 yield answer
-        raise ConnectionLost("the broker had lost the topic of a consumer")
+        raise ConnectionLost("the broker had unloaded the topic of a consumer")
 
     # --- what can be asked --------------------------------------------------------------------
 
@@ -292,4 +292,4 @@ class ConsumerSession(Closing):
 
 
 def _sent_away() -> PulsarError:
-    return ConnectionLost("the broker sent the consumer away")
+    return ConnectionLost("the broker closed the consumer")

@@ -285,7 +285,7 @@ class EntryDecoder:
     def _on_discarded(self, discarded: DiscardedMessage) -> None:
         first = discarded.chunk_ids[0]
         logger.debug(
-            "%s: %d chunks of a message from %s on are given up: %s",
+            "%s: %d chunks of a message from %s on are dropped: %s",
             self.topic,
             len(discarded.chunk_ids),
             first,

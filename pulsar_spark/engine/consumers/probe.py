@@ -394,7 +394,7 @@ class _Entries:
             is_flood = self._bytes - block.size > _MAX_HELD
         self._serve()
         if is_flood:
-            self._end(ConnectionLost("the broker sends far more than it was asked for"))
+            self._end(ConnectionLost("the broker sends far more than was requested"))
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:
         """Give up waiting for an entry."""
@@ -452,7 +452,7 @@ def _first_entry(
             )
         except OperationTimeout:
             patience.seconds *= 2
-            raise ConnectionLost("the broker keeps back an entry that it has") from None
+            raise ConnectionLost("the broker does not deliver an entry that it has") from None
         found = _describe(message, position)
         # A position can have an index that the entry, batched or not, does not reach.
         if found.stop > position and found.start.batch_index < found.messages:

@@ -140,7 +140,7 @@ class EntryReader(Closing):
     ) -> None:
         if not TopicName.parse(topic).is_persistent:
             raise UnsupportedFeature(
-                "a non-persistent topic keeps nothing that could be read from a position",
+                "a non-persistent topic stores nothing, so there is no position to read from",
                 topic=topic,
             )
         self.topic = topic
@@ -416,7 +416,7 @@ class EntryReader(Closing):
                 f"no message of the range arrived for {timeout:g} s at position "
                 f"{self.position}, it ends at {end}, the topic's last message is "
                 f"{self._last_id or 'not known'}{'' if self._held is None else f'; {self._held}'}",
-                "Check the topic (an open transaction holds reading back), or raise pollTimeout.",
+                "Check the topic (an open transaction blocks reading), or raise pollTimeout.",
             )
 
     def _on_idle(self) -> None:

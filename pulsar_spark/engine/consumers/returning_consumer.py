@@ -223,7 +223,10 @@ class ReturningConsumer:
             return
         address = session.connection.address
         if ended.overrun:
-            logger.info("%s: more came than there is memory for, subscribing anew", self.topic)
+            logger.info(
+                "%s: the broker sent more than the memory limit allows; subscribing again",
+                self.topic,
+            )
             self._moved_to = address
         elif ended.moved_to is not None:
             self._moved_to = assigned_broker(ended.moved_to, address, self._pool.service_url.tls)

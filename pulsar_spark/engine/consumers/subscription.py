@@ -163,7 +163,7 @@ class DurableConsumer(AttachedConsumer):
             yield from place.session.confirm(deadline)
         except BaseException as error:
             # The topic is not here any more, or soon will not be: it is to be looked for.
-            logger.info("%s: a consumer has to be attached anew: %s", self.topic, error)
+            logger.info("%s: a consumer must be attached again: %s", self.topic, error)
             self._give_up(place)
             raise
         place.sure = True
@@ -240,8 +240,8 @@ class DurableConsumer(AttachedConsumer):
             if self._sent == position:
                 self._sent = None
         logger.warning(
-            "%s: what was committed up to %s could not be acknowledged on the subscription %s; it "
-            "is tried again with the next batch: %s",
+            "%s: the committed position %s could not be acknowledged on the subscription %s; the "
+            "next micro-batch tries again: %s",
             self.topic,
             position,
             self._subscription,

@@ -168,6 +168,6 @@ def _pair_data(data: bytes) -> bytes:
 
 def _unexpected(what: str) -> RemoteProtocolError:
     return RemoteProtocolError(
-        f"the web service answers with what is not {what}",
+        f"the web service answers with something that is not {what}",
         "Check that service.url names the web service of Pulsar's brokers.",
     )

@@ -229,7 +229,8 @@ class BatchAccumulator:
         """Wait until no other thread is in. One that waits too long for that fails alone."""
         if not self._turn.acquire(timeout=self._turn_timeout):
             raise OperationTimeout(
-                f"no turn to send came within {self._turn_timeout:g} s", topic=self.producer.topic
+                f"the message could not be sent within {self._turn_timeout:g} s",
+                topic=self.producer.topic,
             )
 
     def _leave_turn(self) -> None:

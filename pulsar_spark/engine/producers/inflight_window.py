@@ -669,7 +669,7 @@ class InflightWindow:
     def _late(self, what: str, remedy: str) -> OperationTimeout:
         trouble = self._trouble()
         if trouble is not None:
-            what += f"; the last trouble was: {trouble.what}"
+            what += f"; the last error was: {trouble.what}"
         error = OperationTimeout(what, remedy, **self._describe())
         error.__cause__ = trouble
         return error

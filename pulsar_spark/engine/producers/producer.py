@@ -405,7 +405,7 @@ class Producer:
         self._check_process()
         if not self._order.acquire(timeout=self._window.timeout):
             raise OperationTimeout(
-                f"no turn to send came within {self._window.timeout:g} s", **self._where()
+                f"the message could not be sent within {self._window.timeout:g} s", **self._where()
             )
         try:
             if self._limits is None:

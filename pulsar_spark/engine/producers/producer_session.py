@@ -149,7 +149,7 @@ class ProducerSession:
             self.connection.forget(request)
             self.close_quietly()
             raise OperationTimeout(
-                f"the broker did not let the producer in within {timeout:.3g} s",
+                f"the broker did not accept the producer within {timeout:.3g} s",
                 topic=identity.topic,
                 broker=self.broker,
             ) from None
@@ -333,8 +333,8 @@ class Registrar:
             delay = self._pause(trouble, deadline.remaining())
             if deadline.remaining() <= delay:
                 raise OperationTimeout(
-                    f"no producer could be opened within {deadline.seconds:g} s; "
-                    f"the last trouble was: {trouble.what}",
+                    f"no producer could be created within {deadline.seconds:g} s; "
+                    f"the last error was: {trouble.what}",
                     topic=self.identity.topic,
                     broker=trouble.broker,
                 ) from trouble

@@ -212,7 +212,7 @@ def record_definition(columns: pa.Schema, name: str, namespace: str = "") -> byt
     record = maker.record(list(columns), name, "")
     if maker.misfits:
         raise SchemaMismatch(
-            f"the data frame cannot be written as Avro records: {'; '.join(maker.misfits[:50])}",
+            f"the DataFrame cannot be written as Avro records: {'; '.join(maker.misfits[:50])}",
             "Names have letters, digits and underscores: rename with withColumnRenamed, cast "
             "columns, or set schema.name and schema.namespace.",
         )

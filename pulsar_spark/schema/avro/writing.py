@@ -434,8 +434,8 @@ class AvroEncoder:
         if fitting.misfits:
             shown = "; ".join(fitting.misfits[:50])
             raise SchemaMismatch(
-                f"the data frame does not fit the topic's schema: {shown}",
-                "Change the frame (select, cast, withColumn), or evolve the topic's schema.",
+                f"the DataFrame does not match the topic's schema: {shown}",
+                "Change the DataFrame (select, cast, withColumn), or evolve the topic's schema.",
             )
 
     def __reduce__(self) -> tuple[type[AvroEncoder], tuple[Node, pa.Schema]]:

@@ -45,9 +45,9 @@ def resolved(writer: Message, fields: Sequence[Field]) -> list[Field]:
     found = _fields(writer, fields, (), misfits, {})
     if misfits:
         raise SchemaMismatch(
-            "values of an older or newer version of the protobuf schema cannot be read as the "
+            "values of an older or newer version of the protobuf schema cannot be resolved to the "
             f"query's: {'; '.join(misfits)}",
-            f"Select other columns, or leave these messages out. {RAW_REMEDY}",
+            f"Select other columns, or drop these messages. {RAW_REMEDY}",
         )
     return found
 

@@ -70,9 +70,9 @@ class ProtobufEncoder:
         self._encode = _struct(message, list(columns), "", misfits)
         if misfits:
             raise SchemaMismatch(
-                f"the columns do not fit the topic's protobuf message {message.name}: "
+                f"the columns do not match the topic's protobuf message {message.name}: "
                 f"{'; '.join(misfits)}",
-                "Select, cast or add columns until they do.",
+                "Select, cast or add columns.",
             )
 
     def encode(self, columns: pa.RecordBatch) -> pa.Array:

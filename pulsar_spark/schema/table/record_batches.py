@@ -258,7 +258,7 @@ class RecordBatchBuilder:
         # One line tells what is wrong, however many there are; how many is told at the end.
         if not self.dropped:
             logger.warning(
-                "%s: %d values do not decode; their rows are dropped. The first of them: %s%s",
+                "%s: %d values cannot be decoded; their rows are dropped. The first one: %s%s",
                 self._topic,
                 len(dropped),
                 _field(bad[0]),

@@ -1,4 +1,4 @@
-"""What Spark's catalog makes of the options of a table → the options that the user gave.
+"""A table's options as Spark's catalog returns them → the options that the user gave.
 
 For CREATE TABLE Spark hands over one flat map: the table's OPTIONS, each of them a second time
 with the prefix `option.`, its TBLPROPERTIES, and keys of the catalog's own (`provider`, `owner`,
@@ -25,7 +25,7 @@ def without_catalog_keys(options: Mapping[str, str]) -> dict[str, str]:
     lowered = {name.lower(): value for name, value in options.items()}
     prefixed = [name for name in lowered if name.startswith(OPTION_PREFIX)]
     if "provider" not in lowered or not ("owner" in lowered or prefixed):
-        # Not of a table, or of a catalog that is none of Spark's: nothing else is known of it.
+        # Not from a table, or from a catalog that is not Spark's: take the options as they are.
         folder = lowered.get("location")
         return {
             name: value

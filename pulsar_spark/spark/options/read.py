@@ -72,7 +72,7 @@ def read_options(values: Values, options: Mapping[str, str], scope: Scope) -> Re
     if values["valueFormat"] not in ("auto", "raw"):
         raise OptionError(
             f"valueFormat={values['valueFormat']} is only for writes",
-            "A read takes auto (the topic's schema decides) or raw.",
+            "For reads use auto (the topic's schema decides) or raw.",
         )
     prefix = values["subscriptionPrefix"]
     return ReadOptions(
@@ -113,13 +113,13 @@ def client_options(values: Values) -> ClientOptions:
     if values["service.url"] is None:
         raise OptionError(
             "service.url is required",
-            "Set it to pulsar://host:6650. Spark does not pass the options of CREATE TABLE on to "
+            "Set it to pulsar://host:6650. Spark does not pass the options of CREATE TABLE to "
             "queries: see docs/sql.md.",
         )
     proxy = values["pulsar.client.proxyServiceUrl"]
     if (proxy is None) != (values["pulsar.client.proxyProtocol"] is None):
         raise OptionError(
-            "pulsar.client.proxyServiceUrl and pulsar.client.proxyProtocol belong together",
+            "pulsar.client.proxyServiceUrl and pulsar.client.proxyProtocol must be set together",
             "Set both, the latter to SNI. Pulsar's own proxy belongs in service.url.",
         )
     return ClientOptions(
@@ -190,8 +190,8 @@ def _topics(
     for name in names:
         if not TopicName.parse(name).is_persistent:
             raise UnsupportedFeature(
-                "a non-persistent topic cannot be read from Spark: its broker keeps nothing, so "
-                "there is no range of messages to read, nor to read again when a task is retried",
+                "a non-persistent topic cannot be read from Spark: its broker stores nothing, so "
+                "there is no range of messages to read, or to read again when a task is retried",
                 "Use pulsar_spark.client.PulsarClient, or a persistent topic.",
                 topic=name,
             )
@@ -199,7 +199,7 @@ def _topics(
 
 
 def _paths(options: Mapping[str, str]) -> list[str]:
-    """Return the names of `.load([…])`, which Spark hands over as a JSON array."""
+    """Return the names of `.load([…])`, which Spark passes as a JSON array."""
     text = next((value for name, value in options.items() if name.lower() == "paths"), "[]")
     try:
         names = json.loads(text)

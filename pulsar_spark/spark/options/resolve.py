@@ -1,4 +1,4 @@
-"""The text of options, as Spark hands it over → parsed values, held to the table of options.
+"""Options as text from Spark → parsed values, checked against the option table.
 
 What an option needs beyond its own text is the business of `read`, `stream` and `write`.
 """
@@ -40,7 +40,7 @@ _SPARK_KEYS = frozenset(
         *CATALOG_KEYS,
     }
 )
-# Spark adds keys of its own that begin so, as for partitionBy.
+# Spark adds its own keys with this prefix, such as for partitionBy.
 _SPARK_PREFIXES = ("__", "spark.", OPTION_PREFIX)
 
 START_OPTIONS = ("startingOffsets", "startingTime")
@@ -74,7 +74,7 @@ def resolve(options: Mapping[str, str], scope: Scope) -> Values:
     """Return the value of every option for `scope`, given or default.
 
     Raises OptionError for names and values that the table does not know, UnsupportedFeature for
-    what is not built yet. Logs in one line what was given and means nothing here.
+    what is not built yet. Logs ignored options in one line.
     """
     found: dict[str, tuple[str, Any]] = {}
     ignored: list[str] = []

@@ -42,7 +42,7 @@ class StreamOptions:
     caps: Caps
 
     def subscription_name(self) -> str:
-        """Return the given name, or a new one that nobody else uses."""
+        """Return the given name, or a new unique one."""
         return self.subscription or f"{self.prefix}-{secrets.token_hex(8)}"
 
 

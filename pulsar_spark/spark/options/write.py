@@ -64,12 +64,12 @@ def _sink(values: Values, options: Mapping[str, str]) -> SinkOptions | None:
                 )
         return None
     if values["pulsar.producer.producerName"] is not None:
-        # A broker that deduplicates takes what is written again for what was aborted before.
+        # A deduplicating broker would drop rewritten messages as duplicates of aborted ones.
         raise OptionError(
             "pulsar.producer.producerName cannot be used with deliveryGuarantee=exactly-once",
             "Leave it out: rows are written once by transactions, not by their sequence ids.",
         )
-    # Spark's own option, which is none of this table's.
+    # Spark's own option, which is not in this table.
     checkpoint = next(
         (value for key, value in options.items() if key.lower() == "checkpointlocation"), None
     )
@@ -113,7 +113,7 @@ def _encryption(values: Values) -> EncryptionOptions | None:
     if names is None and keys is None:
         return None
     if names is None or keys is None:
-        # To send what was to be encrypted as it is would be the worst that one can do.
+        # Never send unencrypted what was to be encrypted.
         raise OptionError(
             "pulsar.producer.encryptionKeys and cryptoPublicKeyPath are needed together",
             "encryptionKeys names the keys, cryptoPublicKeyPath has them.",

@@ -1,1 +1,1 @@
-"""Reading: what a read is planned into, and what a task does with its part."""
+"""Reading: how a read is planned, and how a task reads its part."""

@@ -65,7 +65,7 @@ class PulsarBatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = replace(options, query=schema)
         self._schema = schema
-        # What can be wrong whatever the topics' schemas are is told without asking any broker.
+        # Errors that do not depend on schemas are raised without asking a broker.
         self._columns = check_columns(schema, options.corrupt_column, options.mode, raw=options.raw)
         self._pushed = PushedFilters()
 
@@ -83,7 +83,7 @@ class PulsarBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one of the partitions, in a task."""
-        # Where nothing is planned Spark makes a partition of its own.
+        # If nothing is planned, Spark adds an empty partition itself.
         if not isinstance(partition, PulsarInputPartition):
             return iter(())
         kind = ValueType(partition.schema)

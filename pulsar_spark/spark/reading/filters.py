@@ -1,4 +1,4 @@
-"""Spark's filters → what they leave of the topic partitions and of their messages.
+"""Spark's filters → the topic partitions and ranges of messages that pass them.
 
 Only filters whose meaning is met exactly are taken; the others are left to Spark. Filters are
 known by the names of their classes, as not every supported Spark has them.
@@ -156,7 +156,7 @@ def _by_id(found: RowFilter, kind: str, value: Any) -> RowFilter | None:
 
 
 def _bytes_of(kind: str, value: Any) -> frozenset[bytes] | None:
-    """Return the bytes that a filter lets pass, None if that is not what it says."""
+    """Return the bytes that a filter compares with, or None if it is another kind of filter."""
     members = value if kind == "In" else [value] if kind in ("EqualTo", "EqualNullSafe") else None
     if members is None or (kind == "EqualNullSafe" and value is None):
         return None

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 class LossWatch:
     """Watches the ledgers that a reader meets in the range of a partition. It is a RangeWatch.
 
-    With failOnDataLoss it raises DataLossError, else it logs what was lost.
+    With failOnDataLoss it raises DataLossError, otherwise it logs what was lost.
     """
 
     def __init__(
@@ -131,9 +131,10 @@ class LossWatch:
     def _tell(self, what: str, position: Position, kept: Position | None) -> None:
         self.lost(
             DataLossError(
-                f"messages were deleted {what} at {position}, the first message that is kept is "
-                f"at {'none' if kept is None else kept}{extent(position, kept)}",
-                "Raise the topic's retention, or set failOnDataLoss=false to read what is there.",
+                f"messages were deleted {what} at {position}, the first remaining message is at "
+                f"{'none' if kept is None else kept}{extent(position, kept)}",
+                "Raise the topic's retention, or set failOnDataLoss=false to read the remaining "
+                "messages.",
                 topic=self._partition.topic,
             )
         )

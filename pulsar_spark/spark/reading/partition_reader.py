@@ -50,11 +50,11 @@ def read_partition(
 
 
 def _tell_counts(partition: PulsarInputPartition, builder: RecordBatchBuilder) -> None:
-    """Log what a task has read: nothing else leads from it to people."""
+    """Log what a task has read; the log is its only output besides rows."""
     start, end = partition.range
     logger.info(
-        "%s: a task has read %d messages (about %d bytes) from %s to %s; the values of %d do not "
-        "decode, and %d rows were dropped for that",
+        "%s: a task has read %d messages (about %d bytes) from %s to %s; %d values could not be "
+        "decoded, and %d rows were dropped for that",
         partition.topic,
         builder.messages,
         builder.size,
@@ -65,13 +65,13 @@ def _tell_counts(partition: PulsarInputPartition, builder: RecordBatchBuilder) -
     )
     if builder.dropped:
         logger.warning(
-            "%s: %d rows were dropped by a task, as their values do not decode",
+            "%s: %d rows were dropped by a task because their values cannot be decoded",
             partition.topic,
             builder.dropped,
         )
     if builder.corrupt:
         logger.warning(
-            "%s: the values of %d rows of a task are null, as they do not decode",
+            "%s: the values of %d rows of a task are null because they cannot be decoded",
             partition.topic,
             builder.corrupt,
         )

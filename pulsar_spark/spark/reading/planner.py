@@ -48,7 +48,7 @@ Topics = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class FoundTopics:
-    """The topics that exist, and for the others that were asked for what the broker says."""
+    """The topics that exist, and the broker's error for each one that does not."""
 
     topics: Topics
     missing: Mapping[str, TopicNotFound]
@@ -58,7 +58,7 @@ class FoundTopics:
 class ReadRange:
     """What is read of one topic partition: the positions [start, end), of which the filter takes.
 
-    `resumed` says that the range goes on where an earlier one of the same stream ended.
+    `resumed` says that the range continues where an earlier one of the same stream ended.
     """
 
     topic: str
@@ -70,7 +70,7 @@ class ReadRange:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where reading a topic partition starts; what was published before the time is not read."""
+    """Where reading a topic partition starts; messages published before the time are skipped."""
 
     position: Position
     published_from: int | None = None
@@ -341,7 +341,7 @@ class Planner:
             )
         elif end > max(last_end, Position(last_end.ledger_id, last_end.entry_id + 1)):
             logger.warning(
-                "%s: endingOffsets is %s, but the topic ends at %s: it is read up to there",
+                "%s: endingOffsets is %s, but the topic ends at %s: the read ends there",
                 topic,
                 bound.message_id,
                 last_end,
@@ -349,9 +349,9 @@ class Planner:
 
     def _lost(self, topic: str, message_id: MessageIdAdv, what: str) -> None:
         error = DataLossError(
-            f"the message that was asked for is not on the topic: {what}",
+            f"the requested message is not on the topic: {what}",
             "It was deleted by retention, time to live or with the topic. Give another offset, "
-            "or set failOnDataLoss=false to read what is there.",
+            "or set failOnDataLoss=false to read the remaining messages.",
             topic=topic,
             message_id=message_id,
         )
@@ -383,7 +383,7 @@ def _start(bound: Bound, found: FoundEntry | None, last_end: Position) -> Positi
 def _end(bound: Bound, found: FoundEntry | None, last_end: Position) -> Position:
     if bound.kind is BoundKind.ID and bound.message_id is not None:
         return min(end_position(bound.message_id), last_end)
-    # What came after the planning began is not read, wherever a later search ended.
+    # Messages that came after planning began are not read, wherever a later search ended.
     return last_end if found is None else min(found.start, last_end)
 
 

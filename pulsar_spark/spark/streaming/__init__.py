@@ -1,1 +1,1 @@
-"""Streams: where the next micro-batch ends, what it holds, and what is acknowledged."""
+"""Streams: where micro-batches end, what they contain, and what is acknowledged."""

@@ -1,8 +1,8 @@
-"""How much of a backlog goes into the next micro-batch, and from which topic partitions.
+"""Admission control: how much of the backlog goes into the next micro-batch.
 
-What may be read is shared out to where there is something to read: each topic partition gets an
-equal part, what one does not need goes to the others, and what is left over to those that have
-waited longest. Messages are a bound, also inside entries; of bytes at least one entry is admitted.
+Each topic partition with a backlog gets an equal share of the caps. What one does not need goes to
+the others, and the rest to those that have waited longest. The cap on messages is exact, also
+within entries; the cap on bytes admits at least one entry.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Admission:
     def admit(self, spans: Mapping[str, Span], caps: Caps) -> dict[str, Position]:
         """Return where the batch ends on each topic partition, its start where it takes nothing.
 
-        `spans` are the starts and ends of what there is.
+        `spans` are the start and end of each backlog.
         """
         cuts = {topic: start for topic, (start, _) in spans.items()}
         fronts = self._fronts(spans)
@@ -83,7 +83,7 @@ class Admission:
         return fronts
 
     def _run(self, steps: Mapping[str, Steps]) -> None:
-        """Let all go on until none has a question left, round by round."""
+        """Run all generators round by round until none has a question left."""
         waiting: dict[str, Sequence[Position]] = {}
         for topic, generator in steps.items():
             _go_on(waiting, topic, generator, None)
@@ -121,7 +121,7 @@ def _share(
     *,
     whole_entries: bool = True,
 ) -> Amount:
-    """Share a limit out to fronts; returns what they use of it."""
+    """Divide a limit among fronts; returns how much of it they use."""
     wanting = dict(fronts)
     for _ in range(_ROUNDS):
         wanting = {topic: front for topic, front in wanting.items() if not front.exhausted}
@@ -156,7 +156,7 @@ def _shares(left: Amount, count: int) -> list[Amount]:
 
 
 def _take_whole_entries(fronts: Mapping[str, Front], limit: Amount) -> None:
-    """Give what is left to those that got nothing, for it may be enough for an entry of theirs."""
+    """Give the rest to fronts that got nothing: it may be enough for one of their entries."""
     empty = [front for front in fronts.values() if front.cut == front.start and front.first]
     for front in sorted(empty, key=_waiting_since):
         assert front.first is not None

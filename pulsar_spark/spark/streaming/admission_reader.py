@@ -20,7 +20,7 @@ from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 
 
 class AdmissionStreamReader(PulsarStreamReader, SupportsTriggerAvailableNow):
-    """A stream reader that is told where the query stands, and how much to read."""
+    """A stream reader that Spark gives the query's position and a read limit."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the caps of the options, as far as Spark has words for them."""
@@ -41,7 +41,7 @@ class AdmissionStreamReader(PulsarStreamReader, SupportsTriggerAvailableNow):
         return self._source.latest(StreamOffset.from_json(start), caps).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return where the topics ended when they were last looked at, and what is left of them.
+        """Return the last known ends of the topics, and the backlog.
 
         Spark shows it in a query's progress and does nothing else with it: it is no offset.
         """

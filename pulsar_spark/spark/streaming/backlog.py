@@ -24,7 +24,7 @@ from pulsar_spark.spark.streaming.entry_samples import strata
 logger = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 3.0
-"""How long a round of questions may take before what is not known stays so."""
+"""Timeout of a round of requests; what is unknown then stays unknown."""
 
 # After a failure nothing is asked for so long: a batch must not wait for numbers again and again.
 _SILENCE = 30.0
@@ -98,7 +98,7 @@ class _Known:
     samples: dict[tuple[int, int], FoundEntry] = field(default_factory=dict)
 
     def move(self, start: Position) -> None:
-        """Let it begin further on (or anew): what lies before is of no use any more."""
+        """Move the start (or begin again): samples before it are dropped."""
         if start == self.start:
             return
         if start < self.start:
@@ -160,7 +160,7 @@ class _Question(NamedTuple):
         return self.known.several_ledgers(self.end) and self.known.count_end != self.end
 
     def wants_samples(self) -> bool:
-        """Whether what was looked at is too little by now, or too old, for what there is now."""
+        """Whether the samples are too few or too old for the current backlog."""
         known, end = self.known, self.end
         if known.sampled is None:
             return True
@@ -174,7 +174,7 @@ class _Question(NamedTuple):
 
 
 class Backlogs:
-    """Looks at what is left of the topic partitions of one stream, as cheaply as it can."""
+    """Estimates the backlog of one stream's topic partitions as cheaply as it can."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -183,7 +183,7 @@ class Backlogs:
         self._random = random.Random(0)
 
     def left(self, spans: Mapping[str, Span], asks: Asks, now_ms: int) -> dict[str, Left]:
-        """Return what is left of those topic partitions of which something is.
+        """Return the backlog of the topic partitions that have one.
 
         `spans` are, of all of the stream, the end of the batch and that of the topic partition;
         `now_ms` is the time that ages are counted from.
@@ -279,7 +279,7 @@ class Backlogs:
     def _fail(self, error: PulsarError) -> None:
         if self._clock() >= self._silent_until:
             self._silent_until = self._clock() + _SILENCE
-            logger.info("the backlog behind this micro-batch is not known for now: %s", error)
+            logger.info("the lag of this micro-batch is unknown: %s", error)
 
 
 def _estimate(known: _Known, end: Position, now_ms: int, pool: Sequence[FoundEntry]) -> Left:
@@ -288,7 +288,7 @@ def _estimate(known: _Known, end: Position, now_ms: int, pool: Sequence[FoundEnt
     if known.first_end is None:
         return _by_samples(samples or pool, entries)
     if first is None or first.start >= end:
-        # There is nothing but what no reader is sent: markers, and what they undid.
+        # Only entries that readers never get: markers and aborted messages.
         return Left(entries, 0, 0, 0.0)
     seconds = max(now_ms - first.publish_time, 0) / 1000
     others = [found for found in samples if found.start[:2] != first.start[:2]]

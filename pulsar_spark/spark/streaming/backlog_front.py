@@ -162,7 +162,7 @@ class Front:
     def _learn(self, slot: int, found: FoundEntry | None) -> None:
         here = found is not None and found.start[:2] == self._place(slot)[:2]
         self._seen[slot] = found if here else None
-        # What is left of an entry tells nothing of entries.
+        # The rest of an entry says nothing about other entries.
         if found is not None and here and not found.start.batch_index:
             self._experience.add(found.remaining)
 

@@ -56,9 +56,9 @@ class PulsarStreamReader(DataSourceStreamReader):
             self._warned = True
             logger.warning(
                 "this version of Spark runs Trigger.AvailableNow and Trigger.Once as one batch: "
-                "with maxMessagesPerTrigger or maxBytesPerTrigger it may end before all is read, "
-                "and the next run continues from there. From Spark 4.2 on they read everything, in "
-                "batches within these limits."
+                "with maxMessagesPerTrigger or maxBytesPerTrigger it may end before everything is "
+                "read, and the next run continues there. From Spark 4.2 on they read everything, "
+                "in micro-batches within these limits."
             )
         start = self._source.last or self._source.initial()
         # A restarted query may ask before it has repeated its last batch, but not again.

@@ -1,4 +1,4 @@
-"""The driver's part of a stream: which topics, where they end, what a batch reads, what is done.
+"""The driver's part of a stream: topics, their ends, the plan of a micro-batch, and commits.
 
 A durable subscription on each topic partition holds what was not read. It is created before the
 first offset is decided, acknowledged cumulatively with what Spark has committed, and never moved
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class CommitWatch:
-    """Knows whether what a batch starts from is in the checkpoint for certain.
+    """Knows whether the start of a micro-batch is certainly in the checkpoint.
 
     Spark commits a batch when it plans the next one: that one is asked for is all that tells of the
     last batch of an idle query. But with asynchronous progress tracking batches go on while
@@ -43,7 +43,7 @@ class CommitWatch:
     """
 
     settle_seconds = 2.0
-    """How long the first batch has to rest before it is taken for written."""
+    """How long the first micro-batch must rest before it counts as written."""
 
     def __init__(self) -> None:
         # The batch that was planned last, and the offset that was committed last.
@@ -66,13 +66,13 @@ class CommitWatch:
         late = self._committed != start
         if late and not self._late:
             logger.warning(
-                "Spark plans micro-batches before it says that those before are committed "
-                "(asyncProgressTrackingEnabled): messages are acknowledged when it says so."
+                "Spark plans micro-batches before it reports the previous ones as committed "
+                "(asyncProgressTrackingEnabled): messages are acknowledged when they are reported."
             )
         self._late = late
 
     def holds(self, start: StreamOffset) -> bool:
-        """Whether the checkpoint is certain to hold what the next batch starts from."""
+        """Whether the checkpoint certainly has the start of the next micro-batch."""
         if self._planned is None:
             # It comes from the checkpoint.
             return True
@@ -133,7 +133,7 @@ class StreamSource:
         try:
             for topic, bound in bounds.items():
                 subscriptions.add(topic, LATEST if bound.kind is BoundKind.LATEST else EARLIEST)
-            # Held first, decided then: what comes in between is kept.
+            # Hold the subscription first, then decide: messages in between are kept.
             self._follow().ends(dict.fromkeys(bounds, EARLIEST_POSITION))
             starts = planner.starts(bounds)
         except PulsarError:
@@ -153,7 +153,7 @@ class StreamSource:
         return StreamOffset(subscriptions.name, positions, published_from=published_from)
 
     def _abandon(self, subscriptions: SubscriptionSet) -> None:
-        """Leave, and remove subscriptions that nobody would ever find again."""
+        """Close, and remove subscriptions that are recorded nowhere."""
         if self._options.subscription is None:
             for topic, result in subscriptions.unsubscribe().items():
                 if isinstance(result, PulsarError) and not isinstance(result, TopicNotFound):
@@ -167,7 +167,7 @@ class StreamSource:
         self._subscriptions = self._topics = None
 
     def learn(self, offset: StreamOffset) -> None:
-        """Take note of the offset that a restarted query goes on from."""
+        """Store the offset from which a restarted query continues."""
         self.last = offset
         if self._initial is None:
             # Spark asks for the start of its first batch again if that was not finished.
@@ -186,8 +186,8 @@ class StreamSource:
         name = self._options.subscription or start.subscription
         if name != start.subscription:
             logger.warning(
-                "the checkpoint's subscription is %s, but the option subscription says %s, which "
-                "is used from now on. Remove the old one: it keeps unread messages.",
+                "the checkpoint's subscription is %s, but the option subscription is %s, which is "
+                "used from now on. Remove the old subscription: it keeps unread messages.",
                 start.subscription,
                 name,
             )
@@ -257,7 +257,7 @@ class StreamSource:
         return self.last
 
     def fix_end(self) -> None:
-        """Let no offset from now on lie behind what the topics hold at this moment."""
+        """From now on let no offset be after the topics' current ends."""
         planner = self._planner()
         partitions = [name for names in planner.find_topics().topics.values() for name in names]
         last_ids = planner.last_ids(partitions)
@@ -275,7 +275,7 @@ class StreamSource:
         return StreamOffset(self.last.subscription, {**self.last.positions, **self._topics.seen})
 
     def left(self) -> dict[str, Left]:
-        """Return what is left of topic partitions behind the offset that was decided on last.
+        """Return the backlog of topic partitions after the last offset.
 
         Those of which nothing is left are not among them. It never raises: a batch does not fail
         because it cannot be told how many are to follow.
@@ -297,13 +297,13 @@ class StreamSource:
     # --- a batch ------------------------------------------------------------------------------
 
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[PulsarInputPartition]:
-        """Return what the tasks of a batch read: exactly what lies between two offsets."""
+        """Return the ranges that the tasks of a batch read: exactly those between two offsets."""
         self.commits.on_plan(start, end)
         ranges: list[ReadRange] = []
         for topic, stop in end.positions.items():
             begin = start.positions.get(topic, EARLIEST_POSITION)
             if stop < begin:
-                # The topic was made anew meanwhile, and `stop` is a position of the new one.
+                # The topic was created again meanwhile, and `stop` is a position on the new one.
                 begin = EARLIEST_POSITION
             if begin < stop:
                 row_filter = RowFilter(published_from=end.published_from.get(topic))
@@ -321,7 +321,7 @@ class StreamSource:
         return planned
 
     def value_type(self, offset: StreamOffset) -> ValueType:
-        """Return the type of the values, asked anew when there are other topics."""
+        """Return the type of the values; it is fetched again when the topics change."""
         names = frozenset(str(TopicName.parse(topic).partitioned) for topic in offset.positions)
         if self._kind is None or self._kind[0] != names:
             topics: Topics = {name: [name] for name in sorted(names)}
@@ -331,7 +331,7 @@ class StreamSource:
     def commit(self, offset: StreamOffset) -> None:
         """Acknowledge what lies before an offset that Spark has committed; returns at once.
 
-        A broker that is away is told later.
+        A broker that is unavailable is told later.
         """
         self.commits.on_commit(offset)
         self._acknowledge(offset)
@@ -341,7 +341,7 @@ class StreamSource:
             return
         seen = self._follow().seen
         for topic, position in offset.positions.items():
-            # Beyond a topic's end lies what was read of another one, that had its name before.
+            # A position beyond the topic's end belongs to an earlier topic with the same name.
             if topic in self._subscriptions and position <= seen.get(topic, EARLIEST_POSITION):
                 inside, size = self._batch_sizes.get(topic, (position, 0))
                 self._subscriptions.acknowledge(topic, position, size if inside == position else 0)

@@ -26,7 +26,7 @@ _REQUIRED = frozenset({"version", "subscription", "positions"})
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Topic partition → the position behind what was read of it, and the subscription's name.
+    """Topic partition → the position after the last message read, and the subscription's name.
 
     `starts` are the positions at which the query began; only its first offset has them, for
     Spark does not keep where the first batch starts. `published_from` are the times, in
@@ -59,7 +59,7 @@ class StreamOffset:
     def from_json(cls, body: object) -> StreamOffset:
         """Return the offset of what `to_json` gave.
 
-        Raises InvalidOffset for what is damaged, of a later version or not of this package.
+        Raises InvalidOffset if it is damaged, has a later version, or is from another source.
         """
         if not isinstance(body, dict):
             raise _damaged("it is not a JSON object")

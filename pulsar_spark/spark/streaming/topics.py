@@ -119,7 +119,7 @@ class StreamTopics:
         name = self._subscriptions.name
         held = self._probe.subscriptions_exist([(topic, name) for topic in gone])
         self._left_behind = {
-            # What hinders from knowing hinders from holding it, too, and is told then.
+            # The same error will come when the subscription is held, and is raised then.
             topic: isinstance(is_held, PulsarError) or is_held
             for topic, is_held in zip(gone, held, strict=True)
         }
@@ -222,14 +222,14 @@ class StreamTopics:
     def _look_closer(
         self, topic: str, position: Position, verdict: LossVerdict, found: TopicEnd
     ) -> None:
-        """See whether what the subscription does not hold any more is still stored."""
+        """Check whether the messages that the subscription lost are still stored."""
         name = self._subscriptions.name
         first = _start_of(self._probe.first_entry_at(topic, EARLIEST_POSITION))
         if verdict is LossVerdict.UNHELD:
-            # It did not exist, or somebody emptied it: from here on it holds what is left.
+            # It did not exist, or was emptied: from here on it keeps the remaining messages.
             logger.warning(
-                "%s: the subscription %s was removed or emptied by others; it is set to %s, where "
-                "the query stands",
+                "%s: the subscription %s was removed or emptied by others; it is set to the "
+                "query's position %s",
                 topic,
                 name,
                 position,
@@ -241,8 +241,9 @@ class StreamTopics:
             self._lost(topic, f"messages from {position} up to {upto} are gone{much}")
         elif verdict is LossVerdict.SKIPPED:
             logger.warning(
-                "%s: the subscription %s was moved to %s by others or by expiry, while the query "
-                "stands at %s: it does not hold what lies between, which is still stored",
+                "%s: the subscription %s was moved to %s by others or by expiry, while the "
+                "query's position is %s: it does not protect the messages in between, which are "
+                "still stored",
                 topic,
                 name,
                 found.done,
@@ -253,10 +254,10 @@ class StreamTopics:
         unsure, self._unsure = self._unsure, []
         if unsure:
             logger.warning(
-                "%d topic partitions have deleted the ledgers that the query had read up to, as "
-                "brokers do when all of a ledger was read. If messages came while the query was "
-                "down, and expired (messageTTL) or were truncated, they are lost: the broker does "
-                "not tell. The topic partitions are %s%s",
+                "%d topic partitions have deleted the ledgers that the query had read, as brokers "
+                "do when a whole ledger was read. If messages came while the query was down, and "
+                "expired (messageTTL) or were truncated, they are lost: the broker does not "
+                "report it. The topic partitions are %s%s",
                 len(unsure),
                 ", ".join(unsure[:_SHOWN]),
                 ", …" if len(unsure) > _SHOWN else "",

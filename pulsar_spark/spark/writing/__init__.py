@@ -1,1 +1,1 @@
-"""Writing: rows → messages, in tasks, and what the driver checks before."""
+"""Writing: checks on the driver, and rows → messages in tasks."""

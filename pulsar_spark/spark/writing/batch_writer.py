@@ -38,7 +38,7 @@ class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
             raise OptionError(
-                "the pulsar sink supports only mode append: messages of a topic are not replaced",
+                "the pulsar sink supports only mode append: a topic's messages cannot be replaced",
                 'Write with mode("append").',
             )
         super().__init__(options, schema)
@@ -49,7 +49,7 @@ class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
         return self.write_batches(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Make what was written exactly once visible, and log it, on the driver."""
+        """Commit the rows on the driver, if exactly-once, and log the counts."""
         self.commit_unit(Unit(job=self._job), messages)
         total = sum_up(messages)
         logger.info("%d messages written by %d tasks", total.messages, _ended_well(messages))
@@ -68,8 +68,8 @@ class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
             logger.warning("the write of job %s failed", self._job)
             return
         logger.warning(
-            "the write failed; %d messages of %d tasks that ended well stay on their topics, and "
-            "%s if it is run again",
+            "the write failed; %d messages of %d successful tasks stay on their topics, and %s if "
+            "it runs again",
             sum_up(messages).acknowledged,
             _ended_well(messages),
             self.fate,

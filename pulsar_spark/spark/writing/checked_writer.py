@@ -47,7 +47,7 @@ class CheckedWriter:
 
     @property
     def fate(self) -> str:
-        """What becomes of rows that were written, when they are written again."""
+        """What happens to written rows when the job runs again."""
         if deduplicates(self._options, self._columns):
             return "are left out where their topics deduplicate"
         return "will be there twice"
@@ -65,7 +65,7 @@ class CheckedWriter:
             )
 
     def commit_unit(self, unit: Unit, messages: Sequence[WriterCommitMessage | None]) -> bool:
-        """Commit what was written exactly once; return whether these tasks' rows were, at all."""
+        """Commit rows that were written with exactly-once; return whether these rows were."""
         sink = self._options.exactly_once
         if sink is None:
             return True
@@ -73,7 +73,7 @@ class CheckedWriter:
         return commit_unit(self._options.client, sink, unit, transactions_of(messages), total)
 
     def abort_unit(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
-        """Abort what was to be written exactly once; return whether it was."""
+        """Abort rows that were written with exactly-once; return whether these rows were."""
         sink = self._options.exactly_once
         if sink is not None:
             abort_unit(self._options.client, sink, transactions_of(messages))

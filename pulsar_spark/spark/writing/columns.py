@@ -22,7 +22,7 @@ from pulsar_spark.spark.columns import POSITION_COLUMNS
 
 @dataclass(frozen=True, slots=True)
 class Honoured:
-    """A column with a name of its own: the types that it may have, and what a message gets by it.
+    """A reserved column: its allowed types, and what it sets on a message.
 
     `types` names them for people, `help` is for docs/columns.md.
     """
@@ -71,7 +71,7 @@ _ONE_VALUE: dict[str, tuple[DataType, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class WriteColumns:
-    """Positions of the columns that are used, by what they are used for; plain data.
+    """Positions of the used columns, by purpose; plain data.
 
     `by_name` holds the named columns that are there, `values` the positions of those that are
     left, `frame` the schema of the data frame.
@@ -98,7 +98,7 @@ class WriteColumns:
 
 
 def plan_columns(schema: StructType, *, topic_given: bool, value_format: str) -> WriteColumns:
-    """Return what the columns of a data frame are used for.
+    """Return the purpose of each column of a DataFrame.
 
     Raises OptionError without any topic, InvalidRow for a column of a wrong type or no values.
     What the values and the key may be is for the topic's schema to say, if `value_format` asks it.
@@ -118,7 +118,7 @@ def plan_columns(schema: StructType, *, topic_given: bool, value_format: str) ->
             by_name[name] = position
     if names.TOPIC not in by_name and not topic_given:
         raise OptionError(
-            "no topic to write to is given",
+            "no topic to write to is set",
             f"Set the option topic, or add a column {names.TOPIC} string.",
         )
     columns = WriteColumns(tuple(values), tuple(sorted(by_name.items())), schema)
@@ -143,7 +143,7 @@ def check_type(name: str, field: StructField) -> None:
 def _check_values(fields: StructType, value_format: str) -> None:
     if not fields.fields:
         raise InvalidRow(
-            "there is no column left for the value of the messages",
+            "no column is left for the value of the messages",
             "Add a column value, or the columns of a record.",
         )
     _check_names(fields)
@@ -154,14 +154,14 @@ def _check_values(fields: StructType, value_format: str) -> None:
         raise InvalidRow(
             f"valueFormat={value_format} writes one column of {described}, but several are left: "
             f"{', '.join(fields.names)}",
-            "Drop the others, or leave valueFormat out to write records.",
+            "Drop the others, or remove valueFormat to write records.",
         )
     field = fields.fields[0]
     if not isinstance(field.dataType, type(kind)):
         raise InvalidRow(
             f"valueFormat={value_format} writes {described}, but the column {field.name} is "
             f"{field.dataType.simpleString()}",
-            f"Cast it to {kind.simpleString()}, or leave valueFormat out.",
+            f"Cast it to {kind.simpleString()}, or remove valueFormat.",
         )
 
 
@@ -171,7 +171,7 @@ def _check_names(fields: StructType) -> None:
         other = seen.setdefault(name.lower(), name)
         if other is not name:
             raise InvalidRow(
-                f"the columns {other!r} and {name!r} differ in nothing but case, and Spark "
-                "treats them as one",
+                f"the columns {other!r} and {name!r} differ only in case, and Spark treats them "
+                "as one",
                 "Rename one of them.",
             )

@@ -61,7 +61,7 @@ class RowConverter:
         self.rows = 0
         """Rows split so far."""
         self.brings_sequence_ids = False
-        """Whether rows had sequence ids of their own so far."""
+        """Whether rows had sequence ids so far."""
 
     def split(self, batch: pa.RecordBatch) -> list[TopicRows]:
         """Return the rows of a record batch by topic, in their order.
@@ -165,7 +165,8 @@ class RowConverter:
                 shown = "null" if own is None else f"{own}, behind one that has {last}"
                 raise InvalidRow(
                     f"row {part.locate(index)}: {names.SEQUENCE_ID} is {shown}: with producerName "
-                    "rows are deduplicated by their ids, which have to grow within each task",
+                    "rows are deduplicated by their sequence ids, which must increase within "
+                    "each task",
                     f'Write frame.sortWithinPartitions("{names.SEQUENCE_ID}"), or leave '
                     "pulsar.producer.producerName out.",
                     topic=part.topic,
@@ -228,7 +229,7 @@ def _not_negative(column: pa.Array | None, name: str, part: TopicRows) -> pa.Arr
         negative = pc.fill_null(pc.less(column, ZERO), booleans([False])[0])
         what = "is negative" if name == names.SEQUENCE_ID else "lies before 1970"
         row = part.locate(pc.index(negative, True).as_py())
-        raise InvalidRow(f"row {row}: {name} {what}, which Pulsar cannot express")
+        raise InvalidRow(f"row {row}: {name} {what}, which Pulsar cannot represent")
     return column
 
 
@@ -246,7 +247,7 @@ def _properties(column: pa.Array | None, part: TopicRows) -> pa.MapArray | None:
                     raise InvalidRow(
                         f"row {part.locate(row)}: the property {key!r} of {names.PROPERTIES} is "
                         "null",
-                        "Leave it out, for example with map_filter(…).",
+                        "Remove it, for example with map_filter(…).",
                     )
     offsets = column.offsets
     return column if offsets[0].as_py() < offsets[len(column)].as_py() else None
@@ -264,7 +265,7 @@ def _pairs(
         row = next(row for row in range(len(column)) if not _is_text(column[row]))
         raise InvalidRow(
             f"row {part.locate(row)}: a property of {names.PROPERTIES} is not UTF-8",
-            "Leave it out, or encode it, for example with base64(…).",
+            "Remove it, or encode it, for example with base64(…).",
         ) from None
 
 

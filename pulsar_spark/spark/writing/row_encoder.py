@@ -36,7 +36,7 @@ Locate = Callable[[int], int]
 class EncodedRows(NamedTuple):
     """A payload for each row, None for a null value, and keys where the topic's are typed.
 
-    `null_keys` says which keys are null, where the topic tells that from no key.
+    `null_keys` says which keys are null, if the topic distinguishes that from no key.
     """
 
     payloads: list[bytes | None]
@@ -48,7 +48,7 @@ class RowEncoder:
     """Encodes rows with the columns of a data frame for a topic with the schema `schema`.
 
     `unwraps` says that the value's one column is a struct whose fields are those of the record.
-    Raises SchemaMismatch that tells of all columns which do not fit.
+    Raises SchemaMismatch that lists all mismatched columns.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ def _named_as(columns: pa.Schema, info: SchemaInfo) -> pa.Schema:
 
 @contextmanager
 def _collected(misfits: list[SchemaMismatch], place: str = "") -> Iterator[None]:
-    """Add what is raised to `misfits`, with the column's `place` before it."""
+    """Append an error to `misfits`, prefixed with the column's `place`."""
     try:
         yield
     except SchemaMismatch as error:

@@ -50,7 +50,7 @@ class Target:
     unwraps: bool = False
 
     def encoder(self, columns: WriteColumns) -> RowEncoder:
-        """Return an encoder; raises SchemaMismatch that tells of each column that does not fit."""
+        """Return an encoder; raises SchemaMismatch that lists every mismatched column."""
         return RowEncoder(columns, self.schema, unwraps=self.unwraps)
 
 
@@ -145,7 +145,7 @@ def _plain_name(text: str) -> str:
 def _adopted(current: SchemaInfo, columns: WriteColumns, choice: SchemaChoice) -> Target:
     if not is_decoded(current):
         raise SchemaMismatch(
-            f"the topic's schema is {current.type_name}, which this version does not encode", _RAW
+            f"the topic's schema is {current.type_name}, which this version cannot encode", _RAW
         )
     if current.type == pb.Schema.KeyValue:
         parts = key_value_parts(current)
@@ -160,7 +160,7 @@ def _adopted(current: SchemaInfo, columns: WriteColumns, choice: SchemaChoice) -
         raise SchemaMismatch(
             f"the topic's schema is {current.type_name}, but valueFormat={choice.value_format} "
             "was asked for",
-            f"Leave valueFormat out to write what the topic has. {_RAW}",
+            f"Remove valueFormat to write with the topic's schema. {_RAW}",
         )
     unwraps = (
         is_record(current)
@@ -184,7 +184,7 @@ def _evolved(current: SchemaInfo, fields: pa.Schema) -> SchemaInfo:
         return current
     definition: dict[str, Any] = json.loads(current.schema_data)
     definition["fields"] += _made_fields(current.type, added, definition)
-    # The layout tells whose JSON it is: that of Python's client is indented.
+    # The layout shows whose JSON it is: the Python client indents it.
     indented = current.schema_data.startswith(b"{\n ")
     text = json.dumps(definition, **({"indent": 1} if indented else {"separators": (",", ":")}))
     return replace(current, schema_data=text.encode())

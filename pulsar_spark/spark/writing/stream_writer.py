@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Spark has all rows of one of its own batches in memory; this bounds our copy of them.
+# Spark has all rows of a batch in memory; this limits our copy of them.
 _ROWS_AT_ONCE = 1000
 
 
@@ -39,7 +39,7 @@ class PulsarStreamWriter(CheckedWriter, DataSourceStreamWriter):
     """What writers of rows and of record batches share."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Make what the micro-batch wrote exactly once visible, and log it, on the driver."""
+        """Commit the micro-batch on the driver, if exactly-once, and log the counts."""
         self.commit_unit(Unit(batch=batchId), messages)
         total = sum_up(messages)
         warn_of_duplicates(total)
@@ -72,8 +72,8 @@ class PulsarStreamWriter(CheckedWriter, DataSourceStreamWriter):
             logger.warning("micro-batch %d failed", batchId)
             return
         logger.warning(
-            "micro-batch %d failed; %d messages of %d tasks that ended well, and what the others "
-            "had sent, stay on their topics, and %s when it is run again",
+            "micro-batch %d failed; %d messages of %d successful tasks, and those that the others "
+            "had sent, stay on their topics, and %s when it runs again",
             batchId,
             total.acknowledged,
             sum(message is not None for message in messages),
@@ -82,7 +82,7 @@ class PulsarStreamWriter(CheckedWriter, DataSourceStreamWriter):
 
 
 class RowStreamWriter(PulsarStreamWriter):
-    """For versions of Spark that hand rows to the writers of streams."""
+    """For versions of Spark that pass rows to stream writers."""
 
     def write(self, iterator: Iterator[Row]) -> PulsarCommitMessage:
         """Write the rows of a task."""
@@ -94,7 +94,7 @@ class RowStreamWriter(PulsarStreamWriter):
 
 
 class ArrowStreamWriter(PulsarStreamWriter, ArrowStreamWriterBase):
-    """For versions of Spark that hand record batches to the writers of streams."""
+    """For versions of Spark that pass record batches to stream writers."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PulsarCommitMessage:
         """Write the rows of a task."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ROWS_OF_A_NAME = 1000
-# A transaction that is not aborted in this time ends by its time-out.
+# A transaction that is not aborted in this time ends by its timeout.
 _ABORT_SECONDS = 10.0
 
 
@@ -62,7 +62,7 @@ class PulsarCommitMessage(WriterCommitMessage):
 
 
 class TaskWriter:
-    """Writes the rows of one task; a writer of its own for each topic that rows name.
+    """Writes the rows of one task, with one writer per topic.
 
     `targets` is what was decided on before, by topic, and `producer` are the options of this
     task's producers.
@@ -115,7 +115,7 @@ class TaskWriter:
             self._check_duplicates()
 
     def finish(self) -> PulsarCommitMessage:
-        """Return when every message is acknowledged, or only handed over if that is not asked."""
+        """Return when every message is acknowledged, or merely sent if no guarantee is set."""
         if self._options.wait_for_receipts:
             for writer in self._writers.values():
                 writer.flush_batches()
@@ -145,7 +145,7 @@ class TaskWriter:
             txn = self._txn.txn_id
             ends = self._context.coordinators.end_all([txn], commit=False, timeout=_ABORT_SECONDS)
             if (error := ends[txn]) is not None:
-                logger.warning("transaction %s ends by its time-out: %s", name_of(txn), error)
+                logger.warning("transaction %s ends by its timeout: %s", name_of(txn), error)
 
     def _leave(self) -> None:
         for writer in self._writers.values():
@@ -166,7 +166,7 @@ class TaskWriter:
         try:
             return again.open().last_sequence_id >= sent.last_sequence_id
         except PulsarError as error:
-            logger.info("%s: it is not known whether it deduplicates: %s", sent.topic, error)
+            logger.info("%s: whether the topic deduplicates is unknown: %s", sent.topic, error)
             return True
         finally:
             again.abort()
@@ -204,10 +204,11 @@ class TaskWriter:
             if duplicates := writer.counts.duplicates:
                 return InvalidRow(
                     f"the broker dropped {duplicates} rows as duplicates: the topic deduplicates, "
-                    f"and their {names.SEQUENCE_ID} are not above those that were sent before",
+                    f"and their {names.SEQUENCE_ID} are not higher than those that were sent "
+                    "before",
                     f"Leave the column {names.SEQUENCE_ID} out (a frame that was read with "
                     "includeMetadata has the ids of other producers), or set "
-                    "pulsar.producer.producerName if rows are to be deduplicated by their ids.",
+                    "pulsar.producer.producerName to deduplicate rows by their sequence ids.",
                     topic=writer.topic,
                 )
         return None
@@ -308,14 +309,15 @@ def warn_of_duplicates(total: PulsarCommitMessage) -> None:
     """Log that brokers had messages already, if they had, or will not know them the next time."""
     if total.forgetful:
         logger.warning(
-            "%s: rows will be there twice if this is run again, as the topic does not deduplicate. "
-            "Switch deduplication on for its namespace: pulsar-admin namespaces set-deduplication "
-            "--enable",
+            "%s: rows will be duplicated if this runs again, because the topic does not "
+            "deduplicate. Enable deduplication for its namespace: pulsar-admin namespaces "
+            "set-deduplication --enable",
             ", ".join(total.forgetful),
         )
     if total.duplicates:
         logger.warning(
-            "%d of %d messages were not stored: their topics deduplicate, and had them already",
+            "%d of %d messages were not stored again: their topics deduplicate, and already had "
+            "them",
             total.duplicates,
             total.messages,
         )
@@ -327,7 +329,7 @@ def write_task(
     batches: Iterable[pa.RecordBatch],
     targets: Mapping[str, Target] | None = None,
 ) -> PulsarCommitMessage:
-    """Write all rows of a task and return what was written.
+    """Write all rows of a task and return the counts.
 
     Connections are made for the first row and closed in any case.
     """

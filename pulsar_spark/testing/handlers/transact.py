@@ -66,7 +66,7 @@ def transaction_of(body: Any) -> TxnId:
 
 
 def check_enabled(session: Session) -> None:
-    """Raise Refusal where the broker has no transactions."""
+    """Raise Refusal where the broker does not support transactions."""
     if not session.server.options.transactions:
         raise Refusal(pb.NotAllowedError, "Transactions are not enabled")
 

@@ -121,6 +121,6 @@ def test_an_id_that_no_message_has_is_damage_and_no_end(field: str, value: int) 
     setattr(message_id, field, value)
     command = pb.CommandMessage(consumer_id=1, message_id=message_id)
     decoder = EntryDecoder(TOPIC, EARLIEST_POSITION, None, 1000)
-    with pytest.raises(PulsarError, match="cannot be where a message is stored"):
+    with pytest.raises(PulsarError, match="is not a valid position of a message"):
         decoder.decode(MessageReceived(command, memoryview(b"")))
     assert not decoder.finished

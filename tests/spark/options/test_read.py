@@ -31,7 +31,7 @@ def test_a_proxy_is_given_with_its_protocol() -> None:
     base = {"service.url": "pulsar+ssl://h", "topic": "t"}
     proxy = {"pulsar.client.proxyServiceUrl": "pulsar+ssl://p:4443"}
     for given in (proxy, {"pulsar.client.proxyProtocol": "SNI"}):
-        with pytest.raises(OptionError, match="belong together"):
+        with pytest.raises(OptionError, match="must be set together"):
             parse_read_options({**base, **given})
     found = parse_read_options({**base, **proxy, "pulsar.client.proxyProtocol": "sni"})
     assert found.client.proxy == "p:4443"

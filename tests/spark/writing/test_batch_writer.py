@@ -36,7 +36,7 @@ def test_columns_and_mode_are_checked_without_asking_any_broker() -> None:
     nowhere = "pulsar://127.0.0.1:1"
     with pytest.raises(OptionError, match="only mode append"):
         writer(nowhere, overwrite=True)
-    with pytest.raises(InvalidRow, match="no column left"):
+    with pytest.raises(InvalidRow, match="no column is left"):
         writer(nowhere, StructType().add("__key", StringType()))
     with pytest.raises(InvalidRow, match="__topic"):
         writer(nowhere, StructType().add("value", BinaryType()).add("__topic", BinaryType()))

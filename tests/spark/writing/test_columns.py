@@ -102,8 +102,8 @@ def test_a_column_of_another_type_is_named(name: str, kind: DataType) -> None:
 @pytest.mark.parametrize(
     "fields,value_format,error,told",
     [
-        ([], "auto", InvalidRow, "no column left"),
-        ([StructField("__key", StringType())], "auto", InvalidRow, "no column left"),
+        ([], "auto", InvalidRow, "no column is left"),
+        ([StructField("__key", StringType())], "auto", InvalidRow, "no column is left"),
         (
             [VALUE, StructField("other", StringType())],
             "raw",
@@ -116,7 +116,7 @@ def test_a_column_of_another_type_is_named(name: str, kind: DataType) -> None:
             [VALUE, StructField("VALUE", StringType())],
             "auto",
             InvalidRow,
-            "in nothing but case",
+            "only in case",
         ),
         ([VALUE, StructField("__key", IntegerType())], "raw", InvalidRow, "__key is int"),
         ([StructField("value", StringType())], "raw", InvalidRow, "Cast it to binary"),

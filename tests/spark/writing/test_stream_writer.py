@@ -101,7 +101,7 @@ def test_a_writer_that_was_pickled_writes(
 @pytest.mark.fault(99)
 def test_options_and_columns_are_checked_without_asking_any_broker() -> None:
     text = StructType().add("__key", StringType())
-    with pytest.raises(InvalidRow, match="no column left"):
+    with pytest.raises(InvalidRow, match="no column is left"):
         source(NOWHERE).streamWriter(text, False)
     with pytest.raises(OptionError, match="needs sinkId"):
         source(NOWHERE, deliveryGuarantee="exactly-once").streamWriter(VALUE, False)
