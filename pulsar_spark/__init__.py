@@ -48,7 +48,7 @@ def register(
 ) -> None:
     """Make format(`name`) known to a session, with `options` as defaults of its options.
 
-    The format "pulsar" is found by Spark itself; by hand it is for a session that has not found
+    The format "pulsar" is found by Spark itself; manually it is for a session that has not found
     it, for another name, and for options (addresses, credentials) that SQL and code then need
     not repeat. What a read or write says itself wins. Raises OptionError for a name or options
     that cannot be, UnsupportedFeature for what is not built yet.

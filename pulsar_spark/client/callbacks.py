@@ -14,11 +14,11 @@ from pulsar_spark.errors import OperationTimeout, ProducerQueueFull
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 50_000
-"""Callbacks that may wait for those before them; who sends has to wait then."""
+"""Maximum number of queued callbacks; then the sender waits."""
 
 
 class CallbackThread:
-    """Runs what it is given one after the other; its thread starts with the first callback.
+    """Runs callbacks one after the other; its thread starts with the first one.
 
     Receipts must not wait for users' code, which may itself wait for a receipt, so `run` takes
     everything; it is the senders whom `wait_for_room` holds back. What callbacks raise is logged.
@@ -76,7 +76,7 @@ class CallbackThread:
             )
 
     def close(self, timeout: float = 5.0) -> None:
-        """Let the thread end after what was given before, and wait some seconds for it."""
+        """End the thread after the queued callbacks, and wait some seconds for it."""
         thread = self._thread
         if thread is None or os.getpid() != self._pid:
             return

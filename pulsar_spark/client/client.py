@@ -475,7 +475,7 @@ class PulsarClient(Closing):
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Close everything without waiting for what is under way."""
+        """Close everything without waiting for pending operations."""
         with self._lock:
             producers, readers = list(self._producers), list(self._readers)
             consumers = list(self._consumers)

@@ -113,7 +113,9 @@ class ConsumerKeySharedPolicy:
 
     @property
     def allow_out_of_order_delivery(self) -> bool:
-        """Whether a key may go on at another consumer before the first one has acknowledged."""
+        """Whether another consumer may get a key before the first one has acknowledged its
+        messages.
+        """
         return self._rules.out_of_order
 
     @property
@@ -143,7 +145,7 @@ class MultiplierRedeliveryBackoff:
 
 
 class ConsumerDeadLetterPolicy:
-    """What becomes of messages that are delivered again more than `max_redeliver_count` times.
+    """What happens to messages that are redelivered more than `max_redeliver_count` times.
 
     They go to `dead_letter_topic` (by default ``TOPIC-SUBSCRIPTION-DLQ``) and are acknowledged.
     `initial_subscription_name` is a subscription that the topic is created with. Raises

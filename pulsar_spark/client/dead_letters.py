@@ -1,4 +1,4 @@
-"""Messages that a consumer gives up, or puts off: sent to another topic, and then acknowledged.
+"""Dead letters and retries: messages that are sent to another topic and then acknowledged.
 
 A dead letter was delivered more often than its policy allows. A letter to be retried goes to a
 topic that the consumer is subscribed to as well, with a delivery time. Names of topics and
@@ -47,7 +47,8 @@ Done = Callable[[PulsarError | None], object]
 
 
 class Letters:
-    """Sends letters to one topic, on a thread of their own, since a topic has to be opened first.
+    """Sends dead letters to one topic on a thread of its own, because creating a producer takes
+    time.
 
     Whoever sends is told, on any thread, when a letter is stored, or why it is not.
     """
@@ -85,7 +86,7 @@ class Letters:
             solo = Solo(deliver_at=deliver_at) if deliver_at else None
             self._opened().send(fields, complete, solo, at_once=True)
         except PulsarError as error:
-            # What cannot be sent now is tried anew with the next letter.
+            # What cannot be sent now is tried again with the next letter.
             self._drop()
             done(error)
 
@@ -106,7 +107,7 @@ class Letters:
             writer.abort()
 
     def close(self) -> None:
-        """Leave the topic once what was sent is stored."""
+        """Close the producer after everything sent is stored."""
         with self._lock:
             if self._closed:
                 return
@@ -126,7 +127,7 @@ class Letters:
 
 
 class DeadLetterOffice:
-    """What a consumer with a policy for dead letters does with messages that it gives up."""
+    """Sends messages to the dead-letter or retry topic, as the consumer's policy says."""
 
     def __init__(
         self,
@@ -162,7 +163,7 @@ class DeadLetterOffice:
             self._retried.send(fields, done, deliver_at)
 
     def close(self) -> None:
-        """Leave the topics once what was sent is stored."""
+        """Close the producers after everything sent is stored."""
         self._dead.close()
         self._retried.close()
 
@@ -218,7 +219,7 @@ class LastDeliveries:
             self._kept.pop((consumer.topic, key), None)
 
     def _bury(self, consumer: TopicConsumer, key: EntryKey, messages: list[Message]) -> None:
-        """Send what is not acknowledged of an entry away, and acknowledge it then."""
+        """Send an entry's unacknowledged messages to the dead-letter topic and acknowledge them."""
         ids = [message.message_id().unwrap() for message in messages]
         left = [at for at, found in enumerate(ids) if not consumer.acks.is_done(found)]
 
@@ -234,7 +235,7 @@ class LastDeliveries:
             self._office.bury([messages[at] for at in left], done)
 
     def close(self) -> None:
-        """Leave the topics of letters once what was sent is stored."""
+        """Close the producers of dead letters after everything sent is stored."""
         with self._lock:
             self._closed = True
         self._office.close()

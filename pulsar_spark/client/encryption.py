@@ -1,4 +1,4 @@
-"""Keys of end-to-end encryption, and what a message says of its own: as the official client has it.
+"""Keys of end-to-end encryption and a message's encryption context, as in the official client.
 
 The official client reads keys from files alone; here a class of one's own can have them from
 anywhere, with the methods of Java's CryptoKeyReader.
@@ -53,7 +53,7 @@ def key_reader(given: object) -> KeyReader | None:
 def encryption_options(
     names: str | Sequence[str] | None, given: object
 ) -> EncryptionOptions | None:
-    """Return what a producer is to encrypt with; raises OptionError for one without the other."""
+    """Return the producer's encryption options; raises OptionError if one of the two is missing."""
     keys = key_reader(given)
     if not names and keys is None:
         return None
@@ -67,7 +67,7 @@ def encryption_options(
 
 @dataclass(frozen=True, slots=True)
 class EncryptionKey:
-    """A data key as a message carries it: the name of the key that opens it, and what it is."""
+    """An encrypted data key of a message, with the name of its public key."""
 
     key: str
     value: bytes

@@ -51,7 +51,7 @@ ChoiceT = TypeVar("ChoiceT", bound=_Choice)
 
 
 def choice(kind: type[ChoiceT], value: object, name: str) -> ChoiceT:
-    """Return what a user chose for a parameter; the official client's own choices will do.
+    """Return a parameter's enum value; the official client's enums are accepted too.
 
     Raises OptionError, which names the parameter.
     """
@@ -97,7 +97,7 @@ class KeySharedMode(_Choice):
 
 
 class RegexSubscriptionMode(_Choice):
-    """Which topics a pattern stands for."""
+    """Which topics a pattern matches."""
 
     PersistentOnly = 0
     NonPersistentOnly = 1
@@ -137,7 +137,7 @@ class ConsumerCryptoFailureAction(_Choice):
 
 
 class LoggerLevel(_Choice):
-    """How much a log tells."""
+    """Log level."""
 
     Debug = 0
     Info = 1
@@ -146,7 +146,7 @@ class LoggerLevel(_Choice):
 
 
 class Result(_Choice):
-    """What the callback of `send_async` is told."""
+    """Result for the callback of `send_async`."""
 
     Ok = 0
     UnknownError = 1
@@ -230,7 +230,7 @@ _RESULTS: dict[type[PulsarError], Result] = {
 
 
 def result_of(error: PulsarError | None) -> Result:
-    """Return what the official client calls an error, Ok for none."""
+    """Return the official client's result code of an error; Ok without an error."""
     if error is None:
         return Result.Ok
     return _RESULTS.get(type(error), Result.UnknownError)

@@ -1,6 +1,6 @@
 """The official client's names of exceptions, for programs that catch them.
 
-Each is the class of `pulsar_spark.errors` that is raised for the same trouble. `Interrupted` is
+Each is the class of `pulsar_spark.errors` that is raised for the same fault. `Interrupted` is
 what Ctrl-C raises while a call waits.
 """
 

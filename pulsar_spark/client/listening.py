@@ -24,7 +24,7 @@ MessageListener: TypeAlias = "Callable[[PulsarConsumer, Message], object]"
 """What `subscribe` takes as `message_listener`."""
 
 ReceiveCallback: TypeAlias = "Callable[[Result, Message | None], object]"
-"""What `receive_async` takes: it is told the result, and the message if there is one."""
+"""Callback of `receive_async`: it gets the result, and the message if there is one."""
 
 
 class ConsumerEventListener(Protocol):

@@ -11,14 +11,16 @@ from pulsar_spark.errors import OptionError
 
 
 class ConsoleLogger:
-    """Asks for a log on standard output. Raises OptionError for what is no LoggerLevel."""
+    """Logs to standard output. Raises OptionError if the level is not a LoggerLevel."""
 
     def __init__(self, log_level: LoggerLevel = LoggerLevel.Info) -> None:
         self.log_level = choice(LoggerLevel, log_level, "log_level")
 
 
 class FileLogger:
-    """Asks for a log in a file. Raises OptionError for what is no LoggerLevel or no name."""
+    """Logs to a file. Raises OptionError if the level is not a LoggerLevel, or the name is not
+    text.
+    """
 
     def __init__(self, log_level: LoggerLevel, log_file: str) -> None:
         self.log_level = choice(LoggerLevel, log_level, "log_level")

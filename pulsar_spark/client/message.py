@@ -218,7 +218,7 @@ class Message:
 
 
 class _BatchMessage(Message):
-    """A message of a batch: what it says is taken from there when it is asked for."""
+    """A message of a batch, which is decoded when it is accessed."""
 
     __slots__ = ("_batch", "_index", "_received")
 

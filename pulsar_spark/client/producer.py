@@ -27,7 +27,7 @@ from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.sends import Solo
 
 SendCallback = Callable[[Result, MessageId], object]
-"""What `send_async` takes: it is told the result and the message's id."""
+"""Callback of `send_async`: it gets the result and the message id."""
 
 MessageRouter = Callable[[Message, int], int]
 """Chooses a partition for a message, given the number of partitions."""
@@ -199,7 +199,7 @@ class PulsarProducer(Closing):
             self._callbacks.drain(Deadline(self._rules.send_timeout + _GRACE))
 
     def abort(self) -> None:
-        """Leave the topic without waiting for what is not stored."""
+        """Close the producer without waiting for receipts."""
         self._on_close(self)
         self._writer.abort()
 

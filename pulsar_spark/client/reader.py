@@ -54,7 +54,7 @@ class PartitionSource:
     ) -> None:
         self.topic = topic
         self._values = values
-        # What is left of the last entry; its messages are made when they are asked for.
+        # The rest of the last entry; its messages are made when they are asked for.
         self._ready: Iterator[Message] = iter(())
         self._error: PulsarError | None = None
         self._reader = EntryReader(context.pool, topic, start, None, options, budget=budget)
@@ -112,7 +112,7 @@ class _Merged:
 
     @property
     def held(self) -> int:
-        """Bytes of the messages that nobody has taken yet."""
+        """Bytes of the messages that were not returned yet."""
         return self._bytes
 
     def next(self, timeout: float) -> Message | None:
@@ -217,7 +217,7 @@ class PulsarReader(Closing):
         return self._topic
 
     def is_connected(self) -> bool:
-        """Whether the reader is open; it connects again by itself when it has to."""
+        """Whether the reader is open; it reconnects automatically."""
         return not self._closed and not self._context.closed
 
     def read_next(self, timeout_millis: int | None = None) -> Message:

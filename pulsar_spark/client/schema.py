@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 class Schema:
-    """What the values of messages are. Not for use by itself."""
+    """Base class of schemas."""
 
     def schema_info(self) -> SchemaInfo | None:
-        """Return what the broker is told of the schema, None for plain bytes."""
+        """Return the schema to register at the broker, None for plain bytes."""
         raise NotImplementedError
 
     def encode(self, obj: Any) -> bytes:
@@ -43,7 +43,7 @@ class Schema:
         raise NotImplementedError
 
     def decode(self, data: bytes) -> Any:
-        """Return the value that bytes of this very schema stand for."""
+        """Decode bytes that were written with this schema."""
         raise NotImplementedError
 
     def message_of(self, value: Any) -> MessageFields:
@@ -59,7 +59,7 @@ class Schema:
 
 
 class BytesSchema(Schema):
-    """Values are bytes; the broker is told of no schema."""
+    """Values are bytes; no schema is registered."""
 
     def encode(self, data: Any) -> bytes:
         """Return `data`, which must be bytes."""
@@ -89,7 +89,7 @@ class StringSchema(Schema):
             raise InvalidRow("a value is text that UTF-8 cannot express") from None
 
     def decode(self, data: bytes) -> str:
-        """Return the text; raises UnicodeDecodeError if it is none."""
+        """Return the text; raises UnicodeDecodeError if it is not UTF-8."""
         return data.decode()
 
     def schema_info(self) -> SchemaInfo | None:
@@ -98,7 +98,7 @@ class StringSchema(Schema):
 
 
 class DefinedSchema(Schema):
-    """A schema whose values are encoded and decoded by what the registry holds of it."""
+    """A schema whose definition in the registry encodes and decodes its values."""
 
     def __init__(self, info: SchemaInfo) -> None:
         self._info = info
@@ -218,14 +218,14 @@ class RecordSchema(DefinedSchema):
 
 
 class JsonSchema(RecordSchema):
-    """Values are dicts, sent as JSON. Raises SchemaMismatch for a definition that is none."""
+    """Values are dicts, sent as JSON. Raises SchemaMismatch if the definition is invalid."""
 
     def __init__(self, record_cls: Any = None, schema_definition: Any = None) -> None:
         super().__init__(pb.Schema.Json, record_cls, schema_definition)
 
 
 class AvroSchema(RecordSchema):
-    """Values are dicts, sent as Avro. Raises SchemaMismatch for a definition that is none."""
+    """Values are dicts, sent as Avro. Raises SchemaMismatch if the definition is invalid."""
 
     def __init__(self, record_cls: Any = None, schema_definition: Any = None) -> None:
         super().__init__(pb.Schema.Avro, record_cls, schema_definition)
@@ -313,7 +313,7 @@ class ProtobufNativeSchema(Schema):
         return obj.SerializeToString()
 
     def decode(self, data: bytes) -> Message:
-        """Return the message; raises CorruptMessage if it is none."""
+        """Return the message; raises CorruptMessage if it cannot be decoded."""
         try:
             return self._record_cls.FromString(data)
         except DecodeError:
@@ -336,7 +336,7 @@ class ProtobufNativeSchema(Schema):
 
 
 class AutoConsumeSchema(Schema):
-    """Values are what the topic's schema says: each is decoded by the version it was written with.
+    """Values are decoded by the topic's schema, each with the version it was written with.
 
     For consumers, readers and table views. Records are dicts; on a topic without a schema, and for
     types that are not decoded, values are bytes.

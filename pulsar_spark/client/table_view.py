@@ -15,7 +15,7 @@ from pulsar_spark.engine.closing import Closing
 logger = logging.getLogger(__name__)
 
 EntryCallback = Callable[[str, Any], object]
-"""What is told of keys and values."""
+"""Callback of a table view: it gets a key and its value."""
 
 
 class _Held:
@@ -88,7 +88,7 @@ class TableView(Closing):
         self._reader.close()
 
     def load(self) -> None:
-        """Read all that the topic holds now, and what comes from then on in the background."""
+        """Read the topic's current messages, and later ones in the background."""
         while self._reader.has_message_available():
             self._apply(self._reader.read_next())
         self._reader.listen(lambda reader, message: self._apply(message))

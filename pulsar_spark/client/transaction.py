@@ -49,7 +49,7 @@ class Transaction:
         return self.engine.state
 
     def commit(self) -> None:
-        """Wait for what was sent, then make all of it visible at once.
+        """Wait for everything sent, then commit: all of it becomes visible at once.
 
         Where a message could not be sent, the transaction is aborted and that error raised.
         Raises TransactionNotFound or InvalidTxnStatus if its time was up before, and
@@ -59,5 +59,5 @@ class Transaction:
         self.engine.commit()
 
     def abort(self) -> None:
-        """Wait for what was sent, then drop all of it. Raises as `commit`."""
+        """Wait for everything sent, then abort: all of it is dropped. Raises as `commit`."""
         self.engine.abort()

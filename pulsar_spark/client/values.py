@@ -64,7 +64,9 @@ class MessageValues:
     def decode(
         self, topic: str, version: bytes, payloads: Sequence[bytes | None], keys: Keys
     ) -> list[Any]:
-        """Return the values of messages of one topic and version, an error for what is none."""
+        """Return the values of messages of one topic and version; an error for each that is
+        invalid.
+        """
         decoder = self._decoder(topic, version)
         return list(payloads) if decoder is None else decoder.decode(payloads, keys, self.schema)
 
@@ -154,7 +156,7 @@ def key_of(fields: AnyMetadata) -> bytes | None:
 
 
 def checked(value: Any) -> Any:
-    """Return a value; raises what stands for one that does not decode."""
+    """Return a value; raises its error if it cannot be decoded."""
     if isinstance(value, PulsarError):
         raise value.with_context()
     return value

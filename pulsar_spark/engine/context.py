@@ -328,7 +328,7 @@ def shared_connections() -> SharedConnections:
 
 
 def _identity(options: ClientOptions) -> tuple[ClientOptions, bytes]:
-    """Return what connections have to have in common to be shared."""
+    """Return what connections must have in common to be shared."""
     provider = provider_for(options.auth)
     credentials = identity_of(provider)
     # The options hold secrets, but show none; neither does this. What a client may hold unsent is
@@ -458,6 +458,6 @@ class ClientContext(Closing):
     ) -> BrokerAddress | None:
         """Return the broker that one at `old` names when it closes a producer or consumer.
 
-        None where a lookup has to decide; see `addresses.assigned_broker`.
+        None where a lookup must decide; see `addresses.assigned_broker`.
         """
         return assigned_broker(command, old, self.pool.service_url.tls)

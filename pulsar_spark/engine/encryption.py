@@ -149,7 +149,7 @@ class Encryptor:
         self._renew()
 
     def data_key(self) -> DataKey:
-        """Return the key for the next message. If none can be made anew, raises CryptoError."""
+        """Return the key for the next message. If none can be made again, raises CryptoError."""
         self._messages += 1
         is_old = time.monotonic() - self._since > _ROTATION_SECONDS
         if is_old or self._messages > _MAX_MESSAGES_OF_A_KEY:

@@ -62,7 +62,7 @@ def run_many(
 def start(factory: OperationFactory[T], timeout: float, timers: Timers) -> Future[T]:
     """Begin an operation and return the future of its result, or of its error of any kind.
 
-    It goes on wherever what it waits for is completed, a connection's receive thread mostly, or
+    It continues wherever what it waits for is completed, a connection's receive thread mostly, or
     on the timers' thread. It ends within `timeout` seconds, and by ClosedError when the timers
     are closed. Cancelling the future closes the operation.
     """
@@ -251,7 +251,7 @@ class _Started(Generic[T]):
         self._run(future)
 
     def _run(self, future: Future[Any] | None) -> None:
-        """Run the operation until it has to wait; the caller has set _running."""
+        """Run the operation until it must wait; the caller has set _running."""
         try:
             while True:
                 if self._limit is not None:

@@ -252,7 +252,7 @@ class ReaderOptions:
     """How a reader fetches.
 
     It holds at most `memory_budget` bytes of undecoded entries. `receiver_queue_size` is how
-    many messages it asks for at first; with `auto_scale` it goes on to as many as the budget
+    many messages it asks for at first; with `auto_scale` it continues to as many as the budget
     allows for their observed size. Without progress for `poll_timeout` it fails. A message in
     chunks that the topic does not hold all of is an error, or with `skip_incomplete` counted
     and left out. Encrypted messages are decrypted with `crypto_keys`; what becomes of others is

@@ -44,7 +44,7 @@ class Backoff:
 
 
 ATTEMPT_SECONDS = 10.0
-"""A broker that lets go of a topic can leave a question about it without an answer for good.
+"""A broker that lets go of a topic can leave a request about it unanswered for ever.
 
 Asked again it answers, so no attempt waits longer than this.
 """

@@ -280,7 +280,7 @@ class Coordinators:
         return connection
 
     def _detach(self, tc_id: int, connection: ClientConnection) -> None:
-        """Look the coordinator up anew the next time."""
+        """Look the coordinator up again the next time."""
         with self._lock:
             attached = self._attached.get(tc_id)
             if (

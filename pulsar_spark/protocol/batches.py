@@ -137,12 +137,12 @@ class UnpackedBatch:
         return [body[start:stop] for start, stop in zip(edges[0::2], edges[1::2], strict=True)]
 
     def metadata_of(self, index: int) -> pb.SingleMessageMetadata:
-        """Return the metadata of message `index`, parsed anew."""
+        """Return the metadata of message `index`, parsed again."""
         begin = self.edges[2 * index - 1] if index else 0
         return _parse_metadata(bytes(self.body[begin + 4 : self.edges[2 * index]]))
 
     def metadata(self, rows: Sequence[int] | None = None) -> list[pb.SingleMessageMetadata]:
-        """Return the metadata of messages, parsed anew: for when `extras` will not do."""
+        """Return the metadata of messages, parsed again: for when `extras` will not do."""
         return [self.metadata_of(row) for row in (range(self.count) if rows is None else rows)]
 
 

@@ -1,4 +1,4 @@
-"""Rows in the making, and the columns made of them: buffers in Arrow's layout.
+"""Builds rows and their columns, as buffers in Arrow's layout.
 
 What messages have of their own is kept by row; what they have of their entry, by entry; what few
 messages have, only for those.

@@ -174,7 +174,7 @@ def _decompress_zlib(data: Buffer, size: int) -> bytes:
                 if left == 0:
                     raise _wrong_size(pb.ZLIB, size)
                 part = stream.unconsumed_tail
-                # Output that was cut short at `wanted` goes on even if all input is taken.
+                # Output that was cut short at `wanted` continues even if all input is taken.
                 if not part and len(piece) < wanted:
                     break
             if stream.unused_data:

@@ -8,7 +8,7 @@ Simple command::
     u32 commandSize    bytes of the command
     BaseCommand
 
-Payload command (SEND, MESSAGE) goes on after the command::
+Payload command (SEND, MESSAGE) continues after the command::
 
     [u16 0x0e02, u32 size, BrokerEntryMetadata]     only from brokers that expose it
     [u16 0x0e01, u32 CRC32C of all that follows]    absent from peers older than version 6

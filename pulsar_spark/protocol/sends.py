@@ -1,7 +1,7 @@
 """SENDs: from messages and batches to the bytes of their frames.
 
 What is usual goes by templates: of the command and the metadata only sequence ids, times, keys
-and sizes vary, and they are written by hand, byte for byte as protobuf would. A `SendEncoder`
+and sizes vary, and they are written without protobuf, byte for byte the same. A `SendEncoder`
 turns columns of messages into many frames at a time; plain buffers go in, bytes come out.
 
 What is rare (chunks, transactions) and what belongs to one message alone goes by `encode_entry`.
@@ -418,7 +418,7 @@ def encode_messages(
     """Return the frames of the first messages, each without a batch.
 
     Goes as far as sequence ids count up from the first one, up to about `most_bytes` bytes, and
-    no further than to a message that `encode_entry` has to look at: one that is too large, that
+    no further than to a message that `encode_entry` must look at: one that is too large, that
     has a sequence id of its own, or values that cannot be sent.
     """
     name = limits.producer_name.encode()
@@ -590,7 +590,7 @@ class SendLimits:
 
     With `chunking` a message goes in chunks if it has more than `chunk_size` bytes (0: no such
     bound), or more than the broker takes. `cipher`, if there is one, gives the cipher of the next
-    message. All messages are of the transaction `txn`, but for those with one of their own.
+    message. All messages are of the transaction `txn`, except for those with one of their own.
     """
 
     producer_name: str
@@ -607,7 +607,7 @@ class SendLimits:
 
     @property
     def entry_by_entry(self) -> bool:
-        """Whether all messages have to go by `encode_entry`."""
+        """Whether all messages must be encoded by `encode_entry`."""
         return self.chunking or self.cipher is not None
 
 

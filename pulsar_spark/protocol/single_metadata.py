@@ -1,4 +1,4 @@
-"""SingleMessageMetadata by hand, for where protobuf is too slow: once for each message.
+"""SingleMessageMetadata without protobuf, which is too slow to use once per message.
 
 Nearly all metadata, as official clients write it, has one of two shapes (in hex, with numbers
 as protobuf writes them, in brackets what may be missing):

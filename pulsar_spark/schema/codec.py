@@ -13,7 +13,7 @@ Each of those modules has these functions:
   columns of `reader` (the schema of the query), of which only `fields` are built, in that order.
 - ``encoder(info, columns)``: an encoder of record batches with the Arrow schema `columns` for a
   topic whose schema is `info`. Raises SchemaMismatch that tells of every field that does not fit
-  (missing, unknown, of another type) and what to do. A column that may be null is taken for a
+  (missing, unknown, of another type) and what to do. A column that may be null is treated as a
   field that may not, as nearly all of Spark's may be: the null itself is what does not fit.
 - ``definition(columns, name, namespace)``: the schema to register for such record batches on a
   topic that has none, where the format has definitions.

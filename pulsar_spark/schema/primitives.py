@@ -250,7 +250,7 @@ def arrow_schema(info: SchemaInfo) -> pa.Schema:
 def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> PrimitiveDecoder:
     """Return a decoder of values written with `writer` to `fields`, which is its column or none.
 
-    Raises SchemaMismatch if the types differ, but for integers and floats that the reader's type
+    Raises SchemaMismatch if the types differ, except for integers and floats that the reader's type
     holds exactly, and if another column is asked for.
     """
     unknown = [name for name in fields if name != VALUE]

@@ -75,7 +75,7 @@ def keeps_scans_apart() -> bool:
     """Return whether filters that one scan pushed down stay with that scan.
 
     In the versions of Spark that came before limits could be pushed down too, what one scan
-    pushed down holds for all scans of the same data frame, also for those without a filter:
+    pushed down holds for all scans of the same DataFrame, also for those without a filter:
     taking a filter there would change their results.
     """
     return hasattr(DataSourceReader, "pushLimit")

@@ -1,4 +1,4 @@
-"""What a fault does to a command: one class per kind of trouble.
+"""What a fault does to a command: one class for each kind of fault.
 
 An action meets a command that a client sent (`on_command`, before it is carried out), or a frame
 that the broker is about to send (`on_frame`).
@@ -35,7 +35,7 @@ class Target(Protocol):
         """Send a command, in order with all others."""
 
     def transmit(self, data: bytes) -> None:
-        """Write bytes, whatever they are, behind those that are held back."""
+        """Write bytes after those that are delayed."""
 
     def write(self, data: bytes) -> None:
         """Write bytes now, past those that are held back."""
@@ -62,7 +62,7 @@ class Target(Protocol):
 
 @dataclass(slots=True)
 class Incoming:
-    """A command of a client: what it is, and how to carry it out."""
+    """A client's command, and how to execute it."""
 
     kind: int
     body: Any
@@ -293,7 +293,7 @@ class Truncate(Action):
 
     @property
     def wants_answer(self) -> bool:
-        """Only what the broker sends can be cut."""
+        """Only frames from the broker can be truncated."""
         return True
 
 
@@ -333,13 +333,13 @@ class Trickle(Action):
 
     @property
     def wants_answer(self) -> bool:
-        """Only what the broker sends can be cut."""
+        """Only frames from the broker can be truncated."""
         return True
 
 
 @dataclass(frozen=True)
 class Call(Action):
-    """A function of the test is called on the broker's thread; then all goes on as usual.
+    """Calls a function of the test on the broker's thread, then continues normally.
 
     It must not block. It may use the broker's own methods, such as `unload`.
     """

@@ -129,7 +129,7 @@ class EmbeddedBroker(TopicControl):
             loop.close()
 
     def stop(self) -> None:
-        """Close all connections and end the broker's thread; what it stored is gone."""
+        """Close all connections and end the broker's thread; its data is lost."""
         if self._on_thread():
             raise LocalProtocolError("stop() waits: it cannot be called on the broker's thread")
         loop, thread, server = self._loop, self._thread, self._server
@@ -163,7 +163,7 @@ class EmbeddedBroker(TopicControl):
         return True
 
     def run_forever(self) -> None:
-        """Serve, started if need be, until another thread calls `stop` or Ctrl-C is pressed."""
+        """Serve, started if necessary, until another thread calls `stop` or Ctrl-C is pressed."""
         if self._thread is None:
             self.start()
         try:
@@ -273,7 +273,7 @@ class EmbeddedBroker(TopicControl):
     def restart(self, down_for: float = 0.0) -> None:
         """Drop every connection as a crash does, and come back with the same data and port.
 
-        Durable subscriptions stay; every topic goes on in a new ledger.
+        Durable subscriptions stay; every topic continues in a new ledger.
         """
         if self._on_thread():
             raise LocalProtocolError("restart() waits: it cannot be called on the broker's thread")

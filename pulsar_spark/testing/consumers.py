@@ -65,7 +65,7 @@ class Consumer:
         self.pending: dict[Place, int] = {}
         self.end_reported = False
         self._average = 0.0
-        # Reused for every delivery: building a command anew would cost more than sending it.
+        # Reused for every delivery: building a command again would cost more than sending it.
         self._command = pb.BaseCommand(
             type=pb.BaseCommand.MESSAGE,
             message=pb.CommandMessage(

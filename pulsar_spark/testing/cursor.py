@@ -17,7 +17,7 @@ class Cursor:
 
     Everything up to `mark_delete` is acknowledged, and beyond it the places in `acked`; of the
     batches in `partial` the messages whose bit is set are not. `read_place` is where delivery
-    goes on. With `batch_index_ack` off, acknowledgements inside a batch are ignored.
+    continues. With `batch_index_ack` off, acknowledgements inside a batch are ignored.
     """
 
     def __init__(self, log: EntryLog, start: Place, *, batch_index_ack: bool) -> None:
@@ -83,7 +83,7 @@ class Cursor:
         self._advance()
 
     def forget_trimmed(self) -> None:
-        """Skip what the log does not retain any more."""
+        """Skip entries that the log has deleted."""
         first = self._log.first_place()
         before = (first[0], first[1] - 1)
         if before > self.mark_delete:

@@ -1,6 +1,6 @@
-"""Faults on demand, and a record of what the broker was asked.
+"""Fault injection, and a record of the commands that the broker received.
 
-Rules say which command meets which trouble; they can be set from any thread, before or while
+Rules say which command meets which fault; they can be set from any thread, before or while
 clients are connected. Commands have the names of the protocol: LOOKUP, SUBSCRIBE, SEND, FLOW, …
 for what clients send, and LOOKUP_RESPONSE, SEND_RECEIPT, MESSAGE, … for what the broker sends.
 CONNECTION stands for the acceptance of a connection, before any byte.
@@ -67,7 +67,7 @@ class FaultHost(Protocol):
 class Faults:
     """The faults of one embedded broker. All methods can be called from any thread.
 
-    In the methods named after a trouble, `command` names what it happens to, and the keyword
+    In the methods named after a fault, `command` names what it happens to, and the keyword
     arguments are those of `on`.
     """
 
@@ -175,7 +175,7 @@ class Faults:
         return self.on(command, actions.Corrupt(part), **rule)
 
     def rewrite(self, command: str, function: Callable[[bytes], bytes], **rule: Any) -> Rule:
-        """Send what a function makes of the frame's bytes."""
+        """Send the frame's bytes after a function has changed them."""
         return self.on(command, actions.Rewrite(function), **rule)
 
     def truncate(self, command: str, size: int = 6, **rule: Any) -> Rule:
@@ -194,7 +194,7 @@ class Faults:
         """Call a function, on the broker's thread, when the command comes or goes."""
         return self.on(command, actions.Call(function), **rule)
 
-    # --- troubles of the whole broker ---
+    # --- faults of the whole broker ---
 
     def unload(self, topic: str, assigned_broker_url: str | None = None) -> None:
         """Give a topic up: its producers and consumers are sent away and may come again."""
@@ -268,7 +268,7 @@ class Faults:
             ]
 
     def forget(self) -> None:
-        """Begin the record anew."""
+        """Clear the record."""
         with self._lock:
             self._counts.clear()
             self._log.clear()

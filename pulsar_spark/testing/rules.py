@@ -1,4 +1,4 @@
-"""Rules: which command meets which trouble, and when."""
+"""Rules: which fault strikes which command, and when."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ class Server:
             self.internal_errors.append(error)
 
     def note(self, text: str, error: BaseException | None = None) -> None:
-        """Keep a remark on what happened, for whoever looks into a failed test."""
+        """Keep a note for the analysis of a failed test."""
         _log.debug("%s", text, exc_info=error)
         if len(self.notes) < _MAX_KEPT:
             self.notes.append(text)

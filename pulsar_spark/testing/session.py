@@ -289,7 +289,7 @@ class Session(Wire):
             struck[1].action.on_frame(self, _PONG, struck[0])
 
     def flush(self) -> None:
-        """Write what the protocol core has to send."""
+        """Write the protocol core's pending output."""
         self._flush_scheduled = False
         buffers = self.core.data_to_send()
         if buffers:

@@ -21,7 +21,7 @@ _TURN = 20
 
 
 class SharedSubscription(Subscription):
-    """Shared: consumers take turns; each entry is acknowledged or delivered again by itself."""
+    """Shared: consumers take turns; entries are acknowledged or redelivered one by one."""
 
     ordered = False
 
@@ -35,7 +35,7 @@ class SharedSubscription(Subscription):
         self._turn = 0
 
     def contender(self, body: pb.CommandSubscribe) -> Consumer | None:
-        """Nobody has to leave for another consumer of the same kind."""
+        """No consumer is displaced by another one of the same kind."""
         if self.consumers and body.subType != self.kind:
             return self.consumers[0]
         return None

@@ -189,7 +189,7 @@ class Topic:
     # --- subscriptions ---
 
     def subscribe(self, body: pb.CommandSubscribe) -> Subscription:
-        """Return the subscription that a SUBSCRIBE names, created or of changed kind if need be.
+        """Return the subscription that a SUBSCRIBE names, created or of changed kind if necessary.
 
         Raises Refusal where it is held by consumers of another kind, or is durable for one and
         not for the other.

@@ -69,7 +69,9 @@ class TopicControl(ABC):
         self._for_each(name, lambda topic: topic.terminate())
 
     def unload(self, name: str, assigned_broker_url: str | None = None) -> None:
-        """Send a topic's clients away; they may come again at once. It goes on in a new ledger."""
+        """Unload a topic: disconnect its clients, which may reconnect at once; it continues in a
+        new ledger.
+        """
 
         def unload(topic: Topic) -> None:
             topic.close_producers(assigned_broker_url)
@@ -79,7 +81,7 @@ class TopicControl(ABC):
         self._for_each(name, unload)
 
     def move(self, name: str, broker: int, *, assign: bool = True) -> None:
-        """Let another of the brokers serve a topic; with `assign` its clients are told which."""
+        """Move a topic to another broker; with `assign` its clients get the new address."""
 
         def move(server: Server) -> None:
             url = server.service_url(broker) if assign else None
@@ -155,7 +157,7 @@ class TopicControl(ABC):
     def append(self, name: str, entry: bytes, *, messages: int | None = None) -> MessageIdAdv:
         """Store an entry without a producer: what follows the command of a SEND, as it is.
 
-        The topic, or partition, has to exist. Raises CorruptMessage or RemoteProtocolError for
+        The topic, or partition, must exist. Raises CorruptMessage or RemoteProtocolError for
         damaged bytes, unless `messages` says as how many messages they are to count.
         """
         if messages is None:
@@ -170,7 +172,7 @@ class TopicControl(ABC):
         return self._call(lambda server: append(self._one(server, name)))
 
     def topics(self) -> list[str]:
-        """The full names of all topics, partitions each by itself."""
+        """The full names of all topics; partitions are listed one by one."""
         return self._call(lambda server: sorted(server.topics.topics))
 
     def stats(self, name: str) -> TopicView:

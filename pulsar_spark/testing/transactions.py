@@ -36,7 +36,7 @@ class TransactionBuffer:
             self.open.setdefault(entry.txn, entry.place)
 
     def end(self, txn: TxnId, *, commit: bool) -> None:
-        """Make the entries of a transaction visible, or drop them for good."""
+        """Make the entries of a transaction visible, or drop them."""
         self.open.pop(txn, None)
         if not commit:
             self._aborted.add(txn)

@@ -13,7 +13,7 @@ from pulsar_spark.protocol.blocks import Buffer
 
 _NO_LINGER = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
 
-# Delivery stops at the first mark and goes on below a quarter of it. At the second no more
+# Delivery stops at the first mark and continues below a quarter of it. At the second no more
 # commands are read: their answers would pile up without a bound.
 WRITE_HIGH_WATER = 4 * 1024 * 1024
 WRITE_LIMIT = 32 * 1024 * 1024
@@ -61,7 +61,7 @@ class Wire(asyncio.Protocol):
         self._held_bytes = 0
 
     def eof_received(self) -> bool:
-        """Close too: a client that sends no more is gone."""
+        """Close too: a client that closed its side is gone."""
         return self.muted
 
     def pause_writing(self) -> None:

@@ -371,7 +371,7 @@ def test_compacted_reading_is_asked_for() -> None:
 def test_a_topic_that_keeps_nothing_cannot_be_read() -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         topic = "non-persistent://public/default/t"
-        with pytest.raises(UnsupportedFeature, match="keeps nothing"):
+        with pytest.raises(UnsupportedFeature, match="stores nothing"):
             EntryReader(pool, topic, EARLIEST_POSITION)
 
 

@@ -479,10 +479,13 @@ def test_files_that_cannot_be_used_are_named_with_their_option(
         ({"trust_certs_file": str(tmp_path)}, "tlsTrustCertsFilePath cannot be read"),
         ({"trust_certs_file": str(empty)}, "tlsTrustCertsFilePath is not PEM"),
         ({"trust_certs_file": str(store)}, "keytool.*openssl pkcs12"),
-        ({"trust_certs_file": str(broken)}, "tlsTrustCertsFilePath holds no certificate"),
+        ({"trust_certs_file": str(broken)}, "tlsTrustCertsFilePath has no readable certificate"),
         ({"certificate_file": gone, "key_file": key}, "tlsCertificateFilePath cannot be read"),
         ({"certificate_file": certificate, "key_file": gone}, "tlsKeyFilePath cannot be read"),
-        ({"certificate_file": certificate, "key_file": other}, "does not belong to the certificate"),
+        (
+            {"certificate_file": certificate, "key_file": other},
+            "does not belong to the certificate",
+        ),
         ({"certificate_file": str(broken), "key_file": key}, "cannot be used"),
     ]
     for tls, text in cases:

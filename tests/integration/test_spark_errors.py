@@ -87,7 +87,7 @@ def topic(broker: Embedded) -> str:
             ("authPluginClassName names an unknown", "token"),
         ),
         ({"topic": "a b://c"}, ("InvalidTopicName", "a b://c")),
-        ({"topic": "non-persistent://public/default/n"}, ("keeps nothing", "PulsarClient")),
+        ({"topic": "non-persistent://public/default/n"}, ("stores nothing", "PulsarClient")),
     ],
 )
 def test_wrong_options_of_a_read_are_named(

@@ -335,7 +335,7 @@ class Soak:
 
 
 def _topic_name(broker: Broker) -> str:
-    """Return a name in a namespace that keeps nothing by itself, where there are such."""
+    """Return a name in a namespace that stores nothing by itself, where there are such."""
     if not isinstance(broker, Real):
         return broker.unique_topic("soak")
     namespace = f"public/soak-{time.time_ns()}"

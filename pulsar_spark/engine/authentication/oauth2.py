@@ -253,7 +253,7 @@ def _key(value: str) -> dict[str, Any]:
 
 
 def _session(options: OAuth2Options, client: str, secret: str, deadline: Deadline) -> Any:
-    """Return a session that checks certificates, follows nothing and reads no more than it has to.
+    """Return a session that checks certificates, follows nothing and reads no more than necessary.
 
     Raises MissingDependency, TlsError.
     """

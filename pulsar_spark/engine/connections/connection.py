@@ -159,7 +159,7 @@ class ClientConnection:
 
     @property
     def closed(self) -> bool:
-        """Whether the connection has ended; it is of no use then."""
+        """Whether the connection has ended; it is useless then."""
         return self._error is not None or os.getpid() != self._pid
 
     @property
@@ -525,7 +525,7 @@ class ClientConnection:
             expected = request is not None and kind in request.answers
             # Pulsar's proxy refuses PARTITIONED_METADATA with a LOOKUP_RESPONSE.
             fits = request is not None and (expected or error is not None)
-            # A producer that has to wait for its turn gets a second answer to its request.
+            # A producer that must wait for its turn gets a second answer to its request.
             waits = (
                 fits and error is None and kind == _T.PRODUCER_SUCCESS and not body.producer_ready
             )

@@ -330,7 +330,7 @@ class TlsSocket:
     def sendmsg(self, buffers: Sequence[Buffer]) -> int:
         """Write some of the first bytes of `buffers` and return how many.
 
-        After BlockingIOError the next call has to begin with the same bytes: they are encrypted
+        After BlockingIOError the next call must begin with the same bytes: they are encrypted
         already, and count when the socket has taken all that they became.
         """
         if not self._unsent:

@@ -210,7 +210,7 @@ class WriteQueue:
 
     `put` is called in the order of the wire, under the connection's own mutex. Whoever has the
     turn writes what everybody queued. Threads that send payloads wait, which holds them back when
-    the broker is slow; whoever sends a command does not, and the receive thread never: it has to
+    the broker is slow; whoever sends a command does not, and the receive thread never: it must
     answer PINGs, and to read what may be needed for the broker to go on. It takes over what
     others had to leave. A peer that takes no data for `patience` seconds is given up.
     """

@@ -33,7 +33,7 @@ SendAck: TypeAlias = "Callable[[Ack], Future[Any] | bool]"
 
 
 class Ack:
-    """One ACK command in the making."""
+    """One ACK command under construction."""
 
     __slots__ = ("cumulative", "message_ids", "properties", "receipt", "validation_error")
 
@@ -189,7 +189,7 @@ class AckTracker:
             self._flush()
 
     def clear(self) -> None:
-        """Forget everything: the consumer goes on at another position."""
+        """Forget everything: the consumer continues at another position."""
         with self._lock:
             self._partial.clear()
             self._pending.clear()

@@ -1,4 +1,4 @@
-"""Chunks of a message that lie behind a reader: before its range, or read when there was no room.
+"""Finds chunks of a message before a reader's range, or that did not fit into memory.
 
 The last chunk has the message's place, so whoever meets it gives the message. Its others are found
 where the reader knows that they begin, else a little before it, else from the time on at which the
@@ -20,7 +20,7 @@ from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 
 logger = logging.getLogger(__name__)
 
-# Searches by time that may be in vain, where the loss of messages is no error.
+# Number of searches by time that may fail, if data loss is not an error.
 _MAX_VAIN_SEARCHES = 100
 _ENTRIES_BEFORE = 100
 # Clocks of producers and brokers may differ by this.

@@ -58,7 +58,7 @@ class SubscribeRequest:
     From `start` on it is not durable: nothing of it stays at the broker. With None it is, and
     `initial` (an InitialPosition) is where it begins if it does not exist yet. `create` lets the
     broker create the topic. It is Exclusive unless `options` say more. `epoch` counts how often it
-    has asked for everything anew; `age` are the seconds before now from which on it reads;
+    has asked for everything again; `age` are the seconds before now from which on it reads;
     `schema` is that of a consumer without options.
     """
 

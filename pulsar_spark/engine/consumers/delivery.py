@@ -42,7 +42,7 @@ class Delivery(NamedTuple):
 class DeliveryQueue:
     """Blocks that a consumer was delivered, and the permits for more. Guarded by its owner's lock.
 
-    What was taken has to be given back when it was given out or dropped. Whatever has the broker
+    What was taken must be given back when it was given out or dropped. Whatever has the broker
     deliver everything again begins another generation: nothing of the one before counts any more.
     A queue of `size` 0 fetches one message when it is asked to.
     """
@@ -98,7 +98,7 @@ class DeliveryQueue:
         return self._block, self._at
 
     def take(self, generation: int, at: int, permits: int) -> bool:
-        """Go on in the block at `at`: what lies before it was taken, and holds permits.
+        """Go on in the block at `at`: what is before it was taken, and holds permits.
 
         Returns false if it does not count any more.
         """

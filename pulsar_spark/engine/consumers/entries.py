@@ -61,7 +61,7 @@ class ReceivedEntry:
     `left` has the bits of those that are not. `size` is the number of bytes it had on the wire.
     `first_chunk` is set for a message in chunks, whose ids are then those of the last chunk, and
     `size` that of all; `chunk_ids` are those of all of them.
-    What is `undecrypted` is taken for one message, whose payload is what was stored.
+    What is `undecrypted` is treated as one message, whose payload is what was stored.
     """
 
     __slots__ = (
@@ -117,7 +117,7 @@ class EntryDecoder:
 
     `position` is where the next entry is expected, `finished` whether nothing more can lie
     before `end`. `messages` is what the last frame cost in permits. `lone_chunk` is set where
-    it ended a message in chunks of which the others have to be fetched from further back.
+    it ended a message in chunks of which the others must be fetched from further back.
     `limit` bounds, in bytes, what a payload may be decompressed to or joined from chunks.
 
     A message in chunks has the position of its last chunk. What was begun and never ended is
@@ -176,7 +176,7 @@ class EntryDecoder:
         message_id = message.command.message_id
         key = (message_id.ledgerId, message_id.entryId)
         self.lone_chunk = None
-        # Such an id would lie behind every end, and end the range.
+        # Such an id would be after every end, and end the range.
         try:
             check_id(message_id, is_stored=True)
         except RemoteProtocolError as error:

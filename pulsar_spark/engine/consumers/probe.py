@@ -300,7 +300,7 @@ class Probe:
             if found is None or found.time >= time:
                 return found
             # Either the times are not in order, or the topic was unloaded after the search and
-            # the subscription began anew: another search tells.
+            # the subscription began again: another search tells.
         return found
 
 
@@ -457,7 +457,7 @@ def _first_entry(
         # A position can have an index that the entry, batched or not, does not reach.
         if found.stop > position and found.start.batch_index < found.messages:
             return found
-        # The position lies behind the last message of that entry: on to the next one.
+        # The position is after the last message of that entry: on to the next one.
         passed = max(passed, _behind(message.command.message_id))
         permits = found.messages
 

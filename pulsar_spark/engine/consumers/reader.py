@@ -2,7 +2,7 @@
 
 A reader has a non-durable subscription of its own and acknowledges nothing. Where it stands is
 kept here, as a position, never at the broker: after a disconnect of any kind its consumer comes
-back at that position, and what lies before it is dropped. Its end, too, is found by comparing
+back at that position, and what is before it is dropped. Its end, too, is found by comparing
 positions.
 
 Blocks come from the receiver queue. What a block decoder takes of them becomes columns; what it
@@ -120,7 +120,7 @@ class _Patience:
 class EntryReader(Closing):
     """Reads the entries of `topic` (one partition) from `start` up to, not including, `end`.
 
-    Without an end it goes on for ever; LATEST_POSITION as start is what is published after the
+    Without an end it continues for ever; LATEST_POSITION as start is what is published after the
     first call of `next_entry`, before which nothing is connected. To be used by one thread, and
     closed at the end, by any thread: it is a context manager. Raises UnsupportedFeature for a
     non-persistent topic.
@@ -356,7 +356,7 @@ class EntryReader(Closing):
     def _consumed(self, before: Position, messages: int, size: int) -> None:
         """Take note of messages that were taken from `before` on, and have others sent."""
         if self.position != before:
-            # What lies before the range is no progress.
+            # What is before the range is no progress.
             self._patience.reset()
             self._consumer.on_progress()
         self._consumer.consumed(messages, size, more=not self.finished)
@@ -443,7 +443,7 @@ class EntryReader(Closing):
 
     def _on_last_id(self, answer: Future[Any]) -> None:
         self._patience.asked = False
-        # An error is no reason to stop: either the consumer ends too, or it is asked again.
+        # An error does not stop: either the consumer ends too, or it is asked again.
         if answer.exception() is not None:
             return
         self._last_id = MessageIdAdv.from_pb(answer.result().last_message_id)

@@ -80,7 +80,7 @@ class ReceiverBudget:
 class ReceiverQueue:
     """A ConsumerHandler that queues blocks, undecoded, for the one thread that reads.
 
-    What is queued never exceeds a share of the budget, but for a block that alone is larger.
+    What is queued never exceeds a share of the budget, except for a block that alone is larger.
     When more comes, `stop` is called on the receive thread, to close the consumer, and all
     that follows is dropped: what was queued before stays, and `Ended` comes behind it.
     """

@@ -235,7 +235,7 @@ class ReturningConsumer:
             self._retry_at = time.monotonic() + self._backoff.next()
 
     def close(self) -> Future[Any] | None:
-        """End for good; whoever waits is told so. Returns the future of the broker's answer."""
+        """End permanently; whoever waits is told so. Returns the future of the broker's answer."""
         with self._lock:
             is_first, self._closed = not self._closed, True
             session, self._session = self._session, None

@@ -139,7 +139,7 @@ class DurableConsumer(AttachedConsumer):
     def end_operation(
         self, deadline: Deadline, known: Position = EARLIEST_POSITION
     ) -> Operation[TopicEnd]:
-        """Return an operation for where the topic ends, attaching first if need be; one attempt.
+        """Return an operation for where the topic ends, attaching first if necessary; one attempt.
 
         `known` is how far the topic is known to have reached. An answer that it does not is made
         sure of.
@@ -299,7 +299,7 @@ class SubscriptionSet:
             consumer.close()
 
     def set_initial(self, topic: str, initial: int) -> None:
-        """Say anew where the subscription begins if it has to be created again."""
+        """Say again where the subscription begins if it must be created again."""
         self._consumers[topic].initial = initial
 
     def create_partitions(self, topics: Iterable[str]) -> dict[str, TopicEnd | PulsarError]:

@@ -137,7 +137,7 @@ class BinaryLookupService:
         return RegisteredSchema(SchemaInfo.from_pb(answer.schema), answer.schema_version)
 
     def close(self) -> None:
-        """Nothing is held that would have to be given back."""
+        """Nothing is held that would have to be released."""
 
     def _asked(
         self,

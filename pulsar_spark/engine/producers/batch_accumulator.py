@@ -1,4 +1,4 @@
-"""Batches in the making: one per topic partition, filled by messages or by columns of them."""
+"""Collects messages, or columns of messages, into batches, one per topic partition."""
 
 from __future__ import annotations
 
@@ -364,7 +364,7 @@ class BatchAccumulator:
         if mixed:
             self._send_groups(mixed, callbacks, held)
             return
-        # What a column holds is measured anew, as it is sent by itself.
+        # What a column holds is measured again, as it is sent by itself.
         self._budget.release(held)
         start = 0
         while start < len(uniform):

@@ -279,7 +279,7 @@ class MemoryBudget:
     """Bytes that messages may hold until they are acknowledged, shared by a client's producers.
 
     A message larger than the whole budget is let through while nothing else is pending. Who
-    waits goes on at a low mark, so that not every receipt wakes it.
+    waits continues at a low mark, so that not every receipt wakes it.
     """
 
     def __init__(self, limit: int) -> None:
@@ -328,7 +328,7 @@ class MemoryBudget:
                     self._used += size
                     return True
                 hoarders = list(self._hoarders)
-            # Receipts alone may not do it: what is in the making has to go out.
+            # Receipts alone may not do it: what is under construction must go out.
             hurried = True
             for hoarder in hoarders:
                 hoarder.hurry()
@@ -361,7 +361,7 @@ class InflightWindow:
     """Holds pending sends until their receipts come, their time is up, or `end` is called.
 
     At most `max_messages` (0: any number) and the budget's bytes are under way; a single entry
-    that is larger is let through alone. A sender that finds no room goes on when half of the
+    that is larger is let through alone. A sender that finds no room continues when half of the
     messages are acknowledged. When no receipt has come for `timeout` seconds, an OperationTimeout
     is given to `give_up`, which ends the window by way of its producer; with `goes_on` only what
     was sent that long ago fails.

@@ -482,7 +482,7 @@ class MessageColumns:
     def rows(
         self, start: int = 0, stop: int | None = None
     ) -> Iterator[tuple[MessageFields, Solo | None]]:
-        """Yield the messages of a range one by one, with what has to be sent by itself."""
+        """Yield the messages of a range one by one, with what must be sent by itself."""
         for index in range(start, len(self) if stop is None else stop):
             yield self._row(index)
 

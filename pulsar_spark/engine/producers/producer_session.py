@@ -106,7 +106,7 @@ class SessionOwner(Protocol):
 
 
 class ProducerSession:
-    """A producer on a connection. `open` it once; after `on_lost` it is of no use."""
+    """A producer on a connection. `open` it once; after `on_lost` it is useless."""
 
     def __init__(self, owner: SessionOwner, connection: ClientConnection) -> None:
         self._owner = owner
@@ -155,7 +155,7 @@ class ProducerSession:
             ) from None
         except BaseException:
             if self.connection.forget(request):
-                # The broker may let it in all the same, on a connection that others go on using.
+                # The broker may let it in nevertheless, on a connection that others go on using.
                 self.close_quietly()
             else:
                 self.connection.remove_producer(self.producer_id)

@@ -219,9 +219,9 @@ class _Resolver:
         self._members: dict[int, _Members] = {}
 
     def resolve(self, writer: Node, reader: Node, path: str) -> Plan:
-        """Return the plan of one type's values; Unresolvable where the types do not go together.
+        """Return the plan of one type's values; Unresolvable if the types are incompatible.
 
-        Raises SchemaMismatch where they do but for parts of them.
+        Raises SchemaMismatch if only parts of them are.
         """
         self._pairs += 1
         if self._pairs > _MAX_PAIRS:

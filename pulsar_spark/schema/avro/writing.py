@@ -1,6 +1,6 @@
 """Columns → the values of an AVRO topic: which column becomes which field, and in which bytes.
 
-The topic's definition decides. Columns are found by name, and have to fit: the same kind, or a
+The topic's definition decides. Columns are found by name, and must fit: the same kind, or a
 smaller one that loses nothing. Nulls are another matter: Spark's columns are nullable nearly
 always, so that they are looked for in the rows.
 

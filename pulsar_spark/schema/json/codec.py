@@ -72,7 +72,7 @@ def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> De
 def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
     """Return an encoder of record batches with these columns for a topic that has this schema.
 
-    Raises SchemaMismatch that lists what does not fit. Columns that can be null are taken for
+    Raises SchemaMismatch that lists what does not fit. Columns that can be null are treated as
     fields that cannot: `encode` raises Misfit for a null that is found there.
     """
     return JsonEncoder(parse_json_definition(info), columns, Dialect.of(info))

@@ -9,8 +9,9 @@ Arrow's JSON reader knows no maps. But most maps of a topic share a few keys, an
 with these fields they become maps again without looking at each. Nothing may be lost by this: a
 key that is not known, or a known one that is there with null, makes the reader refuse the rows.
 
-Whether and as what a value decodes does not depend on those around it, but for one thing: what is
-nested more deeply than Python parses, in fields that are skipped, may be bad or skipped with them.
+Whether and as what a value decodes does not depend on those around it, except for one thing: what
+is nested more deeply than Python parses, in fields that are skipped, may be bad or skipped with
+them.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ class JsonDecoder:
         return int(pc.sum(pc.add(pc.count_substring(bare, "{"), nulls)).as_py())
 
     def _together(self, rows: pa.Array) -> list[pa.Array]:
-        """Return the columns of rows; raises Refused if one has to be looked at by itself."""
+        """Return the columns of rows; raises Refused if one must be looked at by itself."""
         try:
             if self._maps is None or self._maps.given_up:
                 return self._read(rows)

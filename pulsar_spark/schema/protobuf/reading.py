@@ -543,7 +543,7 @@ class _Map:
 
 
 def _chosen(parts: Iterable[Sequence[Any]], flags: bytearray) -> Iterator[list[Any]]:
-    """Yield what is left of parts, of which there is a flag for each element."""
+    """Yield the rest of parts, of which there is a flag for each element."""
     before = 0
     for part in parts:
         yield list(compress(part, flags[before : before + len(part)]))

@@ -15,7 +15,7 @@
 | FieldMask | array of strings |
 | Any, and all others | struct of their fields |
 
-All are nullable but for the keys of maps, as Spark's own file formats have it.
+All are nullable except for the keys of maps, as Spark's own file formats have it.
 """
 
 from __future__ import annotations

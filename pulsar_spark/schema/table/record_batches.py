@@ -101,7 +101,7 @@ class RecordBatchBuilder:
         self._needs_values = not {VALUE, CORRUPT}.isdisjoint(projection.columns)
         self._topic = topic
         self._partition = partition
-        # So many columns as a value can be, of so few bytes, that batches have to be smaller.
+        # So many columns as a value can be, of so few bytes, that batches must be smaller.
         kinds = [] if self._decoder is None else self._decoder.types
         self._max_rows = min(max_rows, 2 * MAX_CELLS // max(sum(map(width, kinds)), 1))
         items = max(map(widest_item, kinds), default=0)
@@ -128,9 +128,9 @@ class RecordBatchBuilder:
     def block_options(
         self, end: tuple[int, int, int] | None, max_payload: int
     ) -> blocks.BlockOptions | None:
-        """Return what a decoder of blocks has to give, whose columns `add_columns` takes.
+        """Return what a decoder of blocks must give, whose columns `add_columns` takes.
 
-        None where entries have to be looked into one by one. `end` is where the range ends,
+        None where entries must be looked into one by one. `end` is where the range ends,
         `max_payload` the bytes that a payload may be decompressed to.
         """
         if self._filters_rows:

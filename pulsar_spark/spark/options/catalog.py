@@ -1,6 +1,6 @@
 """A table's options as Spark's catalog returns them → the options that the user gave.
 
-For CREATE TABLE Spark hands over one flat map: the table's OPTIONS, each of them a second time
+For CREATE TABLE Spark passes one flat map: the table's OPTIONS, each of them a second time
 with the prefix `option.`, its TBLPROPERTIES, and keys of the catalog's own (`provider`, `owner`,
 `location`, `is_managed_location`, `comment`, …). Properties are the user's notes: one that is
 called `topic` is not the option.

@@ -27,7 +27,7 @@ class LossVerdict(Enum):
     SKIPPED = auto()
     """The subscription stands behind messages that the stream has not read."""
     UNHELD = auto()
-    """The subscription is at the end of the topic: it was created again, or emptied by hand."""
+    """The subscription is at the end of the topic: it was created again, or emptied manually."""
 
 
 def judge(

@@ -2,7 +2,7 @@
 
 Ids that no entry has are no loss: transactions and compaction leave such gaps. Nor is it one that
 a ledger is deleted that was read already. What tells is the first entry that the topic still
-keeps: what lies behind it was not deleted. For a ledger of which nothing is kept any more, it has
+keeps: what is after it was not deleted. For a ledger of which nothing is kept any more, it has
 to be known where it ended, and what came behind it: that is asked when its first entry comes.
 """
 
@@ -102,7 +102,7 @@ class LossWatch:
         if found[:2] <= start[:2]:
             return
         if start == EARLIEST_POSITION:
-            # What was deleted before the read began was not to be read, but for all of it.
+            # What was deleted before the read began was not to be read, except for all of it.
             if found >= end and not keeps_from(self._first_kept(), end):
                 self._tell("between planning and reading: the range ends", end, None)
             return

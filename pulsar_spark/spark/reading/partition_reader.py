@@ -34,7 +34,7 @@ def read_partition(
     Connections are made when the first batch is asked for, and closed when the iterator ends,
     fails or is closed. Raises what the reader and the builder of record batches raise. With
     failOnDataLoss, raises TopicNotFound for a topic that is gone and DataLossError for messages
-    that were deleted before they were read; without, logs them and goes on.
+    that were deleted before they were read; without, logs them and continues.
     """
     with ClientContext.shared(options.client) as context:
         builder = RecordBatchBuilder(

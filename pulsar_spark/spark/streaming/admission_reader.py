@@ -36,7 +36,7 @@ class AdmissionStreamReader(PulsarStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # type: ignore[override]
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """Return where the next batch ends; what lies before `start` is committed."""
+        """Return where the next batch ends; what is before `start` is committed."""
         caps = caps_within(self._options.caps, limit)
         return self._source.latest(StreamOffset.from_json(start), caps).to_json()
 

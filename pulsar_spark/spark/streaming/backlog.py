@@ -52,7 +52,7 @@ class Asks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What is left of a topic partition; None is not known. `seconds` is the oldest one's age."""
+    """The rest of a topic partition; None is not known. `seconds` is the oldest one's age."""
 
     entries: int | None = None
     messages: int | None = None
@@ -81,7 +81,7 @@ class _Known:
     """What brokers have told of one topic partition from `start` on.
 
     `first`, `last` and `count` are of the time when the topic partition ended at `first_end`,
-    `last_end` and `count_end`. `samples` are of what is left of the span that was `sampled`; with
+    `last_end` and `count_end`. `samples` are of the rest of the span that was `sampled`; with
     `whole` they are all there is of it.
     """
 

@@ -4,7 +4,7 @@ Without the admin port a broker does not tell how many messages lie between two 
 tell the first entry at or behind a position, with its number of messages and its size. From such
 samples the front of the backlog is estimated, by strata, so that runs and mixtures of small and
 large entries are both seen. Messages are a bound: where entries differ each of them is looked at,
-up to the one that the limit falls into, and what lies behind more entries than that is estimated
+up to the one that the limit falls into, and what is after more entries than that is estimated
 with a margin. A broker that stamps an index on its entries makes it exact.
 
 The work is done by generators which yield positions and are sent samples, so that the fronts of
@@ -146,7 +146,7 @@ class Front:
         if found is None or not ahead or found.start >= self.end:
             self._complete = True
         elif len(self._ledgers) >= _MAX_LEDGERS:
-            # Enough for one batch; the next one goes on from there.
+            # Enough for one batch; the next one continues from there.
             self._complete = self._shortened = True
         else:
             self._enter(found)

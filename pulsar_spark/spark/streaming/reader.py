@@ -30,7 +30,7 @@ class PulsarStreamReader(DataSourceStreamReader):
     """Reads topics as a stream. Asks no broker before an offset is asked for.
 
     This is the reader for Spark before 4.2, which asks for the latest offset without saying
-    where the query stands: it goes on from what it was asked for last.
+    where the query stands: it continues from what it was asked for last.
     """
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
@@ -114,7 +114,7 @@ class RefusedStreamReader(DataSourceStreamReader):
         self._refuse()
 
     def latestOffset(self) -> dict[str, object]:  # type: ignore[override]
-        """Asked by a query that goes on."""
+        """Called for a query that continues."""
         self._refuse()
 
     def partitions(

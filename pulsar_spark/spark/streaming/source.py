@@ -179,7 +179,7 @@ class StreamSource:
     def latest(self, start: StreamOffset, caps: Caps, *, committed: bool = True) -> StreamOffset:
         """Return where the next batch ends, `start` itself if there is nothing to read.
 
-        If it is `committed`, what lies before `start` is acknowledged, unless Spark says so later
+        If it is `committed`, what is before `start` is acknowledged, unless Spark says so later
         than it plans. Raises DataLossError, unless failOnDataLoss is off, ConsumerBusy,
         TopicNotFound, and what else brokers refuse with.
         """
@@ -329,7 +329,7 @@ class StreamSource:
         return self._kind[1]
 
     def commit(self, offset: StreamOffset) -> None:
-        """Acknowledge what lies before an offset that Spark has committed; returns at once.
+        """Acknowledge what is before an offset that Spark has committed; returns at once.
 
         A broker that is unavailable is told later.
         """

@@ -59,7 +59,7 @@ class StreamTopics:
         # Per topic partition: its end at the last look, and how its subscription stood when it
         # was judged last.
         self.seen: dict[str, Position] = {}
-        # The first end that was seen behind where the stream stands: what lies before is unread.
+        # The first end that was seen behind where the stream stands: what is before is unread.
         self._unread: dict[str, Position] = {}
         self._judged: dict[str, tuple[Position | None, int]] = {}
         # Where a restarted query stood, of topic partitions that do not keep that any more, and

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
-    """Writes a data frame."""
+    """Writes a DataFrame."""
 
     finishes_others = True
 

@@ -1,4 +1,4 @@
-"""Which column of a data frame becomes what of a message: decided on the driver, by types alone."""
+"""Which column of a DataFrame becomes what of a message: decided on the driver, by types alone."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class WriteColumns:
     """Positions of the used columns, by purpose; plain data.
 
     `by_name` holds the named columns that are there, `values` the positions of those that are
-    left, `frame` the schema of the data frame.
+    left, `frame` the schema of the DataFrame.
     """
 
     values: tuple[int, ...]

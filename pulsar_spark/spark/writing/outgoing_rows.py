@@ -1,4 +1,4 @@
-"""Arrow record batches of a data frame → messages as columns, one set for each topic."""
+"""Arrow record batches of a DataFrame → messages as columns, one set for each topic."""
 
 from __future__ import annotations
 

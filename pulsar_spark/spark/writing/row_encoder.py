@@ -1,4 +1,4 @@
-"""Rows of a data frame → payloads, and typed keys, of messages of one topic."""
+"""Rows of a DataFrame → payloads, and typed keys, of messages of one topic."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class EncodedRows(NamedTuple):
 
 
 class RowEncoder:
-    """Encodes rows with the columns of a data frame for a topic with the schema `schema`.
+    """Encodes rows with the columns of a DataFrame for a topic with the schema `schema`.
 
     `unwraps` says that the value's one column is a struct whose fields are those of the record.
     Raises SchemaMismatch that lists all mismatched columns.

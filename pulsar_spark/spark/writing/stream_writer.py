@@ -1,6 +1,6 @@
 """The writer of a stream's micro-batches: checks on the driver, writes in tasks.
 
-Spark makes it anew for every micro-batch, and once more, in another process, to commit or abort
+Spark makes it again for every micro-batch, and once more, in another process, to commit or abort
 it: nothing is remembered here from one to the next. A micro-batch is committed only when the
 brokers have acknowledged every message of it. A task or a micro-batch that is run again writes its
 rows again: delivery is at least once, unless it is by transactions (`exactly_once`).

@@ -76,7 +76,7 @@ def _connect(session: Session, topic: Topic, body: pb.CommandSubscribe) -> None:
 
 
 def _check_schema(topic: Topic, schema: pb.Schema) -> None:
-    """Adopt a consumer's schema for a topic that nobody used yet, else check that it fits."""
+    """Register a consumer's schema on an unused topic, otherwise check its compatibility."""
     idle = not len(topic.schemas) and not topic.log.messages and not len(topic.producers)
     if idle and not any(sub.consumers for sub in topic.subscriptions.values()):
         topic.schemas.add(schema)
@@ -164,7 +164,7 @@ def stats(session: Session, command: Incoming) -> None:
 
 
 def close_consumer(session: Session, command: Incoming) -> None:
-    """Let a consumer go; what it did not acknowledge goes to others."""
+    """Remove a consumer; its unacknowledged messages go to others."""
     body: pb.CommandCloseConsumer = command.body
     consumer = session.consumers.pop(body.consumer_id, None)
     topic = None if consumer is None else consumer.subscription.topic

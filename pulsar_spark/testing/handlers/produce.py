@@ -1,4 +1,4 @@
-"""Producers and what they send."""
+"""Commands of producers."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def send(session: Session, command: Incoming) -> None:
     except ChecksumMismatch:
         raise Refusal(pb.ChecksumError, "Checksum failed on the broker") from None
     except RemoteProtocolError:
-        # A real broker does not look: it is the consumer that has to cope.
+        # A real broker does not look: it is the consumer that must cope.
         metadata = pb.MessageMetadata(num_messages_in_batch=body.num_messages)
     _check_storable(session, topic, body, len(payload))
     place = NOWHERE
@@ -154,7 +154,7 @@ def _is_new(topic: Topic, name: str, body: pb.CommandSend, metadata: pb.MessageM
 
 
 def _kept(payload: memoryview) -> Buffer:
-    """The entry in a buffer of its own: a small view would keep a large one alive."""
+    """A copy of the entry: a small view would keep a large buffer alive."""
     whole = payload.obj
     if isinstance(whole, bytearray) and len(payload) * 2 > len(whole):
         return payload

@@ -1,7 +1,7 @@
 """The table of commands: type → function that carries it out.
 
 A function gets the session and the command and answers through the session; it raises Refusal
-to have the command refused, and returns a coroutine if it has to wait for something.
+to have the command refused, and returns a coroutine if it must wait for something.
 """
 
 from __future__ import annotations

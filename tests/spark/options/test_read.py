@@ -153,7 +153,7 @@ def test_the_service_url_is_required() -> None:
 @pytest.mark.fault(65)
 def test_a_non_persistent_topic_cannot_be_read_and_the_error_says_why() -> None:
     for given in ({"topic": "non-persistent://a/b/c"}, {"topics": "t,non-persistent://a/b/c"}):
-        with pytest.raises(UnsupportedFeature, match="keeps nothing") as caught:
+        with pytest.raises(UnsupportedFeature, match="stores nothing") as caught:
             parse_read_options({**URL, **given})
         assert caught.value.topic == "non-persistent://a/b/c"
 

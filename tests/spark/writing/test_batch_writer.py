@@ -96,4 +96,4 @@ def test_commit_and_abort_say_what_was_written(caplog: pytest.LogCaptureFixture)
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         found.abort(messages)
-    assert "8 messages of 2 tasks" in caplog.text
+    assert "8 messages of 2 successful tasks" in caplog.text
