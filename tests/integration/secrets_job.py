@@ -2,7 +2,7 @@
 
 Arguments: a folder for all that Spark keeps, and one for a key that is used. The other secrets come
 as JSON on standard input. What goes wrong is printed as users see it, with all that can be shown of
-data frames; what Spark's UI shows is stored.
+DataFrames; what Spark's UI shows is stored.
 """
 
 from __future__ import annotations

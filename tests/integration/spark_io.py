@@ -54,7 +54,7 @@ def load(
     *,
     schema: Any = None,
 ) -> DataFrame:
-    """Return the data frame of a read, of one topic or of what the options name."""
+    """Return the DataFrame of a read, of one topic or of what the options name."""
     reader = spark.read.format("pulsar").option("service.url", broker.service_url)
     if topic is not None:
         reader = reader.option("topic", topic)
@@ -69,7 +69,7 @@ def save(
     topic: str | None = None,
     options: Mapping[str, object] | None = None,
 ) -> None:
-    """Write a data frame, to one topic or to those that its rows name."""
+    """Write a DataFrame, to one topic or to those that its rows name."""
     writer = frame.write.format("pulsar").mode("append").option("service.url", broker.service_url)
     if topic is not None:
         writer = writer.option("topic", topic)

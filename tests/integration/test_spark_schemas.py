@@ -302,7 +302,7 @@ FRAME = (
 
 
 def order_frame(spark: SparkSession, orders: list[dict[str, Any]]) -> DataFrame:
-    """Return a data frame of one partition, so that rows keep their order."""
+    """Return a DataFrame of one partition, so that rows keep their order."""
     return spark.createDataFrame(orders, FRAME).coalesce(1)
 
 

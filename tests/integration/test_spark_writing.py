@@ -39,7 +39,7 @@ TIME_MS = 1_795_168_800_123
 
 
 def frame(spark: SparkSession, found: list[tuple[Any, ...]], schema: str) -> DataFrame:
-    """Return a data frame of one partition, so that one task writes it in order."""
+    """Return a DataFrame of one partition, so that one task writes it in order."""
     return spark.createDataFrame(found, schema).coalesce(1)
 
 

@@ -31,7 +31,7 @@ def load(spark: SparkSession, broker: EmbeddedBroker) -> Callable[..., DataFrame
 
 @pytest.fixture
 def save(broker: EmbeddedBroker) -> Callable[..., None]:
-    """Write a data frame: `save(frame, "t", **options)`."""
+    """Write a DataFrame: `save(frame, "t", **options)`."""
 
     def save(frame: DataFrame, topic: str | None = None, **options: Any) -> None:
         writer = frame.write.format("pulsar").option("service.url", broker.service_url)

@@ -1,4 +1,4 @@
-"""What the columns of a data frame are written as."""
+"""What the columns of a DataFrame are written as."""
 
 from __future__ import annotations
 

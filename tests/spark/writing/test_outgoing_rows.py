@@ -1,4 +1,4 @@
-"""Record batches of a data frame become messages."""
+"""Record batches of a DataFrame become messages."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_what_does_not_fit_in_keys_and_in_values_is_listed_together() -> None:
     struct = StructType().add("b", IntegerType())
     with pytest.raises(SchemaMismatch) as caught:
         encode(pair, {"__key": (struct, pa.nulls(1)), "c": (StringType(), pa.nulls(1))})
-    of_key, of_value = caught.value.what.split("; the data frame")
+    of_key, of_value = caught.value.what.split("; the DataFrame")
     assert of_key.startswith("__key: ")
     assert "b is not in" in of_key
     assert "c is not in" in of_value
