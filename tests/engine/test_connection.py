@@ -378,7 +378,7 @@ def test_questions_about_a_consumer_end_when_the_broker_sends_it_away_and_a_seek
         ]
         connection.request(lambda r: commands.seek(consumer_id, r, publish_time=1))
         for question in questions:
-            with pytest.raises(ConnectionLost, match="sent the consumer away"):
+            with pytest.raises(ConnectionLost, match="closed the consumer"):
                 question.result(5)
         connection.close()
 
