@@ -101,6 +101,14 @@ class _Completion(argparse.Action):
         top.exit()
 
 
+def _not_understood(words: Sequence[str]) -> str:
+    """Return what is wrong with words that are no arguments; their values may be credentials."""
+    names = [word.partition("=")[0] for word in words if word.startswith("-")]
+    if names:
+        return f"unrecognized arguments: {', '.join(names)}"
+    return "there is a word that belongs to no argument"
+
+
 class _Log(logging.Handler):
     """Shows warnings as Python does by itself, but for what a terminal would obey."""
 
@@ -140,7 +148,10 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _carry_out(arguments: Sequence[str] | None) -> int:
     program = Path(sys.argv[0]).name
     try:
-        chosen = (parser(program) if program == _PROGRAM else parser()).parse_args(arguments)
+        top = parser(program) if program == _PROGRAM else parser()
+        chosen, unknown = top.parse_known_args(arguments)
+        if unknown:
+            top.error(_not_understood(unknown))
         command: Run = chosen.command
         status = command(chosen)
         sys.stdout.flush()

@@ -56,7 +56,13 @@ TABLE = [
     ("peek", Status.WRONG_USAGE, "--service-url"),
     (f"peek {ON_A_TOPIC} --count many", Status.WRONG_USAGE, "'many' is not a number"),
     (f"peek {ON_A_TOPIC} --count -1", Status.WRONG_USAGE, "'-1' is not a number"),
-    (f"peek {ON_A_TOPIC} --token secret", Status.WRONG_USAGE, "usage:"),
+    # What is not understood may be a credential.
+    (f"peek {ON_A_TOPIC} --token canary", Status.WRONG_USAGE, "arguments: --token\n"),
+    (f"peek {ON_A_TOPIC} --token=canary", Status.WRONG_USAGE, "arguments: --token\n"),
+    (f"peek {ON_A_TOPIC} canary", Status.WRONG_USAGE, "a word"),
+    ("peek --service-url pulsar://me:canary@h --topic t", Status.WRONG_USAGE, "service.url"),
+    (f"peek {ON_A_TOPIC} --option canary", Status.WRONG_USAGE, "KEY=VALUE"),
+    (f"peek {ON_A_TOPIC} --option authParams=canary", Status.WRONG_USAGE, "authParams"),
     (f"peek {ON_A_TOPIC} --option nonsense", Status.WRONG_USAGE, "KEY=VALUE"),
     (f"peek {ON_A_TOPIC} --option nonsense=1", Status.WRONG_USAGE, "error:"),
     ("peek --service-url URL --topic a/b", Status.WRONG_USAGE, "error:"),
@@ -117,6 +123,7 @@ def test_each_command_ends_with_what_the_table_says(
         # Whoever reads what comes out finds nothing but that.
         assert shown.out == ""
     assert "Traceback" not in shown.err
+    assert "canary" not in shown.err
 
 
 def start(*arguments: str) -> subprocess.Popen[bytes]:
