@@ -109,9 +109,11 @@ def examine(options: dict[str, str], admin_url: str | None, *, quiet: bool = Tru
         progress("beginning", total=len(examination.steps), quiet=quiet) as bar,
     ):
 
+        first = next(iter(examination.steps))
+
         def tell(name: str) -> None:
+            bar.advance(name != first)
             bar.tell(f"looking at: {name}")
-            bar.advance()
 
         return examination.run(tell)
 
