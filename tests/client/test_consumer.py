@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from typing import Any
@@ -554,3 +555,22 @@ def test_a_refused_message_comes_again_after_growing_pauses(
             assert message.redelivery_count() == count
     # At the least; how much later depends on the machine.
     assert all(pause >= least for pause, least in zip(pauses, (0.02, 0.08, 0.1), strict=True))
+
+
+@pytest.mark.parametrize(
+    "name, tries",
+    [("watched", 1), ("a-name-that-is-too-long-for-some", 2)],
+    ids=["with the domain", "without it"],
+)
+def test_a_pattern_is_watched_with_the_domain_unless_it_is_too_long_then(
+    broker: EmbeddedBroker, client: PulsarClient, name: str, tries: int
+) -> None:
+    pattern = re.compile(f"public/default/{name}.*")
+    with client.subscribe(pattern, "s", pattern_auto_discovery_period=3600):
+        # Brokers before 3.0.11, 3.3.6 and 4.0.4 compare it with names that have a domain.
+        wait_until(
+            lambda: broker.faults.seen("WATCH_TOPIC_LIST_SUCCESS"), "the pattern is not watched"
+        )
+        assert broker.faults.seen("WATCH_TOPIC_LIST") == tries
+        topic = broker.create_topic(f"{name}-1")
+        wait_until(lambda: "s" in broker.subscriptions(topic), "the topic is not found")

@@ -164,22 +164,25 @@ class _Watch:
         self._watcher_id = connection.add_watcher(self)
 
     def begin(self, pattern: TopicPattern, deadline: Deadline) -> Operation[None]:
-        regex = f"{pattern.namespace}/{pattern.regex}" if pattern.local else pattern.regex
-        try:
-            yield self._connection.request_async(
-                lambda request_id: commands.build(
-                    "WATCH_TOPIC_LIST",
-                    request_id=request_id,
-                    watcher_id=self._watcher_id,
-                    namespace=pattern.namespace,
-                    topics_pattern=regex,
-                ),
-                deadline.attempt(),
-            )
-        except PulsarError as error:
-            # It will be asked instead, and not be bothered with this again.
-            logger.info("the broker does not watch the pattern: %s", error.what)
-            self._connection.remove_watcher(self._watcher_id)
+        refusal = ""
+        for regex in _watched(pattern):
+            try:
+                yield self._connection.request_async(self._wish(pattern, regex), deadline.attempt())
+                return
+            except PulsarError as error:
+                refusal = error.what
+        # It will be asked instead, and not be bothered with this again.
+        logger.info("the broker does not watch the pattern: %s", refusal)
+        self._connection.remove_watcher(self._watcher_id)
+
+    def _wish(self, pattern: TopicPattern, regex: str) -> Callable[[int], pb.BaseCommand]:
+        return lambda request_id: commands.build(
+            "WATCH_TOPIC_LIST",
+            request_id=request_id,
+            watcher_id=self._watcher_id,
+            namespace=pattern.namespace,
+            topics_pattern=regex,
+        )
 
     def on_command(self, body: Message) -> None:
         """Something has changed."""
@@ -203,6 +206,17 @@ class _Watch:
                     ),
                     _CLOSE_SECONDS,
                 )
+
+
+def _watched(pattern: TopicPattern) -> tuple[str, ...]:
+    """Return the texts under which a broker may watch a pattern, the best one first.
+
+    Before 3.0.11, 3.3.6 and 4.0.4 it is compared with whole names. But a text can be too long.
+    """
+    if not pattern.local:
+        return (pattern.regex,)
+    name = f"{pattern.namespace}/{pattern.regex}"
+    return f"persistent://{name}", name
 
 
 def _mode(pattern: TopicPattern) -> int:
