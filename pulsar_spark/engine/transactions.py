@@ -89,19 +89,11 @@ class Coordinators:
         *,
         commit: bool,
         timeout: float | None = None,
-        on_end: Callable[[], object] = lambda: None,
     ) -> dict[TxnId, PulsarError | None]:
-        """End transactions, all at a time; tell of each the error, or None where it was ended.
-
-        `on_end` is called on this thread after each one that was.
-        """
-
-        def end(txn: TxnId, deadline: Deadline) -> Operation[None]:
-            yield from self.end_operation(txn, deadline, commit=commit)
-            on_end()
+        """End transactions, all at a time; tell of each the error, or None where it was ended."""
 
         def factory(txn: TxnId) -> OperationFactory[None]:
-            return lambda deadline: end(txn, deadline)
+            return lambda deadline: self.end_operation(txn, deadline, commit=commit)
 
         results = run_many([factory(txn) for txn in transactions], timeout or self._timeout)
         return dict(zip(transactions, results, strict=True))

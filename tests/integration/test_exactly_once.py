@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,35 +15,41 @@ from typing import Any
 import pytest
 
 from pulsar_spark.client import MessageId, PulsarClient
-from pulsar_spark.spark.writing.crash_points import POINTS, VARIABLE
+from pulsar_spark.errors import TornBatch
+from pulsar_spark.spark.writing.crash_points import POINTS, TASK_POINTS, VARIABLE
 from tests.integration.brokers import Broker
-from tests.integration.sink_job import Sink, whole
+from tests.integration.sink_job import ROWS, Sink, whole
 
 _ROOT = Path(__file__).parents[2]
 # Points before the decision leave transactions behind that nobody ends.
-_ORPHANING = dict.fromkeys(POINTS[:4], "10s")
+_ORPHANING = dict.fromkeys((*TASK_POINTS, "before-decision"), "10s")
 
 
 def read_all(broker: Broker, topic: str, partitions: int = 2) -> list[str]:
     """Return what a topic holds, once all of its transactions have ended."""
-    found = []
+    found: list[str] = []
+    end = b"end %d" % time.monotonic_ns()
     with PulsarClient(broker.service_url, operation_timeout_seconds=60) as client:
         for name in broker.partitions_of(topic, partitions):
             # Behind everything else, and seen when nothing before it is open.
-            client.create_producer(name).send(b"end")
+            client.create_producer(name).send(end)
             with client.create_reader(name, MessageId.earliest) as reader:
-                while (value := reader.read_next(timeout_millis=60_000).data()) != b"end":
+                while (value := reader.read_next(timeout_millis=60_000).data()) != end:
                     found.append(value.decode())
-    return found
+    return [value for value in found if not value.startswith("end")]
 
 
-def start_and_kill(broker: Broker, topic: str, point: str, batch: int) -> subprocess.Popen[bytes]:
-    """Start to write a micro-batch in a process that dies at a point."""
-    timeout = _ORPHANING.get(point, "1h")
-    arguments = [broker.service_url, topic, topic, timeout, str(batch)]
+def start_and_kill(
+    broker: Broker, topic: str, point: str, folder: Path, timeout: str | None = None
+) -> subprocess.Popen[bytes]:
+    """Start to write micro-batch 1 in a process that dies at a point."""
+    crash = folder / topic.rpartition("/")[2]
+    crash.mkdir()
+    (crash / point).touch()
+    arguments = [broker.service_url, topic, topic, timeout or _ORPHANING.get(point, "1h"), "1"]
     return subprocess.Popen(
         [sys.executable, "-m", "tests.integration.sink_job", *arguments],
-        env={**os.environ, VARIABLE: point},
+        env={**os.environ, VARIABLE: str(crash)},
         cwd=_ROOT,
     )
 
@@ -50,11 +57,13 @@ def start_and_kill(broker: Broker, topic: str, point: str, batch: int) -> subpro
 @pytest.mark.slow
 @pytest.mark.fault(78, 79)
 @pytest.mark.timeout(300)
-def test_a_batch_is_written_once_wherever_its_writer_is_killed(broker: Broker) -> None:
+def test_a_batch_is_written_once_wherever_its_writer_is_killed(
+    broker: Broker, tmp_path: Path
+) -> None:
     topics = {point: broker.create_topic(partitions=2) for point in POINTS}
     for topic in topics.values():
         Sink(broker.service_url, topic, topic).run(0)
-    killed = {point: start_and_kill(broker, topics[point], point, 1) for point in POINTS}
+    killed = {point: start_and_kill(broker, topics[point], point, tmp_path) for point in POINTS}
     for point, process in killed.items():
         assert process.wait(150) == -signal.SIGKILL, point
     for point, topic in topics.items():
@@ -63,6 +72,34 @@ def test_a_batch_is_written_once_wherever_its_writer_is_killed(broker: Broker) -
         sink.run(2)
         expected = Counter(whole(0) + whole(1) + whole(2))
         assert Counter(read_all(broker, topic)) == expected, point
+
+
+@pytest.mark.slow
+@pytest.mark.fault(81)
+@pytest.mark.timeout(200)
+def test_a_driver_that_stays_away_for_too_long_tears_its_batch_and_says_so(
+    broker: Broker, tmp_path: Path
+) -> None:
+    fates = {"after-decision": 0, "between-ends": 1}
+    topics = {point: broker.create_topic(partitions=2) for point in fates}
+    for topic in topics.values():
+        Sink(broker.service_url, topic, topic).run(0)
+    killed = [
+        start_and_kill(broker, topic, point, tmp_path, "5s") for point, topic in topics.items()
+    ]
+    assert [process.wait(150) for process in killed] == [-signal.SIGKILL] * len(fates)
+    for point, committed in fates.items():
+        sink = Sink(broker.service_url, topics[point], topics[point])
+        # Nothing is open any more when this can be read.
+        assert len(read_all(broker, topics[point])) == len(whole(0)) + committed * ROWS
+        if not committed:
+            sink.run(1)
+            found = read_all(broker, topics[point])
+            assert Counter(found) == Counter(whole(0) + whole(1))
+            continue
+        for _ in range(2):
+            with pytest.raises(TornBatch, match="batch 1 torn: 1 of 3 transactions"):
+                sink.run(1)
 
 
 @pytest.mark.real_broker

@@ -18,6 +18,7 @@ from pulsar_spark.spark.writing.task_writer import (
     deduplicates,
     find_targets,
     sum_up,
+    topics_of,
     transactions_of,
     write_task,
 )
@@ -70,7 +71,8 @@ class CheckedWriter:
         if sink is None:
             return True
         total = sum_up(messages).messages
-        return commit_unit(self._options.client, sink, unit, transactions_of(messages), total)
+        transactions, topics = transactions_of(messages), topics_of(messages)
+        return commit_unit(self._options.client, sink, unit, transactions, total, topics)
 
     def abort_unit(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
         """Abort rows that were written with exactly-once; return whether these rows were."""

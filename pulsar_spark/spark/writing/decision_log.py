@@ -69,11 +69,15 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The transactions of a unit that are to be committed, and how many messages they hold."""
+    """The transactions of a unit that are to be committed, and how many messages they hold.
+
+    `topics` is a digest of the names of the topics that they were written to.
+    """
 
     unit: Unit
     transactions: tuple[TxnId, ...]
     messages: int
+    topics: str = ""
 
 
 class SinkState:
@@ -333,6 +337,7 @@ def _record(kind: str, decision: Decision) -> dict[str, Any]:
         "batch": decision.unit.batch,
         "job": decision.unit.job,
         "messages": decision.messages,
+        "topics": decision.topics,
         # Of what is done, nobody asks for them.
         "txns": [list(txn) for txn in decision.transactions] if kind == "decided" else [],
     }
@@ -343,4 +348,5 @@ def _decision(record: dict[str, Any]) -> Decision:
         Unit(record["batch"], record["job"]),
         tuple(TxnId(most, least) for most, least in record["txns"]),
         record["messages"],
+        record.get("topics", ""),
     )

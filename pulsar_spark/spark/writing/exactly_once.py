@@ -32,7 +32,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.topic_name import TopicName
-from pulsar_spark.spark.writing.crash_points import reach
+from pulsar_spark.spark.writing.crash_points import armed, reach
 from pulsar_spark.spark.writing.decision_log import Decision, DecisionLog, Unit
 
 logger = logging.getLogger(__name__)
@@ -133,13 +133,15 @@ def commit_unit(
     unit: Unit,
     transactions: Sequence[TxnId],
     messages: int,
+    topics: Iterable[str] = (),
 ) -> bool:
     """Commit the transactions of a unit, or find that it is committed; return whether these were.
 
     Raises TornBatch, TransactionExpired, TransactionOutcomeUnknown and SinkStateError. What was
     decided stays decided whatever it raises.
     """
-    decision = Decision(unit, tuple(transactions), messages)
+    digest = hashlib.sha256("\n".join(sorted(topics)).encode()).hexdigest()[:16]
+    decision = Decision(unit, tuple(transactions), messages, digest)
     with (
         ClientContext.shared(client) as context,
         DecisionLog(context, sink.state_topic, sink.sink_id) as log,
@@ -259,9 +261,18 @@ class Committer:
 
     def _end_all(self, transactions: Sequence[TxnId]) -> dict[TxnId, PulsarError | None]:
         """Commit transactions in one round."""
-        return self._coordinators.end_all(
-            transactions, commit=True, on_end=lambda: reach("between-ends")
-        )
+
+        def end(some: Sequence[TxnId]) -> dict[TxnId, PulsarError | None]:
+            return self._coordinators.end_all(some, commit=True)
+
+        if not armed("between-ends"):
+            return end(transactions)
+        # Between two ends there is a place only where they follow each other.
+        ends: dict[TxnId, PulsarError | None] = {}
+        for txn in transactions:
+            ends |= end([txn])
+            reach("between-ends")
+        return ends
 
     def _check_alive(self, mine: Decision) -> None:
         """Raise TransactionExpired, and write nothing, if the time of a transaction is up."""
@@ -292,6 +303,11 @@ class Committer:
     def _skip(self, mine: Decision, done: Decision) -> None:
         """Take note that the last unit comes again, which is committed."""
         _abort(self._context, mine.transactions)
+        if mine.topics != done.topics and mine.messages and done.messages and done.topics:
+            logger.warning(
+                "%s is committed already, to other topics than now; what was written first stays",
+                mine.unit,
+            )
         if mine.messages == done.messages:
             logger.info("%s is committed already", mine.unit)
             return

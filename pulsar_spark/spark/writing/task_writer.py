@@ -113,6 +113,7 @@ class TaskWriter:
                 self._count_failures(len(columns), error)
         if self._options.wait_for_receipts:
             self._check_duplicates()
+        reach("task-midway")
 
     def finish(self) -> PulsarCommitMessage:
         """Return when every message is acknowledged, or merely sent if no guarantee is set."""
@@ -126,6 +127,7 @@ class TaskWriter:
             self._check_duplicates()
             # All are acknowledged: what goes wrong from here on is no loss.
             self._leave()
+            reach("task-left")
         else:
             for writer in self._writers.values():
                 try:
@@ -303,6 +305,14 @@ def transactions_of(messages: Sequence[WriterCommitMessage | None]) -> list[TxnI
     """Return the transactions of the tasks that ended well."""
     written = (message for message in messages if isinstance(message, PulsarCommitMessage))
     return [message.txn for message in written if message.txn is not None]
+
+
+def topics_of(messages: Sequence[WriterCommitMessage | None]) -> set[str]:
+    """Return the topics, not their partitions, that the tasks which ended well wrote to."""
+    written = (message for message in messages if isinstance(message, PulsarCommitMessage))
+    return {
+        str(TopicName.parse(topic).partitioned) for task in written for topic, _ in task.last_ids
+    }
 
 
 def warn_of_duplicates(total: PulsarCommitMessage) -> None:

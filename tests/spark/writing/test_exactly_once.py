@@ -262,6 +262,20 @@ def test_the_last_batch_comes_again_and_is_skipped(
     assert broker.open_transactions() == {}
 
 
+def test_the_last_batch_that_comes_again_for_another_topic_is_told(
+    broker: EmbeddedBroker, sink: Sink, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink.options["sinkStateTopic"] = "state"
+    for batch in range(2):
+        sink.run(batch)
+    sink.run(1)
+    assert "other topics" not in caplog.text
+    sink.options["topic"] = "another"
+    sink.run(1)
+    assert "batch 1 is committed already, to other topics than now" in caplog.text
+    assert seen(broker) == Counter(whole(0) + whole(1))
+
+
 def test_a_query_can_begin_to_write_exactly_once_and_is_told_from_when_on(
     broker: EmbeddedBroker, sink: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,0 +1,121 @@
+"""Spark writes exactly once, on a real broker, though it is killed at each crash point."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_spark.spark.writing.crash_points import VARIABLE
+from tests.integration.crash_job import queries
+from tests.integration.test_spark_stream_sink import numbers
+from tests.support.real_broker import RealBroker
+
+pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
+
+ROUNDS = int(os.environ.get("PULSAR_SPARK_CRASH_ROUNDS", "1"))
+SECONDS = 300 * ROUNDS
+PARTITIONS = 2
+
+
+class Crash:
+    """A folder of checkpoints, with the processes whose queries write there."""
+
+    def __init__(self, folder: Path, broker: RealBroker, topic: str) -> None:
+        self.folder = folder
+        self.topic = topic
+        self._url = broker.service_url
+        (folder / "crash").mkdir()
+        for name, _ in queries(ROUNDS):
+            broker.create_topic(f"{topic}-{name}", PARTITIONS)
+
+    def run(self, mode: str) -> None:
+        """Run a driver until it says that it is done, then kill it."""
+        command = [sys.executable, "-m", "tests.integration.crash_job", mode, self._url]
+        with (self.folder / f"{mode}.log").open("w+") as log:
+            process = subprocess.Popen(
+                [*command, str(self.folder), str(ROUNDS), self.topic],
+                env={**os.environ, VARIABLE: str(self.folder / "crash")},
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+            try:
+                assert process.stdout is not None
+                told = []
+                for line in process.stdout:
+                    told.append(line)
+                    if line.strip() == "done":
+                        break
+                log.seek(0)
+                assert told[-1:] == ["done\n"], "".join(told) + log.read()[-3000:]
+            finally:
+                self._kill(process)
+
+    def _kill(self, process: subprocess.Popen[str]) -> None:
+        held = [int(file.read_text()) for file in (self.folder / "crash").glob("*.pid")]
+        for file in (self.folder / "crash").glob("*.pid"):
+            file.unlink()
+        # The driver and its JVM, and the Python processes that stand at their points.
+        for kill, pid in [(os.killpg, process.pid), *((os.kill, pid) for pid in held)]:
+            with contextlib.suppress(ProcessLookupError):
+                kill(pid, signal.SIGKILL)
+        process.communicate()
+
+    def check(self, client: Any) -> None:
+        """See that each topic has each row of the micro-batches that Spark committed, once."""
+        for name, _ in queries(ROUNDS):
+            commits = self.folder / name / "checkpoint" / "commits"
+            batches = len(list(commits.glob("[0-9]*")))
+            assert batches >= 1, name
+            assert read(client, f"{self.topic}-{name}") == numbers(0, batches), name
+
+
+def read(client: Any, topic: str) -> Counter[bytes]:
+    """Return what a topic holds, once no transaction on it is open."""
+    found: Counter[bytes] = Counter()
+    for number in range(PARTITIONS):
+        name = f"{topic}-partition-{number}"
+        producer = client.create_producer(name)
+        producer.send(b"end")
+        reader = client.create_reader(name, pulsar.MessageId.earliest)
+        while (value := reader.read_next(timeout_millis=60_000).data()) != b"end":
+            found[value] += 1
+        for one in (reader, producer):
+            one.close()
+    return found
+
+
+@pytest.fixture
+def crash(tmp_path: Path, real_broker: RealBroker) -> Crash:
+    return Crash(tmp_path, real_broker, real_broker.unique_topic("crash"))
+
+
+@pytest.mark.slow
+@pytest.mark.fault(78, 79)
+@pytest.mark.timeout(SECONDS)
+def test_python_processes_that_are_killed_at_any_point_write_each_row_once(
+    crash: Crash, real_broker: RealBroker, official_client: Callable[..., Any]
+) -> None:
+    crash.run("strike")
+    crash.check(official_client(real_broker.service_url))
+
+
+@pytest.mark.slow
+@pytest.mark.fault(78, 79)
+@pytest.mark.timeout(SECONDS)
+def test_a_spark_that_is_killed_at_any_point_writes_each_row_once(
+    crash: Crash, real_broker: RealBroker, official_client: Callable[..., Any]
+) -> None:
+    crash.run("hold")
+    crash.run("finish")
+    crash.check(official_client(real_broker.service_url))
