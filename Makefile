@@ -34,8 +34,8 @@ CHECKED := $(wildcard pulsar_spark pyspark_pulsar.py tests tools benchmarks)
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-matrix conformance soak lint format docs bench broker \
-	proto native wheels clean
+.PHONY: help demo test test-slow test-matrix conformance soak soak-sink lint format docs bench \
+	broker proto native wheels clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,10 @@ conformance: $(READY) ## clear each field of the protocol in turn: does the test
 
 soak: $(READY) ## read 5 million rows from a real broker while everything is killed; takes long
 	$(RUN) -m tests.soak $(SOAK_FLAGS)
+
+soak-sink: $(READY) ## write 2 million rows exactly once while everything is killed; takes long
+	PULSAR_SPARK_CRASH_ROUNDS=5 $(RUN) -m pytest tests/integration/test_spark_crash_points.py
+	$(RUN) -m tests.soak.sink $(SOAK_FLAGS)
 
 lint: $(READY) ## check style, types and generated code
 	$(RUN) -m ruff check $(CHECKED)

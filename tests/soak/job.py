@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,16 @@ _STOP_SECONDS = 60.0
 class Job:
     """A process that runs the query; `launch` it again after a `kill`."""
 
-    def __init__(self, folder: Path, options: dict[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        options: dict[str, str],
+        module: str = "tests.soak.query",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._folder = folder
+        self._module = module
+        self._environment = dict(environment or {})
         self._options = options
         self._process: subprocess.Popen[str] | None = None
         self._events_read = 0
@@ -41,8 +50,9 @@ class Job:
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
+            **self._environment,
         }
-        command = [sys.executable, "-m", "tests.soak.query", str(self._folder)]
+        command = [sys.executable, "-m", self._module, str(self._folder)]
         with (
             (self._folder / "events.jsonl").open("a") as events,
             (self._folder / "query.log").open("a") as log,

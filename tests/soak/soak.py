@@ -11,11 +11,11 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from pulsar_spark.errors import PulsarError
@@ -97,16 +97,23 @@ class Report:
         return f"PASSED: each row once and in order of its key; {done}"
 
 
-def schedule(settings: Settings, rng: random.Random) -> list[str]:
+class _Faulty(Protocol):
+    @property
+    def faults(self) -> int: ...
+
+
+def schedule(
+    settings: _Faulty, rng: random.Random, weights: Mapping[str, int] = FAULTS
+) -> list[str]:
     """Return the faults in their order: each kind is among them if there are enough."""
-    once = [kind for kind, weight in FAULTS.items() for _ in range(weight)]
+    once = [kind for kind, weight in weights.items() for _ in range(weight)]
     found: list[str] = []
     while len(found) < settings.faults:
         part = list(once)
         rng.shuffle(part)
         if len(part) > settings.faults - len(found):
             # The rest of a round: the rare kinds before the frequent ones.
-            part = sorted(dict.fromkeys(part), key=FAULTS.__getitem__) + part
+            part = sorted(dict.fromkeys(part), key=weights.__getitem__) + part
         found += part
     return found[: settings.faults]
 

@@ -1,0 +1,76 @@
+"""The query of a soak of the sink, in a process of its own that can be killed.
+
+Arguments, commands and events are those of `tests.soak.query`. It writes numbered rows exactly
+once, each key's in order; ``finish`` lets it end with the micro-batch that was begun last, or one
+more.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.soak.query import Runner, commands, session, tell
+from tests.soak.rows import KEYS
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+# A key's rows are all in one task, in their order: the source deals numbers out in turn, and begins
+# anew with each micro-batch, whose number of rows this divides.
+TASKS = 4
+
+
+class SinkRunner(Runner):
+    """Runs the query as the last command says; a query that is to finish is not run again."""
+
+    def obey(self, command: dict[str, Any]) -> None:
+        """Stop the query, and start it again if the command is not to stop it."""
+        finish = command["do"] == "finish"
+        super().obey({"do": "start", "finish": True} if finish else command)
+
+    def look(self) -> None:
+        """Start the query unless it runs, or has finished."""
+        query = self._query
+        if query is not None and not query.isActive and query.exception() is None:
+            assert self._command is not None
+            if self._command.get("finish"):
+                self._query = self._command = None
+                tell("finished")
+        super().look()
+
+    def _start(self, command: dict[str, Any]) -> StreamingQuery:
+        options = dict(self._options)
+        source = self._spark.readStream.format("rate-micro-batch")
+        source = source.option("rowsPerBatch", int(options.pop("rowsPerBatch")))
+        rows = source.option("numPartitions", TASKS).load()
+        frame = rows.selectExpr(
+            f"concat('key-', value % {KEYS}) AS __key",
+            f"lpad(string(value div {KEYS}), 16, '0') AS value",
+        )
+        writer = frame.writeStream.format("pulsar").options(**options)
+        writer = writer.option("checkpointLocation", self._checkpoint)
+        if command.get("finish"):
+            return writer.trigger(availableNow=True).start()
+        return writer.start()
+
+
+def main(folder: str, options: str) -> None:
+    """Run until standard input ends."""
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    runner = SinkRunner(session(), Path(folder), json.loads(options))
+    tell("ready")
+    for command in commands():
+        if command is None:
+            runner.look()
+        else:
+            runner.obey(command)
+    runner.obey({"do": "stop"})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
