@@ -502,6 +502,31 @@ def test_troubles_that_do_not_pass(
     assert "not loaded" in only(report, step)
 
 
+@pytest.mark.slow
+@pytest.mark.fault(24)
+@pytest.mark.parametrize(
+    "command,step",
+    [
+        ("CONNECT", "handshake"),
+        ("LOOKUP", "lookup"),
+        ("SUBSCRIBE", "read"),
+        ("GET_LAST_MESSAGE_ID", "read"),
+        ("GET_SCHEMA", "schema"),
+        ("END_TXN", "transactions"),
+    ],
+)
+def test_a_question_that_is_never_answered(
+    command: str, step: str, broker: EmbeddedBroker, examine: Examine
+) -> None:
+    broker.faults.drop(command, times=None)
+    report = examine(broker.service_url, "--topic", "orders", *PATIENCE)
+    assert step in report.failed()
+    # What does not stand on it is told nevertheless.
+    assert len(report.steps) == len(STEPS)
+    if command not in ("SUBSCRIBE", "GET_LAST_MESSAGE_ID", "GET_SCHEMA"):
+        assert report.failed() == [step]
+
+
 def test_a_sample_of_many_partitions_is_looked_at(broker: EmbeddedBroker, examine: Examine) -> None:
     broker.create_topic("many", partitions=250)
     report = examine(broker.service_url, "--topic", "many")
