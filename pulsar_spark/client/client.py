@@ -65,7 +65,7 @@ from pulsar_spark.engine.options import (
 )
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.engine.producers.routing import ROUND_ROBIN, SINGLE_PARTITION
-from pulsar_spark.errors import OptionError, PulsarError
+from pulsar_spark.errors import OptionError, PulsarError, UnsupportedFeature
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import LATEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
@@ -249,6 +249,13 @@ class PulsarClient(Closing):
         """
         if not isinstance(start_message_id, MessageId):
             raise OptionError("start_message_id is not a MessageId of this package")
+        name = TopicName.parse(topic)
+        if not name.is_persistent:
+            raise UnsupportedFeature(
+                "a non-persistent topic keeps nothing that could be read from a position",
+                "Get what comes from now on with subscribe.",
+                topic=str(name),
+            )
         keys = key_reader(crypto_key_reader)
         checked = check_schema(schema)
         names = self.get_topic_partitions(topic)
@@ -264,7 +271,7 @@ class PulsarClient(Closing):
         )
         reader = PulsarReader(
             self._context,
-            str(TopicName.parse(topic)),
+            str(name),
             names,
             start_message_id,
             MessageValues(checked, self._context.lookup),

@@ -44,6 +44,7 @@ from pulsar_spark.errors import (
     UnsupportedFeature,
 )
 from pulsar_spark.protocol.message_id import MessageIdAdv
+from pulsar_spark.protocol.topic_name import TopicName
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +382,10 @@ class PulsarConsumer(Closing):
         self._consumers.ask([partial(one.seek_operation, target) for one in chosen])
 
     def get_last_message_id(self) -> MessageId:
-        """Return the id of the topic's last message; raises UnsupportedFeature for several."""
+        """Return the id of the topic's last message.
+
+        Raises UnsupportedFeature for several topic partitions, and for a non-persistent topic.
+        """
         self._check_open()
         if len(self._consumers) != 1:
             raise UnsupportedFeature(
@@ -390,6 +394,11 @@ class PulsarConsumer(Closing):
                 topic=self._topic,
             )
         consumer = next(iter(self._consumers))
+        if not TopicName.parse(consumer.topic).is_persistent:
+            raise UnsupportedFeature(
+                "a non-persistent topic keeps nothing, and so has no last message",
+                topic=consumer.topic,
+            )
         return MessageId.wrap(ask(self._context, consumer.last_id_operation), consumer.topic)
 
     def get_broker_consumer_stats(self) -> BrokerConsumerStats:

@@ -121,7 +121,9 @@ class TopicConsumer(AttachedConsumer):
     ) -> None:
         super().__init__(context, topic, self._come_back)
         self.options = options
-        self.partition = TopicName.parse(topic).partition_index
+        name = TopicName.parse(topic)
+        self.partition = name.partition_index
+        self._keeps = name.is_persistent
         self._inbox = inbox
         self._budget = budget
         self._create = create
@@ -402,7 +404,7 @@ class TopicConsumer(AttachedConsumer):
         if not left:
             self._drop(generation, end, cost, size)
             return None
-        if entry.left is not None and entry.is_batch:
+        if entry.left is not None and entry.is_batch and self._keeps:
             self.acks.begin(key, entry.left)
         if entry.chunk_ids:
             self._remember_chunks(key, entry.chunk_ids)
@@ -433,7 +435,8 @@ class TopicConsumer(AttachedConsumer):
             left &= entry.left
         if self._sought is not None and self._sought[0] == key:
             left &= bits_from(min(self._sought[1], stop), stop)
-        return self.acks.left_of(key, left)
+        # All entries of a topic that keeps none have the same id.
+        return self.acks.left_of(key, left) if self._keeps else left
 
     def _new_row_decoder(self, queue_size: int) -> RowDecoder:
         # The broker is told of what was given out before all of it is.
@@ -493,7 +496,7 @@ class TopicConsumer(AttachedConsumer):
     @property
     def keeps_books(self) -> bool:
         """Whether `given_out` has to be told."""
-        return bool(self.options.ack_timeout) or not self.options.durable
+        return self._keeps and (bool(self.options.ack_timeout) or not self.options.durable)
 
     def _forget_queue(self) -> int:
         """Drop what is queued or taken; return the permits of it. Called with _lock held."""
@@ -503,7 +506,12 @@ class TopicConsumer(AttachedConsumer):
     # --- acknowledging ------------------------------------------------------------------------
 
     def acknowledge(self, message_id: MessageIdAdv) -> Future[None] | None:
-        """Acknowledge a message; raises and returns as `AckTracker.acknowledge`."""
+        """Acknowledge a message; raises and returns as `AckTracker.acknowledge`.
+
+        Brokers do not look at acknowledgements of a non-persistent topic: nothing is sent.
+        """
+        if not self._keeps:
+            return None
         key = (message_id.ledger_id, message_id.entry_id)
         chunks = self._entries_of(key) if self._chunks else ()
         done, receipt = self.acks.acknowledge(message_id, chunks)
@@ -513,6 +521,8 @@ class TopicConsumer(AttachedConsumer):
 
     def acknowledge_upto(self, message_id: MessageIdAdv) -> Future[None] | None:
         """Acknowledge a message and all before it; as `AckTracker.acknowledge_upto`."""
+        if not self._keeps:
+            return None
         receipt = self.acks.acknowledge_upto(message_id)
         position = Position(message_id.ledger_id, message_id.entry_id)
         if message_id.batch_index + 1 >= message_id.batch_size:
@@ -557,8 +567,11 @@ class TopicConsumer(AttachedConsumer):
     def refuse(self, message_id: MessageIdAdv, redeliveries: int = 0) -> None:
         """Have a message's entry delivered again, after the pause that the options say.
 
-        Raises UnsupportedFeature for a broker that is too old for it.
+        Raises UnsupportedFeature for a broker that is too old for it. Nothing comes again of a
+        non-persistent topic.
         """
+        if not self._keeps:
+            return
         place = self._place
         if place is not None and place.taken:
             # What has to wait for a time must not fail when that is over, and nobody is told.
