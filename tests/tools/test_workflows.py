@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 pytest.importorskip("check_jsonschema", reason="check-jsonschema is not installed")
 
@@ -28,3 +29,17 @@ def test_files_fit_the_schema_of_their_service(schema: str, files: str) -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
     done = subprocess.run([*command, *found], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_docker_compose_brings_pulsar_spark_and_jupyter_with_the_notebooks() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    assert set(services) == {"pulsar", "spark-master", "spark-worker", "jupyter"}
+    variables = services["jupyter"]["environment"]
+    assert variables["PULSAR_URL"] == "pulsar://127.0.0.1:6650"
+    assert variables["SPARK_MASTER"] == "spark://127.0.0.1:7077"
+    assert "./notebooks:/notebooks" in services["jupyter"]["volumes"]
+    assert all(
+        service["network_mode"] == "service:pulsar"
+        for name, service in services.items()
+        if name != "pulsar"
+    )
