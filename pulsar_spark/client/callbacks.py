@@ -1,4 +1,4 @@
-"""One thread on which users' callbacks run, in order, so that they may block."""
+"""Runs users' callbacks in order on one thread, so that they may block."""
 
 from __future__ import annotations
 

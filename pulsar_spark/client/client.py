@@ -1,4 +1,4 @@
-"""`PulsarClient`: a small blocking client with the methods of the official Python package.
+"""`PulsarClient`: a client with the methods of the official Python package.
 
 Code that is written for one runs on the other; where the official client raises its own
 exceptions, this one raises those of `pulsar_spark.errors`. What is not built yet raises

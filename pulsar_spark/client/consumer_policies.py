@@ -1,4 +1,4 @@
-"""What a subscription is made with besides plain values: the official client's policies."""
+"""The official client's policies for subscriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What brokers say of a consumer: `get_broker_consumer_stats`."""
+"""Statistics of a consumer from its brokers: `get_broker_consumer_stats`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choices of `PulsarClient`, named and numbered as in the official Python client."""
+"""Enums of `PulsarClient`, with the names and numbers of the official Python client."""
 
 from __future__ import annotations
 

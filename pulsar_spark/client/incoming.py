@@ -1,4 +1,4 @@
-"""What a consumer was delivered and has not given out: messages, ready to be given out."""
+"""Messages that were delivered to a consumer and not returned yet."""
 
 from __future__ import annotations
 

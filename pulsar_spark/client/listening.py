@@ -1,4 +1,4 @@
-"""Messages that are given to callbacks: those of `receive_async`, and a message listener."""
+"""Delivers messages to callbacks: those of `receive_async`, and a message listener."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The topic partitions of one consumer: subscribed together, found later, gone."""
+"""The topic partitions of one consumer: initial ones, new ones and deleted ones."""
 
 from __future__ import annotations
 

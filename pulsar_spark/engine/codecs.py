@@ -1,4 +1,4 @@
-"""All codecs of Pulsar: those of the protocol, and ZSTD and SNAPPY, done by Arrow.
+"""All codecs of Pulsar: those of the protocol, and ZSTD and SNAPPY by Arrow.
 
 Arrow's decoders take the size that the output must have, and do not tell how much they wrote:
 what they left would be whatever was in memory. So each use of one has its reason why the size

@@ -1,4 +1,4 @@
-"""End-to-end encryption: payloads that only those who have a private key can read.
+"""End-to-end encryption of payloads.
 
 A producer encrypts payloads, after compression, with a data key of its own (AES-256-GCM, a new
 nonce for each). With every message goes that data key, encrypted for each of the named public keys;

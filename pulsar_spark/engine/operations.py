@@ -1,4 +1,4 @@
-"""Conversations with brokers, written once, run one at a time or by the thousand.
+"""Operations: exchanges with brokers as generators, run one at a time or by the thousand.
 
 An operation is a generator that says what happens one step after the other. It yields a future
 where it needs an answer, and is sent its result or thrown its error; `Within` where it does not

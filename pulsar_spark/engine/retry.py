@@ -1,4 +1,4 @@
-"""The one policy of trying again: what may pass, growing pauses, a deadline over all attempts."""
+"""Retries: which errors are retried, backoff, and a deadline for all attempts."""
 
 from __future__ import annotations
 

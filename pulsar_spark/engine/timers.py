@@ -1,4 +1,4 @@
-"""Timers: what is to happen at a time, on one thread that only fires and never waits.
+"""Timers: callbacks at a given time, on one thread that never waits.
 
 Deadlines of operations and sends, pauses between attempts and batches that are due are all
 timers of one client context. What a timer calls must be quick, and must not wait for anything;

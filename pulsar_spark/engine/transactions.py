@@ -1,4 +1,4 @@
-"""Transactions: one client of their coordinators, and a transaction that is open.
+"""Transactions: the client of the coordinators, and an open transaction.
 
 A coordinator is a partition of a system topic, which says where it is. It gives out transactions,
 is told which topic partitions and subscriptions take part, and ends them: by commit, by abort, or

@@ -1,4 +1,4 @@
-"""Which messages of a batch are acknowledged, as the wire has it: an `ack_set`.
+"""Which messages of a batch are acknowledged: the wire format of an `ack_set`.
 
 Signed longs of a little-endian bit set in which the bit of a message is set while it is not
 acknowledged (Pulsar binary protocol, "Ack").

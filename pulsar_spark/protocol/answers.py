@@ -1,4 +1,4 @@
-"""Builders of what only brokers say: answers to requests, and what comes unasked.
+"""Builders of commands that only brokers send: answers to requests, and notifications.
 
 As in `commands.py`, arguments carry the protocol's own names, and None is not put on the wire.
 """

@@ -1,4 +1,4 @@
-"""Blocks: all MESSAGE frames that one read of the socket gave → columns, without an object each.
+"""Blocks: all MESSAGE frames from one read of the socket → columns, without an object for each.
 
 Two implementations keep this contract: the one in pure Python, `block_decoder`, which says what is
 right, and the compiled package pulsar-spark-native. `implementation` chooses between them.

@@ -1,4 +1,4 @@
-"""Messages in chunks: one large message as several entries, cut and put together again.
+"""Chunked messages: one large message as several entries, split and reassembled.
 
 Pulsar binary protocol, Chunked messages. The payload is compressed as a whole, then cut. All
 chunks repeat the message's metadata with the same uuid, the number of chunks and the size of

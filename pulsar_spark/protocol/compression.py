@@ -1,4 +1,4 @@
-"""Compression of payloads: NONE, LZ4, ZLIB, ZSTD, SNAPPY, each as Pulsar has it on the wire.
+"""Compression of payloads: NONE, LZ4, ZLIB, ZSTD, SNAPPY, in Pulsar's wire formats.
 
 All are raw: LZ4 and SNAPPY are single blocks without a frame, ZSTD is one frame, ZLIB a zlib
 stream, which Java's client flushes but never finishes. Pulsar binary protocol, Message metadata:

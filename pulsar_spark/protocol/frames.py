@@ -1,4 +1,4 @@
-"""Frames: how commands and messages are laid out on a connection.
+"""Frames: the layout of commands and messages on a connection.
 
 Pulsar binary protocol, section "Framing". All integers are big endian.
 

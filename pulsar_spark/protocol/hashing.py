@@ -1,4 +1,4 @@
-"""The hashes by which clients choose a partition for a key, bit for bit those of Java's client.
+"""Hash functions that map a key to a partition, identical to those of the Java client.
 
 All results are masked to 31 bits; the partition is the hash modulo the number of partitions.
 A bytes key is hashed as the base64 text that it has on the wire.

@@ -1,4 +1,4 @@
-"""What a topic knows of its values: type, name, definition and properties of a schema.
+"""A topic's schema: type, name, definition and properties.
 
 Pulsar binary protocol, Schema. What a definition means is not decided here. The schema of a
 KEY_VALUE topic holds two others: their definitions are joined in `schema_data`,

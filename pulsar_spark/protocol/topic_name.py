@@ -1,4 +1,4 @@
-"""Names of topics: every notation that Pulsar accepts, brought to one form.
+"""Topic names: every notation that Pulsar accepts, normalized.
 
     topic                                       persistent://public/default/topic
     tenant/namespace/topic                      persistent://tenant/namespace/topic

@@ -1,4 +1,4 @@
-"""What a command or message must say beyond being well-formed protobuf.
+"""Validation of commands and messages beyond well-formed protobuf.
 
 Numbers on the wire have more room than Pulsar's own: ids are unsigned there and Java's signed
 `long` in truth, of which only -1 has a meaning below zero. And protobuf hands out bytes where a

@@ -1,4 +1,4 @@
-"""What a codec is, values of one schema ↔ Arrow columns, and which one a schema asks for.
+"""Codecs: values of one schema ↔ Arrow columns, and the choice of a schema's codec.
 
 Each format has a module of its own (`avro/codec.py`, `json/codec.py`, `protobuf/codec.py`,
 `primitives.py`), which is imported when a schema of the format is met: some need packages of their

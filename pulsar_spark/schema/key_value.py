@@ -1,4 +1,4 @@
-"""Messages of KEY_VALUE topics: a key and a value in one payload, or apart.
+"""Messages of KEY_VALUE topics: inline and separated keys and values.
 
     i32 size, key, i32 size, value      (big endian; the size -1 stands for null)
 

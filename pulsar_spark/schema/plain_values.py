@@ -1,4 +1,4 @@
-"""Values that are bytes, or text in UTF-8: what most topics have, so nothing is done per value.
+"""Values that are bytes or UTF-8 text, without work per value.
 
 Pulsar's types BYTES (or no schema) and STRING.
 """

@@ -1,4 +1,4 @@
-"""The schemas of topics, as the brokers' registry has them."""
+"""Topic schemas from the brokers' registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences between the versions of Spark; the only file that asks which one runs."""
+"""Differences between versions of Spark; only this module checks the version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data source "pulsar": the door through which Spark comes in."""
+"""The data source "pulsar": the entry point for Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets as people write them → positions; the one place that knows inclusive from exclusive.
+"""Offsets as users write them → positions; handles inclusive and exclusive ends.
 
 A user names messages and times: a starting id is read, and so is an ending id; times are
 half-open, [start, end). Everything below deals in positions, which lie between messages, and

@@ -1,4 +1,4 @@
-"""The definition of a topic's schema, for those who decode values in Spark themselves."""
+"""The definition of a topic's schema, for decoding values with Spark's functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the values of a read are, decided by the schemas of its topics."""
+"""The Spark type of a read's values, from the schemas of its topics."""
 
 from __future__ import annotations
 

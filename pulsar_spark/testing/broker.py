@@ -1,4 +1,4 @@
-"""EmbeddedBroker: a broker inside the process of a test."""
+"""EmbeddedBroker: a broker inside a test's process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a subscription has acknowledged, and where it reads on."""
+"""A subscription's acknowledgements and read position."""
 
 from __future__ import annotations
 

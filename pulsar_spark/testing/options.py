@@ -1,4 +1,4 @@
-"""What an embedded broker can be told at its start."""
+"""Options of an embedded broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a broker says no: a code of the interface and a text."""
+"""Errors of the broker: a ServerError code and a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subscriptions: who reads a topic under one name, and how entries reach them.
+"""Subscriptions: their consumers, and how entries are dispatched.
 
 This is the base, and the kind that has one reader at a time (Exclusive, Failover); `shared.py`
 has those that spread entries over several.

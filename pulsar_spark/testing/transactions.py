@@ -1,4 +1,4 @@
-"""Transactions: their coordinator, and what one topic knows of them."""
+"""Transactions: the coordinator, and the state of transactions on a topic."""
 
 from __future__ import annotations
 

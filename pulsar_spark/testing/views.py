@@ -1,4 +1,4 @@
-"""What a test can look at: plain, frozen copies of the broker's state."""
+"""Views for tests: plain, frozen copies of the broker's state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of one connection: reading, writing under a bound, and what faults do to them."""
+"""The bytes of one connection: reading, bounded writing, and faults."""
 
 from __future__ import annotations
 

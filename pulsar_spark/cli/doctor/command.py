@@ -108,7 +108,6 @@ def examine(options: dict[str, str], admin_url: str | None, *, quiet: bool = Tru
         ) as examination,
         progress("beginning", total=len(examination.steps), quiet=quiet) as bar,
     ):
-
         first = next(iter(examination.steps))
 
         def tell(name: str) -> None:

@@ -1,4 +1,4 @@
-"""OAuth2: tokens that an issuer gives for a client's id and secret (RFC 6749, section 4.4).
+"""OAuth2 tokens by client credentials (RFC 6749, section 4.4).
 
 The issuer is asked over TLS alone, whose certificates are always checked, and nothing that it
 answers is followed to another host with the credentials: a redirect is an error.

@@ -1,4 +1,4 @@
-"""Credentials: what CONNECT and AUTH_RESPONSE carry.
+"""Credentials for CONNECT and AUTH_RESPONSE.
 
 Pulsar binary protocol, section "Authentication". The method's name and its data are all that
 the connection needs to know, so another method is another `AuthProvider`.

@@ -1,4 +1,4 @@
-"""TLS: what is checked and shown when a connection is made, and a socket that speaks it.
+"""TLS: verification and client certificates, and a TLS socket.
 
 To `Transport` the socket looks like a plain one that does not block. OpenSSL's state is not for
 two threads at once, so it works on buffers in memory, under a lock that is held while it

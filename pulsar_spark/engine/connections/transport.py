@@ -1,4 +1,4 @@
-"""One socket: connecting, reading and writing under deadlines, and whose turn it is to write.
+"""One socket: connecting, reading and writing with deadlines, and the order of writers.
 
 The socket never blocks; waiting is done by `poll`, so that reading and writing can go on in two
 threads. `_wrap` alone knows of TLS.

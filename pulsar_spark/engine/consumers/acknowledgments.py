@@ -1,4 +1,4 @@
-"""Acknowledgements of one consumer: kept for a moment, so that many go out in one command.
+"""Acknowledgements of one consumer, grouped so that many are sent in one command.
 
 Several of one entry become one: an entry of a batch is acknowledged when all of its messages are,
 or, where the broker is to know of parts, by the bits of those that are not. What was not sent when

@@ -1,4 +1,4 @@
-"""A consumer that is attached to its topic's broker, and again whenever it loses its place there.
+"""Attaches a consumer to its topic's broker, and again after each disconnect.
 
 Attaching is an operation, so that thousands of consumers come back at once and no thread waits for
 any of them. What a consumer is for (which subscription, what becomes of what is delivered) is

@@ -1,4 +1,4 @@
-"""One life of a consumer at a broker: subscribed, given permits, asked, closed.
+"""One registration of a consumer at a broker: subscribe, permits, requests, close.
 
 Readers, probes and durable subscriptions all live through sessions, one after the other: whenever
 broker or connection send one away, its owner begins another. A session is registered with its

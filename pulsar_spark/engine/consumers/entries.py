@@ -1,4 +1,4 @@
-"""From a delivered frame to an entry: checked, decompressed, put together, cut to a range.
+"""From a delivered frame to an entry: checked, decompressed, reassembled, cut to a range.
 
 Pulsar binary protocol, "Message frame format", "Batch messages", "Chunked messages". An entry that
 cannot be read is an error with its topic, id and reason; it is neither acknowledged nor skipped.

@@ -1,4 +1,4 @@
-"""Where everything comes together that the topic partitions of one consumer are delivered."""
+"""The inbox of a consumer: messages from all of its topic partitions."""
 
 from __future__ import annotations
 

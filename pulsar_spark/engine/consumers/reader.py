@@ -1,4 +1,4 @@
-"""Reading a range of one topic partition, exactly once each: in columns, or entry by entry.
+"""Reads a range of one topic partition, each message exactly once: in columns, or entry by entry.
 
 A reader has a non-durable subscription of its own and acknowledges nothing. Where it stands is
 kept here, as a position, never at the broker: after a disconnect of any kind its consumer comes

@@ -1,4 +1,4 @@
-"""When messages are due to be delivered again: refused ones, and ones that nobody acknowledged."""
+"""When messages are due for redelivery: negatively acknowledged ones, and unacknowledged ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The consumer of a reader, which comes back: one session after the other, until it is closed.
+"""The consumer of a reader, which resubscribes after each disconnect until it is closed.
 
 Each session has a subscription of its own that is not durable, begins where the reader stands, and
 fills a receiver queue under the permits that it is given. Whatever ends one, another one follows:

@@ -1,4 +1,4 @@
-"""Messages that a consumer takes together: the rows of a block, without an object for each entry.
+"""Messages that a consumer takes as rows of a block, without an object for each entry.
 
 A block decoder takes the frames that are usual; whatever else a consumer does with an entry (parts
 of it that are acknowledged, redelivery, damage) is for the careful way, which `consumer` goes

@@ -1,4 +1,4 @@
-"""Durable subscriptions: held on thousands of topic partitions at once, asked and acknowledged.
+"""Durable subscriptions of a stream, on thousands of topic partitions at once.
 
 The durable consumer of a topic partition is attached to the topic's broker by operations, so that
 thousands of them come back at once, and again whenever broker or connection send it away. It has

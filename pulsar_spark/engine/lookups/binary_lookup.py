@@ -1,4 +1,4 @@
-"""Service discovery by the binary protocol: what `Lookup` asks, as commands to brokers.
+"""Service discovery by the binary protocol: the requests of `Lookup` as commands.
 
 Pulsar binary protocol, "Service discovery". Each operation is one attempt. However many of them
 are under way, a broker is asked at most MAX_IN_FLIGHT questions at a time.

@@ -1,4 +1,4 @@
-"""Service discovery by REST, for http:// and https:// service URLs: as Java's HttpLookupService.
+"""Service discovery by REST, for http:// and https:// service URLs, like Java's HttpLookupService.
 
 Only questions go this way. The brokers that are named are talked to by the binary protocol, with
 TLS from an https:// URL; schemas are registered there too.

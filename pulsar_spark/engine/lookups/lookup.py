@@ -1,4 +1,4 @@
-"""Questions about topics: which broker serves them, how many partitions, where they end.
+"""Lookups: the broker of a topic, its partitions, and its last message.
 
 Every question is an operation, asked of one topic or of thousands at once, and repeated while an
 error can pass. How it is asked is up to the `LookupService` that the service URL calls for. None

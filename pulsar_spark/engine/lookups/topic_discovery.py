@@ -1,4 +1,4 @@
-"""Which topic partitions a consumer is to have: of some topics, or of all that match a pattern.
+"""Finds the topic partitions of a consumer: of given topics, or of all that match a pattern.
 
 Both change: topics get more partitions, and topics that match appear and vanish. They are looked
 for again and again, and at once when a broker that watches a pattern says that something changed.

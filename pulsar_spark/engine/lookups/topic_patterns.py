@@ -1,4 +1,4 @@
-"""Patterns of topics: which ones of a namespace they stand for."""
+"""Topic patterns: which topics of a namespace they match."""
 
 from __future__ import annotations
 

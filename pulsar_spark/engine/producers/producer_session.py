@@ -1,4 +1,4 @@
-"""The lives of a producer on its connections: to register, and again whenever that is lost.
+"""Registers a producer at its broker, and again after each disconnect.
 
 A producer that comes back after a disconnect gets a new session, so that what an old connection
 still says is told from what the present one says. The first time it registers within a deadline

@@ -1,4 +1,4 @@
-"""Arrow arrays: from Python values, put together from buffers, and with rows left out.
+"""Arrow arrays: from Python values, from buffers, and without some rows.
 
 pyarrow's own `array` and `scalar` import pandas where it is installed, which costs each Python
 worker of Spark a second and 50 MB; and they never let go of memory views that they are given.

@@ -1,4 +1,4 @@
-"""The codec of AVRO topics: values ↔ columns, as `codec` asks for it."""
+"""The codec of AVRO topics: values ↔ columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resolving the type that values were written with to the one that they are read as.
+"""Schema resolution: from the writer's type to the reader's.
 
 Avro 1.12 specification, Schema Resolution. The outcome is a plan: what to read, in the order of
 the bytes, and what becomes of it. Where the specification would give up, this goes further where

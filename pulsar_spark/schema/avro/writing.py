@@ -1,4 +1,4 @@
-"""Columns → the values of an AVRO topic: which column becomes which field, and in which bytes.
+"""Columns → values of an AVRO topic: maps columns to fields and encodes them.
 
 The topic's definition decides. Columns are found by name, and must fit: the same kind, or a
 smaller one that loses nothing. Nulls are another matter: Spark's columns are nullable nearly

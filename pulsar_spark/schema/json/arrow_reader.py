@@ -1,4 +1,4 @@
-"""Many JSON objects at once, with Arrow's JSON reader: all rows, or none if anything is amiss.
+"""Reads many JSON objects at once with Arrow's JSON reader: all rows, or none if one is invalid.
 
 Arrow reads a stream of objects and tells nothing of where one ends. So that a row can never get
 another's fields, only rows go in of which these hold, as text:

@@ -1,4 +1,4 @@
-"""Values of JSON → columns: many at once, or one by one where that does not go.
+"""Values of JSON topics → columns: many at once, or one by one if that fails.
 
 Rows are read together by Arrow's JSON reader. Where it refuses, the row that is to be blamed and
 some behind it are taken one by one; so a value that is broken, or written in an unusual way, costs

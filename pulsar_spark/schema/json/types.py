@@ -1,4 +1,4 @@
-"""How the JSON of a field is to be read: its Arrow type, and what its numbers and texts mean.
+"""How to read the JSON of a field: its Arrow type, and the meaning of numbers and texts.
 
 JSON says less than an Avro definition does. What is meant follows those who write such values:
 

@@ -1,4 +1,4 @@
-"""Columns → values of a JSON topic: strings that are joined to the text of a row at last.
+"""Columns → values of a JSON topic, as strings that are joined to the text of a row.
 
 Which columns fit is as for an AVRO topic with the same definition; fields that there is no column
 for are left out, if the schema allows it.

@@ -1,4 +1,4 @@
-"""How much a value would hold as columns, told before it is parsed.
+"""Bounds of a value's size as columns, before it is parsed.
 
 Two bytes are an empty message, and one of a hundred fields takes a kilobyte in protobuf's objects
 and in columns: a value of a few megabytes could take all memory. Values are counted that are so

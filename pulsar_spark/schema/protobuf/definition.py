@@ -1,4 +1,4 @@
-"""What the schemas PROTOBUF_NATIVE and PROTOBUF say: a tree of messages, fields and enums.
+"""Definitions of PROTOBUF_NATIVE and PROTOBUF schemas: a tree of messages, fields and enums.
 
 PROTOBUF_NATIVE's definition is JSON: `fileDescriptorSet` (base64 of a FileDescriptorSet),
 `rootMessageTypeName` and `rootFileDescriptorName`. A PROTOBUF schema is the Avro record that Java's

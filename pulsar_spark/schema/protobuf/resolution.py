@@ -1,4 +1,4 @@
-"""What a schema's versions must have in common so that values of one are read as the other's.
+"""Compatibility of a schema's versions: whether values of one can be read as the other's.
 
 Protobuf knows fields by number. A value is read with the reader's descriptor: a field that the
 reader does not know is passed over, one that the writer did not know is absent. Where a number is

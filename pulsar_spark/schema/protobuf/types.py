@@ -1,4 +1,4 @@
-"""The tree that a protobuf schema is, as plain data, and its Arrow types.
+"""The tree of a protobuf schema as plain data, and its Arrow types.
 
 | protobuf | column |
 |---|---|

@@ -1,4 +1,4 @@
-"""The messages of google.protobuf that are columns of a type of their own.
+"""Well-known types of google.protobuf, which have column types of their own.
 
 timestamp.proto, duration.proto and struct.proto. Spark has microseconds; what is finer is cut off,
 as by Java's and Python's own conversions of such times.

@@ -1,4 +1,4 @@
-"""Record batches → protobuf's values: which columns fit a schema, and who writes which field.
+"""Record batches → protobuf values: matches columns with a schema and encodes them.
 
 One writer per field writes it for all rows at once; how each scalar type is written is told by
 `Scalar`.

@@ -1,4 +1,4 @@
-"""The messages of a record batch as columns, from wherever they come.
+"""The messages of a record batch as columns, whatever their source.
 
 Most come as blocks, whose columns were made while they were read (`BlockMessages`). The others
 are entries that were taken with care, one by one (`EntryMessages`); both give the same columns.

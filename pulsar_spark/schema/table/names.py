@@ -1,4 +1,4 @@
-"""Names of the columns of reads and writes; their types are Spark's business."""
+"""Names of the columns of reads and writes."""
 
 from __future__ import annotations
 

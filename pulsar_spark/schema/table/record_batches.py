@@ -1,4 +1,4 @@
-"""Entries → Arrow record batches of bounded size, with only the columns that are asked for."""
+"""Entries → Arrow record batches of bounded size, with only the requested columns."""
 
 from __future__ import annotations
 

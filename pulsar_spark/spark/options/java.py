@@ -1,4 +1,4 @@
-"""Configuration keys of Java's Pulsar client that have no option of their own here.
+"""Configuration keys of the Java client without an option here.
 
 Jobs written for the Scala connector carry them. Most tune threads and caches that do not exist
 here and are passed over with a log line; those that choose whom to trust or where to connect

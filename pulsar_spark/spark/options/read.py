@@ -1,4 +1,4 @@
-"""What a read was asked for: the options of reading, checked against each other."""
+"""The options of a read, checked against each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream was asked for: the options of a read, its subscription, and its caps."""
+"""The options of a stream: those of a read, its subscription, and its caps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All options, in one table: key, names, default, parser, help and where each applies."""
+"""The option table: key, aliases, default, parser, help and scope of each option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a write was asked for: the options of writing, checked against each other."""
+"""The options of a write, checked against each other."""
 
 from __future__ import annotations
 

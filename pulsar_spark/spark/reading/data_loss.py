@@ -1,4 +1,4 @@
-"""Whether a stream lost data: judged by where it, its subscription and the topic stand.
+"""Data loss of a stream, judged by its position, its subscription and its topic.
 
 A topic has many ledgers, gaps in entry ids are normal, and ledgers that everybody has read are
 deleted. So neither a gap nor a later ledger is a loss. What tells is the stream's own durable

@@ -1,4 +1,4 @@
-"""Whether messages of a range were deleted before a task has read them.
+"""Detects messages of a range that were deleted before a task read them.
 
 Ids that no entry has are no loss: transactions and compaction leave such gaps. Nor is it one that
 a ledger is deleted that was read already. What tells is the first entry that the topic still

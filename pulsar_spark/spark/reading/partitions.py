@@ -1,4 +1,4 @@
-"""What one Spark task reads: plain data, without credentials."""
+"""Input partitions: what a Spark task reads, as plain data without credentials."""
 
 from __future__ import annotations
 

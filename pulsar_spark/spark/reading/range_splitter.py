@@ -1,4 +1,4 @@
-"""One topic partition's range → several, of about as many entries each.
+"""Splits a topic partition's range into several with about the same number of entries.
 
 Nothing but the broker's answer to "which is the first entry at or behind this position?" is
 needed: behind the last entry of a ledger that is the first one of the next ledger. All ranges are

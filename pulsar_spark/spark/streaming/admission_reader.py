@@ -1,4 +1,4 @@
-"""The reader of a stream where Spark says how much a batch may have: from version 4.2 on."""
+"""The reader of a stream with admission control by Spark: from version 4.2 on."""
 
 from __future__ import annotations
 

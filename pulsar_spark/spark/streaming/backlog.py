@@ -1,4 +1,4 @@
-"""What is left to be read behind the end of a batch, for those who watch a stream.
+"""The lag of a stream: what is left to read after a micro-batch.
 
 It is told with the topics' ends, never part of an offset. Topic partitions with nothing left are
 not asked about. Of the others the first entry that is left is looked at, and a few spread over

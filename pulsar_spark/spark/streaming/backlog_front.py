@@ -1,4 +1,4 @@
-"""The beginning of one topic partition's backlog: how far a number of messages or bytes reaches.
+"""The front of a topic partition's backlog: how far a number of messages or bytes reaches.
 
 Without the admin port a broker does not tell how many messages lie between two positions. It does
 tell the first entry at or behind a position, with its number of messages and its size. From such

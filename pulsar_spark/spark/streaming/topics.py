@@ -1,4 +1,4 @@
-"""The topics of a stream while it runs: new ones, vanished ones, and where each of them ends."""
+"""The topics of a running stream: new ones, deleted ones, and their ends."""
 
 from __future__ import annotations
 

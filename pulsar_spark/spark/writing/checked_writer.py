@@ -1,4 +1,4 @@
-"""What the writers of batches and of micro-batches share: checks, and a task's work."""
+"""The common part of batch and stream writers: checks, and a task's work."""
 
 from __future__ import annotations
 

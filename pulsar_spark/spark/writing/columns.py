@@ -1,4 +1,4 @@
-"""Which column of a DataFrame becomes what of a message: decided on the driver, by types alone."""
+"""Maps a DataFrame's columns to parts of a message, on the driver, by their types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a test can have a writing process die: named points, off unless the environment says so.
+"""Crash points for tests: a variable kills a writing process at a named point.
 
 `PULSAR_SPARK_CRASH_AT` names a folder. A process that reaches a point of which a file in it bears
 the name takes that file away and dies. What the file says is which time the point is reached

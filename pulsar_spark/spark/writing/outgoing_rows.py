@@ -1,4 +1,4 @@
-"""Arrow record batches of a DataFrame → messages as columns, one set for each topic."""
+"""Arrow record batches of a DataFrame → columns of messages, one set per topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rows are written as: the topic's schema is adopted, or one is made of the columns.
+"""The schema of a write: the topic's, or a new one made from the columns.
 
 Decided on the driver before anything is sent, for a topic that rows name by the first task that
 meets it.

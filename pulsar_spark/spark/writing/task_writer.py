@@ -1,4 +1,4 @@
-"""One task: record batches → messages on topics, all of them acknowledged at its end."""
+"""One writing task: record batches → messages, all acknowledged when it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acknowledgements, and their contrary."""
+"""Commands of acknowledgement and redelivery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How each command is answered when it is refused."""
+"""Error answers to each command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CONNECT, and credentials that are renewed."""
+"""CONNECT, and renewed credentials."""
 
 from __future__ import annotations
 

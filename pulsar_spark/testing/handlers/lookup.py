@@ -1,4 +1,4 @@
-"""Where topics are, how many partitions they have, and which there are."""
+"""Lookups: brokers of topics, partitions, and lists of topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of commands: type → function that carries it out.
+"""The table of commands: type → handler function.
 
 A function gets the session and the command and answers through the session; it raises Refusal
 to have the command refused, and returns a coroutine if it must wait for something.
