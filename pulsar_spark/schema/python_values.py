@@ -13,7 +13,7 @@ import enum
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
@@ -58,7 +58,7 @@ Convert: TypeAlias = Callable[[Any], Any]
 Restore: TypeAlias = Callable[[Any], Any]
 """Turns what Arrow gives for a value into the Python value."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LOCAL_EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 _MAX_FLOAT = 3.4028235677973366e38
@@ -526,7 +526,7 @@ def _moment(times: int, divided: int) -> Convert:
     def convert(value: Any) -> int:
         if isinstance(value, datetime):
             # As Python has it, one without a zone is in the zone of the machine.
-            return (value.astimezone(UTC) - _EPOCH) // _MICROSECOND
+            return (value.astimezone(timezone.utc) - _EPOCH) // _MICROSECOND
         return _scaled(value, times, divided, "a datetime")
 
     return convert

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, time
+from datetime import date, datetime, time, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -42,7 +42,7 @@ SECOND = {
         },
     ],
 }
-AT = datetime(2024, 2, 29, 12, 0, 0, 123000, tzinfo=UTC)
+AT = datetime(2024, 2, 29, 12, 0, 0, 123000, tzinfo=timezone.utc)
 OLD: dict[str, Any] = {"sensor": "grün", "value": 1.5, "tags": {"a": 1}, "at": AT}
 NEW: dict[str, Any] = {
     "sensor": "s",
@@ -229,7 +229,7 @@ def test_pairs_and_what_the_topic_says(broker: Broker) -> None:
         ("DOUBLE", 0.1),
         ("LOCAL_DATE", date(2024, 2, 29)),
         ("TIME", time(1, 2, 3, 4000)),
-        ("INSTANT", datetime(2024, 2, 29, 1, 2, 3, 4, tzinfo=UTC)),
+        ("INSTANT", datetime(2024, 2, 29, 1, 2, 3, 4, tzinfo=timezone.utc)),
         ("LOCAL_DATE_TIME", datetime(2024, 2, 29, 1, 2, 3, 4)),
     ],
     ids=lambda given: given if isinstance(given, str) else "",

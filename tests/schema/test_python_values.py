@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import io
 import json
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -74,8 +74,8 @@ VALUE: dict[str, Any] = {
     "four": b"abcd",
     "either": "word",
     "day": date(2024, 2, 29),
-    "at": datetime(2024, 2, 29, 1, 2, 3, 456789, tzinfo=UTC),
-    "millis": datetime(1969, 12, 31, 23, 59, 59, 999000, tzinfo=UTC),
+    "at": datetime(2024, 2, 29, 1, 2, 3, 456789, tzinfo=timezone.utc),
+    "millis": datetime(1969, 12, 31, 23, 59, 59, 999000, tzinfo=timezone.utc),
     "local": datetime(2024, 2, 29, 1, 2, 3, 4),
     "clock": time(23, 59, 59, 999999),
     "tick": time(1, 2, 3, 4000),
@@ -145,8 +145,8 @@ def test_what_is_written_is_read_again(make: Any) -> None:
         (pb.Schema.LocalDate, date(2024, 2, 29)),
         (pb.Schema.Time, time(1, 2, 3, 4000)),
         (pb.Schema.LocalTime, time(13, 14, 15, 16)),
-        (pb.Schema.Timestamp, datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)),
-        (pb.Schema.Instant, datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=UTC)),
+        (pb.Schema.Timestamp, datetime(2023, 11, 14, 22, 13, 20, tzinfo=timezone.utc)),
+        (pb.Schema.Instant, datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=timezone.utc)),
         (pb.Schema.LocalDateTime, datetime(2023, 11, 14, 22, 13, 20, 123456)),
     ],
 )
@@ -228,7 +228,7 @@ def test_fields_that_are_left_out_get_their_defaults() -> None:
         (record(("a", {"type": "int", "logicalType": "date"})), {"a": "x"}, "a", "not a date"),
         (
             record(("a", {"type": "long", "logicalType": "local-timestamp-micros"})),
-            {"a": datetime(2024, 1, 1, tzinfo=UTC)},
+            {"a": datetime(2024, 1, 1, tzinfo=timezone.utc)},
             "a",
             "a zone",
         ),
@@ -292,7 +292,7 @@ def test_a_time_that_python_cannot_hold_is_bad_by_itself() -> None:
     bad, good = decode(info, info, far, near)
     assert isinstance(bad, Undecodable)
     assert bad.field == "at"
-    assert good == {"at": datetime(1970, 1, 1, tzinfo=UTC)}
+    assert good == {"at": datetime(1970, 1, 1, tzinfo=timezone.utc)}
 
 
 def test_values_of_protobuf_are_not_made_of_dicts() -> None:
