@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain, repeat
-from operator import methodcaller
+from operator import itemgetter, methodcaller
 from typing import Any, NamedTuple
 
 from pulsar_spark.protocol.batches import UnpackedBatch
@@ -28,8 +28,8 @@ from pulsar_spark.protocol.blocks import (
 from pulsar_spark.protocol.message_id import MessageIdAdv, id_tails
 
 _MAX_LONG = 2**63 - 1
-# The last millisecond of the year 9999: neither Spark's SQL nor Python has later times.
-_LAST_MILLIS = 253_402_300_799_999
+LAST_MILLIS = 253_402_300_799_999
+"""The last millisecond of the year 9999: neither Spark's SQL nor Python has later times."""
 _NEEDS_METADATA = frozenset({"key", "event_time", "properties", "ordering_key"})
 # Ids begin with ledger, entry and partition; what else they have comes behind.
 _NO_ID = MessageIdAdv(0, 0)
@@ -66,7 +66,7 @@ class Metadata(NamedTuple):
 PLAIN = Metadata()
 
 Told = tuple[int, int, int, bytes, bytes, Metadata, int, "int | None"]
-"""What is told of an entry once: ledger, entry, publish time (ms), digits of the sequence id,
+"""What is told of an entry once: ledger, entry, publish time (µs), digits of the sequence id,
 producer name, other metadata, redelivery count, broker's index."""
 
 
@@ -133,10 +133,10 @@ class PendingRows:
 
     def add_messages_alone(
         self,
-        values: list[bytes | memoryview | None],
-        keys: list[bytes | None],
-        ids: list[bytes],
-        told: list[Told],
+        values: Sequence[bytes | memoryview | None],
+        keys: Iterable[bytes | None],
+        ids: Iterable[bytes],
+        told: Iterable[Told],
         size: int,
     ) -> None:
         """Add messages outside of batches, after `add_rare` for those that have more."""
@@ -156,7 +156,7 @@ class PendingRows:
             key = _from_base64(key)
         if metadata.properties and self._wants_properties:
             self._add_properties(row, as_map(metadata.properties))
-        if 0 < metadata.event_time <= _LAST_MILLIS:
+        if 0 < metadata.event_time <= LAST_MILLIS:
             self.events[row] = metadata.event_time * 1000
         if metadata.ordering_key is not None:
             self.ordering_keys[row] = metadata.ordering_key
@@ -226,7 +226,7 @@ class PendingRows:
                 }
             )
         for index, metadata in extras.items():
-            if 0 < metadata.event_time <= _LAST_MILLIS:
+            if 0 < metadata.event_time <= LAST_MILLIS:
                 self.events[offset + index] = metadata.event_time * 1000
             if metadata.HasField("ordering_key"):
                 self.ordering_keys[offset + index] = metadata.ordering_key
@@ -246,6 +246,7 @@ class PendingRows:
 
 
 _ALONE = (1, -1, 0)
+_METADATA_OF = itemgetter(5)
 _values_of = methodcaller("values")
 
 
@@ -383,13 +384,15 @@ def _version_runs(rows: PendingRows) -> VersionRuns:
     places: dict[bytes, int] = {}
     starts, numbers = array("i"), array("i")
     last: bytes | None = None
+    last_metadata: Metadata | None = None
     row = 0
-    for (count, _, _), told in zip(rows.spans, rows.told, strict=True):
-        version = told[5].schema_version
-        if version != last:
-            starts.append(row)
-            numbers.append(places.setdefault(version, len(places)))
-            last = version
+    for (count, _, _), metadata in zip(rows.spans, map(_METADATA_OF, rows.told), strict=True):
+        if metadata is not last_metadata:
+            last_metadata, version = metadata, metadata.schema_version
+            if version != last:
+                starts.append(row)
+                numbers.append(places.setdefault(version, len(places)))
+                last = version
         row += count
     return list(places), starts, numbers
 
@@ -500,17 +503,17 @@ _BUILDERS: dict[str, Callable[[PendingRows], Any]] = {
     "value": lambda rows: _binary(rows.values),
     "key": lambda rows: _binary(rows.keys),
     "message_id": lambda rows: _binary(rows.ids),
-    "publish_time": _of_entries("q", lambda told: min(told[2], _LAST_MILLIS) * 1000),
+    "publish_time": _of_entries("q", itemgetter(2)),
     "event_time": lambda rows: _sparse(rows.rows, rows.events),
     "properties": _maps,
-    "ledger_id": _of_entries("q", lambda told: told[0]),
-    "entry_id": _of_entries("q", lambda told: told[1]),
+    "ledger_id": _of_entries("q", itemgetter(0)),
+    "entry_id": _of_entries("q", itemgetter(1)),
     "batch_index": lambda rows: _fixed("i", _batch_indexes(rows)),
     "producer_name": _text_of_entries(lambda told: told[4]),
     "sequence_id": lambda rows: _fixed("q", rows.sequences),
     "ordering_key": lambda rows: _sparse_binary(rows.rows, rows.ordering_keys),
     "schema_version": _text_of_entries(lambda told: told[5].schema_version or None),
-    "redelivery_count": _of_entries("i", lambda told: told[6]),
+    "redelivery_count": _of_entries("i", itemgetter(6)),
     "size": lambda rows: _fixed("i", rows.sizes),
     "index": lambda rows: _fixed_with_nulls("q", _indexes(rows)),
     "replicated_from": _text_of_entries(lambda told: told[5].replicated_from),

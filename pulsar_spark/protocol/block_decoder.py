@@ -13,7 +13,9 @@ field by field, once for all messages that have the same bytes there.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from itertools import repeat
 from struct import Struct
 from struct import error as StructError
 from typing import Any, NamedTuple
@@ -21,6 +23,7 @@ from typing import Any, NamedTuple
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch
 from pulsar_spark.protocol.block_columns import (
+    LAST_MILLIS,
     PLAIN,
     BlockColumns,
     Metadata,
@@ -41,6 +44,7 @@ from pulsar_spark.protocol.blocks import (
     Progress,
 )
 from pulsar_spark.protocol.checksum import extend_crc32c
+from pulsar_spark.protocol.even_frames import MIN_EVEN, Commands, take_even
 
 _U32 = Struct(">I")
 # Behind the checksum's magic: checksum, size of the metadata, the producer name's tag and size.
@@ -60,6 +64,7 @@ _COMMAND = re.compile(
 _BROKER_METADATA = re.compile(rb"(?:\x08%b)?(?:\x10(%b))?" % (_V, _V)).fullmatch
 # Sequence id, publish time, size of the key.
 _TIMES = re.compile(rb"\x10(%b)\x18(%b)(?:\x32([\0-\x7f]))?" % (_V, _V)).match
+_PUBLISH_TIME = re.compile(rb"\x10%b\x18(%b)(?:\x32([\0-\x7f]))?" % (_V, _V)).match
 _NUMBER = re.compile(_V).match
 _SIZE = re.compile(_SHORTEST).match
 
@@ -199,6 +204,7 @@ class _Highs(dict[bytes, int]):
 
 
 _HIGHS = _Highs()
+_BYTES = [bytes((byte,)) for byte in range(256)]
 
 
 class _Command(NamedTuple):
@@ -218,10 +224,16 @@ class _Command(NamedTuple):
     redelivery_count: int
     id_head: bytes
     has_broker_metadata: bool
+    unpack: Callable[[bytes, int], tuple[Any, ...]]
+
+
+@lru_cache(64)
+def _unpacks(before: int, digits: int, behind: int) -> Callable[[bytes, int], tuple[Any, ...]]:
+    return Struct(f">I{before}sB{digits - 1}s{behind}sIIBB").unpack_from
 
 
 # No command is that large.
-_NO_COMMAND = _Command(b"\xff", 0, b"", 0, 0, 0, 0, 0, b"", False)
+_NO_COMMAND = _Command(b"\xff", 0, b"", 0, 0, 0, 0, 0, b"", False, _unpacks(1, 1, 0))
 
 
 def _read_command(data: bytes, at: int) -> _Command:
@@ -256,6 +268,7 @@ def _read_command(data: bytes, at: int) -> _Command:
         redelivery_count,
         head,
         magic == _BROKER,
+        _unpacks(len(before), len(entry), len(behind)),
     )
 
 
@@ -307,9 +320,9 @@ class PythonBlockDecoder:
         try:
             while at < stop:
                 if self._alone:
-                    at, count, position = self._take_messages(data, view, at, stop, position)
+                    at, count, position = self._take_alone(data, view, at, stop, position)
                     messages += count
-                    self._alone = False
+                    self._alone = count > 0
                     continue
                 end, count, status, position = self._take_frame(data, view, at, position)
                 messages += count
@@ -397,7 +410,8 @@ class PythonBlockDecoder:
             return end, count, DONE, next_position
         head = command.id_head + digits
         name = data[head_at + 10 : found.start()]
-        told = (key[0], entry, millis, sequence, name, metadata, command.redelivery_count, index)
+        micros = min(millis, LAST_MILLIS) * 1000
+        told = (key[0], entry, micros, sequence, name, metadata, command.redelivery_count, index)
         if not metadata.messages:
             message_key = metadata.key if key_size is None else data[key_at:rest_at]
             pending.add_message(payload, message_key, head, told, size)
@@ -414,7 +428,7 @@ class PythonBlockDecoder:
         self._begun = None
         return end, count, DONE, next_position
 
-    def _take_messages(  # noqa: PLR0912, PLR0915 - calls would cost more than the rest
+    def _take_alone(
         self, data: bytes, view: memoryview, at: int, stop: int, position: Place
     ) -> tuple[int, int, Place]:
         """Take messages outside of batches that are not compressed.
@@ -422,6 +436,71 @@ class PythonBlockDecoder:
         The same as `_take_frame` in less time, which does all that is not done here. Returns
         where it stopped, the number of messages, and the new position.
         """
+        try:
+            taken = self._take_even(data, at, stop, position)
+        except _NOT_TAKEN:
+            taken = at, 0, position
+        return taken if taken[1] else self._take_messages(data, view, at, stop, position)
+
+    def _take_even(
+        self, data: bytes, at: int, stop: int, position: Place
+    ) -> tuple[int, int, Place]:
+        """As `_take_messages`, for many that are laid out alike; takes none where they are not."""
+        options, pending, command = self._options, self._pending, self._command
+        nothing = at, 0, position
+        begin = at + command.digits_at
+        digits = data[begin : begin + command.digits]
+        ledger_id, entry = command.ledger_id, _HIGHS[digits[1:]] | digits[0] & 127
+        room = options.max_rows - pending.rows
+        if options.end is not None:
+            if ledger_id > options.end[0]:
+                return nothing
+            if ledger_id == options.end[0]:
+                room = min(room, options.end[1] - entry)
+        if (ledger_id, entry, 0) < position or ledger_id != position[0] or room < MIN_EVEN:
+            return nothing
+        if command.has_broker_metadata or not data.startswith(command.before, at + 4):
+            return nothing
+        even = take_even(
+            data,
+            at,
+            stop,
+            Commands(command.digits_at, command.behind_at, command.rest_at),
+            entry,
+            room,
+            options.max_bytes - pending.nbytes,
+            min(_LARGE, options.max_payload),
+        )
+        if even is None or max(even.times) > LAST_MILLIS:
+            return nothing
+        metadata: Iterable[Metadata] = repeat(PLAIN)
+        if even.rests is not None:
+            known = {
+                rest: self._read_rest(rest, False) if rest else PLAIN for rest in set(even.rests)
+            }
+            if any(each.is_rare for each in known.values()):
+                return nothing
+            metadata = map(known.__getitem__, even.rests)
+        count = len(even.digits)
+        head, tail = command.id_head, pending.id_tail
+        told = zip(
+            repeat(ledger_id),
+            range(entry, entry + count),
+            [1000 * time for time in even.times],
+            repeat(b""),
+            repeat(b""),
+            metadata,
+            repeat(command.redelivery_count),
+            repeat(None),
+        )
+        ids = [head + digits + tail for digits in even.digits]
+        pending.add_messages_alone(even.values, even.keys, ids, told, even.size)
+        return even.end, count, (ledger_id, entry + count, 0)
+
+    def _take_messages(  # noqa: PLR0912, PLR0915 - calls would cost more than the rest
+        self, data: bytes, view: memoryview, at: int, stop: int, position: Place
+    ) -> tuple[int, int, Place]:
+        """As `_take_alone`, one after the other."""
         options, pending, command = self._options, self._pending, self._command
         ledger_id, expected, first = position
         range_end = options.end or (_MAX_LONG, _MAX_LONG, 0)
@@ -431,9 +510,9 @@ class PythonBlockDecoder:
         room = options.max_rows - pending.rows
         room_for_bytes = options.max_bytes - pending.nbytes
         largest = min(_LARGE, options.max_payload)
-        before, behind = command.before, command.behind
-        digits_to, behind_to, head_to = command.digits_at, command.behind_at, command.rest_at
-        many, head, tail = command.digits > 1, command.id_head, pending.id_tail
+        unpack, before, behind = command.unpack, command.before, command.behind
+        head_to, many = command.rest_at, command.digits > 1
+        id_head, id_tail, known_high, high_part = command.id_head, pending.id_tail, None, 0
         redelivery_count, has_broker_metadata = (
             command.redelivery_count,
             command.has_broker_metadata,
@@ -442,34 +521,35 @@ class PythonBlockDecoder:
         keys: list[bytes | None] = []
         ids: list[bytes] = []
         told: list[Told] = []
-        starts_with, u32, head_of = data.startswith, _U32.unpack_from, _HEAD.unpack_from
+        time_of, head_of, checksum_of = _PUBLISH_TIME, _HEAD.unpack_from, extend_crc32c
         index: int | None = None
         first_row = pending.rows
-        millis, last_time = 0, b""
+        micros, last_time = 0, b""
         used = 0
         try:
             while at < stop and len(values) < room:
-                behind_at = at + behind_to
-                if not (starts_with(before, at + 4) and starts_with(behind, behind_at)):
+                fields = unpack(data, at)
+                size, begin, low, high, rest, checksum, metadata_size, tag, name_size = fields
+                if begin != before or rest != behind or (low > 127) != many:
                     break
-                digits = data[at + digits_to : behind_at]
-                low = digits[0]
-                entry = _HIGHS[digits[1:]] | low & 127
-                if not expected <= entry < last or (low > 127) != many:
+                if high != known_high:
+                    high_part, known_high, id_end = _HIGHS[high], high, high + id_tail
+                entry = high_part | low & 127
+                if not expected <= entry < last:
                     break
                 head_at = at + head_to
                 if has_broker_metadata:
                     index, head_at = _read_broker_metadata(data, head_at)
-                checksum, metadata_size, tag, name_size = head_of(data, head_at)
-                found = _TIMES(data, head_at + 10 + name_size)
-                end = at + 4 + u32(data, at)[0]
+                    checksum, metadata_size, tag, name_size = head_of(data, head_at)
+                end = at + 4 + size
                 body_at = head_at + 8 + metadata_size
-                size = end - head_at - 8
+                found = time_of(data, head_at + 10 + name_size)
                 if found is None or tag != _NAME or name_size > 127 or body_at > end:
                     break
+                size = end - head_at - 8
                 if used + size > room_for_bytes or size > largest:
                     break
-                sequence, time, key_size = found.groups()
+                time, key_size = found.groups()
                 key = None
                 rest_at = found.end()
                 if key_size is not None:
@@ -485,7 +565,7 @@ class PythonBlockDecoder:
                             break
                         if metadata.before_key:
                             key = metadata.key
-                if extend_crc32c(view[head_at + 4 : end]) != checksum:
+                if checksum_of(view[head_at + 4 : end]) != checksum:
                     break
                 if metadata.is_rare:
                     key = pending.add_rare(first_row + len(values), metadata, key)
@@ -495,12 +575,11 @@ class PythonBlockDecoder:
                 else:
                     values.append(data[body_at:end])
                 keys.append(key)
-                ids.append(head + digits + tail)
+                ids.append(id_head + _BYTES[low] + id_end)
                 if time != last_time:
-                    millis, last_time = NUMBERS[time[1:]] << 7 | time[0] & 127, time
-                told.append(
-                    (ledger_id, entry, millis, sequence, b"", metadata, redelivery_count, index)
-                )
+                    last_time = time
+                    micros = min(NUMBERS[time[1:]] << 7 | time[0] & 127, LAST_MILLIS) * 1000
+                told.append((ledger_id, entry, micros, b"", b"", metadata, redelivery_count, index))
                 expected = entry + 1
                 used += size
                 at = end

@@ -226,11 +226,13 @@ class BlockDecoder(Protocol):
 
 # --- scanning -----------------------------------------------------------------------------
 
-# Sizes of frame and command, type and tag of the command, size of its body, the body's first tag.
-_COMMAND = Struct(">IIHBBB")
+# Size of the command, its type and tag, size of its body, the body's first tag.
+_COMMAND = Struct(">IHBBB")
 _IDENTITY = 13  # where the number of the consumer or producer begins in the frame
 _LARGEST = 9  # bytes that it may have
-_MESSAGE_TYPE, _MESSAGE_TAG = 0x0809, 0x4A
+# Size of the frame, and what its command begins with, by the bytes of that number.
+_COMMANDS = [Struct(f">I{_COMMAND.size + digits}s") for digits in range(_LARGEST + 1)]
+_MESSAGE_TYPE, _MESSAGE_TAG, _IDENTITY_TAG = 0x0809, 0x4A, 0x08
 
 # A number of up to ten digits. Sizes, then producer, sequence id, ledger, entry, highest id.
 _V = rb"[\x80-\xff]{0,9}[\0-\x7f]"
@@ -251,24 +253,37 @@ def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int]:
     identity = _identity(data, at)
     if not identity:
         return at, -1, 0
-    start, count = at, 0
-    unpack, size_of_data, known = _COMMAND.unpack_from, len(data), data.startswith
+    start, count, size_of_data = at, 0, len(data)
+    # Commands that follow each other mostly begin with the very same bytes.
+    unpack, known = _COMMANDS[len(identity)].unpack_from, b""
+    command_size = 0
     try:
         while True:
-            size, command_size, kind, tag, body_size, first = unpack(data, at)
-            if kind != _MESSAGE_TYPE or tag != _MESSAGE_TAG or first != 8:
-                break
-            # The body has one byte of size, and nothing follows it in the command.
-            if command_size != body_size + 4 or body_size > 127 or not command_size < size <= limit:
-                break
+            size, head = unpack(data, at)
+            if head != known:
+                command_size = _command_size(head, identity)
+                if not command_size:
+                    break
+                known = head
             end = at + 4 + size
-            if end > size_of_data or not known(identity, at + _IDENTITY):
+            if end > size_of_data or not command_size < size <= limit:
                 break
             at = end
             count += 1
     except StructError:
         pass
     return (at, NUMBERS[identity], count) if at > start else (start, -1, 0)
+
+
+def _command_size(head: bytes, identity: bytes) -> int:
+    """Return the size of a MESSAGE command that begins with `head`; 0 if it is none, or unusual."""
+    size, kind, tag, body_size, first = _COMMAND.unpack_from(head)
+    if kind != _MESSAGE_TYPE or tag != _MESSAGE_TAG or first != _IDENTITY_TAG:
+        return 0
+    # The body has one byte of size, and nothing follows it in the command.
+    if size != body_size + 4 or body_size > 127 or not head.endswith(identity):
+        return 0
+    return int(size)
 
 
 def _identity(data: bytes, at: int) -> bytes:

@@ -515,12 +515,81 @@ def test_a_full_decoder_goes_on_where_it_was(impl: Implementation) -> None:
     assert decoder.rows == 2
 
 
+# --- messages that are laid out alike ----------------------------------------------------
+
+ALIKE = [
+    entry(number, b"v" * (number % 7), partition_key="key", publish_time=TIME + number)
+    for number in range(300, 350)
+]
+_NAME_AT = ALIKE[0].index(b"standalone")
+_SIZE_AT = _NAME_AT - 6
+_TIME_AT = _NAME_AT + len("standalone-0-28") + 4
+_KEY_SIZE_AT = ALIKE[0].index(b"\x32\x03key") + 1
+
+
+def _changed(at: int, value: int) -> bytes:
+    data = bytearray(ALIKE[25])
+    data[at] = value
+    return block_mutations.checked(bytes(data), _SIZE_AT)
+
+
+DIFFERENT = {
+    "metadata that is longer than the frame": _changed(_SIZE_AT + 3, 100),
+    "metadata that is shorter than its key": _changed(_SIZE_AT + 3, 30),
+    "a key that is longer than the metadata": _changed(_KEY_SIZE_AT, 4),
+    "a key that is longer than the frame": _changed(_KEY_SIZE_AT, 120),
+    "a key that is shorter": _changed(_KEY_SIZE_AT, 2),
+    "a key without bytes": entry(325, b"v", partition_key="", publish_time=TIME),
+    "a long key": entry(325, b"v", partition_key="k" * 200, publish_time=TIME),
+    "no key": entry(325, b"v", publish_time=TIME),
+    "a number with fewer digits": _changed(_TIME_AT + 1, 5),
+    "a number with more digits": _changed(_TIME_AT + 5, 0x85),
+    "another time": entry(325, b"v", partition_key="key", publish_time=2**41),
+    "a time after the last one": entry(325, b"v", partition_key="key", publish_time=2**48),
+    "another ledger": entry(325, b"v", partition_key="key", ledger_id=LEDGER + 1),
+    "a gap": entry(327, b"v", partition_key="key", publish_time=TIME),
+    "a large payload": entry(325, bytes(5000), partition_key="key", publish_time=TIME),
+    "too large a payload": entry(325, bytes(7000), partition_key="key", publish_time=TIME),
+    "a batch": entry(325, [metadata(b"v")], partition_key="key", publish_time=TIME),
+    "properties": entry(325, b"v", partition_key="key", properties=[("a", "b")]),
+    "a schema version": entry(325, b"v", partition_key="key", schema_version=b"v"),
+    "a damaged frame": ALIKE[25][:-1] + b"x",
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+@pytest.mark.parametrize("others", [[], ALIKE[26:]], ids=["last", "amid"])
+def test_one_message_of_many_that_are_alike_may_differ(
+    impl: Implementation, name: str, others: list[bytes]
+) -> None:
+    impl.read(*ALIKE[:25], DIFFERENT[name], *others, columns=USUAL, max_payload=6000)
+
+
+def test_of_many_that_are_alike_no_more_are_taken_than_wanted(impl: Implementation) -> None:
+    assert impl.read(*ALIKE, columns=USUAL).sizes == [50]
+    assert impl.read(*ALIKE, columns=USUAL, max_rows=20).sizes == [20, 20, 10]
+    bytes_of_all = sum(len(data) - _SIZE_AT - 4 for data in ALIKE)
+    first, *_ = impl.read(*ALIKE, columns=USUAL, max_bytes=bytes_of_all // 2).sizes
+    assert 20 <= first <= 25
+    end = (LEDGER, 340, 0)
+    assert impl.read(*ALIKE, columns=USUAL, end=end).column("value")[-1] == b"v" * (339 % 7)
+    start = Position(LEDGER, 330, 0)
+    assert len(impl.read(*ALIKE, columns=USUAL, start=start).rows()) == 20
+
+
 # --- any bytes ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_any_bytes_give_what_the_careful_path_gives(impl: Implementation, seed: int) -> None:
     block_mutations.compare(impl.make, random.Random(seed), frames=8000)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_messages_that_are_alike_give_what_the_careful_path_gives(
+    impl: Implementation, seed: int
+) -> None:
+    block_mutations.compare_alike(impl.make, random.Random(seed), streams=60)
 
 
 @pytest.mark.slow

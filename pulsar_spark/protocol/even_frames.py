@@ -1,0 +1,251 @@
+"""MESSAGE frames that are laid out alike, taken by columns.
+
+Messages outside of batches, which follow each other on a topic: in front of their keys and payloads
+the same bytes have the same places in every frame. So they are compared in strides, place by place
+over all frames, in place of frame by frame. Payloads and keys may have any sizes; producers that
+take turns are looked at each by itself where their names or numbers differ in size.
+
+Whatever is not alike is left to the decoder, which takes such frames one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from struct import Struct
+from sys import byteorder
+from typing import NamedTuple
+
+from pulsar_spark.protocol.checksum import extend_crc32c
+from pulsar_spark.protocol.single_metadata import CONTINUING_DIGITS, number_runs
+
+MIN_EVEN = 16
+"""Fewer frames than that are not worth it."""
+_MOST = 1024
+_MAX_PRODUCERS = 16
+# Bytes of metadata and payload: tag and size of the name are looked at.
+_LEAST = 2
+
+_size_at = Struct(">I").unpack_from
+# Of metadata: the name's size; behind the name tags and digits of sequence id and publish time, and
+# the tag of the key.
+_NAME_SIZE = re.compile(rb"\x0a([\0-\x7f])", re.DOTALL).match
+_V = rb"[\x80-\xff]{0,8}[\0-\x7f]"
+_TIMES = re.compile(rb"\x10(%b)\x18(%b)(\x32)?" % (_V, _V)).match
+_LOW_BITS = bytes(byte & 127 for byte in range(256))
+
+
+class Commands(NamedTuple):
+    """Where the parts of the commands lie, counted from where their frames begin.
+
+    Digits of the entry, which alone vary, and what follows the commands: a checksum.
+    """
+
+    entry_at: int
+    entry_end: int
+    checksum_at: int
+
+
+class EvenFrames(NamedTuple):
+    """What frames up to `end` hold, in columns; their entries are consecutive.
+
+    There are digits of the entry, publish time (ms), key, and payload. `rests` is what the metadata
+    has behind that, None where none has more. `size` are the bytes of metadata and payloads.
+    """
+
+    end: int
+    size: int
+    digits: list[bytes]
+    times: list[int]
+    keys: list[bytes | None]
+    rests: list[bytes] | None
+    values: list[bytes]
+
+
+class _Heads(NamedTuple):
+    """Of each frame: publish time, and where its key begins and ends, the same without a key."""
+
+    times: list[int]
+    keys_at: list[int]
+    keys_end: list[int]
+
+
+def take_even(
+    data: bytes,
+    at: int,
+    stop: int,
+    commands: Commands,
+    first_entry: int,
+    most: int,
+    most_bytes: int,
+    largest: int,
+) -> EvenFrames | None:
+    """Take frames from `at` on; None where they are not alike, or too few.
+
+    They are at most `most`, with `most_bytes` bytes of metadata and payloads, and none of them has
+    more than `largest`. Their checksums are right. The first one has that entry, and a command
+    that was read.
+    """
+    metadata_at = commands.checksum_at + 8
+    starts, ends, size = _walk(data, at, stop, metadata_at, min(most, _MOST), most_bytes, largest)
+    digits = next(number_runs(first_entry, len(starts))) if len(starts) >= MIN_EVEN else []
+    count = len(digits)
+    if count < MIN_EVEN:
+        return None
+    if count < len(starts):
+        # Numbers of entries with more digits follow.
+        return take_even(data, at, stop, commands, first_entry, count, most_bytes, largest)
+    heads = b"".join([data[start : start + metadata_at] for start in starts])
+    begins = [start + metadata_at for start in starts]
+    found = None
+    if len(heads) == metadata_at * count and _are_alike(heads, commands, digits):
+        found = _read_heads(data, begins) or _read_producers(data, begins)
+    if found is None:
+        return None
+    sizes = _numbers(heads, commands.checksum_at + 4, metadata_at)
+    bodies = [begin + size for begin, size in zip(begins, sizes, strict=True)]
+    times, keys_at, keys_end = found
+    keys: list[bytes | None] = [None] * count
+    if keys_at != keys_end:
+        keys = [
+            data[begin:end] if begin < end else None
+            for begin, end in zip(keys_at, keys_end, strict=True)
+        ]
+    rests = _slices(data, keys_end, bodies) if keys_end != bodies else None
+    values = _slices(data, bodies, ends)
+    view = memoryview(data)
+    checksums = [
+        extend_crc32c(view[begin - 4 : end]) for begin, end in zip(begins, ends, strict=True)
+    ]
+    # What would end before it begins is empty: so nothing reaches into what follows it.
+    if (
+        sum(map(len, values)) != sum(ends) - sum(bodies)
+        or sum(map(len, rests or ())) != sum(bodies) - sum(keys_end)
+        or checksums != _numbers(heads, commands.checksum_at, metadata_at)
+    ):
+        return None
+    return EvenFrames(ends[-1], size, digits, times, keys, rests, values)
+
+
+def _walk(
+    data: bytes, at: int, stop: int, before: int, most: int, most_bytes: int, largest: int
+) -> tuple[list[int], list[int], int]:
+    """Return begins and ends of frames, and the bytes that they have but for `before` of each."""
+    starts: list[int] = []
+    ends: list[int] = []
+    used = 0
+    while at < stop and len(starts) < most:
+        end = at + 4 + _size_at(data, at)[0]
+        size = end - at - before
+        if used + size > most_bytes or not _LEAST <= size <= largest:
+            break
+        used += size
+        starts.append(at)
+        at = end
+        ends.append(at)
+    return starts, ends, used
+
+
+def _slices(data: bytes, begins: list[int], ends: list[int]) -> list[bytes]:
+    return [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
+
+
+def _are_alike(heads: bytes, commands: Commands, digits: list[bytes]) -> bool:
+    """Whether all commands are like the first one, but for entries with these digits."""
+    entry_at, entry_end, checksum_at = commands
+    width, count, number = checksum_at + 8, len(digits), entry_end - entry_at
+    for at in (*range(4, entry_at), *range(entry_end, checksum_at)):
+        if heads[at::width] != heads[at : at + 1] * count:
+            return False
+    expected = b"".join(digits)
+    return all(
+        heads[entry_at + place :: width] == expected[place::number] for place in range(number)
+    )
+
+
+def _numbers(heads: bytes, at: int, width: int) -> list[int]:
+    """Return the numbers of four bytes at a place of all heads."""
+    found = bytearray(len(heads) // width * 4)
+    for place in range(4):
+        found[place::4] = heads[at + place :: width]
+    numbers = array("I", bytes(found))
+    if byteorder == "little":
+        numbers.byteswap()
+    return numbers.tolist()
+
+
+# --- metadata -----------------------------------------------------------------------------
+
+
+def _read_producers(data: bytes, begins: list[int]) -> _Heads | None:
+    """Read metadata of producers that take turns; None where that of one is not alike."""
+    names = [data[begin + 2 : begin + 2 + data[begin + 1]] for begin in begins]
+    distinct = set(names)
+    count = len(names)
+    if not 1 < len(distinct) <= min(_MAX_PRODUCERS, count // MIN_EVEN):
+        return None
+    times, keys_at, keys_end = [0] * count, [0] * count, [0] * count
+    for name in distinct:
+        rows = [row for row, of in enumerate(names) if of == name]
+        found = _read_heads(data, [begins[row] for row in rows])
+        if found is None:
+            return None
+        for row, time, key_at, key_end in zip(rows, *found, strict=True):
+            times[row], keys_at[row], keys_end[row] = time, key_at, key_end
+    return _Heads(times, keys_at, keys_end)
+
+
+def _read_heads(data: bytes, begins: list[int]) -> _Heads | None:
+    """Read metadata that begins at these places; None where it is not laid out alike."""
+    first = begins[0]
+    name = _NAME_SIZE(data, first)
+    found = name and _TIMES(data, first + 2 + name[1][0])
+    if not found:
+        return None
+    sequence_at, time_at, time_end = (
+        place - first for place in (found.start(), found.start(2) - 1, found.end(2))
+    )
+    has_key = found[3] is not None
+    width = time_end + 2 if has_key else time_end
+    heads = b"".join([data[begin : begin + width] for begin in begins])
+    count = len(begins)
+    fixed = (0, 1, sequence_at, time_at, *((time_end,) if has_key else ()))
+    numbers = ((sequence_at + 1, time_at - 1), (time_at + 1, time_end - 1))
+    if (
+        len(heads) != width * count
+        or any(heads[at::width] != heads[at : at + 1] * count for at in fixed)
+        or not all(_are_digits(heads, begin, last, width) for begin, last in numbers)
+    ):
+        return None
+    times = _read_times([heads[at::width] for at in range(time_at + 1, time_end)])
+    keys_at = [begin + width for begin in begins]
+    if not has_key:
+        return _Heads(times, keys_at, keys_at)
+    key_sizes = heads[width - 1 :: width]
+    # None is long; an empty one could not be told from none.
+    if not key_sizes.isascii() or 0 in key_sizes:
+        return None
+    keys_end = [key_at + size for key_at, size in zip(keys_at, key_sizes, strict=True)]
+    return _Heads(times, keys_at, keys_end)
+
+
+def _are_digits(heads: bytes, begin: int, last: int, width: int) -> bool:
+    """Whether a number has its last digit at the same place in all heads."""
+    return heads[last::width].isascii() and not any(
+        heads[at::width].translate(None, CONTINUING_DIGITS) for at in range(begin, last)
+    )
+
+
+def _read_times(digits: list[bytes]) -> list[int]:
+    """Return numbers of which the lowest digits are given, then the second, and so on."""
+    high, numbers = 0, list(digits[0].translate(_LOW_BITS))
+    for place, column in enumerate(digits[1:], 1):
+        shift = 7 * place
+        if column.count(column[0]) == len(column):
+            high |= (column[0] & 127) << shift
+        else:
+            numbers = [
+                number | (digit & 127) << shift
+                for number, digit in zip(numbers, column, strict=True)
+            ]
+    return [high | number for number in numbers]
