@@ -194,7 +194,8 @@ class PendingRows:
         if self._wants_origins and told[5].replicated_from is not None:
             check_text(told[5].replicated_from)
         rows = range(first, high)
-        self._add_extras(batch, rows)
+        if batch.has_extras:
+            self._add_extras(batch, rows)
         values = batch.payloads(rows)
         for null in batch.nulls:
             if first <= null < high:
@@ -214,8 +215,6 @@ class PendingRows:
         return high
 
     def _add_extras(self, batch: UnpackedBatch, indexes: range) -> None:
-        if not batch.has_extras:
-            return
         offset = self.rows - indexes.start
         extras = batch.extras(indexes)
         if self._wants_properties:
