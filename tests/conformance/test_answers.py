@@ -104,3 +104,47 @@ def test_answers_of_a_coordinator_name_the_transaction(wire: WireClient) -> None
         told = wire.request(kind, **fields).body
         assert told.HasField("txnid_most_bits")
         assert (told.txnid_most_bits, told.txnid_least_bits) == (0, 1), kind
+
+
+def test_a_topic_that_is_missing_is_a_failed_answer(wire: WireClient) -> None:
+    told = wire.request(
+        "PARTITIONED_METADATA", topic="missing", metadata_auto_creation_enabled=False
+    ).body
+    assert told.response == pb.CommandPartitionedTopicMetadataResponse.Failed
+
+
+def test_a_receipt_for_an_acknowledgement_names_the_consumer(wire: WireClient) -> None:
+    wire.produce("t")
+    wire.publish()
+    wire.subscribe("t", consumer_id=3)
+    (message,) = wire.messages(1, 3)
+    told = wire.request("ACK", consumer_id=3, ack_type=0, message_id=[message.body.message_id]).body
+    assert told.consumer_id == 3
+
+
+def test_a_producer_is_closed_by_its_id(broker: EmbeddedBroker, wire: WireClient) -> None:
+    wire.produce("t", producer_id=0)
+    wire.produce("t", producer_id=1, producer_name="other")
+    wire.request("CLOSE_PRODUCER", producer_id=1)
+    wire.publish(b"still open", producer_id=0)
+    (left,) = broker.stats("t").producers
+    assert left != "other"
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+def test_how_a_transaction_ends_decides_whether_it_is_seen(
+    broker: EmbeddedBroker, wire: WireClient, commit: bool
+) -> None:
+    with (
+        PulsarClient(broker.service_url) as client,
+        client.create_producer("t") as producer,
+    ):
+        txn = client.new_transaction()
+        producer.send(b"inside", txn=txn)
+        if commit:
+            txn.commit()
+        else:
+            txn.abort()
+        producer.send(b"behind")
+    wire.subscribe("t")
+    assert wire.payloads(1) == [b"inside" if commit else b"behind"]

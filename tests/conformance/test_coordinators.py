@@ -82,7 +82,7 @@ def test_every_command_of_a_transaction_names_it_and_its_coordinator() -> None:
         message = consumer.receive(10_000)
         ids = []
         for _ in range(COORDINATORS):
-            with client.new_transaction() as txn:
+            with client.new_transaction(45) as txn:
                 ids.append(txn.txn_id())
                 producer.send(b"x", txn=txn)
                 consumer.acknowledge(message, txn=txn)
@@ -91,7 +91,9 @@ def test_every_command_of_a_transaction_names_it_and_its_coordinator() -> None:
         assert {body.tc_id for body in broker.commands(T.TC_CLIENT_CONNECT_REQUEST)} == set(
             range(COORDINATORS)
         )
-        assert {body.tc_id for body in broker.commands(T.NEW_TXN)} == set(range(COORDINATORS))
+        begun = broker.commands(T.NEW_TXN)
+        assert {body.tc_id for body in begun} == set(range(COORDINATORS))
+        assert {body.txn_ttl_millis for body in begun} == {45_000}
         for kind in (T.ADD_PARTITION_TO_TXN, T.ADD_SUBSCRIPTION_TO_TXN, T.ACK, T.END_TXN):
             assert [id_of(body) for body in broker.commands(kind)] == ids
         assert [id_of(sent.command) for sent in script.sent] == ids

@@ -53,3 +53,17 @@ def test_a_note_of_the_broker_is_no_message(broker: EmbeddedBroker, client: Puls
     broker.append(topic, stored_entry(b"after"))
     with client.subscribe(topic, "s", initial_position=InitialPosition.Earliest) as consumer:
         assert consumer.receive(RECEIVE_MS).data() == b"after"
+
+
+def test_what_compaction_took_out_of_a_batch_is_no_message(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    topic = broker.create_topic("t")
+    body = b""
+    for value, out in ((b"gone", True), (b"kept", False)):
+        single = pb.SingleMessageMetadata(payload_size=len(value), compacted_out=out)
+        encoded = single.SerializeToString()
+        body += len(encoded).to_bytes(4, "big") + encoded + value
+    broker.append(topic, stored_entry(body, num_messages_in_batch=2))
+    with client.subscribe(topic, "s", initial_position=InitialPosition.Earliest) as consumer:
+        assert consumer.receive(RECEIVE_MS).data() == b"kept"

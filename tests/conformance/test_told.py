@@ -9,6 +9,7 @@ from pulsar_spark.client import (
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import unpack_batch
+from pulsar_spark.protocol.topic_name import topics_hash
 from pulsar_spark.testing import EmbeddedBroker
 from tests.testing.wire_client import WireClient
 
@@ -66,6 +67,7 @@ def test_the_answer_to_a_watcher_names_it(wire: WireClient) -> None:
         "WATCH_TOPIC_LIST", watcher_id=5, namespace="public/default", topics_pattern=".*"
     )
     assert (told.name, told.body.watcher_id) == ("WATCH_TOPIC_LIST_SUCCESS", 5)
+    assert told.body.topics_hash == topics_hash([])
 
 
 def test_a_lookup_repeats_what_the_redirect_said(broker: EmbeddedBroker) -> None:

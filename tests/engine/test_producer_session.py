@@ -89,15 +89,16 @@ def test_what_the_broker_gives_is_kept_for_the_next_time() -> None:
         assert made.broker == broker.address
 
 
-def test_the_schema_access_mode_and_transactions_are_asked_for() -> None:
+def test_all_that_a_producer_is_to_be_is_asked_for() -> None:
     with topic() as (script, context, _):
         schema = pb.Schema(name="n", schema_data=b"", type=pb.Schema.String)
-        mine = identity(schema=schema, access_mode=pb.Exclusive, txn_enabled=True)
+        mine = identity(schema=schema, access_mode=pb.Exclusive, txn_enabled=True, encrypted=True)
         ProducerSession(Owner(), connection_for(context)).open(mine, 5)
         command = script.producers[0][1]
         assert command.schema == schema
         assert command.producer_access_mode == pb.Exclusive
         assert command.txn_enabled
+        assert command.encrypted
 
 
 def test_receipts_and_refusals_reach_the_owner() -> None:
