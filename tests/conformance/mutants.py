@@ -64,7 +64,7 @@ class _Plugin:
 
     def __init__(self, conduct: Callable[[Items], int]) -> None:
         self.status: int | None = None
-        self.failed: dict[str, None] = {}
+        self.failed: dict[str, str] = {}
         self._conduct = conduct
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -76,10 +76,10 @@ class _Plugin:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self.failed[report.nodeid] = None
+            self.failed[report.nodeid] = report.longreprtext
 
 
-_FAILED = pytest.StashKey[dict[str, None]]()
+_FAILED = pytest.StashKey[dict[str, str]]()
 
 
 def run(jobs: Iterable[Job], items: Items, workers: int) -> Iterator[Outcome]:
@@ -147,5 +147,5 @@ def _work(job: Job, items: Sequence[pytest.Item], folder: Path) -> int:
     failed = items[0].config.stash[_FAILED]
     said = {"count": clearing.count if clearing else 0, "failed": list(failed)}
     (folder / "said.json").write_text(json.dumps(said))
-    sys.stdout.flush()
+    print(*failed.values(), sep="\n", flush=True)
     return 1 if failed else 0

@@ -82,7 +82,7 @@ def test_every_command_of_a_transaction_names_it_and_its_coordinator() -> None:
         message = consumer.receive(10_000)
         ids = []
         for _ in range(COORDINATORS):
-            with client.new_transaction(45) as txn:
+            with client.new_transaction(45_000) as txn:
                 ids.append(txn.txn_id())
                 producer.send(b"x", txn=txn)
                 consumer.acknowledge(message, txn=txn)
