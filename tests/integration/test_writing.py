@@ -21,7 +21,7 @@ from pulsar_spark.protocol.hashing import java_string_hash, murmur3_32
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.protocol.sends import OutgoingEntry, Solo
-from tests.integration.brokers import Broker, as_real
+from tests.integration.brokers import Broker
 from tests.integration.messages import (
     CODECS,
     TEXTS,
@@ -348,17 +348,20 @@ def test_a_message_for_later_is_kept_back_from_shared_subscriptions(
     assert time.time() * 1000 >= at - 100
 
 
-def test_what_a_deduplicating_broker_has_already_is_counted(broker: Broker, client: Any) -> None:
-    real = as_real(broker)
-    namespace = real.create_namespace()
-    real.own.admin("POST", f"namespaces/{namespace}/deduplication", True)
-    topic = real.create_topic(real.unique_topic(namespace=namespace))
+def test_what_a_deduplicating_broker_has_already_is_counted(
+    tuned_broker: Broker, official_client: Connect
+) -> None:
+    topic = tuned_broker.create_topic()
+    client = official_client(tuned_broker.service_url)
     contents = [Content(b"%d" % number) for number in range(100)]
     options = ProducerOptions(
         producer_name="again", initial_sequence_id=-1, batching_max_messages=10
     )
     for duplicates in (0, 100):
-        with clustered(real) as context, PartitionedProducer(context, topic, options) as writer:
+        with (
+            clustered(tuned_broker) as context,
+            PartitionedProducer(context, topic, options) as writer,
+        ):
             for content in contents:
                 writer.send(content.fields())
             writer.flush()
