@@ -31,12 +31,14 @@ from tests.support.real_broker import MEMORY_FOR_SPEED, OwnBroker, prepare
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
-OPERATIONS = ("read", "write", "stream", "codec")
+OPERATIONS = ("read", "write", "client", "stream", "codec")
 QUICK = "batch10"
 PLANNED = 1_000
 RESULTS = "results.json"
 # Besides those that are checked: JVMs still compile in their first rounds.
 WARM_UPS = {"read": 2, "write": 1}
+# What our client is measured with beside the official one.
+OF_CLIENTS = ("batch1000", "batch10", "unbatched100", "unbatched1k")
 
 log = logging.getLogger("benchmarks")
 
@@ -52,7 +54,7 @@ def alternate(
 ) -> list[Result]:
     """Run all contenders in turn: some rounds to warm up, then `runs` counted ones."""
     results = {contender: Result(operation, workload, contender) for contender in named}
-    for number in range(1 - WARM_UPS[operation], runs + 1):
+    for number in range(1 - WARM_UPS.get(operation, 0), runs + 1):
         for contender, run in named.items():
             if number < 1 and not contender.needs_warming_up:
                 continue
@@ -222,6 +224,24 @@ def measure_shapes(setup: Setup, results: Results) -> None:
                 save(arguments, results)
 
 
+def measure_clients(setup: Setup, results: Results) -> None:
+    """Receive and send shapes by our client and by the official one."""
+    arguments, names = setup.arguments, implementations()
+    for workload in (w for w in WORKLOADS if w.name in OF_CLIENTS and w.name in arguments.only):
+        scaled = workload.scaled(arguments.scale)
+        with (
+            temporary_topic(setup.broker, scaled) as topic,
+            kept_in_memory(setup.broker, topic),
+        ):
+            fill(setup.broker, scaled, topic)
+            for way in contenders.RECEIVES:
+                named = contenders.receivers(setup.broker, scaled, topic, way, names)
+                results.put(alternate(way, scaled, named, arguments.runs))
+        named = contenders.senders(setup.broker, scaled, names)
+        results.put(alternate(contenders.SEND_ASYNC, scaled, named, arguments.runs))
+        save(arguments, results)
+
+
 def save(arguments: argparse.Namespace, results: Results) -> None:
     """Write what was measured so far, if it is to be kept."""
     if arguments.output:
@@ -237,9 +257,11 @@ def main() -> None:
     results = Results()
     if arguments.keep:
         results.load(arguments.output / RESULTS)
-    if {"read", "write", "stream"} & set(arguments.operations):
+    if {"read", "write", "client", "stream"} & set(arguments.operations):
         with started(arguments) as setup:
             measure_shapes(setup, results)
+            if "client" in arguments.operations:
+                measure_clients(setup, results)
             if "stream" in arguments.operations:
                 with setup.bench() as bench:
                     results.others |= measure_streams(bench, arguments.runs, arguments.scale)

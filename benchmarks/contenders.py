@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -49,7 +49,7 @@ class Contender:
     @property
     def needs_warming_up(self) -> bool:
         """Whether it has a JVM, whose first rounds compile."""
-        return self.kind not in (OFFICIAL, DRAIN)
+        return self.kind not in (OFFICIAL, CLIENT, DRAIN)
 
     @property
     def name(self) -> str:
@@ -63,6 +63,7 @@ class Contender:
 OFFICIAL = "official client"
 OURS = "pulsar_spark"
 OVER_TLS = "pulsar_spark over TLS"
+CLIENT = "PulsarClient"
 HANDED = "handed to Spark by"
 DRAIN = "raw drain"
 TRIVIAL = "trivial Arrow source"
@@ -266,6 +267,43 @@ def drain(service_url: str, names: list[str], sizes: list[int]) -> Measurement:
         result.seconds += seconds
         result.cpu_seconds += cpu_seconds
     return result
+
+
+# --- clients ----------------------------------------------------------------------------------
+
+RECEIVES = ("receive", "batch_receive")
+SEND_ASYNC = "send_async"
+
+
+def receivers(
+    broker: RealBroker, workload: Workload, topic: str, way: str, implementations: Iterable[str]
+) -> dict[Contender, Run]:
+    """Our client and the official one, as they receive the messages of a topic one way."""
+    named = [(OFFICIAL, ""), *((CLIENT, name) for name in implementations)]
+    url = broker.service_url
+    return {
+        Contender(kind, columns, name): partial(
+            run_official, url, way, workload, topic, columns, implementation=name
+        )
+        for columns in SCHEMAS
+        for kind, name in named
+    }
+
+
+def senders(
+    broker: RealBroker, workload: Workload, implementations: Iterable[str]
+) -> dict[Contender, Run]:
+    """Our client and the official one, as they send messages, each time to a new topic."""
+
+    def run(name: str) -> Measurement:
+        with temporary_topic(broker, workload) as topic:
+            url = broker.service_url
+            measurement = run_official(url, "write", workload, topic, implementation=name)
+            check_count(broker, workload, topic)
+        return measurement
+
+    named = [(OFFICIAL, ""), *((CLIENT, name) for name in implementations)]
+    return {Contender(kind, implementation=name): partial(run, name) for kind, name in named}
 
 
 # --- writing ----------------------------------------------------------------------------------

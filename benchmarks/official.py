@@ -2,17 +2,20 @@
 
 It prints one JSON line: seconds, CPU seconds and peak memory. The settings are those that were
 found to be its fastest, and what is timed does nothing with messages but to take what is in them.
+With ``--package pulsar_spark.client`` the same program runs on our client.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import resource
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import cycle
+from typing import Any
 
 import pulsar
 
@@ -25,22 +28,31 @@ MAX_BATCH_BYTES = 4 * 1024 * 1024
 _TIMEOUT_MS = 60_000
 _FOR_EVER_MS = 3_600_000
 
-Take = Callable[[pulsar.Message], object]
+Take = Callable[[Any], object]
 
 
-def subscribe(client: pulsar.Client, topic: str, **more: object) -> pulsar.Consumer:
+OFFICIAL_PACKAGE = "pulsar"
+
+
+def package_of(client: Any) -> Any:
+    """The package that a client is of: enums and policies are its own."""
+    name = type(client).__module__
+    return pulsar if name == OFFICIAL_PACKAGE else importlib.import_module(name.rpartition(".")[0])
+
+
+def subscribe(client: Any, topic: str, **more: object) -> Any:
     """A consumer at the beginning of the topic, on a subscription of its own."""
     return client.subscribe(
         topic,
         f"bench-{time.time_ns()}",
-        initial_position=pulsar.InitialPosition.Earliest,
+        initial_position=package_of(client).InitialPosition.Earliest,
         receiver_queue_size=QUEUE_SIZE,
         max_total_receiver_queue_size_across_partitions=QUEUE_SIZE * 4,
         **more,
     )
 
 
-def read_by_receive(client: pulsar.Client, topic: str, messages: int, take: Take) -> None:
+def read_by_receive(client: Any, topic: str, messages: int, take: Take) -> None:
     """One `receive` a message."""
     consumer = subscribe(client, topic)
     receive = consumer.receive
@@ -49,9 +61,9 @@ def read_by_receive(client: pulsar.Client, topic: str, messages: int, take: Take
     consumer.close()
 
 
-def read_by_batch_receive(client: pulsar.Client, topic: str, messages: int, take: Take) -> None:
+def read_by_batch_receive(client: Any, topic: str, messages: int, take: Take) -> None:
     """`batch_receive`, as many at a time as there are."""
-    policy = pulsar.ConsumerBatchReceivePolicy(1_000, -1, 10)
+    policy = package_of(client).ConsumerBatchReceivePolicy(1_000, -1, 10)
     consumer = subscribe(client, topic, batch_receive_policy=policy)
     left = messages
     while left > 0:
@@ -62,9 +74,11 @@ def read_by_batch_receive(client: pulsar.Client, topic: str, messages: int, take
     consumer.close()
 
 
-def read_by_reader(client: pulsar.Client, topic: str, messages: int, take: Take) -> None:
+def read_by_reader(client: Any, topic: str, messages: int, take: Take) -> None:
     """A reader; there are none of partitioned topics."""
-    reader = client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=QUEUE_SIZE)
+    reader = client.create_reader(
+        topic, package_of(client).MessageId.earliest, receiver_queue_size=QUEUE_SIZE
+    )
     read_next = reader.read_next
     for _ in range(messages):
         take(read_next(_TIMEOUT_MS))
@@ -72,14 +86,14 @@ def read_by_reader(client: pulsar.Client, topic: str, messages: int, take: Take)
 
 
 # A message listener takes five times as long: its calls go back and forth between threads.
-READERS: dict[str, Callable[[pulsar.Client, str, int, Take], None]] = {
+READERS: dict[str, Callable[[Any, str, int, Take], None]] = {
     "receive": read_by_receive,
     "batch_receive": read_by_batch_receive,
     "reader": read_by_reader,
 }
 
 
-def all_columns(message: pulsar.Message) -> tuple[object, ...]:
+def all_columns(message: Any) -> tuple[object, ...]:
     """What the seven columns of a data frame hold."""
     return (
         message.data(),
@@ -92,7 +106,12 @@ def all_columns(message: pulsar.Message) -> tuple[object, ...]:
     )
 
 
-TAKES: dict[str, Take] = {"value": pulsar.Message.data, "all": all_columns}
+def value(message: Any) -> object:
+    """The payload."""
+    return message.data()
+
+
+TAKES: dict[str, Take] = {"value": value, "all": all_columns}
 
 
 def ways(workload: Workload) -> list[str]:
@@ -100,10 +119,9 @@ def ways(workload: Workload) -> list[str]:
     return [name for name in READERS if name != "reader" or workload.partitions == 1]
 
 
-def producers(
-    client: pulsar.Client, topic: str, workload: Workload, delay_ms: int
-) -> list[pulsar.Producer]:
+def producers(client: Any, topic: str, workload: Workload, delay_ms: int) -> list[Any]:
     """The workload's producers, with names of different lengths where there are several."""
+    package = package_of(client)
     return [
         client.create_producer(
             topic,
@@ -115,14 +133,14 @@ def producers(
             max_pending_messages=MAX_PENDING,
             max_pending_messages_across_partitions=MAX_PENDING * 5,
             block_if_queue_full=True,
-            compression_type=getattr(pulsar.CompressionType, workload.compression),
-            message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution,
+            compression_type=getattr(package.CompressionType, workload.compression),
+            message_routing_mode=package.PartitionsRoutingMode.RoundRobinDistribution,
         )
         for number in range(workload.producers)
     ]
 
 
-def send_all(senders: list[pulsar.Producer], messages: Iterable[Message]) -> None:
+def send_all(senders: list[Any], messages: Iterable[Message]) -> None:
     """A `send_async` loop that waits for all receipts; the producers send in turn.
 
     A Python callback for each message would take most of the time. What is lost without one is
@@ -138,7 +156,7 @@ def send_all(senders: list[pulsar.Producer], messages: Iterable[Message]) -> Non
         sender.flush()
 
 
-def fill(client: pulsar.Client, topic: str, workload: Workload) -> None:
+def fill(client: Any, topic: str, workload: Workload) -> None:
     """Write entries of exactly the workload's batch size: none is sent before it is full."""
     send_all(producers(client, topic, workload, _FOR_EVER_MS), workload.made())
 
@@ -151,13 +169,15 @@ def main() -> None:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--workload", required=True, choices=[w.name for w in ALL])
     parser.add_argument("--messages", type=int, required=True)
+    parser.add_argument("--package", default=OFFICIAL_PACKAGE)
     parser.add_argument("--columns", choices=TAKES, default="value")
     arguments = parser.parse_args()
     (shape,) = (w for w in ALL if w.name == arguments.workload)
     workload = replace(shape, messages=arguments.messages)
     operation, topic = arguments.operation, arguments.topic
 
-    client = pulsar.Client(arguments.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    package = importlib.import_module(arguments.package)
+    client = package.Client(arguments.url, logger=package.ConsoleLogger(package.LoggerLevel.Error))
     messages = list(workload.made()) if operation == "write" else []
     senders = producers(client, topic, workload, PUBLISH_DELAY_MS) if messages else []
     before = resource.getrusage(resource.RUSAGE_SELF)

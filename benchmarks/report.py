@@ -13,7 +13,9 @@ from benchmarks.contenders import (
     OFFICIAL,
     OURS,
     OVER_TLS,
+    RECEIVES,
     SCALA,
+    SEND_ASYNC,
     TRIVIAL,
     TRIVIAL_SINK,
     Contender,
@@ -57,7 +59,7 @@ def sections(results: Results) -> list[str]:
         *[
             contenders_table(results, operation, shape)
             for shape in shapes
-            for operation in ("read", "write")
+            for operation in ("read", "write", *RECEIVES, SEND_ASYNC)
             if results.of(operation, shape.name)
         ],
     ]

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import OURS, Contender
+from benchmarks.contenders import CLIENT, OURS, Contender
 from benchmarks.measure import Measurement
 from benchmarks.workloads import ALL, Workload
 
@@ -93,7 +93,7 @@ class Results:
     @property
     def implementations(self) -> list[str]:
         """Those of ours that were measured, the faster first."""
-        names = {r.contender.implementation for r in self.all if r.contender.kind == OURS}
+        names = {r.contender.implementation for r in self.all if r.contender.kind in (OURS, CLIENT)}
         return sorted(names)  # "native" comes before "python".
 
     def workloads(self) -> list[Workload]:

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.contenders import (
+    CLIENT,
     DRAIN,
     HANDED,
     KAFKA,
     OFFICIAL,
     OURS,
     OVER_TLS,
+    RECEIVES,
     SCALA,
+    SEND_ASYNC,
     TRIVIAL,
 )
 from benchmarks.results import Results
@@ -59,7 +62,12 @@ class Target:
 
 def targets(results: Results, shape: str) -> list[Target]:
     """All that can be said of a shape."""
-    return [*_whole_reads(results, shape), *_parts(results, shape), *_writes(results, shape)]
+    return [
+        *_whole_reads(results, shape),
+        *_parts(results, shape),
+        *_writes(results, shape),
+        *_clients(results, shape),
+    ]
 
 
 def _whole_reads(results: Results, shape: str) -> Iterator[Target]:
@@ -146,3 +154,13 @@ def _writes(results: Results, shape: str) -> Iterator[Target]:
         else:
             bound = WRITE_MICROSECONDS[name]
             yield Target(shape, f"{name}: µs of CPU to write a row", ours.cpu, bound, at_most=True)
+
+
+def _clients(results: Results, shape: str) -> Iterator[Target]:
+    for operation in (*RECEIVES, SEND_ASYNC):
+        columns = "" if operation == SEND_ASYNC else "value"
+        official = results.find(operation, shape, OFFICIAL, columns)
+        ours = results.find(operation, shape, CLIENT, columns, "native")
+        if ours is not None and official is not None:
+            what = f"native: speed of {operation}, of the official client"
+            yield Target(shape, what, ours.times_as_fast_as(official), 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import uuid
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 
 from benchmarks.measure import Measurement
 from benchmarks.workloads import Workload
+from pulsar_spark.protocol.implementation import VARIABLE as IMPLEMENTATION
 from tests.support.real_broker import RealBroker
 
 _OFFICIAL_SECONDS = 600
@@ -84,21 +86,36 @@ def check_count(broker: RealBroker, workload: Workload, topic: str) -> None:
 
 
 def run_official(
-    service_url: str, operation: str, workload: Workload, topic: str, columns: str = "value"
+    service_url: str,
+    operation: str,
+    workload: Workload,
+    topic: str,
+    columns: str = "value",
+    *,
+    implementation: str = "",
 ) -> Measurement:
-    """Run the official client in its own process."""
+    """Run the official client in its own process; with an `implementation`, ours instead."""
     command = [
         sys.executable, "-m", "benchmarks.official", operation,
         "--url", service_url, "--topic", topic, "--columns", columns,
         "--workload", workload.name, "--messages", str(workload.messages),
     ]  # fmt: skip
+    environment = dict(os.environ)
+    if implementation:
+        command += ["--package", "pulsar_spark.client"]
+        environment[IMPLEMENTATION] = implementation
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=_OFFICIAL_SECONDS, check=False
+        command,
+        capture_output=True,
+        text=True,
+        timeout=_OFFICIAL_SECONDS,
+        check=False,
+        env=environment,
     )
     # The client's own log goes to the same place.
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or len(lines) != 1:
-        raise WrongResult(f"the official client failed: {done.stdout}{done.stderr}")
+        raise WrongResult(f"the client failed: {done.stdout}{done.stderr}")
     return Measurement(**json.loads(lines[0]))
 
 

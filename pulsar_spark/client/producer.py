@@ -17,7 +17,11 @@ from pulsar_spark.client.schema import Schema
 from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing
-from pulsar_spark.engine.producers.batch_accumulator import DeferredCallback, MessageCallback
+from pulsar_spark.engine.producers.batch_accumulator import (
+    DeferredCallback,
+    MessageCallback,
+    unheard,
+)
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer, pairs
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import OperationTimeout, OptionError, ProducerQueueFull, PulsarError
@@ -156,19 +160,18 @@ class PulsarProducer(Closing):
         Callbacks run on a thread of the client, in order. If the queue is full, the call waits
         where the producer was made with `block_if_queue_full`, otherwise the callback is told
         ProducerQueueIsFull. Raises InvalidRow and OptionError for what cannot be a message, and
-        ProducerQueueFull where callbacks have been far too slow for the send timeout.
+        ProducerQueueFull where callbacks have been far too slow for the send timeout. Without a
+        callback what cannot be sent is logged, and messages outside of batches may wait 5 ms for
+        others that are written with them.
         """
         message = self._message(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp
         )
         solo = _solo(replication_clusters, disable_replication, deliver_at, deliver_after, txn)
 
-        def tell(error: PulsarError | None, message_id: wire.MessageIdAdv | None) -> None:
-            if callback is not None:
-                callback(result_of(error), _wrap(message_id))
-
-        self._callbacks.wait_for_room(Deadline(self._rules.send_timeout))
-        complete = DeferredCallback(tell, self._callbacks.run)
+        complete: MessageCallback = unheard
+        if callback is not None:
+            complete = self._deferred(callback)
         try:
             partition = self._route(message)
             if (full := self._queue_full(partition)) is not None:
@@ -179,6 +182,15 @@ class PulsarProducer(Closing):
             raise
         except PulsarError as error:
             complete(error, None)
+
+    def _deferred(self, callback: SendCallback) -> MessageCallback:
+        """Return what tells a callback on its thread; waits while that is far behind."""
+
+        def tell(error: PulsarError | None, message_id: wire.MessageIdAdv | None) -> None:
+            callback(result_of(error), _wrap(message_id))
+
+        self._callbacks.wait_for_room(Deadline(self._rules.send_timeout))
+        return DeferredCallback(tell, self._callbacks.run)
 
     def flush(self) -> None:
         """Return when all messages are stored and their callbacks have run.

@@ -344,11 +344,8 @@ class TopicConsumer(AttachedConsumer):
         if self._epoch != self._epoch_seen or block.size > block.count * LARGE_FRAME:
             return None
         is_within = self._row_decoder.is_within(block, at)
-        found = self._row_decoder.take(block, at, self._floor)
-        if found is None:
-            return None
-        rows, end = found
-        if not is_within and self._may_leave_out(rows):
+        rows, end = self._row_decoder.take(block, at, self._floor)
+        if rows is None or (not is_within and self._may_leave_out(rows)):
             self._careful = block, end
             return None
         with self._lock:

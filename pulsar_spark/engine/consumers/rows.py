@@ -308,11 +308,11 @@ class RowDecoder:
         within = self._within
         return within is not None and within[0] is block and within[1] == at
 
-    def take(self, block: MessageBlock, at: int, floor: Place) -> tuple[ReceivedRows, int] | None:
+    def take(self, block: MessageBlock, at: int, floor: Place) -> tuple[ReceivedRows | None, int]:
         """Take frames from `at` on; return their rows, and where to go on.
 
-        None where the first of them is one for the careful way, or something is to be left out:
-        what lies before `floor`, or before what comes before it.
+        There are no rows where the first frame is one for the careful way, or all up to there are,
+        since something is to be left out: what lies before `floor`, or before what comes before it.
         """
         start, begun = floor, 0
         if self._within is not None and self.is_within(block, at):
@@ -322,10 +322,10 @@ class RowDecoder:
         progress = self._decoder.decode(block.data, at, block.stop, start)
         columns = self._decoder.take()
         if columns is None:
-            return None
+            return None, progress.at
         reached = progress.position[2] if progress.status == FULL else 0
         if columns.rows != progress.messages - begun + reached:
-            return None
+            return None, progress.at
         end = progress.at
         if reached:
             self._within = block, end, progress.position

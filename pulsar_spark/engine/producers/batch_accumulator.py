@@ -37,6 +37,19 @@ _HELD_BY_PROPERTY = 170
 _HELD_BY_CALLBACK = 350
 
 
+# Messages that are not batched and that nobody waits for: so many, of so many bytes in all, are
+# written together, and one that is larger by itself.
+_TOGETHER = 64
+_TOGETHER_BYTES = 64 * 1024
+_LARGE = 8 * 1024
+
+
+def unheard(error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
+    """The callback of a message for which nobody wants to know how it ends."""
+    if error is not None:
+        logger.warning("a message without a callback was not sent: %s", error)
+
+
 class DeferredCallback:
     """A MessageCallback that runs elsewhere: `run` takes a function and calls it there.
 
@@ -104,13 +117,16 @@ class BatchAccumulator:
         self._uniform = UniformMessages([])
         self._mixed: list[MessageFields] = []
         self._callbacks: list[MessageCallback | None] = []
+        # Without batching, what is to be written together.
+        self._waiting: list[MessageFields] = []
+        self._waiting_bytes = 0
         producer.on_room = self._send_if_due
         self._budget.add(self)
 
     @property
     def count(self) -> int:
-        """Messages in the batch that is being filled."""
-        return self._count
+        """Messages that wait for others: in the batch that is being filled, or without one."""
+        return self._count + len(self._waiting)
 
     def add(
         self,
@@ -122,6 +138,26 @@ class BatchAccumulator:
         self._take_turn()
         try:
             self._add(message, callback, solo)
+        finally:
+            self._leave_turn()
+
+    def add_unheard(self, message: MessageFields) -> None:
+        """Add a message for which nobody wants to know how it ends.
+
+        Without batching it is an entry of its own still, but while others are under way it is
+        written together with those that follow, at the latest when `hurry` is called.
+        """
+        size = message_size(message)
+        waits = self._waiting or self.producer.pending_messages
+        if self._batching or not waits or size > _LARGE or message.sequence_id is not None:
+            self.add(message, unheard)
+            return
+        self._take_turn()
+        try:
+            self._waiting.append(message)
+            self._waiting_bytes += size
+            if len(self._waiting) >= _TOGETHER or self._waiting_bytes >= _TOGETHER_BYTES:
+                self._send_waiting()
         finally:
             self._leave_turn()
 
@@ -142,6 +178,7 @@ class BatchAccumulator:
                     continue
                 plain = [found for found, _ in takewhile(_goes_along, messages[at:])]
                 with self._my_turn():
+                    self._send_waiting()
                     sent = 0
                     while sent < len(plain):
                         following = self.producer.send_messages(plain, sent)
@@ -164,6 +201,7 @@ class BatchAccumulator:
         """
         with self._my_turn():
             if not self._batching:
+                self._send_waiting()
                 return self.producer.send_column(messages, 1, start)
             if not self.producer.max_payload:
                 self.producer.open()
@@ -212,6 +250,7 @@ class BatchAccumulator:
     def discard(self, error: PulsarError) -> None:
         """Drop what there is, and tell its callbacks why."""
         with self._my_turn():
+            self._take_waiting()
             self._drop(error)
 
     # --- turns --------------------------------------------------------------------------------
@@ -244,7 +283,7 @@ class BatchAccumulator:
         while self._due and self._look and self._turn.acquire(blocking=False):
             self._look = False
             try:
-                if not self._count or self._try_flush():
+                if self._try_waiting() and (not self._count or self._try_flush()):
                     self._due = False
             except PulsarError as error:
                 # Its messages have callbacks, or the next call raises the same.
@@ -355,7 +394,41 @@ class BatchAccumulator:
         held, self._held = self._held, 0
         return held
 
+    def _take_waiting(self) -> list[MessageFields]:
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        return waiting
+
+    def _send_waiting(self) -> None:
+        """Send what is to be written together; one that cannot be sent is left out."""
+        if not self._waiting:
+            return
+        waiting, at = self._take_waiting(), 0
+        while at < len(waiting):
+            try:
+                at = self.producer.send_messages(waiting, at)
+            except (MessageTooLarge, InvalidRow) as error:
+                unheard(error, None)
+                at += 1
+
+    def _try_waiting(self) -> bool:
+        """As `_send_waiting`, as far as it goes without waiting; return whether all was sent."""
+        while self._waiting:
+            try:
+                sent = self.producer.try_send_messages(self._waiting)
+            except (MessageTooLarge, InvalidRow) as error:
+                unheard(error, None)
+                sent = 1
+            except PulsarError:
+                self._take_waiting()
+                raise
+            if not sent:
+                return False
+            self._waiting = self._waiting[sent:]
+        self._waiting_bytes = 0
+        return True
+
     def _flush(self) -> None:
+        self._send_waiting()
         if not self._count:
             return
         self._group()
@@ -558,7 +631,7 @@ def message_size(message: MessageFields) -> int:
 def _held_by(message: MessageFields, size: int, callback: MessageCallback | None) -> int:
     """Return about how many bytes of memory a message of that size holds."""
     held = size + _HELD_WITH_FIELDS + _HELD_BY_PROPERTY * len(message.properties)
-    return held if callback is None else held + _HELD_BY_CALLBACK
+    return held if callback in (None, unheard) else held + _HELD_BY_CALLBACK
 
 
 def _encode(messages: list[MessageFields], sequence_id: int) -> bytes:
@@ -602,6 +675,9 @@ def _for_each(callbacks: list[MessageCallback | None], count: int) -> MessageCal
             except Exception:
                 logger.exception("the callback of a message failed")
 
+    if all(callback is unheard for callback in callbacks):
+        return unheard
+
     def complete(error: PulsarError | None, entry: MessageIdAdv | None) -> None:
         now: list[tuple[int, MessageCallback]] = []
         later: list[tuple[int, MessageCallback]] = []
@@ -610,7 +686,7 @@ def _for_each(callbacks: list[MessageCallback | None], count: int) -> MessageCal
             if isinstance(callback, DeferredCallback):
                 run = callback.run
                 later.append((index, callback.callback))
-            elif callback is not None:
+            elif callback is not None and (callback is not unheard or error is not None):
                 now.append((index, callback))
         if run is not None:
             run(lambda: tell(later, error, entry))

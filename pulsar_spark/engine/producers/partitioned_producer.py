@@ -17,6 +17,7 @@ from pulsar_spark.engine.producers.batch_accumulator import (
     BatchAccumulator,
     FailedAt,
     MessageCallback,
+    unheard,
 )
 from pulsar_spark.engine.producers.inflight_window import ProducerCounts
 from pulsar_spark.engine.producers.producer import Producer
@@ -42,6 +43,8 @@ _ROWS_TOGETHER = 1000
 _ROWS_AROUND_A_GAP = 1000
 # Messages that one partition is dealt before the next one's turn, where each has one in turn.
 _DEALT = 64
+# How long messages without a batch, and without a callback, wait for others to be written with.
+_TOGETHER_SECONDS = 0.005
 
 
 class PartitionedProducer(Closing):
@@ -71,7 +74,8 @@ class PartitionedProducer(Closing):
         self._options = options or ProducerOptions()
         self._goes_on = goes_on
         self._txn = txn
-        self._timed = timed and self._options.batching_enabled
+        # Whether there is a time at which what waits is sent.
+        self._waits = timed
         self._pid = os.getpid()
         if partitions is None:
             partitions = context.partitions_for_writing(self.topic)
@@ -177,10 +181,13 @@ class PartitionedProducer(Closing):
         if partition is None:
             partition = self.route(message)
         batcher = self._batcher(partition)
-        batcher.add(message, callback, solo)
+        if callback is unheard and solo is None and self._waits:
+            batcher.add_unheard(message)
+        else:
+            batcher.add(message, callback, solo)
         if at_once:
             batcher.flush()
-        elif self._timed and batcher.count:
+        elif self._waits and batcher.count:
             self._start_timer(partition, batcher)
 
     def partition_name(self, partition: int) -> str:
@@ -378,13 +385,14 @@ class PartitionedProducer(Closing):
             return
         with self._lock:
             self._timers.add(partition)
-        delay = self._options.batching_max_delay
+        batching = self._options.batching_enabled
+        delay = self._options.batching_max_delay if batching else _TOGETHER_SECONDS
         self._context.timers.after(delay, lambda: self._on_timer(partition, batcher))
 
     def _on_timer(self, partition: int, batcher: BatchAccumulator) -> None:
         with self._lock:
             self._timers.discard(partition)
-            if self._router.current == partition:
+            if self._options.batching_enabled and self._router.current == partition:
                 self._router.advance()
         batcher.hurry()
 

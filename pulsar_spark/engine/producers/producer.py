@@ -279,32 +279,37 @@ class Producer:
         Returns the index of the next message; raises for the one at `start` alone.
         """
         with self._my_turn():
-            limits = self._limits
-            assert limits is not None
             self._make_room(1)
-            most = min(self._window.room(), BLOCK_MESSAGES)
-            first, now = self._next_sequence_id, int(time.time() * 1000)
-            part = messages[start : start + max(most, 1)]
-            ends: Sequence[int]
-            data, ends = b"", ()
-            if not limits.entry_by_entry:
-                data, ends = encode_messages(part, first, now, limits, BLOCK_BYTES)
-            if not ends:
+            sends = self._message_block(messages, start)
+            if sends is None:
                 self._send(single_entry(messages[start]), 0)
                 return start + 1
-            count = len(ends)
-            sends = PendingSends(
-                [data],
-                first,
-                first + count - 1,
-                count,
-                ends=ends,
-                per_entry=1,
-                largest=min(max(map(sub, ends, [0, *ends])), limits.max_message_size),
-            )
             self._reserve(sends.size)
             self._submit([sends])
-            return start + count
+            return start + sends.num_messages
+
+    def _message_block(self, messages: Sequence[MessageFields], start: int) -> PendingSends | None:
+        """Return the sends of some messages, each without a batch; None if the first is unusual."""
+        limits = self._limits
+        assert limits is not None
+        if limits.entry_by_entry:
+            return None
+        most = min(self._window.room(), BLOCK_MESSAGES)
+        first, now = self._next_sequence_id, int(time.time() * 1000)
+        part = messages[start : start + max(most, 1)]
+        data, ends = encode_messages(part, first, now, limits, BLOCK_BYTES)
+        if not ends:
+            return None
+        count = len(ends)
+        return PendingSends(
+            [data],
+            first,
+            first + count - 1,
+            count,
+            ends=ends,
+            per_entry=1,
+            largest=min(max(map(sub, ends, [0, *ends])), limits.max_message_size),
+        )
 
     def try_send(self, entry: OutgoingEntry, held: int) -> bool:
         """Send an entry whose memory is reserved, if it can be done without waiting.
@@ -313,30 +318,62 @@ class Producer:
         not open yet: `on_room` is called later. Raises as `send`; for timers and the receive
         thread.
         """
+        if not self._try_turn(entry.count):
+            return False
+        try:
+            assert self._limits is not None
+            self._try_submit(list(self._encoded(entry, self._limits)), held)
+            return True
+        finally:
+            self._order.release()
+
+    def try_send_messages(self, messages: Sequence[MessageFields]) -> int:
+        """Send messages as `send_messages`, as many as can be without waiting; return how many.
+
+        As `try_send`; their memory is reserved here.
+        """
+        if not self._try_turn(1):
+            return 0
+        try:
+            sends = self._message_block(messages, 0)
+            if sends is None:
+                assert self._limits is not None
+                self._try_submit(list(self._encoded(single_entry(messages[0]), self._limits)), 0)
+                return 1
+            self._try_submit([sends], 0)
+            return sends.num_messages
+        finally:
+            self._order.release()
+
+    def _try_turn(self, messages: int) -> bool:
+        """Take the turn to send if that needs no waiting, and nor does an entry of so many."""
         self._wanted = True
         if not self._order.acquire(blocking=False):
             return False
+        can = False
         try:
             self._window.check()
             if self._limits is None:
                 self._open_in_background()
-                return False
-            if not self._window.has_room(entry.count):
-                return False
-            sends = list(self._encoded(entry, self._limits))
-            self._window.release(held - sum(send.size for send in sends))
-            try:
-                self._submit(sends, wait=False)
-            except PulsarError:
-                # What was reserved is the caller's still.
-                self._window.release(-held)
-                raise
-            self._unwritten = 0
-            if (session := self._session) is not None:
-                self._write(session, wait=False)
-            return True
+            else:
+                can = self._window.has_room(messages)
         finally:
-            self._order.release()
+            if not can:
+                self._order.release()
+        return can
+
+    def _try_submit(self, sends: Sequence[PendingSends], held: int) -> None:
+        """Send without waiting what `held` bytes are reserved for."""
+        self._window.release(held - sum(send.size for send in sends))
+        try:
+            self._submit(sends, wait=False)
+        except PulsarError:
+            # What was reserved is the caller's still.
+            self._window.release(-held)
+            raise
+        self._unwritten = 0
+        if (session := self._session) is not None:
+            self._write(session, wait=False)
 
     def reserve(self, size: int) -> None:
         """Reserve memory of the client for messages that `send` comes with later; waits for it.
