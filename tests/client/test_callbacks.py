@@ -96,7 +96,7 @@ def test_callbacks_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     for _ in range(10):
         callbacks.wait_for_room(Deadline(0.0))
         callbacks.run(lambda: None)
-    with pytest.raises(ProducerQueueFull, match="10 callbacks of sends wait"):
+    with pytest.raises(ProducerQueueFull, match="10 callbacks of sends are queued"):
         callbacks.wait_for_room(Deadline(0.01))
     sender = threading.Thread(target=callbacks.wait_for_room, args=(Deadline(60),))
     sender.start()
