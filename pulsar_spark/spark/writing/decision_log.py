@@ -150,10 +150,19 @@ class DecisionLog(Closing):
     def attach(self) -> None:
         """Hold the subscription and fence other drivers; creates both topic and subscription.
 
-        Raises SinkStateError where there are records and nothing keeps them.
+        Raises SinkStateError where there are records and nothing keeps them, and TopicNotFound
+        where brokers create no topics.
         """
         self._check_kept()
-        self._end()
+        try:
+            self._end()
+        except TopicNotFound as error:
+            raise TopicNotFound(
+                "the topic of the sink's records does not exist, and the broker creates none",
+                f"Create it, without partitions: pulsar-admin topics create {self.topic}",
+                topic=self.topic,
+                broker=error.broker,
+            ) from error
         self._producer.open()
 
     def open(self) -> None:

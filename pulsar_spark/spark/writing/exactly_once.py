@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.engine.transactions import name_of
+from pulsar_spark.engine.transactions import COORDINATORS, name_of
 from pulsar_spark.errors import (
+    AuthorizationError,
     BrokerError,
     InvalidTxnStatus,
     OptionError,
@@ -118,6 +119,13 @@ def _check_coordinator(context: ClientContext, timeout: float) -> None:
         context.coordinators.check(timeout)
     except UnsupportedFeature:
         raise
+    except AuthorizationError as error:
+        denied = AuthorizationError(
+            f"the role may not use the transaction coordinators: {error.what}",
+            "Permit it: pulsar-admin namespaces grant-permission --role ROLE --actions "
+            f"produce,consume {COORDINATORS.namespace_name}",
+        )
+        raise denied.with_context(broker=error.broker) from error
     except BrokerError as error:
         refused = type(error)(
             f"the transaction coordinator refuses a transaction of {timeout:g} s "

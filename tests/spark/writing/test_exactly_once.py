@@ -15,6 +15,7 @@ from pulsar_spark.errors import (
     OptionError,
     PulsarError,
     SinkStateError,
+    TopicNotFound,
     TornBatch,
     TransactionExpired,
     TransactionOutcomeUnknown,
@@ -479,6 +480,15 @@ def test_a_time_out_that_the_coordinator_does_not_allow_is_told_before_a_row_is_
     assert broker.open_transactions() == {}
 
 
+def test_a_missing_right_to_the_coordinators_is_told_with_the_remedy(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    denied = broker.faults.error("NEW_TXN", pb.AuthorizationError, times=None)
+    with denied, pytest.raises(AuthorizationError, match=r"grant-permission .* pulsar/system"):
+        sink.writer().check()
+    assert broker.faults.seen("SEND") == 0
+
+
 @pytest.mark.parametrize("command", ["PRODUCER", "SUBSCRIBE"])
 def test_a_missing_right_to_the_records_is_told_before_a_row_is_written(
     broker: EmbeddedBroker, sink: Sink, command: str
@@ -489,6 +499,18 @@ def test_a_missing_right_to_the_records_is_told_before_a_row_is_written(
     with denied, pytest.raises(AuthorizationError, match="state"):
         sink.writer().check()
     assert broker.faults.seen("SEND") == 0
+
+
+def test_records_that_no_broker_creates_a_topic_for_are_told_with_the_remedy() -> None:
+    with EmbeddedBroker(auto_create=False) as broker:
+        broker.create_topic("t")
+        sink = Sink(broker.service_url, "t", "s")
+        sink.options["sinkStateTopic"] = "records"
+        with pytest.raises(TopicNotFound, match="topics create persistent://public/default/rec"):
+            sink.writer().check()
+        broker.create_topic("records")
+        sink.run(0)
+        assert seen(broker) == Counter(whole(0))
 
 
 def test_records_on_several_partitions_are_an_error(broker: EmbeddedBroker, sink: Sink) -> None:

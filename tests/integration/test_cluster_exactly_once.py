@@ -1,0 +1,91 @@
+"""Writing exactly once to two real brokers, between which coordinators and topics move."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+
+from pulsar_spark.errors import AuthorizationError
+from tests.integration.brokers import Real
+from tests.integration.sink_job import TASKS, Sink, whole
+from tests.integration.test_exactly_once import read_all
+from tests.support.real_cluster import RealCluster
+from tests.support.security import Security
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+COORDINATORS = [
+    f"persistent://pulsar/system/transaction_coordinator_assign-partition-{number}"
+    for number in range(2)
+]
+
+
+def move(cluster: RealCluster, *topics: str) -> None:
+    for topic in topics:
+        cluster.move(topic, cluster.other(cluster.owner(topic)))
+
+
+@pytest.mark.fault(79, 80, 82, 85)
+def test_batches_are_written_once_while_coordinators_move_and_are_killed(
+    real_cluster: RealCluster,
+) -> None:
+    topic = real_cluster.create_topic(real_cluster.unique_topic("once"), 2)
+    records = real_cluster.create_topic(real_cluster.unique_topic("records"))
+    sink = Sink(real_cluster.service_url, topic, topic)
+    sink.options |= {"sinkStateTopic": records, "pulsar.client.operationTimeoutMs": "60000"}
+    sink.run(0)
+    # Between the tasks and their commit: coordinators move, the records do, a broker dies.
+    for batch, moved in enumerate((COORDINATORS, [records], [f"{topic}-partition-0"]), 1):
+        written = [sink.write(batch, task) for task in range(TASKS)]
+        move(real_cluster, *moved)
+        sink.writer().commit(list(written), batch)
+    written = [sink.write(4, task) for task in range(TASKS)]
+    real_cluster.owner(COORDINATORS[0]).kill()
+    sink.writer().commit(list(written), 4)
+    real_cluster.restore()
+    # While all steps are taken.
+    stopped = threading.Event()
+
+    def keep_moving() -> None:
+        while not stopped.wait(0.2):
+            move(real_cluster, *COORDINATORS)
+
+    mover = threading.Thread(target=keep_moving)
+    mover.start()
+    try:
+        for batch in range(5, 9):
+            sink.run(batch)
+    finally:
+        stopped.set()
+        mover.join()
+    expected = Counter(value for batch in range(9) for value in whole(batch))
+    assert Counter(read_all(Real(real_cluster), topic)) == expected
+
+
+@pytest.mark.fault(46)
+def test_rights_that_are_missing_are_told_before_a_row_is_written(
+    real_cluster: RealCluster, cluster_security: Security
+) -> None:
+    topic = real_cluster.create_topic(real_cluster.unique_topic("once"))
+    namespace = "public/records-of-others"
+    real_cluster.admin("PUT", f"namespaces/{namespace}")
+    sink = Sink(real_cluster.service_url, topic, topic)
+    sink.options |= {
+        "sinkStateTopic": f"persistent://{namespace}/records",
+        "pulsar.client.authPluginClassName": "token",
+        "pulsar.client.authParams": f"token:{cluster_security.token('reader')}",
+    }
+    permissions = "namespaces/pulsar/system/permissions/reader"
+    with pytest.raises(AuthorizationError, match=r"coordinators.* produce,consume pulsar/system"):
+        sink.writer().check()
+    real_cluster.admin("POST", permissions, ["produce", "consume"])
+    try:
+        with pytest.raises(AuthorizationError, match="records"):
+            sink.writer().check()
+        del sink.options["sinkStateTopic"]
+        sink.run(0)
+    finally:
+        real_cluster.admin("DELETE", permissions)
+    assert Counter(read_all(Real(real_cluster), topic, 0)) == Counter(whole(0))
