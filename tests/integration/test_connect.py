@@ -121,6 +121,29 @@ def test_streams_are_read_and_written(
         remote.sql("DROP TABLE remote_copy")
 
 
+def test_rows_are_written_exactly_once(
+    remote: SparkSession, own: EmbeddedBroker, read: Callable[..., DataFrame], tmp_path: Path
+) -> None:
+    expected = sorted(value.decode() for value in store_many(own, "orders-partition-1", 10))
+    options = {"service.url": own.service_url, "topic": "orders", "startingOffsets": "earliest"}
+    stream = remote.readStream.format("pulsar").options(**options).load().select("value")
+    once = {"service.url": own.service_url, "topic": "copy", "deliveryGuarantee": "exactly-once"}
+    for name in ("stream", "job"):
+        own.create_topic(f"records-of-{name}")
+    writer = stream.writeStream.format("pulsar").options(**once)
+    query = finish(writer.option("sinkStateTopic", "records-of-stream"), tmp_path).start()
+    try:
+        assert query.awaitTermination(60), "the query does not end"
+    finally:
+        query.stop()
+    frame = remote.sql("SELECT 'job' AS value")
+    job = {"sinkId": "job", "sinkStateTopic": "records-of-job"}
+    save(own, frame, "copy", deliveryGuarantee="exactly-once", **job)
+    assert values(read("copy").collect()) == sorted([*expected, "job"])
+    assert len(own.faults.log("NEW_TXN")) >= 2
+    assert own.open_transactions() == {}
+
+
 def _write(writer: Any, table: str, checkpoint: Path) -> None:
     """Let a stream write what there is now to a table."""
     writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)

@@ -150,6 +150,34 @@ def test_a_stream_is_written(spark: SparkSession, own: EmbeddedBroker, tmp_path:
     assert all(row["__key"] == f"k{row['id'] % 7}" for row in found)
 
 
+def test_rows_are_written_exactly_once(
+    spark: SparkSession, own: EmbeddedBroker, tmp_path: Path
+) -> None:
+    own.create_topic("t", partitions=2)
+    once = {"service.url": own.service_url, "topic": "t", "deliveryGuarantee": "exactly-once"}
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
+    for batch in range(3):
+        writer = source.selectExpr("string(value) AS value").writeStream.format("pulsar")
+        writer = writer.options(**once).option("checkpointLocation", str(tmp_path))
+        query = writer.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(60), "the micro-batch does not end"
+        finally:
+            query.stop()
+        if not batch:
+            # As if the driver had died between its last commit and Spark's note of it.
+            for note in tmp_path.glob("commits/*0*"):
+                note.unlink()
+    rows = spark.range(3 * ROWS, 4 * ROWS).selectExpr("string(id) AS value")
+    rows.write.format("pulsar").options(**once, sinkId="job").mode("append").save()
+    read = spark.read.format("pulsar").options(**{"service.url": own.service_url, "topic": "t"})
+    found = read.load().selectExpr("int(string(value)) AS id").collect()
+    done = len(list(tmp_path.glob("commits/[0-9]*")))
+    expected = [*range(done * ROWS), *range(3 * ROWS, 4 * ROWS)]
+    assert sorted(row["id"] for row in found) == sorted(expected)
+    assert own.open_transactions() == {}
+
+
 @pytest.mark.fault(71, 72)
 @pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.name)
 def test_kept_checkpoints_are_opened_and_read_on(
