@@ -18,7 +18,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import codecs, codecs_arrivals, contenders, official, report, streams
+from benchmarks import (
+    codecs,
+    codecs_arrivals,
+    contenders,
+    exactly_once,
+    official,
+    report,
+    streams,
+)
 from benchmarks.contenders import Bench, Contender, Run
 from benchmarks.kafka import Kafka, KafkaBroker, connector_settings
 from benchmarks.results import Result, Results
@@ -31,7 +39,7 @@ from tests.support.real_broker import MEMORY_FOR_SPEED, OwnBroker, prepare
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
-OPERATIONS = ("read", "write", "client", "stream", "codec")
+OPERATIONS = ("read", "write", "client", "stream", "guarantee", "codec")
 QUICK = "batch10"
 PLANNED = 1_000
 RESULTS = "results.json"
@@ -94,6 +102,18 @@ def measure_streams(bench: Bench, runs: int, scale: float) -> dict[str, dict[str
         "backlog": {"table": streams.backlog_table(backlog, workload), **asdict(backlog)},
         "planning": {"table": planned, "seconds": seconds},
     }
+
+
+def measure_guarantees(bench: Bench, runs: int, scale: float) -> dict[str, dict[str, Any]]:
+    """What writing exactly once costs: a table, and its numbers."""
+    workload = exactly_once.WORKLOAD.scaled(scale)
+    with temporary_topic(bench.broker, workload) as topic:
+        answer = bench.any.ask(
+            "guarantees", options=bench.options(topic), columns=workload.columns_sql(),
+            rows=workload.messages, runs=runs,
+        )  # fmt: skip
+    found = exactly_once.Guarantees(**answer)
+    return {"guarantees": {"table": exactly_once.table(found), **answer}}
 
 
 def planning(bench: Bench, runs: int) -> float:
@@ -257,7 +277,7 @@ def main() -> None:
     results = Results()
     if arguments.keep:
         results.load(arguments.output / RESULTS)
-    if {"read", "write", "client", "stream"} & set(arguments.operations):
+    if {"read", "write", "client", "stream", "guarantee"} & set(arguments.operations):
         with started(arguments) as setup:
             measure_shapes(setup, results)
             if "client" in arguments.operations:
@@ -265,6 +285,9 @@ def main() -> None:
             if "stream" in arguments.operations:
                 with setup.bench() as bench:
                     results.others |= measure_streams(bench, arguments.runs, arguments.scale)
+            if "guarantee" in arguments.operations:
+                with setup.bench() as bench:
+                    results.others |= measure_guarantees(bench, arguments.runs, arguments.scale)
     if "codec" in arguments.operations:
         compared = codecs.measure(int(codecs.RECORDS * arguments.scale))
         results.others["codecs"] = {

@@ -206,6 +206,16 @@ def backlog(
     return asdict(streams.measure_backlog(spark, options, expected, runs))
 
 
+def guarantees(
+    spark: SparkSession, *, options: Options, columns: list[str], rows: int, runs: int
+) -> dict[str, Any]:
+    """Write micro-batches by each delivery guarantee."""
+    from benchmarks import exactly_once
+
+    return exactly_once.measure(spark, dict(options), columns, rows, runs)
+
+
 JOBS: dict[str, Callable[..., Any]] = {
-    job.__name__: job for job in (read, sums, handed, plan, decode, write, latency, backlog)
+    job.__name__: job
+    for job in (read, sums, handed, plan, decode, write, latency, backlog, guarantees)
 }

@@ -1,0 +1,93 @@
+"""What writing exactly once costs: the same micro-batches by each guarantee."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.topics import WrongResult
+from benchmarks.workloads import Workload
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GUARANTEES = ("at-least-once", "exactly-once")
+BATCHES = 10
+WORKLOAD = Workload("guarantees", 1_000_000, 100, batch=1000)
+BOUND = 1.5
+"""How many times as long exactly once may take, with 100,000 rows in a micro-batch."""
+
+_TASKS = 2
+# The first micro-batch starts processes and compiles.
+_WARM_UP = 1
+_DEADLINE = 600.0
+_PROGRESS = "10000"
+
+
+@dataclass
+class Guarantees:
+    """Seconds of the micro-batches of each run, as Spark gives them, by guarantee."""
+
+    rows: int = 0
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long as at least once exactly once takes, run by run."""
+        slow, fast = (self.seconds[name] for name in reversed(GUARANTEES))
+        return statistics.median(one / other for one, other in zip(slow, fast, strict=True))
+
+
+def measure(
+    spark: SparkSession, options: dict[str, str], columns: list[str], rows: int, runs: int
+) -> dict[str, Any]:
+    """Write `rows` rows in `BATCHES` micro-batches, by each guarantee in turn."""
+    found = Guarantees(rows, {name: [] for name in GUARANTEES})
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", _PROGRESS)
+    for number in range(runs + 1):
+        for name in GUARANTEES:
+            seconds = _run(spark, {**options, "deliveryGuarantee": name}, columns, rows)
+            if number:
+                found.seconds[name].append(seconds)
+    return asdict(found)
+
+
+def _run(spark: SparkSession, options: dict[str, str], columns: list[str], rows: int) -> float:
+    source = spark.readStream.format("rate-micro-batch").option("numPartitions", _TASKS)
+    frame = source.option("rowsPerBatch", rows // BATCHES).load()
+    frame = frame.withColumnRenamed("value", "id").selectExpr(*columns)
+    with tempfile.TemporaryDirectory() as folder:
+        writer = frame.writeStream.format("pulsar").options(**options)
+        query = writer.option("checkpointLocation", folder).start()
+        try:
+            deadline = time.monotonic() + _DEADLINE
+            while len(query.recentProgress) < _WARM_UP + BATCHES:
+                if not query.isActive:
+                    raise WrongResult(f"the query ended: {query.exception()}")
+                if time.monotonic() > deadline:
+                    raise WrongResult(f"the query did not come to its end in {_DEADLINE:.0f} s")
+                time.sleep(0.05)
+            took = [progress["durationMs"] for progress in query.recentProgress]
+        finally:
+            query.stop()
+    counted = took[_WARM_UP : _WARM_UP + BATCHES]
+    return sum(float(millis["triggerExecution"]) for millis in counted) / 1000
+
+
+def table(found: Guarantees) -> str:
+    """The times as a Markdown table."""
+    lines = [
+        f"| {found.rows:,} × {WORKLOAD.size} B written in {BATCHES} micro-batches | s | rows/s |",
+        "|---|---:|---:|",
+    ]
+    for name, seconds in found.seconds.items():
+        median = statistics.median(seconds)
+        lines.append(f"| {name} | {median:.2f} | {found.rows / median:,.0f} |")
+    lines.append(
+        f"| exactly-once takes so many times as long, which is to be {BOUND} at most "
+        f"| {found.ratio:.2f} | |"
+    )
+    return "\n".join(lines)
