@@ -71,6 +71,25 @@ class Commands:
         ]
 
 
+def measure(commands: Commands) -> None:
+    """Have a topic measured, which leaves no trace, and one that is made for being written to."""
+    before = commands.traces()
+    status, text = commands.run("reader", "bench", "--topic", "orders")
+    assert status == 0
+    assert [row["rows"] for row in json.loads(text)["measurements"]] == [20, 20]
+    # It writes to no topic of others, and to none that does not exist.
+    assert commands.run("reader", "bench", "--topic", "orders", "--write")[0] == 2
+    assert commands.run("reader", "bench", "--topic", "missing", "--write")[0] == 1
+    assert commands.traces() == before
+    own = ("bench", "--topic", "made-for-it", "--write", "--create", "--messages", "5000")
+    for _ in range(2):
+        status, text = commands.run("reader", *own)
+        assert status == 0
+        assert json.loads(text)["measurements"][0]["rows"] == 5_000
+    place = "persistent/public/default/made-for-it/subscriptions"
+    assert commands.broker.admin("GET", place) == []
+
+
 @pytest.mark.slow
 @pytest.mark.fault(45, 46, 51)
 @pytest.mark.timeout(180)
@@ -135,6 +154,7 @@ def test_the_commands_on_a_real_broker(
     status, text = commands.run("reader", *named, "--drop")
     assert status == 0
     assert commands.traces() == before
+    measure(commands)
 
 
 @pytest.mark.slow
