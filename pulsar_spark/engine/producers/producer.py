@@ -19,13 +19,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
-from operator import sub
 from typing import Any
 
 from pulsar_spark.engine.codecs import compress
@@ -33,6 +31,7 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import Encryptor
 from pulsar_spark.engine.operations import Operation, Within, run, start
 from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.producers.encoding import column_sends, entry_sends, message_sends
 from pulsar_spark.engine.producers.inflight_window import (
     InflightWindow,
     PendingSends,
@@ -60,13 +59,10 @@ from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.sends import (
     BLOCK_BYTES,
     BLOCK_MESSAGES,
-    LARGE_ENTRY,
     OutgoingEntry,
     SendEncoder,
     SendLimits,
     block_of,
-    encode_entry,
-    encode_messages,
     make_encoder,
     single_entry,
     uniform_entry,
@@ -290,26 +286,10 @@ class Producer:
 
     def _message_block(self, messages: Sequence[MessageFields], start: int) -> PendingSends | None:
         """Return the sends of some messages, each without a batch; None if the first is unusual."""
-        limits = self._limits
-        assert limits is not None
-        if limits.entry_by_entry:
-            return None
-        most = min(self._window.room(), BLOCK_MESSAGES)
-        first, now = self._next_sequence_id, int(time.time() * 1000)
-        part = messages[start : start + max(most, 1)]
-        data, ends = encode_messages(part, first, now, limits, BLOCK_BYTES)
-        if not ends:
-            return None
-        count = len(ends)
-        return PendingSends(
-            [data],
-            first,
-            first + count - 1,
-            count,
-            ends=ends,
-            per_entry=1,
-            largest=min(max(map(sub, ends, [0, *ends])), limits.max_message_size),
-        )
+        assert self._limits is not None
+        most = max(min(self._window.room(), BLOCK_MESSAGES), 1)
+        part = messages[start : start + most]
+        return message_sends(part, self._next_sequence_id, self._limits)
 
     def try_send(self, entry: OutgoingEntry, held: int) -> bool:
         """Send an entry whose memory is reserved, if it can be done without waiting.
@@ -477,16 +457,7 @@ class Producer:
         first = self._next_sequence_id
         if entry.sequence_ids is not None:
             first = entry.sequence_ids[0]
-        for send in encode_entry(entry, first, limits, int(time.time() * 1000)):
-            yield PendingSends(
-                send.buffers,
-                send.sequence_id,
-                send.highest_sequence_id,
-                send.num_messages,
-                largest=send.size,
-                callback=entry.callback if send.is_last else None,
-                chunk=send.chunk,
-            )
+        return entry_sends(entry, first, limits)
 
     def _send_block(self, messages: UniformMessages, per_entry: int, start: int) -> int:
         """Send some messages of a column; return the index of the next one."""
@@ -504,25 +475,8 @@ class Producer:
         alone = has_fields and stop - start == 1
         if largest > self.max_payload or limits.entry_by_entry or alone:
             return self._send_carefully(messages, start, entry_stop)
-        now = int(time.time() * 1000)
-        first = self._next_sequence_id
-        last = first + stop - start - 1
-        part = messages.part(start, stop)
-        if largest >= LARGE_ENTRY:
-            # The entry is the only one of its block, and its payload is not copied.
-            body = part.payloads[0]
-            if stop - start > 1:
-                body = encoder.body(part.payloads, part.keys, first, part.fields)
-            key = None if part.keys is None else part.keys[0]
-            head, payload = encoder.frame(body, first, now, key, stop - start)
-            sends = PendingSends([head, payload], first, last, stop - start, largest=largest)
-        else:
-            data, ends = encoder.encode(
-                part.payloads, part.keys, first, now, per_entry, part.fields
-            )
-            sends = PendingSends(
-                [data], first, last, stop - start, ends=ends, per_entry=per_entry, largest=largest
-            )
+        part, first = messages.part(start, stop), self._next_sequence_id
+        sends = column_sends(part, first, per_entry, encoder, largest)
         self._reserve(sends.size)
         self._submit([sends])
         return stop
