@@ -257,6 +257,27 @@ def test_a_batch_is_acknowledged_in_a_transaction_message_by_message(
             assert consumer.receive(60_000).data() == b"next"
 
 
+@pytest.mark.fault(82)
+@pytest.mark.timeout(240)
+def test_a_transaction_survives_its_coordinator_between_all_its_steps(
+    tuned_broker: Broker,
+) -> None:
+    kept, aborted = tuned_broker.create_topic(), tuned_broker.create_topic()
+    with PulsarClient(tuned_broker.service_url, operation_timeout_seconds=90) as client:
+        txn = client.new_transaction(timeout_millis=180_000)
+        other = client.new_transaction(timeout_millis=180_000)
+        tuned_broker.restart()
+        for topic, its in ((kept, txn), (aborted, other)):
+            with client.create_producer(topic, send_timeout_millis=90_000) as producer:
+                producer.send(b"inside", txn=its)
+        tuned_broker.restart()
+        txn.commit()
+        other.abort()
+        write(client, aborted, "plain", [b"behind"])
+        assert read(client, kept, 1) == [b"inside"]
+        assert read(client, aborted, 1) == [b"behind"]
+
+
 @pytest.mark.fault(84)
 def test_what_an_open_transaction_holds_back_is_found(broker: Broker, client: PulsarClient) -> None:
     topic, other = broker.create_topic(), broker.create_topic()
