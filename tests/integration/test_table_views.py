@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pulsar
 import pytest
 
 from pulsar_spark.client import PulsarClient, StringSchema
@@ -21,11 +22,13 @@ def test_a_view_has_the_latest_value_of_each_key_and_follows(
     partitions: int,
 ) -> None:
     topic = broker.create_topic(partitions=partitions)
-    producer = official_client(broker.service_url).create_producer(topic)
+    producer = official_client(broker.service_url).create_producer(
+        topic, schema=pulsar.schema.StringSchema()
+    )
     for number in range(20):
-        producer.send(b"v%d" % number, partition_key=f"k{number % 5}")
-    producer.send(b"", partition_key="k0")
-    producer.send(b"no key")
+        producer.send(f"v{number}", partition_key=f"k{number % 5}")
+    producer.send("", partition_key="k0")
+    producer.send("no key")
     told: list[tuple[str, str]] = []
     came = threading.Semaphore(0)
 
@@ -43,9 +46,9 @@ def test_a_view_has_the_latest_value_of_each_key_and_follows(
         view.for_each_and_listen(listen)
         assert sorted(told) == sorted(found.items())
         told.clear()
-        producer.send(b"new", partition_key="k1")
+        producer.send("new", partition_key="k1")
         wait_until(lambda: view.get("k1") == "new", "the view does not follow")
-        producer.send(b"", partition_key="k2")
+        producer.send("", partition_key="k2")
         wait_until(lambda: view.get("k2") is None, "a tombstone does not remove its key")
         wait_until(lambda: len(told) == 2, "the listener is not told")
         assert told == [("k1", "new"), ("k2", "")]
