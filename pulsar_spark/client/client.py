@@ -380,9 +380,12 @@ class PulsarClient(Closing):
             max_total_receiver_queue_size_across_partitions,
         )
         wanted = topics_wanted(topic, regex_subscription_mode)
+        values = MessageValues(checked, self._context.lookup)
         rules = replace(
             rules,
-            dead_letters=self._dead_letters(wanted, options, dead_letter_policy, enable_retry),
+            dead_letters=self._dead_letters(
+                wanted, subscription_name, values, dead_letter_policy, enable_retry
+            ),
         )
         if rules.dead_letters is not None and enable_retry:
             wanted = wanted.with_topic(rules.dead_letters.retry_topic)
@@ -390,7 +393,7 @@ class PulsarClient(Closing):
             self._context,
             wanted.title,
             options,
-            MessageValues(checked, self._context.lookup),
+            values,
             rules,
             self._receiver_budget,
             next(self._listeners),
@@ -503,7 +506,8 @@ class PulsarClient(Closing):
     def _dead_letters(
         self,
         wanted: TopicsWanted,
-        options: ConsumerOptions,
+        subscription: str,
+        values: MessageValues,
         policy: ConsumerDeadLetterPolicy | None,
         retry: bool,
     ) -> DeadLetterOffice | None:
@@ -516,10 +520,7 @@ class PulsarClient(Closing):
             if not named:
                 raise OptionError("with a pattern of topics, the dead-letter topic needs a name")
         first = wanted.names[0] if wanted.names else ""
-        schema = options.schema
-        if schema is not None and schema.type == pb.Schema.AutoConsume:
-            schema = None
-        return DeadLetterOffice(self._context, first, options.subscription, policy, schema)
+        return DeadLetterOffice(self._context, first, subscription, policy, values)
 
     def _forget_consumer(self, consumer: PulsarConsumer) -> None:
         with self._lock:

@@ -11,12 +11,14 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.consumer_policies import ConsumerDeadLetterPolicy
 from pulsar_spark.client.message import Message
+from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.consumers.acknowledgments import EntryKey
 from pulsar_spark.engine.consumers.consumer import TopicConsumer
 from pulsar_spark.engine.consumers.delivery import Delivery
@@ -42,6 +44,8 @@ MAX_RECONSUME_TIMES = 16
 
 # Entries that came for the last time and are kept until they are acknowledged or dead letters.
 _MAX_KEPT = 10_000
+# Schemas of which a topic of letters has a producer at a time.
+_MAX_WRITERS = 20
 
 Done = Callable[[PulsarError | None], object]
 
@@ -50,19 +54,18 @@ class Letters:
     """Sends dead letters to one topic on a thread of its own, because creating a producer takes
     time.
 
+    Each letter keeps the schema that it was written with: there is a producer for each of them.
     Whoever sends is told, on any thread, when a letter is stored, or why it is not.
     """
 
     def __init__(
-        self, context: ClientContext, topic: str, schema: SchemaInfo | None, initial: str = ""
+        self, context: ClientContext, topic: str, values: MessageValues, initial: str = ""
     ) -> None:
         self.topic = topic
         self._context = context
+        self._values = values
         self._options = ProducerOptions(
-            batching_enabled=False,
-            chunking_enabled=True,
-            schema=schema,
-            initial_subscription=initial or None,
+            batching_enabled=False, chunking_enabled=True, initial_subscription=initial or None
         )
         self._worker = CallbackThread("pulsar-spark-letters")
         self._lock = threading.Lock()
@@ -70,41 +73,53 @@ class Letters:
         self._closed = False
         self._used = False
         # Belongs to the worker.
-        self._writer: PartitionedProducer | None = None
+        self._writers: OrderedDict[SchemaInfo | None, PartitionedProducer] = OrderedDict()
 
-    def send(self, fields: MessageFields, done: Done, deliver_at: int = 0) -> None:
-        """Send a letter, delivered at a time in milliseconds if one is given. Never waits."""
+    def send(self, message: Message, more: dict[str, str], done: Done, deliver_at: int = 0) -> None:
+        """Send a message with `more` properties, delivered at a time in milliseconds if one is
+        given. Never waits.
+        """
         with self._lock:
             self._used = True
-        self._worker.run(partial(self._send, fields, done, deliver_at))
+        self._worker.run(partial(self._send, message, more, done, deliver_at))
 
-    def _send(self, fields: MessageFields, done: Done, deliver_at: int) -> None:
+    def _send(self, message: Message, more: dict[str, str], done: Done, deliver_at: int) -> None:
         def complete(error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
             done(error)
 
+        schema = None
         try:
+            schema = self._values.written_with(message)
             solo = Solo(deliver_at=deliver_at) if deliver_at else None
-            self._opened().send(fields, complete, solo, at_once=True)
+            self._opened(schema).send(letter_of(message, more), complete, solo, at_once=True)
         except PulsarError as error:
             # What cannot be sent now is tried again with the next letter.
-            self._drop()
+            writer = self._writers.pop(schema, None)
+            if writer is not None:
+                writer.abort()
             done(error)
 
-    def _opened(self) -> PartitionedProducer:
-        if self._writer is None:
-            writer = PartitionedProducer(self._context, self.topic, self._options, goes_on=True)
+    def _opened(self, schema: SchemaInfo | None) -> PartitionedProducer:
+        found = self._writers.get(schema)
+        if found is None:
+            options = replace(self._options, schema=schema)
+            found = PartitionedProducer(self._context, self.topic, options, goes_on=True)
             try:
-                writer.open()
+                found.open()
             except PulsarError:
-                writer.abort()
+                found.abort()
                 raise
-            self._writer = writer
-        return self._writer
+            self._writers[schema] = found
+            if len(self._writers) > _MAX_WRITERS:
+                self._close_writer(self._writers.popitem(last=False)[1])
+        self._writers.move_to_end(schema)
+        return found
 
-    def _drop(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.abort()
+    def _close_writer(self, writer: PartitionedProducer) -> None:
+        try:
+            writer.close()
+        except PulsarError as error:
+            logger.warning("%s: dead letters were not stored: %s", self.topic, error)
 
     def close(self) -> None:
         """Close the producer after everything sent is stored."""
@@ -117,13 +132,8 @@ class Letters:
             self._worker.close()
 
     def _leave(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is None:
-            return
-        try:
-            writer.close()
-        except PulsarError as error:
-            logger.warning("%s: dead letters were not stored: %s", self.topic, error)
+        while self._writers:
+            self._close_writer(self._writers.popitem()[1])
 
 
 class DeadLetterOffice:
@@ -135,32 +145,30 @@ class DeadLetterOffice:
         topic: str,
         subscription: str,
         policy: ConsumerDeadLetterPolicy,
-        schema: SchemaInfo | None,
+        values: MessageValues,
     ) -> None:
         self.policy = policy
         self.retry_topic = policy.retry_letter_topic or f"{topic}-{subscription}-RETRY"
         name = policy.dead_letter_topic or f"{topic}-{subscription}-DLQ"
-        self._dead = Letters(context, name, schema, policy.initial_subscription_name)
-        self._retried = Letters(context, self.retry_topic, schema)
+        self._dead = Letters(context, name, values, policy.initial_subscription_name)
+        self._retried = Letters(context, self.retry_topic, values)
 
     def bury(self, messages: Sequence[Message], done: Done) -> None:
         """Send messages of one entry to the topic of dead letters; `done` comes once for all."""
         together = _Together(len(messages), done)
         for message in messages:
-            self._dead.send(letter_of(message, {}), together.done)
+            self._dead.send(message, {}, together.done)
 
     def put_off(
         self, message: Message, deliver_at: int, delay_ms: int, more: dict[str, str], done: Done
     ) -> None:
         """Have a message delivered again from the topic of retries, or give it up."""
         times = _number(message.properties().get(RECONSUME_TIMES)) + 1
-        fields = letter_of(
-            message, {**more, RECONSUME_TIMES: str(times), DELAY_TIME: str(delay_ms)}
-        )
+        more = {**more, RECONSUME_TIMES: str(times), DELAY_TIME: str(delay_ms)}
         if times > self.policy.max_redeliver_count:
-            self._dead.send(fields, done)
+            self._dead.send(message, more, done)
         else:
-            self._retried.send(fields, done, deliver_at)
+            self._retried.send(message, more, done, deliver_at)
 
     def close(self) -> None:
         """Close the producers after everything sent is stored."""

@@ -61,6 +61,19 @@ class MessageValues:
         except PulsarError as error:
             raise error.with_context(topic=topic, message_id=message.message_id()) from None
 
+    def written_with(self, message: Message) -> SchemaInfo | None:
+        """Return the schema that a message was written with, None for bytes.
+
+        May ask a broker, and raises what that refuses with.
+        """
+        version = message.version_bytes()
+        found = None
+        if version and self.decodes:
+            found = self._writer(str(TopicName.parse(message.topic_name()).partitioned), version)
+        if found is None and not isinstance(self.schema, AutoConsumeSchema):
+            found = self.schema.schema_info()
+        return found
+
     def decode(
         self, topic: str, version: bytes, payloads: Sequence[bytes | None], keys: Keys
     ) -> list[Any]:

@@ -257,3 +257,26 @@ def test_a_schema_that_is_not_compatible_is_refused(broker: Broker) -> None:
         ):
             with pytest.raises(ours.IncompatibleSchema):
                 attempt()
+
+
+def test_a_dead_letter_has_the_version_it_was_written_with(broker: Broker) -> None:
+    topic = broker.create_topic()
+    client = ours.Client(broker.service_url)
+    with client:
+        dead = client.subscribe(f"{topic}-s-DLQ", "watch", schema=avro(ours, SECOND))
+        consumer = client.subscribe(
+            topic,
+            "s",
+            ours.ConsumerType.Shared,
+            schema=avro(ours, SECOND),
+            initial_position=ours.InitialPosition.Earliest,
+            negative_ack_redelivery_delay_ms=20,
+            dead_letter_policy=ours.ConsumerDeadLetterPolicy(1),
+        )
+        write(client, topic, avro(ours, FIRST), OLD)
+        write(client, topic, avro(ours, SECOND), NEW)
+        for _ in range(4):
+            consumer.negative_acknowledge(consumer.receive(20_000))
+        letters = [dead.receive(20_000) for _ in range(2)]
+        values = {letter.value()["sensor"]: letter.value() for letter in letters}
+        assert values == {OLD["sensor"]: OLD | DEFAULTS, NEW["sensor"]: NEW}
