@@ -23,7 +23,7 @@ VARIABLE = "PULSAR_SPARK_IMPL"
 PYTHON, NATIVE = "python", "native"
 
 _PACKAGE = "pulsar_spark_native"
-_INSTALL = "Install the pulsar-spark-native of the same version as pulsar-spark (make native)."
+_INSTALL = 'Run: pip install "pulsar-spark[native]", or, in a clone, make native.'
 
 
 def load(name: str | None) -> ModuleType | None:

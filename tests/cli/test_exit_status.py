@@ -126,12 +126,18 @@ def test_each_command_ends_with_what_the_table_says(
     assert "canary" not in shown.err
 
 
+def _take_interrupts() -> None:
+    # A job that a shell runs in the background ignores SIGINT, and so do its children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def start(*arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "pulsar_spark", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=dict(os.environ),
+        preexec_fn=_take_interrupts,  # noqa: PLW1509 (it starts no thread and takes no lock)
     )
 
 
@@ -158,6 +164,7 @@ def test_ctrl_c_ends_what_waits_for_a_silent_host_and_gives_the_terminal_its_cur
             stdout=theirs,
             stderr=theirs,
             env={**os.environ, "TERM": "xterm"},
+            preexec_fn=_take_interrupts,  # noqa: PLW1509 (it starts no thread and takes no lock)
         )
         os.close(theirs)
         shown = b""

@@ -130,7 +130,7 @@ def test_a_message_of_which_a_chunk_is_missing_is_an_error_that_names_it(missing
             last = broker.append(TOPIC, entry)
         with reading(broker, TOPIC, end=after(last)) as reader:
             for _ in range(2):
-                with pytest.raises(IncompleteMessage, match="in 5 chunks") as caught:
+                with pytest.raises(IncompleteMessage, match="a message of 5 chunks") as caught:
                     reader.next_entry()
                 assert caught.value.topic == TOPIC
                 assert caught.value.message_id == f"{last.ledger_id}:{last.entry_id}"

@@ -136,7 +136,7 @@ def test_rows_are_written_exactly_once(
         assert query.awaitTermination(60), "the query does not end"
     finally:
         query.stop()
-    frame = remote.sql("SELECT 'job' AS value")
+    frame = remote.sql("SELECT CAST('job' AS BINARY) AS value")
     job = {"sinkId": "job", "sinkStateTopic": "records-of-job"}
     save(own, frame, "copy", deliveryGuarantee="exactly-once", **job)
     assert values(read("copy").collect()) == sorted([*expected, "job"])

@@ -274,7 +274,7 @@ def test_endless_empty_chunks_are_refused() -> None:
 def test_more_bytes_than_said_are_refused_at_once() -> None:
     feeder = Feeder()
     feeder.add("a", 0, total=15)
-    with pytest.raises(CorruptMessage, match="more than the 15 bytes"):
+    with pytest.raises(CorruptMessage, match="more than the declared 15 bytes"):
         feeder.add("a", 1, total=15)
     assert (feeder.assembler.pending, feeder.assembler.buffered) == (0, 0)
 
@@ -283,7 +283,7 @@ def test_more_bytes_than_said_are_refused_at_once() -> None:
 def test_fewer_bytes_than_said_are_refused_at_the_end() -> None:
     feeder = Feeder()
     feeder.add("a", 0, 2, total=25)
-    with pytest.raises(CorruptMessage, match="20 bytes, not the 25"):
+    with pytest.raises(CorruptMessage, match="20 bytes, not the declared 25"):
         feeder.add("a", 1, 2, total=25)
     assert (feeder.assembler.pending, feeder.assembler.buffered) == (0, 0)
 

@@ -129,10 +129,10 @@ class LossWatch:
         return None if kept is None else kept.start
 
     def _tell(self, what: str, position: Position, kept: Position | None) -> None:
+        rest = "nothing remains" if kept is None else f"the first remaining message is at {kept}"
         self.lost(
             DataLossError(
-                f"messages were deleted {what} at {position}, the first remaining message is at "
-                f"{'none' if kept is None else kept}{extent(position, kept)}",
+                f"messages were deleted {what} at {position}, {rest}{extent(position, kept)}",
                 "Raise the topic's retention, or set failOnDataLoss=false to read the remaining "
                 "messages.",
                 topic=self._partition.topic,

@@ -218,7 +218,7 @@ def test_a_task_tells_what_it_has_read(
     told = re.search(r"t: a task has read 25 messages \(about (\d+) bytes\) from", caplog.text)
     assert told is not None
     assert int(told[1]) >= sum(map(len, payloads))
-    assert "values of 0 do not decode, and 0 rows were dropped" in caplog.text
+    assert "0 values could not be decoded, and 0 rows were dropped" in caplog.text
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
 

@@ -185,7 +185,7 @@ def test_another_name_takes_over_at_the_position_of_the_checkpoint(
     new = store_many(broker, "t", 20)
     other = make(offset=query.start(), subscription="new")
     assert other.batch() == new
-    assert "the option subscription says new" in caplog.text
+    assert "the option subscription is new" in caplog.text
     assert other.start().subscription == "new"
     other.batch()
     wait_until(lambda: broker.subscriptions("t")["new"].backlog == 0)
@@ -208,7 +208,9 @@ def test_a_subscription_that_was_removed_is_made_again_at_the_position_of_the_ch
     query = query.restarted()
     end = query.source.latest(query.start(), NO_CAPS)
     assert broker.subscriptions("t")["mine"].backlog == 2
-    assert "was removed or emptied by others; it is set to 1:3:0" in caplog.text
+    assert (
+        "was removed or emptied by others; it is set to the query's position 1:3:0" in caplog.text
+    )
     assert query.read(query.start(), end) == new
 
 
