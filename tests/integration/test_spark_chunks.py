@@ -88,6 +88,7 @@ def test_chunks_of_spark_are_read_by_the_official_client(
     assert values(load(spark, tuned_broker, topic)) == written
 
 
+@pytest.mark.slow
 def test_a_message_that_needs_more_memory_than_there_is_names_the_option(
     spark: SparkSession, tuned_broker: Broker
 ) -> None:

@@ -257,6 +257,7 @@ def test_a_batch_is_acknowledged_in_a_transaction_message_by_message(
             assert consumer.receive(60_000).data() == b"next"
 
 
+@pytest.mark.slow
 @pytest.mark.fault(82)
 @pytest.mark.timeout(240)
 def test_a_transaction_survives_its_coordinator_between_all_its_steps(

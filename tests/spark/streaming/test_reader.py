@@ -373,6 +373,7 @@ def test_whether_the_columns_are_the_users_choice_is_known(
         start(schema=RECORD_OF_META, topicsPattern="s-.*").awaitTermination(60)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(10)
 def test_each_process_has_one_connection_whatever_the_number_of_tasks(
     broker: EmbeddedBroker, start: Start, sink: Sink
