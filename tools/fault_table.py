@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+from tools.pages import keep_current
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "faults.md"
@@ -216,16 +217,7 @@ def page() -> str:
 
 def main() -> int:
     """Write the page, or check it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    if parser.parse_args().check:
-        current = PAGE.exists() and PAGE.read_text() == page()
-        if not current:
-            print(f"{PAGE.relative_to(ROOT)} is not current: python -m tools.fault_table")
-        return 0 if current else 1
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page())
-    return 0
+    return keep_current("tools.fault_table", __doc__, {PAGE: page})
 
 
 if __name__ == "__main__":

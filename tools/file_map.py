@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import sys
 from pathlib import Path
+
+from tools.pages import keep_current
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "modules.md"
@@ -52,15 +53,7 @@ def page() -> str:
 
 def main() -> int:
     """Write the map, or check it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    if parser.parse_args().check:
-        current = PAGE.read_text() == page()
-        if not current:
-            print(f"{PAGE.relative_to(ROOT)} is not current: python -m tools.file_map")
-        return 0 if current else 1
-    PAGE.write_text(page())
-    return 0
+    return keep_current("tools.file_map", __doc__, {PAGE: page})
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +13,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from tests.conformance.evidence import NO_TEST, Evidence, read
 from tests.conformance.interface import fields
 from tools.field_uses import uses
+from tools.pages import keep_current
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "protocol.md"
@@ -118,15 +118,7 @@ def missing() -> list[str]:
 
 def main() -> int:
     """Write the page, or check it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    if parser.parse_args().check:
-        current = PAGE.exists() and PAGE.read_text() == page()
-        if not current:
-            print(f"{PAGE.relative_to(ROOT)} is not current: python -m tools.protocol_table")
-        return 0 if current else 1
-    PAGE.write_text(page())
-    return 0
+    return keep_current("tools.protocol_table", __doc__, {PAGE: page})
 
 
 if __name__ == "__main__":

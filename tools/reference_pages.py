@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import inspect
 import re
@@ -17,6 +16,7 @@ from pulsar_spark import errors
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.spark.columns import METADATA_COLUMNS, POSITION_COLUMNS, Column
 from pulsar_spark.spark.writing.columns import HONOURED
+from tools.pages import keep_current
 
 ROOT = Path(__file__).parent.parent
 
@@ -156,18 +156,7 @@ PAGES: dict[Path, Callable[[], str]] = {
 
 def main() -> int:
     """Write the pages, or check them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
-    stale = [
-        path for path, text in PAGES.items() if not path.exists() or path.read_text() != text()
-    ]
-    for path in stale:
-        if check:
-            print(f"{path.relative_to(ROOT)} is not current: python -m tools.reference_pages")
-        else:
-            path.write_text(PAGES[path]())
-    return 1 if check and stale else 0
+    return keep_current("tools.reference_pages", __doc__, PAGES)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,19 +11,6 @@ from pulsar_spark.testing import EmbeddedBroker
 from tests.support.waiting import finish
 
 RECEIVE_MS = 30_000
-
-
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as made:
-        yield made
-        assert made.internal_errors == ()
-
-
-@pytest.fixture
-def client(broker: EmbeddedBroker) -> Iterator[PulsarClient]:
-    with PulsarClient(broker.service_url) as made:
-        yield made
 
 
 @pytest.fixture
