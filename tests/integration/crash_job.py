@@ -66,6 +66,13 @@ def run(job: Job, name: str, attempts: int = 1) -> None:
             return
 
 
+def hold(spark: SparkSession, job: Job, name: str) -> None:
+    # Spark looks for Python sinks of streams in the active session, which each thread has its own.
+    assert spark._jvm is not None
+    spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+    run(job, name, 3)
+
+
 def main(mode: str, url: str, place: str, rounds: str, topic: str) -> None:
     folder = Path(place)
     spark = session()
@@ -84,7 +91,7 @@ def main(mode: str, url: str, place: str, rounds: str, topic: str) -> None:
             run(job, name, 4)
             assert not (folder / "crash" / point).exists(), f"{point} was not reached"
             continue
-        threading.Thread(target=run, args=(job, name, 3), daemon=True).start()
+        threading.Thread(target=hold, args=(spark, job, name), daemon=True).start()
         held = folder / "crash" / f"{point}.held"
         deadline = time.monotonic() + _HELD_SECONDS
         while not held.exists():
