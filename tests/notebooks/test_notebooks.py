@@ -9,7 +9,14 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from tests.support.real_broker import RealBroker
 from tools.notebook_pages import NOTEBOOKS, execute, page, read
 
-NAMES = {"migration", "quickstart", "streaming_lag", "testing_with_faults", "typed_topic"}
+NAMES = {
+    "exactly_once",
+    "migration",
+    "quickstart",
+    "streaming_lag",
+    "testing_with_faults",
+    "typed_topic",
+}
 
 
 @pytest.mark.slow
