@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+import pulsar_spark
 from pulsar_spark.spark.writing.crash_points import POINTS, TASK_POINTS
 from tests.integration.test_spark_stream_sink import Job
 
@@ -67,9 +68,8 @@ def run(job: Job, name: str, attempts: int = 1) -> None:
 
 
 def hold(spark: SparkSession, job: Job, name: str) -> None:
-    # Spark looks for Python sinks of streams in the active session, which each thread has its own.
-    assert spark._jvm is not None
-    spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+    # A thread of its own has no active session, in which Spark looks for sinks.
+    pulsar_spark.register(spark)
     run(job, name, 3)
 
 

@@ -111,6 +111,10 @@ def test_python_processes_that_are_killed_at_any_point_write_each_row_once(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    "PULSAR_SPARK_CRASH_ROUNDS" not in os.environ,
+    reason="only make soak-sink kills whole Sparks: a transaction can be left open for an hour",
+)
 @pytest.mark.fault(78, 79)
 @pytest.mark.timeout(SECONDS)
 def test_a_spark_that_is_killed_at_any_point_writes_each_row_once(
