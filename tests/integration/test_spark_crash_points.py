@@ -113,7 +113,7 @@ def test_python_processes_that_are_killed_at_any_point_write_each_row_once(
 @pytest.mark.slow
 @pytest.mark.skipif(
     "PULSAR_SPARK_CRASH_ROUNDS" not in os.environ,
-    reason="only make soak-sink kills whole Sparks: a transaction can be left open for an hour",
+    reason="only make soak-sink kills whole Sparks: that is not stable yet (docs/delivery.md)",
 )
 @pytest.mark.fault(78, 79)
 @pytest.mark.timeout(SECONDS)
