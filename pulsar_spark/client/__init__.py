@@ -1,7 +1,7 @@
 """The client layer: sockets, threads and retries around the protocol core.
 
-For users: `PulsarClient` and what its methods take and give, named as in the official Python
-client. They are loaded when they are first asked for.
+Public names: `PulsarClient` and the types of its parameters and results, named as in the
+official Python client. Each is loaded when it is first used.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Authentication:
 
 
 class AuthenticationToken(Authentication):
-    """Log in by a token, or by a function that is asked for one whenever it is needed."""
+    """Log in with a token, or with a function that returns one whenever it is needed."""
 
     def __init__(self, token: str | Callable[[], str]) -> None:
         if callable(token):
@@ -33,7 +33,7 @@ class AuthenticationToken(Authentication):
 
 
 class AuthenticationTLS(Authentication):
-    """Log in by a certificate, on a connection with TLS."""
+    """Log in with a certificate, on a TLS connection."""
 
     def __init__(self, certificate_path: str, private_key_path: str) -> None:
         super().__init__(
@@ -42,7 +42,7 @@ class AuthenticationTLS(Authentication):
 
 
 class AuthenticationOauth2(Authentication):
-    """Log in by tokens of an issuer: JSON with issuer_url, private_key, audience and scope."""
+    """Log in with an issuer's tokens: JSON with issuer_url, private_key, audience and scope."""
 
     def __init__(self, auth_params_string: str) -> None:
         try:
@@ -52,13 +52,13 @@ class AuthenticationOauth2(Authentication):
         fields = given if isinstance(given, dict) else {}
         options = oauth2_options({k: v for k, v in fields.items() if isinstance(v, str)})
         if options is None:
-            # Its text is left out: it can hold a secret.
+            # The text is left out: it can hold a secret.
             raise OptionError("auth_params_string is not JSON with issuer_url and private_key")
         super().__init__(AuthOptions(method="oauth2", oauth2=options))
 
 
 class AuthenticationBasic(Authentication):
-    """Log in by user name and password, or by JSON with these two."""
+    """Log in with user name and password, or with JSON that has these two."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class AuthenticationBasic(Authentication):
                 username, password = given["username"], given["password"]
                 method = given.get("method", method)
             except (ValueError, KeyError, TypeError, AttributeError):
-                # Its text is left out: it holds a password.
+                # The text is left out: it holds a password.
                 raise OptionError(
                     "auth_params_string is not JSON with username and password"
                 ) from None

@@ -18,10 +18,11 @@ MAX_WAITING = 50_000
 
 
 class CallbackThread:
-    """Runs callbacks one after the other; its thread starts with the first one.
+    """Runs callbacks one after the other. Its thread starts with the first one.
 
-    Receipts must not wait for users' code, which may itself wait for a receipt, so `run` takes
-    everything; it is the senders whom `wait_for_room` holds back. What callbacks raise is logged.
+    Receipts must not wait for users' code, which may itself wait for a receipt. So `run` accepts
+    every callback, and `wait_for_room` makes senders wait instead. Exceptions of callbacks are
+    logged.
     """
 
     def __init__(self, name: str = "pulsar-spark-callbacks") -> None:
@@ -37,7 +38,7 @@ class CallbackThread:
     def wait_for_room(self, deadline: Deadline) -> None:
         """Wait until callbacks that are slower than their sends have caught up.
 
-        Does nothing on the thread itself. Raises ProducerQueueFull at the deadline.
+        Returns at once on the callback thread. Raises ProducerQueueFull at the deadline.
         """
         if self._queue.qsize() < MAX_WAITING or self._elsewhere():
             return
@@ -54,15 +55,15 @@ class CallbackThread:
                 self._senders -= 1
 
     def run(self, callback: Callable[[], object]) -> None:
-        """Run a callback after those that were given before. Never blocks."""
+        """Queue a callback behind those queued before. Never blocks."""
         self._queue.put(callback)
         if self._thread is None:
             self._start()
 
     def drain(self, deadline: Deadline) -> None:
-        """Return when all callbacks that were given before have run.
+        """Wait until all callbacks queued so far have run.
 
-        Does nothing on the thread itself, and in a forked child, which has no such thread.
+        Returns at once on the callback thread, and in a forked child, which has no such thread.
         Raises OperationTimeout at the deadline.
         """
         if self._elsewhere() or (self._thread is None and self._queue.empty()):
@@ -76,7 +77,7 @@ class CallbackThread:
             )
 
     def close(self, timeout: float = 5.0) -> None:
-        """End the thread after the queued callbacks, and wait some seconds for it."""
+        """Run the queued callbacks, then end the thread; wait at most `timeout` seconds for it."""
         thread = self._thread
         if thread is None or os.getpid() != self._pid:
             return
@@ -91,7 +92,7 @@ class CallbackThread:
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-                # Where no thread can be started now, the next callback tries again.
+                # If no thread can be started now, the next callback tries again.
                 thread.start()
                 self._thread = thread
 

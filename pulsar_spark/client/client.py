@@ -1,7 +1,7 @@
 """`PulsarClient`: a client with the methods of the official Python package.
 
-Code that is written for one runs on the other; where the official client raises its own
-exceptions, this one raises those of `pulsar_spark.errors`. What is not built yet raises
+Code written for either client runs on the other. Where the official client raises its own
+exceptions, this one raises those of `pulsar_spark.errors`. Features that are missing raise
 UnsupportedFeature.
 """
 
@@ -88,17 +88,17 @@ _INITIAL = {
     InitialPosition.Latest: pb.CommandSubscribe.Latest,
     InitialPosition.Earliest: pb.CommandSubscribe.Earliest,
 }
-# As with the official client: a message must have time to be acknowledged.
+# The official client's minimum: a message must have time to be acknowledged.
 _LEAST_ACK_TIMEOUT_MS = 10_000
 
 
 class PulsarClient(Closing):
-    """A connection to a Pulsar cluster, from which producers and readers are made.
+    """A client of a Pulsar cluster, which creates producers, consumers and readers.
 
-    A context manager. Nothing is connected before it is needed. Parameters that have no meaning
-    here (`io_threads`, `concurrent_lookup_requests`,
-    `log_conf_file_path`, `stats_interval_in_seconds`, `use_tls`, `logger`) are taken and
-    ignored. Host names of TLS connections are checked unless `tls_validate_hostname` is False.
+    A context manager. It connects when a connection is first needed. It accepts and ignores
+    parameters that have no meaning here (`io_threads`, `concurrent_lookup_requests`,
+    `log_conf_file_path`, `stats_interval_in_seconds`, `use_tls`, `logger`). TLS connections verify
+    host names unless `tls_validate_hostname` is False.
     """
 
     def __init__(
@@ -176,11 +176,11 @@ class PulsarClient(Closing):
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: MessageRouter | None = None,
     ) -> PulsarProducer:
-        """Open a producer on a topic, or on all partitions of one.
+        """Create a producer on a topic, with all of its partitions.
 
-        Keys are routed by JavaStringHash, as by Java's client. Messages are encrypted for the
-        names in `encryption_key`. Raises what the broker refuses with, OptionError for values out
-        of range or that contradict each other, CryptoError for keys that cannot be used.
+        Keys are routed by JavaStringHash, as in the Java client. Messages are encrypted for the
+        names in `encryption_key`. Raises the broker's error, OptionError for invalid or
+        contradictory values, CryptoError for keys that cannot be used.
         """
         if batching_enabled and chunking_enabled:
             raise OptionError("batching and chunking of messages cannot be enabled together")
@@ -240,12 +240,12 @@ class PulsarClient(Closing):
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     ) -> PulsarReader:
-        """Open a reader of a topic, or of all partitions of one.
+        """Create a reader of a topic, with all of its partitions.
 
-        It begins behind `start_message_id`, or with that message if
-        `start_message_id_inclusive`. Nothing is acknowledged, and no subscription stays. Raises
-        what the broker refuses with; a topic that is missing is created where the broker's
-        policy is to do so. With FAIL, a message that cannot be decrypted is EncryptedMessage.
+        It starts after `start_message_id`, or at that message if `start_message_id_inclusive`. It
+        acknowledges nothing and leaves no subscription. The broker may create a missing topic,
+        as its policy says. Raises the broker's error; with FAIL, EncryptedMessage for a message
+        that cannot be decrypted.
         """
         if not isinstance(start_message_id, MessageId):
             raise OptionError("start_message_id is not a MessageId of this package")
@@ -327,15 +327,16 @@ class PulsarClient(Closing):
         auto_update_partitions_interval_seconds: int = 60,
         enable_retry: bool = False,
     ) -> PulsarConsumer:
-        """Subscribe to a topic, some topics or all that match a pattern, with all partitions.
+        """Subscribe to a topic, several topics, or all that match a pattern, with all partitions.
 
-        A pattern matches whole full names; tenant and namespace stand in it as they are. What is
-        found later, partitions too, is read from its beginning.
-        What follows the official client's parameters is named as in Java's: `ack_receipt_enabled`
-        has each acknowledgement wait for the broker; a subscription that is not `durable` is gone
-        with its consumer, and begins behind `start_message_id` or with what was published so many
-        seconds ago; `discard_corrupt_messages` acknowledges, with the reason, what cannot be read.
-        Raises what the broker refuses with, OptionError for values out of range.
+        A pattern matches whole full names; tenant and namespace are taken literally. Topics and
+        partitions found later are read from their beginning.
+        Parameters that the official client lacks are named as in Java's. With
+        `ack_receipt_enabled`, each acknowledgement waits for the broker. A subscription that is not
+        `durable` ends with its consumer; it starts after `start_message_id`, or at messages
+        published that many seconds ago. `discard_corrupt_messages` acknowledges messages that
+        cannot be read, and tells the broker why. Raises the broker's error, and OptionError for
+        invalid values.
         """
         keys = key_reader(crypto_key_reader)
         checked = check_schema(schema)
@@ -421,7 +422,7 @@ class PulsarClient(Closing):
     ) -> TableView:
         """Read a topic to its end, and return the latest value of each key, kept up to date.
 
-        Of a compacted topic the compacted view is read. Raises as `create_reader`.
+        On a compacted topic it reads the compacted view. Raises as `create_reader`.
         """
         checked = check_schema(schema)
         reader = self.create_reader(
@@ -441,9 +442,9 @@ class PulsarClient(Closing):
         return view
 
     def new_transaction(self, timeout_millis: int = 60_000) -> Transaction:
-        """Begin a transaction, which is aborted after `timeout_millis` unless it is ended.
+        """Begin a transaction, which is aborted after `timeout_millis` unless it has ended.
 
-        Raises UnsupportedFeature where the brokers do not support transactions.
+        Raises UnsupportedFeature if the brokers do not support transactions.
         """
         if timeout_millis <= 0:
             raise OptionError("timeout_millis must be more than 0")
@@ -463,7 +464,7 @@ class PulsarClient(Closing):
     def close(self) -> None:
         """Close all consumers, producers and readers, then the connections. May be called twice.
 
-        What a producer could not deliver was told to its callbacks; here it is only logged.
+        Producers tell their callbacks which messages could not be delivered; this only logs them.
         """
         with self._lock:
             producers, readers = list(self._producers), list(self._readers)

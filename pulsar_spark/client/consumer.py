@@ -1,4 +1,4 @@
-"""The consumer that `PulsarClient.subscribe` gives: the official client's methods."""
+"""The consumer that `PulsarClient.subscribe` returns: the official client's methods."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from pulsar_spark.protocol.topic_name import TopicName
 
 @dataclass(frozen=True, slots=True)
 class ReceivingRules:
-    """How a consumer treats its callers, besides the options of its subscription."""
+    """Settings of a consumer that do not belong to its subscription."""
 
     batch: ConsumerBatchReceivePolicy = DEFAULT_BATCH
     listener: MessageListener | None = None
@@ -60,9 +60,9 @@ class ReceivingRules:
 
 
 class PulsarConsumer(Closing):
-    """Receives the messages of a subscription, and acknowledges them. Made by `subscribe`.
+    """Receives a subscription's messages and acknowledges them. Made by `subscribe`.
 
-    Thread-safe. An iteration yields messages until the consumer is closed.
+    Thread-safe. Iterating yields messages until the consumer is closed.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class PulsarConsumer(Closing):
         self._stats: tuple[float, BrokerConsumerStats] | None = None
 
     def __iter__(self) -> Iterator[Message]:
-        """Yield messages as they come, until the consumer is closed."""
+        """Yield messages as they arrive, until the consumer is closed."""
         while True:
             try:
                 message = self.receive()
@@ -113,10 +113,10 @@ class PulsarConsumer(Closing):
                 return
             yield message
 
-    # --- what it is ---------------------------------------------------------------------------
+    # --- attributes ---------------------------------------------------------------------------
 
     def topic(self) -> str:
-        """The full name of the topic; of several, all of them."""
+        """The full name of the topic; with several topics, all their names."""
         return self._topic
 
     def subscription_name(self) -> str:
@@ -124,7 +124,7 @@ class PulsarConsumer(Closing):
         return self._options.subscription
 
     def consumer_name(self) -> str:
-        """The name that was given, or that the client made up."""
+        """The name that was given, or that the client chose."""
         return self._options.consumer_name or ""
 
     def is_connected(self) -> bool:
@@ -132,18 +132,18 @@ class PulsarConsumer(Closing):
         return not self._closed and all(consumer.attached for consumer in self._consumers)
 
     def has_reached_end_of_topic(self) -> bool:
-        """Whether all topics are terminated and everything in them is acknowledged."""
+        """Whether all topics are terminated and all their messages acknowledged."""
         consumers = list(self._consumers)
         return bool(consumers) and all(consumer.end_reached for consumer in consumers)
 
     # --- receiving ----------------------------------------------------------------------------
 
     def receive(self, timeout_millis: int | None = None) -> Message:
-        """Return the next message; waits for it, at most `timeout_millis`.
+        """Return the next message; wait for it, at most `timeout_millis`.
 
-        Raises OperationTimeout if there was none, ClosedError after `close`, what ended the
-        consumer, and CorruptMessage for a message that cannot be read: it is not acknowledged, and
-        the next call goes on behind it.
+        Raises OperationTimeout if no message arrived, ClosedError after `close`, and the error that
+        ended the consumer. Raises CorruptMessage for a message that cannot be read; it stays
+        unacknowledged, and the next call returns the message after it.
         """
         self._check_receiving()
         seconds = None
@@ -161,15 +161,15 @@ class PulsarConsumer(Closing):
         return message
 
     def receive_async(self, callback: ReceiveCallback) -> None:
-        """Have the next message given to `callback` on a thread of the client.
+        """Pass the next message to `callback`, on a thread of the client.
 
-        It is told ``(Result.Ok, message)``, or another result and None.
+        The callback gets ``(Result.Ok, message)``, or another result and None.
         """
         self._check_receiving()
         self._listening.add(callback)
 
     def batch_receive(self) -> list[Message]:
-        """Return messages when there are as many as the policy says, or its time is up."""
+        """Return messages once the policy's count or size is reached, or its time is up."""
         self._check_receiving()
         policy = self._rules.batch
         deadline = Deadline(policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None)
@@ -202,11 +202,11 @@ class PulsarConsumer(Closing):
     # --- callbacks ----------------------------------------------------------------------------
 
     def pause_message_listener(self) -> None:
-        """Give the listener no more messages, until `resume_message_listener`."""
+        """Stop calling the listener, until `resume_message_listener`."""
         self._listening.pause()
 
     def resume_message_listener(self) -> None:
-        """Give the listener messages again."""
+        """Call the listener again."""
         self._listening.resume()
 
     def _on_ready(self) -> None:
@@ -230,10 +230,11 @@ class PulsarConsumer(Closing):
     ) -> None:
         """Acknowledge one message.
 
-        It is sent with others, after 100 ms at the latest. With receipts, returns when the broker
-        has confirmed it, and raises what it is refused with. With `properties`, for the broker to
-        keep, the whole entry is acknowledged at once. Within `txn` it counts when that is
-        committed; raises TransactionConflict if another one has acknowledged the message.
+        Acknowledgements are sent together, after 100 ms at the latest. With receipts, this waits
+        for the broker's confirmation, and raises its error. With `properties`, which the broker
+        stores, the whole entry is acknowledged at once. Within `txn` the acknowledgement takes
+        effect at commit; raises TransactionConflict if another transaction has acknowledged the
+        message.
         """
         consumer, message_id = self._find(message)
         if txn is not None:
@@ -250,7 +251,7 @@ class PulsarConsumer(Closing):
         properties: Mapping[str, int] | None = None,
         txn: Transaction | None = None,
     ) -> None:
-        """Acknowledge a message, and all before it of the same topic partition.
+        """Acknowledge a message and all earlier ones of its topic partition.
 
         As `acknowledge`; raises NotAllowed on Shared and Key_Shared subscriptions.
         """
@@ -295,9 +296,9 @@ class PulsarConsumer(Closing):
             under_way.end(error)
 
     def negative_acknowledge(self, message: Message | MessageId) -> None:
-        """Have a message delivered again, after `negative_ack_redelivery_delay_ms`.
+        """Have a message redelivered after `negative_ack_redelivery_delay_ms`.
 
-        The messages of a batch are delivered again together. Returns at once.
+        All messages of a batch are redelivered together. Returns at once.
         """
         consumer, message_id = self._find(message)
         redeliveries = message.redelivery_count() if isinstance(message, Message) else 0
@@ -306,11 +307,11 @@ class PulsarConsumer(Closing):
     def reconsume_later(
         self, message: Message, delay_millis: int, properties: dict[str, str] | None = None
     ) -> None:
-        """Have a message delivered again after a delay, from the topic of retries.
+        """Have a message redelivered after a delay, through the retry topic.
 
-        Returns when it is stored there and acknowledged here. One that was put off more often than
-        the dead letter policy allows is a dead letter instead. Raises OptionError unless the
-        consumer was made with `enable_retry`.
+        Returns when the retry topic has stored it and it is acknowledged here. Once a message has
+        been retried as often as the dead-letter policy allows, it goes to the dead-letter topic
+        instead. Raises OptionError unless the consumer was made with `enable_retry`.
         """
         dead = self._rules.dead_letters
         if dead is None or dead.retry_topic not in self._consumers.topics:
@@ -332,7 +333,7 @@ class PulsarConsumer(Closing):
         self._wait(consumer.acknowledge(message_id))
 
     def redeliver_unacknowledged_messages(self) -> None:
-        """Have all messages delivered again that are not acknowledged. Returns at once."""
+        """Have all unacknowledged messages redelivered. Returns at once."""
         self._check_open()
         for consumer in self._consumers:
             consumer.redeliver_all()
@@ -351,7 +352,7 @@ class PulsarConsumer(Closing):
             ) from None
 
     def _find(self, message: Message | MessageId) -> tuple[TopicConsumer, MessageIdAdv]:
-        """Return which consumer a message belongs to, and its id."""
+        """Return a message's consumer and its id."""
         self._check_open()
         if isinstance(message, Message):
             found = message.message_id()
@@ -361,14 +362,14 @@ class PulsarConsumer(Closing):
             raise OptionError(f"a {type(message).__name__} is neither a Message nor a MessageId")
         return self._consumers.of(found), found.unwrap()
 
-    # --- asking and moving --------------------------------------------------------------------
+    # --- questions and position ---------------------------------------------------------------
 
     def seek(self, messageid: MessageId | int) -> None:
-        """Move the subscription behind a message, or to a publish time in ms since the epoch.
+        """Move the subscription to after a message, or to a publish time in ms since the epoch.
 
-        The message itself comes too if the consumer was made with `start_message_id_inclusive`.
-        Of several topic partitions, a message id moves its own; `earliest`, `latest` and a time
-        move all.
+        The message itself is delivered too if the consumer was made with
+        `start_message_id_inclusive`. With several topic partitions, a message id moves its own
+        partition; `earliest`, `latest` and a time move all.
         """
         self._check_open()
         if isinstance(messageid, MessageId):
@@ -402,7 +403,7 @@ class PulsarConsumer(Closing):
         return MessageId.wrap(ask(self._context, consumer.last_id_operation), consumer.topic)
 
     def get_broker_consumer_stats(self) -> BrokerConsumerStats:
-        """Return what the brokers say of the consumer; asked for anew when the cache is old."""
+        """Return the brokers' statistics of the consumer, cached for a while."""
         self._check_open()
         if self._stats is not None and self._stats[0] > time.monotonic():
             return self._stats[1]
@@ -412,20 +413,21 @@ class PulsarConsumer(Closing):
         return stats
 
     def unsubscribe(self, force: bool = False) -> None:
-        """Remove the subscription, with all that it has acknowledged, and close the consumer.
+        """Remove the subscription with its cursor, and close the consumer.
 
-        Raises what the broker refuses with: where others are connected, unless by `force`.
+        Raises the broker's error, for example if other consumers are connected and `force` is
+        false.
         """
         self._check_open()
         self._consumers.ask([partial(one.unsubscribe_operation, force) for one in self._consumers])
         self.close()
 
-    # --- the beginning and the end --------------------------------------------------------------
+    # --- opening and closing --------------------------------------------------------------------
 
     def open(self, topics: Sequence[str], discovery: TopicDiscovery | None) -> None:
-        """Subscribe to topic partitions, and to those that are found later.
+        """Subscribe to topic partitions, and to those discovered later.
 
-        Where one of them is refused, closes what was opened and raises.
+        If one of them is refused, closes all and raises.
         """
         try:
             self._consumers.open(topics, discovery)
@@ -434,11 +436,11 @@ class PulsarConsumer(Closing):
             raise
 
     def on_topics(self, found: set[str]) -> None:
-        """Have consumers of these topic partitions; for discoveries, on any thread."""
+        """Consume exactly these topic partitions. Discovery calls this, on any thread."""
         self._consumers.on_topics(found)
 
     def close(self) -> None:
-        """Send what is acknowledged, and leave; the subscription stays. May be called twice."""
+        """Send pending acknowledgements and leave; the subscription stays. May be called twice."""
         with self._closing:
             if self._closed:
                 return

@@ -24,24 +24,24 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class TopicsWanted:
-    """What `subscribe` was given as topic: names, or a pattern; `title` is what to call it."""
+    """The topics that `subscribe` was given: names, or a pattern. `title` is their common name."""
 
     title: str
     names: tuple[str, ...] = ()
     pattern: TopicPattern | None = None
 
     def with_topic(self, name: str) -> TopicsWanted:
-        """Return the same with one more topic."""
+        """Return a copy with one more topic."""
         return replace(self, names=(*self.names, str(TopicName.parse(name))))
 
     def can_grow(self, found: Sequence[str]) -> bool:
-        """Whether there can be other topic partitions than those that were found."""
-        # A topic without partitions never gets any.
+        """Whether more topic partitions than those found may appear."""
+        # A topic that is not partitioned never gets partitions.
         return self.pattern is not None or sorted(found) != sorted(self.names)
 
 
 def topics_wanted(topic: Any, mode: RegexSubscriptionMode) -> TopicsWanted:
-    """Return what topics are meant; raises OptionError and InvalidTopicName."""
+    """Parse the `topic` of `subscribe`; raises OptionError and InvalidTopicName."""
     if isinstance(topic, str):
         name = str(TopicName.parse(topic))
         return TopicsWanted(name, (name,))
@@ -53,7 +53,7 @@ def topics_wanted(topic: Any, mode: RegexSubscriptionMode) -> TopicsWanted:
     if isinstance(topic, re.Pattern):
         text = str(topic.pattern)
         domain, separator, rest = text.partition("://")
-        # The mode says which domains are meant; of a pattern it says nothing.
+        # The mode chooses the domain; the one in the pattern is ignored.
         if separator and domain in (PERSISTENT, NON_PERSISTENT) and "://" not in rest:
             text = rest
         pattern = TopicPattern.parse(text)
@@ -63,9 +63,9 @@ def topics_wanted(topic: Any, mode: RegexSubscriptionMode) -> TopicsWanted:
 
 
 class ConsumerBatchReceivePolicy:
-    """When `batch_receive` returns: at a number of messages, of bytes, or after some time.
+    """When `batch_receive` returns: after a number of messages or bytes, or after some time.
 
-    A limit of 0 or less is none; at least one is needed. Raises OptionError.
+    A limit of 0 or less means no limit; at least one is needed. Raises OptionError.
     """
 
     def __init__(self, max_num_message: int, max_num_bytes: int, timeout_ms: int) -> None:
@@ -86,7 +86,7 @@ class ConsumerKeySharedPolicy:
     """How the consumers of a Key_Shared subscription share its keys.
 
     With KeySharedMode.Sticky a consumer serves the hash slots `sticky_ranges` (0 to 65535, both
-    ends included). Raises OptionError for ranges that are none.
+    ends included). Raises OptionError for invalid ranges.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class ConsumerKeySharedPolicy:
 
     @property
     def key_shared_mode(self) -> KeySharedMode:
-        """Whether the broker spreads the keys, or consumers name theirs."""
+        """Whether the broker assigns keys, or consumers choose theirs."""
         return self._mode
 
     @property
     def allow_out_of_order_delivery(self) -> bool:
-        """Whether another consumer may get a key before the first one has acknowledged its
-        messages.
+        """Whether another consumer may get a key's messages before the first one has acknowledged
+        its own.
         """
         return self._rules.out_of_order
 
@@ -124,12 +124,12 @@ class ConsumerKeySharedPolicy:
         return list(self._given)
 
     def rules(self) -> KeySharedRules:
-        """Return it as the engine takes it."""
+        """Return the policy in the engine's form."""
         return self._rules
 
 
 class MultiplierRedeliveryBackoff:
-    """Pauses before a refused message comes again: growing with each time, as Java's of this name.
+    """How long to wait before each redelivery: the pauses grow, as in Java's class of this name.
 
     Raises OptionError for values out of range.
     """
@@ -140,15 +140,15 @@ class MultiplierRedeliveryBackoff:
         self._backoff = RedeliveryBackoff(min_delay_ms / 1000, max_delay_ms / 1000, multiplier)
 
     def backoff(self) -> RedeliveryBackoff:
-        """Return it as the engine takes it."""
+        """Return the pauses in the engine's form."""
         return self._backoff
 
 
 class ConsumerDeadLetterPolicy:
-    """What happens to messages that are redelivered more than `max_redeliver_count` times.
+    """Where messages go that were redelivered more than `max_redeliver_count` times.
 
-    They go to `dead_letter_topic` (by default ``TOPIC-SUBSCRIPTION-DLQ``) and are acknowledged.
-    `initial_subscription_name` is a subscription that the topic is created with. Raises
+    They go to `dead_letter_topic` (default ``TOPIC-SUBSCRIPTION-DLQ``) and are acknowledged.
+    `initial_subscription_name` names a subscription to create together with that topic. Raises
     OptionError.
     """
 
@@ -171,12 +171,12 @@ class ConsumerDeadLetterPolicy:
 
     @property
     def max_redeliver_count(self) -> int:
-        """How often a message is delivered again before it is a dead letter."""
+        """How often a message is redelivered before it goes to the dead-letter topic."""
         return self._max
 
     @property
     def dead_letter_topic(self) -> str:
-        """The topic that was given, empty for the default."""
+        """The dead-letter topic that was given, empty for the default."""
         return self._topic
 
     @property
@@ -186,5 +186,5 @@ class ConsumerDeadLetterPolicy:
 
     @property
     def retry_letter_topic(self) -> str:
-        """The topic for messages to be consumed later, empty for the default."""
+        """The retry topic that was given, empty for the default."""
         return self._retry

@@ -1,4 +1,4 @@
-"""Statistics of a consumer from its brokers: `get_broker_consumer_stats`."""
+"""A consumer's statistics from its brokers: `get_broker_consumer_stats`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class BrokerConsumerStats:
-    """What the brokers say of a consumer; sums over its partitions, rates in a second."""
+    """A consumer's statistics: sums over its partitions, rates per second."""
 
     msg_rate_out: float
     msg_throughput_out: float
@@ -27,7 +27,7 @@ class BrokerConsumerStats:
 
 
 def sum_of(found: Sequence[pb.CommandConsumerStatsResponse]) -> BrokerConsumerStats:
-    """Return the statistics of a consumer from those of its topic partitions."""
+    """Add up the statistics of a consumer's topic partitions."""
     first = found[0]
     return BrokerConsumerStats(
         sum(one.msgRateOut for one in found),

@@ -1,8 +1,8 @@
-"""Dead letters and retries: messages that are sent to another topic and then acknowledged.
+"""Dead letters and retries: messages sent to another topic and then acknowledged.
 
-A dead letter was delivered more often than its policy allows. A letter to be retried goes to a
-topic that the consumer is subscribed to as well, with a delivery time. Names of topics and
-properties are those of Java's client; both clients take the other's letters.
+A dead letter was delivered more often than its policy allows. A retry goes, with a delivery
+time, to a topic that the consumer is subscribed to as well. Topics and properties have the Java
+client's names, so each client can read the other's letters.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ RECONSUME_TIMES = "RECONSUMETIMES"
 DELAY_TIME = "DELAY_TIME"
 
 MAX_RECONSUME_TIMES = 16
-"""How often a message is put off where no policy for dead letters says so."""
+"""How often a message is retried if no dead-letter policy says so."""
 
-# Entries that came for the last time and are kept until they are acknowledged or dead letters.
+# Entries on their last delivery that are kept until they are acknowledged or dead letters.
 _MAX_KEPT = 10_000
-# Schemas of which a topic of letters has a producer at a time.
+# How many producers a topic of letters has at a time: one per schema.
 _MAX_WRITERS = 20
 
 Done = Callable[[PulsarError | None], object]
@@ -54,8 +54,8 @@ class Letters:
     """Sends dead letters to one topic on a thread of its own, because creating a producer takes
     time.
 
-    Each letter keeps the schema that it was written with: there is a producer for each of them.
-    Whoever sends is told, on any thread, when a letter is stored, or why it is not.
+    Each letter keeps the schema that it was written with, so each schema needs its own producer.
+    Senders learn, on any thread, when their letter is stored or why it could not be.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class Letters:
         # The following are guarded by _lock.
         self._closed = False
         self._used = False
-        # Belongs to the worker.
+        # Used by the worker only.
         self._writers: OrderedDict[SchemaInfo | None, PartitionedProducer] = OrderedDict()
 
     def send(self, message: Message, more: dict[str, str], done: Done, deliver_at: int = 0) -> None:
-        """Send a message with `more` properties, delivered at a time in milliseconds if one is
-        given. Never waits.
+        """Send a message with `more` properties, delivered at the time `deliver_at` in milliseconds
+        if that is given. Never waits.
         """
         with self._lock:
             self._used = True
@@ -93,7 +93,7 @@ class Letters:
             solo = Solo(deliver_at=deliver_at) if deliver_at else None
             self._opened(schema).send(letter_of(message, more), complete, solo, at_once=True)
         except PulsarError as error:
-            # What cannot be sent now is tried again with the next letter.
+            # If sending fails now, the next letter tries again.
             writer = self._writers.pop(schema, None)
             if writer is not None:
                 writer.abort()
@@ -154,7 +154,7 @@ class DeadLetterOffice:
         self._retried = Letters(context, self.retry_topic, values)
 
     def bury(self, messages: Sequence[Message], done: Done) -> None:
-        """Send messages of one entry to the topic of dead letters; `done` comes once for all."""
+        """Send an entry's messages to the dead-letter topic; `done` is called once for all."""
         together = _Together(len(messages), done)
         for message in messages:
             self._dead.send(message, {}, together.done)
@@ -162,7 +162,7 @@ class DeadLetterOffice:
     def put_off(
         self, message: Message, deliver_at: int, delay_ms: int, more: dict[str, str], done: Done
     ) -> None:
-        """Have a message delivered again from the topic of retries, or give it up."""
+        """Have a message redelivered through the retry topic, or make it a dead letter."""
         times = _number(message.properties().get(RECONSUME_TIMES)) + 1
         more = {**more, RECONSUME_TIMES: str(times), DELAY_TIME: str(delay_ms)}
         if times > self.policy.max_redeliver_count:
@@ -177,9 +177,9 @@ class DeadLetterOffice:
 
 
 class LastDeliveries:
-    """Entries that came for the last time: if they are refused too, they are dead letters.
+    """Entries on their last delivery: if they are refused again, they become dead letters.
 
-    One that came more often than that is a dead letter at once. Thread-safe.
+    An entry that came more often than that is a dead letter at once. Thread-safe.
     """
 
     def __init__(self, office: DeadLetterOffice) -> None:
@@ -190,11 +190,11 @@ class LastDeliveries:
         self._closed = False
 
     def may_be_last(self, rows: ReceivedRows) -> bool:
-        """Whether some of these messages may have come for the last time."""
+        """Whether some of these messages may be on their last delivery."""
         return rows.redelivered or not self._office.policy.max_redeliver_count
 
     def takes(self, delivery: Delivery, messages: list[Message]) -> bool:
-        """Look at an entry and the messages of it; return whether they are dead letters."""
+        """Inspect an entry and its messages; return whether they are dead letters."""
         entry, most = delivery.content, self._office.policy.max_redeliver_count
         if isinstance(entry, ReceivedRows) or entry.redelivery_count < most:
             return False
@@ -202,7 +202,7 @@ class LastDeliveries:
         with self._lock:
             self._kept[consumer.topic, key] = messages
             if len(self._kept) > _MAX_KEPT:
-                # If it is refused it is delivered once more, and is known then.
+                # If it is refused, the next delivery makes it a dead letter.
                 self._kept.popitem(last=False)
         if entry.redelivery_count <= most:
             return False
@@ -210,7 +210,7 @@ class LastDeliveries:
         return True
 
     def divert(self, consumer: TopicConsumer, keys: list[EntryKey]) -> list[EntryKey]:
-        """Have entries that are refused for the last time sent away; return the others."""
+        """Send away entries whose last delivery was refused; return the others."""
         others: list[EntryKey] = []
         for key in keys:
             with self._lock:
@@ -222,7 +222,7 @@ class LastDeliveries:
         return others
 
     def forget(self, consumer: TopicConsumer, key: EntryKey) -> None:
-        """Forget an entry that is acknowledged."""
+        """Forget an entry that was acknowledged."""
         with self._lock:
             self._kept.pop((consumer.topic, key), None)
 
@@ -250,7 +250,7 @@ class LastDeliveries:
 
 
 class _Together:
-    """Tells once when all of some letters are stored, or why one of them is not."""
+    """Calls back once: when all of some letters are stored, or with the first error."""
 
     def __init__(self, count: int, done: Done) -> None:
         self._left = count
@@ -268,7 +268,7 @@ class _Together:
 
 
 def letter_of(message: Message, more: dict[str, str]) -> MessageFields:
-    """Return a message as it is sent elsewhere: it says where it came from first."""
+    """Return a copy of a message to send elsewhere; properties say where it was received first."""
     fields: Any = message.fields()
     properties = {
         **message.properties(),

@@ -1,6 +1,6 @@
 """Keys of end-to-end encryption and a message's encryption context, as in the official client.
 
-The official client reads keys from files alone; here a class of one's own can have them from
+The official client reads keys from files only. Here a class of the user can get them from
 anywhere, with the methods of Java's CryptoKeyReader.
 """
 
@@ -18,10 +18,10 @@ from pulsar_spark.protocol.validation import as_text
 
 
 class CryptoKeyReader(KeyReader):
-    """The keys of two PEM files, or PEM texts: one to encrypt with, one to decrypt with.
+    """The keys in two PEM files, or PEM texts: one to encrypt with, one to decrypt with.
 
-    A producer needs the public one, a reader or consumer the private one. Subclasses that define
-    `get_public_key` and `get_private_key` have keys from elsewhere, for each name its own.
+    A producer needs the public key, a reader or consumer the private key. Subclasses may define
+    `get_public_key` and `get_private_key` to get keys from elsewhere, one for each name.
     """
 
     def __init__(
@@ -31,11 +31,11 @@ class CryptoKeyReader(KeyReader):
         self._private = _pem("private_key_path", private_key_path)
 
     def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
-        """Return the key to encrypt data keys with; its metadata goes with each message."""
+        """Return the key that encrypts data keys; its metadata is sent with each message."""
         return self._public.get_public_key(key_name, metadata)
 
     def get_private_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
-        """Return the key to decrypt data keys with; `metadata` came with the message."""
+        """Return the key that decrypts data keys; `metadata` came with the message."""
         return self._private.get_private_key(key_name, metadata)
 
 
@@ -44,7 +44,7 @@ def _pem(option: str, path: str | None) -> PemKeys:
 
 
 def key_reader(given: object) -> KeyReader | None:
-    """Return the reader of keys that was given; raises OptionError for anything else."""
+    """Return a user's key reader; raises OptionError for any other type."""
     if given is None or isinstance(given, KeyReader):
         return given
     raise OptionError("crypto_key_reader is not a CryptoKeyReader of this package")
@@ -67,7 +67,7 @@ def encryption_options(
 
 @dataclass(frozen=True, slots=True)
 class EncryptionKey:
-    """An encrypted data key of a message, with the name of its public key."""
+    """A message's data key, encrypted for one public key, with that key's name."""
 
     key: str
     value: bytes
@@ -75,7 +75,7 @@ class EncryptionKey:
 
 
 class EncryptionContext:
-    """How a message was encrypted: all that is needed to decrypt it oneself."""
+    """How a message was encrypted: everything needed to decrypt it yourself."""
 
     __slots__ = ("_failed", "_metadata")
 
@@ -99,11 +99,11 @@ class EncryptionContext:
         return self._metadata.encryption_param
 
     def algorithm(self) -> str:
-        """The algorithm, where its producer named one."""
+        """The encryption algorithm, if the producer named one."""
         return as_text(self._metadata.encryption_algo)
 
     def compression_type(self) -> CompressionType:
-        """How the payload was compressed before."""
+        """How the payload was compressed before encryption."""
         return CompressionType(self._metadata.compression)
 
     def uncompressed_message_size(self) -> int:
@@ -111,7 +111,7 @@ class EncryptionContext:
         return self._metadata.uncompressed_size
 
     def batch_size(self) -> int:
-        """How many messages the payload holds, -1 for one that is not a batch."""
+        """How many messages the payload holds, -1 if it is not a batch."""
         if not self._metadata.HasField("num_messages_in_batch"):
             return -1
         return self._metadata.num_messages_in_batch

@@ -40,9 +40,9 @@ from pulsar_spark.errors import (
 
 
 class _Choice(IntEnum):
-    """A choice whose text is that of the official client, such as "Result.Ok"."""
+    """An enum whose text is the official client's, such as "Result.Ok"."""
 
-    # Of itself it is the number from Python 3.11 on.
+    # From Python 3.11 on, `IntEnum` prints the number.
     def __str__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
 
@@ -51,9 +51,9 @@ ChoiceT = TypeVar("ChoiceT", bound=_Choice)
 
 
 def choice(kind: type[ChoiceT], value: object, name: str) -> ChoiceT:
-    """Return a parameter's enum value; the official client's enums are accepted too.
+    """Return a parameter's enum value; accepts the official client's enums too.
 
-    Raises OptionError, which names the parameter.
+    Raises OptionError that names the parameter.
     """
     try:
         return kind(int(value))  # type: ignore[call-overload]
@@ -83,14 +83,14 @@ class ConsumerType(_Choice):
 
 
 class InitialPosition(_Choice):
-    """Where a new subscription begins."""
+    """Where a new subscription starts."""
 
     Latest = 0
     Earliest = 1
 
 
 class KeySharedMode(_Choice):
-    """Who says which keys a consumer of a Key_Shared subscription gets."""
+    """Who chooses the keys that a consumer of a Key_Shared subscription gets."""
 
     AutoSplit = 0
     Sticky = 1
@@ -105,7 +105,7 @@ class RegexSubscriptionMode(_Choice):
 
 
 class PartitionsRoutingMode(_Choice):
-    """Where messages without a key go."""
+    """How messages without a key are spread over partitions."""
 
     UseSinglePartition = 0
     RoundRobinDistribution = 1
@@ -113,7 +113,7 @@ class PartitionsRoutingMode(_Choice):
 
 
 class BatchingType(_Choice):
-    """What shares a batch: any messages, or those of one key."""
+    """Which messages share a batch: any, or those with the same key."""
 
     Default = 0
     KeyBased = 1
@@ -146,7 +146,7 @@ class LoggerLevel(_Choice):
 
 
 class Result(_Choice):
-    """Result for the callback of `send_async`."""
+    """Result passed to callbacks, such as that of `send_async`."""
 
     Ok = 0
     UnknownError = 1
@@ -230,7 +230,7 @@ _RESULTS: dict[type[PulsarError], Result] = {
 
 
 def result_of(error: PulsarError | None) -> Result:
-    """Return the official client's result code of an error; Ok without an error."""
+    """Return the official client's result code for an error; Ok without an error."""
     if error is None:
         return Result.Ok
     return _RESULTS.get(type(error), Result.UnknownError)

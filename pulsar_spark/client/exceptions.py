@@ -1,7 +1,7 @@
-"""The official client's names of exceptions, for programs that catch them.
+"""The official client's exception names, for programs that catch them.
 
-Each is the class of `pulsar_spark.errors` that is raised for the same fault. `Interrupted` is
-what Ctrl-C raises while a call waits.
+Each is the class of `pulsar_spark.errors` for the same fault. `Interrupted` is what Ctrl-C
+raises while a call waits.
 """
 
 from __future__ import annotations

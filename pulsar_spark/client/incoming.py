@@ -1,4 +1,4 @@
-"""Messages that were delivered to a consumer and not returned yet."""
+"""Messages that a consumer has received and not returned yet."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pulsar_spark.errors import CorruptMessage, PulsarError
 
 
 class IncomingMessages:
-    """The messages of an inbox, one by one or many at a time. Thread-safe.
+    """An inbox's messages, one by one or many at a time. Thread-safe.
 
-    An entry that cannot be read is an error, once, or is acknowledged with `discard_corrupt`. The
-    error that ends the inbox stays.
+    An entry that cannot be read raises an error once, or is acknowledged with `discard_corrupt`.
+    The error that ends the inbox is raised every time.
     """
 
     def __init__(
@@ -33,24 +33,24 @@ class IncomingMessages:
         self._last_deliveries = last_deliveries
         self._discard_corrupt = discard_corrupt
         self._lock = threading.Lock()
-        # The following are guarded by _lock: what was taken, and from where on it is left.
+        # The following are guarded by _lock: the current delivery, and what is left of it.
         self._delivery: Delivery | None = None
         self._messages: list[Message] = []
         self._at = 0
         self._failed: PulsarError | None = None
 
     def next(self) -> Message | None:
-        """Return the next message, None if there is none now; raises the error that is next."""
+        """Return the next message, or None if there is none now; raises the error that is next."""
         with self._lock:
             return self._take(1)[0] if self._fill() else None
 
     def collect(
         self, found: list[Message], most: int | None, left: int | None
     ) -> tuple[int | None, bool]:
-        """Add messages to those that were found, up to `most`, and up to `left` bytes.
+        """Append messages to `found`: at most `most` of them, and at most `left` bytes.
 
-        Returns the bytes that there may be more, and whether these are enough. Raises as `next`;
-        where there are messages before an error, it comes with the next call.
+        Returns how many bytes are left, and whether there are enough messages. Raises as `next`;
+        if messages come before an error, the next call raises it.
         """
         with self._lock:
             try:
@@ -72,9 +72,9 @@ class IncomingMessages:
         return left, (left is not None and left <= 0) or len(found) == most
 
     def _fitting(self, count: int, left: int, *, first: bool) -> tuple[int, int]:
-        """Return how many of the next messages have at most `left` bytes, and those bytes.
+        """Return how many of the next messages fit into `left` bytes, and their size.
 
-        The `first` of all may have more.
+        The `first` of all may be larger.
         """
         assert self._delivery is not None
         content = self._delivery.content
@@ -91,7 +91,7 @@ class IncomingMessages:
         return count, taken
 
     def _take(self, count: int) -> list[Message]:
-        """Take the next messages of what was taken."""
+        """Take messages of the current delivery."""
         delivery, at = self._delivery, self._at
         assert delivery is not None
         messages = self._messages[at : at + count]
@@ -103,12 +103,12 @@ class IncomingMessages:
             self._messages = []
             self._at = 0
             delivery.consumer.finish(delivery)
-        # Another thread may have something now.
+        # Another thread may find something now.
         self._inbox.wake()
         return messages
 
     def _fill(self) -> bool:
-        """Make sure that there are messages to take, if there are any."""
+        """Make sure that messages are ready, if any have arrived."""
         delivery = self._delivery
         if self._messages and delivery is not None and delivery.current:
             return True
@@ -123,11 +123,11 @@ class IncomingMessages:
             self._messages = self._open(delivery)
             if self._messages:
                 return True
-            # Compaction left nothing of it, it is a dead letter, or cannot be read.
+            # Compaction left no message, or it is a dead letter, or it cannot be read.
             delivery.consumer.finish(delivery)
 
     def _open(self, delivery: Delivery) -> list[Message]:
-        """Return the messages of what was taken."""
+        """Return the messages of a delivery."""
         content = delivery.content
         if isinstance(content, ReceivedRows):
             return messages_of_rows(content, self._values)

@@ -1,4 +1,4 @@
-"""Delivers messages to callbacks: those of `receive_async`, and a message listener."""
+"""Passes messages to callbacks: those of `receive_async`, and a message listener."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MessageListener: TypeAlias = "Callable[[PulsarConsumer, Message], object]"
-"""What `subscribe` takes as `message_listener`."""
+"""The type of `subscribe`'s `message_listener`."""
 
 ReceiveCallback: TypeAlias = "Callable[[Result, Message | None], object]"
 """Callback of `receive_async`: it gets the result, and the message if there is one."""
 
 
 class ConsumerEventListener(Protocol):
-    """Who wants to know when a consumer of a Failover subscription is the active one."""
+    """Told when a consumer of a Failover subscription becomes active or inactive."""
 
     def became_active(self, consumer: PulsarConsumer, partition_id: int) -> object:
-        """The consumer gets the messages of a partition (-1: of the topic) from now on."""
+        """The consumer gets a partition's messages (-1: the topic's) from now on."""
 
     def became_inactive(self, consumer: PulsarConsumer, partition_id: int) -> object:
         """Another consumer gets them."""
 
 
 class Listening:
-    """Serves those who wait for a callback, one message at a time. Thread-safe.
+    """Calls those who wait for a message, one message at a time. Thread-safe.
 
-    Callbacks run on the thread for that, where other consumers have their turn in between. `pull`
-    is called where there is no message now.
+    Callbacks run on the client's callback thread, and take turns with those of other consumers.
+    `pull` is called when no message is ready.
     """
 
     def __init__(
@@ -65,20 +65,20 @@ class Listening:
         self._closed = False
 
     def add(self, callback: ReceiveCallback) -> None:
-        """Have the next message given to a callback."""
+        """Pass the next message to a callback."""
         with self._lock:
             self._waiting.append(callback)
         self._pull()
         self.on_ready()
 
     def pause(self) -> None:
-        """Give the listener no more messages; raises OptionError where there is none."""
+        """Stop calling the listener; raises OptionError if there is none."""
         self._check()
         with self._lock:
             self._paused = True
 
     def resume(self) -> None:
-        """Give the listener messages again."""
+        """Call the listener again."""
         self._check()
         with self._lock:
             self._paused = False
@@ -89,7 +89,7 @@ class Listening:
             raise OptionError("the consumer was made without a message_listener")
 
     def on_ready(self) -> None:
-        """Have whoever waits for a callback served; on any thread."""
+        """Schedule the callbacks that wait; on any thread."""
         with self._lock:
             wanted = self._waiting or (self._listener is not None and not self._paused)
             if not wanted or self._scheduled:
@@ -98,7 +98,7 @@ class Listening:
         self._callbacks.run(self._serve)
 
     def _serve(self) -> None:
-        """Give one message out; others have their turn before the next one."""
+        """Pass on one message; others take their turn before the next one."""
         with self._lock:
             self._scheduled = False
             if self._closed or (self._paused and not self._waiting):
@@ -136,7 +136,7 @@ class Listening:
                 self.on_ready()
 
     def close(self) -> None:
-        """Serve nobody any more; those who wait are told."""
+        """Stop; tell the callbacks that still wait."""
         with self._lock:
             self._closed = True
             waiting = list(self._waiting)

@@ -1,7 +1,7 @@
 """The official client's loggers, so that its programs run.
 
-What this package logs goes to the logger ``pulsar_spark`` of Python's `logging`, as its handlers
-and levels say; a client takes these as `logger=` and leaves them alone.
+This package logs to the logger ``pulsar_spark`` of Python's `logging`, whose handlers and levels
+apply. A client accepts these classes as `logger=` and ignores them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages and their ids as users of `PulsarClient` see them: the official client's accessors."""
+"""Messages and their ids as users of `PulsarClient` see them, as in the official client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pulsar_spark.protocol.validation import as_text
 
 @total_ordering
 class MessageId:
-    """Where a message is stored. Ids of one topic partition compare in its order.
+    """Where a message is stored. Ids of one topic partition are ordered as its messages are.
 
     `earliest` and `latest` stand for the ends of a topic.
     """
@@ -37,7 +37,7 @@ class MessageId:
 
     @classmethod
     def wrap(cls, message_id: wire.MessageIdAdv, topic: str | None = None) -> MessageId:
-        """Return the id for one of the protocol's, of a topic partition if that is known."""
+        """Wrap a message id of the protocol; `topic` is its topic partition, if known."""
         made = cls.__new__(cls)
         made._id = message_id
         made._topic = topic
@@ -48,7 +48,7 @@ class MessageId:
         return self._id
 
     def topic_name(self) -> str | None:
-        """The full name of the topic partition, None where the id does not know it."""
+        """The full name of the topic partition, None if unknown."""
         return self._topic
 
     def ledger_id(self) -> int:
@@ -56,24 +56,24 @@ class MessageId:
         return self._id.ledger_id
 
     def entry_id(self) -> int:
-        """The entry of that ledger."""
+        """The entry within the ledger."""
         return self._id.entry_id
 
     def batch_index(self) -> int:
-        """The index inside a batch, -1 outside of one."""
+        """The index within the batch, -1 if the message is not in a batch."""
         return self._id.batch_index
 
     def partition(self) -> int:
-        """The partition of the topic, -1 where it has none."""
+        """The partition's number, -1 if the topic is not partitioned."""
         return self._id.partition
 
     def serialize(self) -> bytes:
-        """Return bytes from which `deserialize` of any Pulsar client makes the id again."""
+        """Return bytes that every Pulsar client's `deserialize` turns back into this id."""
         return self._id.serialize()
 
     @staticmethod
     def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
-        """Return the id that `serialize` gave; raises InvalidMessageId for other bytes."""
+        """Return the id that `serialize` encoded; raises InvalidMessageId for other bytes."""
         made = MessageId.wrap(wire.MessageIdAdv.deserialize(message_id_bytes))
         made._topic = topic
         return made
@@ -103,9 +103,9 @@ MessageId.latest = MessageId.wrap(wire.LATEST)
 
 
 class Message:
-    """A message that was received. Missing keys are empty, missing times 0.
+    """A received message. A missing key is empty, a missing time 0.
 
-    Where a producer wrote text that is not UTF-8, replacement characters stand for it.
+    Bytes of a producer's text that are not UTF-8 become replacement characters.
     """
 
     __slots__ = (
@@ -134,14 +134,14 @@ class Message:
         self._id = message_id
         self._payload = payload
         self._entry = entry
-        # What a batch says once for all of its messages stays in `entry`.
+        # Values that a batch shares stay in `entry`.
         self._own: AnyMetadata = entry if own is None else own
         self._values: MessageValues | _BatchValues | _RowValues = values
         self._redelivery_count = redelivery_count
         self._undecrypted = undecrypted
 
     def fields(self) -> AnyMetadata:
-        """What the message says of itself on the wire."""
+        """The message's own metadata."""
         return self._own
 
     def data(self) -> bytes:
@@ -149,10 +149,10 @@ class Message:
         return self._payload
 
     def value(self) -> Any:
-        """The value, decoded by the version of the schema that it was written with.
+        """The value, decoded with the schema version that it was written with.
 
-        With a definition, None for a null value. Raises CorruptMessage that names the field which
-        does not decode, and SchemaMismatch for a version that cannot be read as the schema.
+        With a definition, None for a null value. Raises CorruptMessage that names the field that
+        cannot be decoded, and SchemaMismatch if that version cannot be read with the schema.
         """
         return self._values.of(self)
 
@@ -161,14 +161,14 @@ class Message:
         return self._own.null_value
 
     def properties(self) -> dict[str, str]:
-        """The properties; of a name that comes twice, the first value."""
+        """The properties; if a name occurs twice, its first value."""
         found: dict[str, str] = {}
         for pair in self._own.properties:
             found.setdefault(as_text(pair.key), as_text(pair.value))
         return found
 
     def partition_key(self) -> str:
-        """The key: of one that is bytes, the base64 text."""
+        """The key; a binary key as base64 text."""
         return as_text(self._own.partition_key)
 
     def ordering_key(self) -> str:
@@ -180,7 +180,7 @@ class Message:
         return self._entry.publish_time
 
     def event_timestamp(self) -> int:
-        """When it happened, in milliseconds since the epoch."""
+        """The event time, in milliseconds since the epoch."""
         return self._own.event_time
 
     def message_id(self) -> MessageId:
@@ -188,7 +188,7 @@ class Message:
         return MessageId.wrap(self._id, self._topic)
 
     def topic_name(self) -> str:
-        """The full name of the topic, or of the partition."""
+        """The full name of the topic or partition."""
         return self._topic
 
     def redelivery_count(self) -> int:
@@ -196,15 +196,15 @@ class Message:
         return self._redelivery_count
 
     def schema_version(self) -> str:
-        """The version of the schema with which it was written: a character for each byte."""
+        """The schema version that it was written with, one character per byte."""
         return self._entry.schema_version.decode("latin-1")
 
     def version_bytes(self) -> bytes:
-        """The version of the schema as the broker has it, empty without one."""
+        """The schema version as the broker encodes it, empty if there is none."""
         return self._entry.schema_version
 
     def producer_name(self) -> str:
-        """The name of the producer."""
+        """The producer's name."""
         return as_text(self._entry.producer_name)
 
     def encryption_context(self) -> EncryptionContext | None:
@@ -218,7 +218,7 @@ class Message:
 
 
 class _BatchMessage(Message):
-    """A message of a batch, which is decoded when it is accessed."""
+    """A message of a batch, decoded when it is accessed."""
 
     __slots__ = ("_batch", "_index", "_received")
 
@@ -273,7 +273,7 @@ class _BatchMessage(Message):
 
 
 class _BatchValues:
-    """The values of a batch, decoded together when the first one is asked for."""
+    """A batch's values, decoded together when the first one is accessed."""
 
     __slots__ = ("_batch", "_found", "_received", "_values")
 
@@ -291,7 +291,7 @@ class _BatchValues:
         message_id = message.message_id()
         try:
             if found is None:
-                # Of two threads that come together, both may decode it.
+                # Two threads at the same time may both decode it.
                 found = self._found = self._decoded()
             return checked(found[message_id.batch_index()])
         except PulsarError as error:
@@ -311,9 +311,9 @@ class _BatchValues:
 
 
 class _RowMessage(Message):
-    """A message that was received with others: what it says is taken from their columns.
+    """A message received together with others: its fields are read from their columns.
 
-    What they do not tell is read from its entry.
+    Fields without a column are read from its entry.
     """
 
     __slots__ = ("_row", "_rows")
@@ -360,7 +360,7 @@ class _RowMessage(Message):
         return _RowMessageId(self._rows, self._row)
 
     def topic_name(self) -> str:
-        """The full name of the topic, or of the partition."""
+        """The full name of the topic or partition."""
         return self._rows.topic
 
     def has_null_value(self) -> bool:
@@ -368,11 +368,11 @@ class _RowMessage(Message):
         return self._rows.is_null(self._row)
 
     def properties(self) -> dict[str, str]:
-        """The properties; of a name that comes twice, the first value."""
+        """The properties; if a name occurs twice, its first value."""
         return super().properties() if self._rows.has_properties(self._row) else {}
 
     def partition_key(self) -> str:
-        """The key: of one that is bytes, the base64 text."""
+        """The key; a binary key as base64 text."""
         key = self._rows.key(self._row)
         return super().partition_key() if key is None else as_text(key)
 
@@ -382,25 +382,25 @@ class _RowMessage(Message):
         return super().publish_timestamp() if time is None else time
 
     def event_timestamp(self) -> int:
-        """When it happened, in milliseconds since the epoch."""
+        """The event time, in milliseconds since the epoch."""
         time = self._rows.event_time(self._row)
         return super().event_timestamp() if time is None else time
 
     def schema_version(self) -> str:
-        """The version of the schema with which it was written: a character for each byte."""
+        """The schema version that it was written with, one character per byte."""
         return self._rows.schema_version(self._row).decode("latin-1")
 
     def version_bytes(self) -> bytes:
-        """The version of the schema as the broker has it, empty without one."""
+        """The schema version as the broker encodes it, empty if there is none."""
         return self._rows.schema_version(self._row)
 
     def encryption_context(self) -> EncryptionContext | None:
-        """How it was encrypted: it was not."""
+        """None: encrypted messages are never read as columns."""
         return None
 
 
 class _RowMessageId(MessageId):
-    """The id of a message that was received with others."""
+    """The id of a message received together with others."""
 
     __slots__ = ("_row", "_rows")
 
@@ -417,7 +417,7 @@ class _RowMessageId(MessageId):
         return self._rows.topic
 
     def serialize(self) -> bytes:
-        """Return bytes from which `deserialize` of any Pulsar client makes the id again."""
+        """Return bytes that every Pulsar client's `deserialize` turns back into this id."""
         return self._rows.serialized_id(self._row)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -425,7 +425,7 @@ class _RowMessageId(MessageId):
 
 
 class _RowValues:
-    """The values of rows, decoded together, of each version when the first one is asked for."""
+    """The values of rows; all of one version are decoded when the first is accessed."""
 
     __slots__ = ("_found", "_rows", "_values")
 
@@ -440,7 +440,7 @@ class _RowValues:
         version = message.version_bytes()
         try:
             if (found := self._found.get(version)) is None:
-                # Of two threads that come together, both may decode it.
+                # Two threads at the same time may both decode it.
                 found = self._found[version] = self._decoded(version)
             return checked(found[message._row])
         except PulsarError as error:
@@ -458,7 +458,7 @@ class _RowValues:
 
 
 def messages_of_rows(rows: ReceivedRows, values: MessageValues) -> list[Message]:
-    """Return all messages of some rows."""
+    """Return the messages of some rows."""
     shared = _RowValues(rows, values) if values.decodes else values
     return [_RowMessage(rows, row, shared) for row in range(rows.rows)]
 
@@ -466,9 +466,9 @@ def messages_of_rows(rows: ReceivedRows, values: MessageValues) -> list[Message]
 def messages_of(
     entry: ReceivedEntry, values: MessageValues, left: int | None = None
 ) -> Iterator[Message]:
-    """Yield the wanted messages of an entry; `left` are the bits of those that are wanted.
+    """Yield an entry's messages whose bits are set in `left`.
 
-    Raises CorruptBatch for a batch that does not hold what it says.
+    Raises CorruptBatch if a batch does not hold as many messages as it claims.
     """
     ids = entry.ledger_id, entry.entry_id, entry.partition
     if not entry.is_batch:

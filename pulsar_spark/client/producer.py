@@ -1,4 +1,4 @@
-"""The producer that `PulsarClient.create_producer` gives: the official client's methods."""
+"""The producer that `PulsarClient.create_producer` returns: the official client's methods."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ SendCallback = Callable[[Result, MessageId], object]
 MessageRouter = Callable[[Message, int], int]
 """Chooses a partition for a message, given the number of partitions."""
 
-# What brokers take for "to no other cluster".
+# Brokers read this as "replicate to no other cluster".
 _LOCAL_ONLY = ("__local__",)
 _GRACE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class SendingRules:
-    """How a producer treats its callers, besides the options of its writer."""
+    """Settings of a producer that do not belong to its writer."""
 
     send_timeout: float
     max_pending_messages: int
@@ -54,9 +54,9 @@ class SendingRules:
 class PulsarProducer(Closing):
     """Publishes messages to a topic. Made by `PulsarClient.create_producer`.
 
-    Thread-safe. A message without a receipt in time fails alone: its own caller is told, and
-    the next `flush` or `close`. Other errors stay: after one, `send`, `flush` and `close` raise
-    it, and `send_async` gives it to every callback.
+    Thread-safe. If one message gets no receipt in time, only that message fails: its caller gets
+    the error, and so does the next `flush` or `close`. Other errors are permanent: from then on
+    `send`, `flush` and `close` raise the error, and `send_async` passes it to every callback.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class PulsarProducer(Closing):
         return self._writer.topic
 
     def producer_name(self) -> str:
-        """The name that was given, or that the broker gave; of the first partition if several."""
+        """The name that was given, or that the broker chose; with partitions, the first one's."""
         names = (producer.name for producer in self._writer.producers)
         return next(names, "")
 
     def last_sequence_id(self) -> int:
-        """The highest sequence id that is acknowledged, -1 if none ever was."""
+        """The highest acknowledged sequence id, -1 if there is none."""
         producers = self._writer.producers
         return max((producer.last_sequence_id for producer in producers), default=-1)
 
@@ -107,12 +107,11 @@ class PulsarProducer(Closing):
         deliver_after: timedelta | None = None,
         txn: Transaction | None = None,
     ) -> MessageId:
-        """Publish a message, None for a null value, and return its id when it is stored.
+        """Publish a message (None is a null value), and return its id when it is stored.
 
-        Within `txn` nobody gets it before that is committed; it is not put into a batch. Times are
-        milliseconds since the epoch. Raises MessageTooLarge, InvalidRow, OperationTimeout without
-        a receipt in time, ProducerQueueFull, and what brokers refuse with. What is in
-        the batch by then is sent along.
+        Within `txn` it becomes visible at commit, and is not batched. Times are milliseconds since
+        the epoch. The current batch is sent with it. Raises MessageTooLarge, InvalidRow,
+        ProducerQueueFull, OperationTimeout without a receipt in time, and the broker's error.
         """
         message = self._message(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp
@@ -155,14 +154,14 @@ class PulsarProducer(Closing):
         deliver_after: timedelta | None = None,
         txn: Transaction | None = None,
     ) -> None:
-        """Publish a message and let `callback` know: ``callback(Result.Ok, message_id)``.
+        """Publish a message, then call ``callback(Result.Ok, message_id)``.
 
-        Callbacks run on a thread of the client, in order. If the queue is full, the call waits
-        where the producer was made with `block_if_queue_full`, otherwise the callback is told
-        ProducerQueueIsFull. Raises InvalidRow and OptionError for what cannot be a message, and
-        ProducerQueueFull where callbacks have been far too slow for the send timeout. Without a
-        callback what cannot be sent is logged, and messages outside of batches may wait 5 ms for
-        others that are written with them.
+        Callbacks run in order on a thread of the client. If the queue is full, the call waits if
+        the producer was made with `block_if_queue_full`; otherwise the callback gets
+        ProducerQueueIsFull. Raises InvalidRow and OptionError for an invalid message, and
+        ProducerQueueFull if callbacks lag behind for longer than the send timeout. Without a
+        callback, failures are logged, and messages outside of batches may wait 5 ms to be
+        written together with others.
         """
         message = self._message(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp
@@ -184,7 +183,7 @@ class PulsarProducer(Closing):
             complete(error, None)
 
     def _deferred(self, callback: SendCallback) -> MessageCallback:
-        """Return what tells a callback on its thread; waits while that is far behind."""
+        """Return a function that queues a callback; waits while callbacks lag far behind."""
 
         def tell(error: PulsarError | None, message_id: wire.MessageIdAdv | None) -> None:
             callback(result_of(error), _wrap(message_id))
@@ -193,9 +192,9 @@ class PulsarProducer(Closing):
         return DeferredCallback(tell, self._callbacks.run)
 
     def flush(self) -> None:
-        """Return when all messages are stored and their callbacks have run.
+        """Wait until all messages are stored and their callbacks have run.
 
-        Raises the error of any that could not be delivered.
+        Raises the error of any message that could not be delivered.
         """
         try:
             self._writer.flush()
@@ -203,7 +202,7 @@ class PulsarProducer(Closing):
             self._callbacks.drain(Deadline(self._rules.send_timeout + _GRACE))
 
     def close(self) -> None:
-        """Flush, and leave the topic. Raises as `flush`; the resources are given back anyway."""
+        """Flush, and leave the topic. Raises as `flush`, and frees the resources even then."""
         self._on_close(self)
         try:
             self._writer.close()
@@ -230,7 +229,7 @@ class PulsarProducer(Closing):
         event_timestamp: int | None,
     ) -> MessageFields:
         message = MessageFields(None) if content is None else self._schema.message_of(content)
-        # An empty text is no key, and 0 no time, as with the official client.
+        # As in the official client, an empty text is no key, and 0 is no time.
         if partition_key:
             _check(str, partition_key, "partition_key")
             if message.key is not None or message.null_key:
@@ -267,7 +266,7 @@ class PulsarProducer(Closing):
         under_way = txn.engine.begin_operation()
 
         def complete(error: PulsarError | None, message_id: wire.MessageIdAdv | None) -> None:
-            # First the transaction: whoever commits it next must not overtake this.
+            # The transaction first: a caller who commits it next must not be ahead of this.
             under_way.end(error)
             callback(error, message_id)
 

@@ -1,4 +1,4 @@
-"""The reader that `PulsarClient.create_reader` gives: the official client's methods."""
+"""The reader that `PulsarClient.create_reader` returns: the official client's methods."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 
 logger = logging.getLogger(__name__)
 
-# How long one wait is: between two, it is seen whether the reader was closed.
+# Length of one wait; after each the reader checks whether it was closed.
 _SLICE = 0.5
 _CLOSE_SECONDS = 1.0
-# Bytes that a message costs besides its payload.
+# Memory that a message costs besides its payload.
 _MESSAGE_OVERHEAD = 1024
 
 ReaderListener = Callable[["PulsarReader", Message], object]
@@ -54,13 +54,13 @@ class PartitionSource:
     ) -> None:
         self.topic = topic
         self._values = values
-        # The rest of the last entry; its messages are made when they are asked for.
+        # The rest of the last entry; messages are created when they are needed.
         self._ready: Iterator[Message] = iter(())
         self._error: PulsarError | None = None
         self._reader = EntryReader(context.pool, topic, start, None, options, budget=budget)
 
     def next(self, timeout: float) -> Message | None:
-        """Return the next message, None if there was none within `timeout` seconds."""
+        """Return the next message, or None if there is none within `timeout` seconds."""
         if self._error is not None:
             raise self._error
         try:
@@ -86,7 +86,7 @@ class PartitionSource:
 class _Merged:
     """The messages of several partitions, each fetched by a thread of its own.
 
-    Those that nobody has taken yet have a share of the budget, as each partition's queue has.
+    Messages that nobody has taken yet count against the memory budget, as each queue does.
     """
 
     def __init__(self, sources: list[PartitionSource], budget: ReceiverBudget) -> None:
@@ -116,7 +116,7 @@ class _Merged:
         return self._bytes
 
     def next(self, timeout: float) -> Message | None:
-        """As `PartitionSource.next`; an error of one partition is raised at once, and stays."""
+        """As `PartitionSource.next`; raises one partition's error at once, and every time."""
         with self._lock:
             self._came.wait_for(lambda: self._messages or self._error or self._stopped, timeout)
             if self._error is not None:
@@ -150,7 +150,7 @@ class _Merged:
                 if message is not None:
                     self._put(message)
         except Exception as error:
-            # Of any kind: the end of a thread is told to whoever reads.
+            # Errors of any kind: the reader must learn why its thread ended.
             with self._lock:
                 self._error = self._error or error
                 self._came.notify_all()
@@ -175,10 +175,10 @@ def _size(message: Message) -> int:
 
 
 class PulsarReader(Closing):
-    """Reads a topic, or all partitions of one, from a position on. Made by `create_reader`.
+    """Reads a topic, with all of its partitions, from a position on. Made by `create_reader`.
 
-    Messages of one partition come in order. For one thread at a time; `close` may be called by
-    another one, and ends a `read_next` that waits.
+    Messages of one partition come in order. For one thread at a time; another thread may call
+    `close`, which ends a waiting `read_next`.
     """
 
     def __init__(
@@ -203,12 +203,12 @@ class PulsarReader(Closing):
         self._inclusive = inclusive
         self._on_close = on_close
         self._lock = threading.Lock()
-        # Guarded by _lock, and with it which source is the last one.
+        # Guarded by _lock, as is the choice of the current source.
         self._closed = False
         self._listener: threading.Thread | None = None
-        # What was the last message of each partition when it was last asked for.
+        # Each partition's last message, when we last asked.
         self._ends: dict[str, wire.MessageIdAdv] = {}
-        # Where each partition's next message is; behind the last one that was given out.
+        # Each partition's next position: after the last message that was returned.
         self._positions = self._resolve(start)
         self._source = self._open()
 
@@ -221,10 +221,10 @@ class PulsarReader(Closing):
         return not self._closed and not self._context.closed
 
     def read_next(self, timeout_millis: int | None = None) -> Message:
-        """Return the next message; waits for it, at most `timeout_millis`.
+        """Return the next message; wait for it, at most `timeout_millis`.
 
-        Raises OperationTimeout if there was none, CorruptMessage for one that cannot be read,
-        ClosedError after `close`, and what brokers refuse with.
+        Raises OperationTimeout if no message arrived, CorruptMessage for one that cannot be read,
+        ClosedError after `close`, and the broker's error.
         """
         seconds = None if timeout_millis is None else timeout_millis / 1000
         deadline = Deadline(seconds)
@@ -241,18 +241,18 @@ class PulsarReader(Closing):
                 )
 
     def has_message_available(self) -> bool:
-        """Whether the topic has a message now that `read_next` has not given out yet."""
+        """Whether the topic has a message that `read_next` has not returned yet."""
         self._check_open()
         if not self._is_behind():
-            # What was last before has been read: only the broker knows of more.
+            # All messages that we knew of are read: only the broker knows of more.
             self._ends = self._last_ids()
         return self._is_behind()
 
     def seek(self, messageid: MessageId | int) -> None:
-        """Go on behind a message, or at a publish time in milliseconds since the epoch.
+        """Continue after a message, or at a publish time in milliseconds since the epoch.
 
         The message itself comes too if the reader was made with `start_message_id_inclusive`.
-        The broker finds a time as if times were ordered.
+        The broker searches as if publish times were ordered.
         """
         self._check_open()
         if isinstance(messageid, MessageId):
@@ -268,7 +268,7 @@ class PulsarReader(Closing):
         with self._lock:
             self._source, closed = source, self._closed
         if closed:
-            # By another thread, which knew of the old one only.
+            # Another thread called `close`, which knew the old source only.
             source.close()
             self._check_open()
 
@@ -286,7 +286,7 @@ class PulsarReader(Closing):
             self._listener.join(2 * _SLICE + 1.0)
 
     def listen(self, listener: ReaderListener) -> None:
-        """Give every message to `listener`, on a thread of the reader, until it is closed."""
+        """Pass every message to `listener`, on a thread of the reader, until it is closed."""
         name = f"pulsar-listener-{self._topic}"
         self._listener = threading.Thread(target=self._listen, args=(listener,), name=name)
         self._listener.daemon = True
@@ -330,7 +330,7 @@ class PulsarReader(Closing):
     def _resolve(self, message_id: MessageId) -> dict[str, Position]:
         wanted = message_id.unwrap()
         if message_id == MessageId.latest:
-            # What is last now is fixed here, so that nothing is missed that comes from now on.
+            # Fix the current end now, so that messages published from now on are not missed.
             last_ids = self._last_ids()
             step = Position.before if self._inclusive else Position.after
             return {topic: step(last) for topic, last in last_ids.items()}

@@ -1,7 +1,7 @@
-"""Schemas of values, as the official client's `pulsar.schema`, and those that only Java's has.
+"""Schemas of values: those of the official client's `pulsar.schema`, and some that only Java has.
 
-A schema goes to `create_producer`, `subscribe`, `create_reader` and `create_table_view`. The broker
-is told of it, and refuses one that is not compatible with the topic's.
+Pass a schema to `create_producer`, `subscribe`, `create_reader` or `create_table_view`. The
+broker registers it, and refuses one that is incompatible with the topic's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pulsar_spark.protocol.schema_info import (
 )
 
 if TYPE_CHECKING:
-    # Arrow is loaded by those who use it.
+    # Arrow is imported where it is used.
     from pulsar_spark.schema.codec import Misfit
     from pulsar_spark.schema.python_values import PairEncoder, PythonEncoder
 
@@ -39,7 +39,7 @@ class Schema:
         raise NotImplementedError
 
     def encode(self, obj: Any) -> bytes:
-        """Return the bytes of a value; raises InvalidRow for one that the schema does not take."""
+        """Encode a value; raises InvalidRow if the value does not match the schema."""
         raise NotImplementedError
 
     def decode(self, data: bytes) -> Any:
@@ -47,11 +47,11 @@ class Schema:
         raise NotImplementedError
 
     def message_of(self, value: Any) -> MessageFields:
-        """Return a message with a value; raises InvalidRow."""
+        """Return a message with this value; raises InvalidRow."""
         return MessageFields(self.encode(value))
 
     def made(self, value: Any) -> Any:
-        """Return what users get for a value that is decoded by its definition."""
+        """Convert a value that was decoded by its definition to what users get."""
         return value
 
     def __repr__(self) -> str:
@@ -108,9 +108,9 @@ class DefinedSchema(Schema):
         return self._info
 
     def encode(self, obj: Any) -> bytes:
-        """Return the bytes of a value; raises InvalidRow that names the field which does not fit.
+        """Encode a value; raises InvalidRow that names the field that does not match.
 
-        Raises SchemaMismatch for a definition that is none.
+        Raises SchemaMismatch for an invalid definition.
         """
         from pulsar_spark.schema.codec import Misfit
 
@@ -120,7 +120,7 @@ class DefinedSchema(Schema):
             raise _invalid(misfit, self._info) from None
 
     def decode(self, data: bytes) -> Any:
-        """Return the value; raises CorruptMessage that names the field which does not decode."""
+        """Decode a value; raises CorruptMessage that names the field that cannot be decoded."""
         from pulsar_spark.schema.arrow.arrays import binaries
         from pulsar_spark.schema.codec import Undecodable
 
@@ -143,11 +143,11 @@ class DefinedSchema(Schema):
 
 
 class PrimitiveSchema(DefinedSchema):
-    """Values of one of Pulsar's primitive types, by the name that Java has for it.
+    """Values of one of Pulsar's primitive types, named as in Java.
 
     BOOLEAN, INT8, INT16, INT32, INT64, FLOAT, DOUBLE, STRING; DATE and LOCAL_DATE (date), TIME and
     LOCAL_TIME (time), TIMESTAMP and INSTANT (datetime in UTC), LOCAL_DATE_TIME (datetime without a
-    zone). Raises OptionError for another name.
+    zone). Raises OptionError for other names.
     """
 
     def __init__(self, type_name: str) -> None:
@@ -164,10 +164,10 @@ class PrimitiveSchema(DefinedSchema):
 
 
 class RecordSchema(DefinedSchema):
-    """Values are records by an Avro definition: a dict, or JSON as text, which is kept as it is.
+    """Values are records with an Avro definition: a dict, or JSON text, which is kept as it is.
 
-    With `record_cls`, a class with a method `schema()` as the official client's Record has, the
-    definition is what that returns, and values are objects of the class.
+    With `record_cls`, a class with a method `schema()` such as the official client's Record, that
+    method returns the definition, and values are objects of the class.
     """
 
     def __init__(self, kind: int, record_cls: Any, schema_definition: Any) -> None:
@@ -182,7 +182,7 @@ class RecordSchema(DefinedSchema):
         super().__init__(SchemaInfo(kind, name, self._text(definition, name)))
         from pulsar_spark.schema.python_values import definition_of
 
-        # So that what is wrong with it is told where it is given.
+        # Fails here, where the user passes the definition, if it is invalid.
         definition_of(self._info)
 
     def _text(self, definition: Any, name: str) -> bytes:
@@ -196,14 +196,14 @@ class RecordSchema(DefinedSchema):
                 "Give a dict, or JSON as text.",
             )
         try:
-            # The layout tells JSON of the official Python client from that of others.
+            # JSON of the official Python client is told from that of others by its layout.
             indent = 1 if self._record_cls is not None or name == "AVRO" else None
             return json.dumps(definition, indent=indent).encode()
         except (TypeError, ValueError) as error:
             raise OptionError(f"the definition of the {name} schema is not JSON: {error}") from None
 
     def encode(self, obj: Any) -> bytes:
-        """Return the bytes of a dict, or of an object of `record_cls`."""
+        """Encode a dict, or an object of `record_cls`."""
         if self._record_cls is not None and not isinstance(obj, self._record_cls):
             raise InvalidRow(
                 f"a value is {type(obj).__name__}, the schema takes {self._record_cls.__name__}"
@@ -232,10 +232,10 @@ class AvroSchema(RecordSchema):
 
 
 class KeyValueSchema(DefinedSchema):
-    """Values are pairs ``(key, value)``, each by a schema of its own; received as KeyValue.
+    """Values are pairs ``(key, value)``, each with a schema of its own; received as KeyValue.
 
-    With `separated` the key is the message's own, else both are in the payload. One of the two
-    that is None is null.
+    With `separated` the key is the message's key; otherwise the payload holds both. None stands
+    for a null key or value.
     """
 
     def __init__(self, key: Schema, value: Schema, separated: bool = False) -> None:
@@ -253,7 +253,7 @@ class KeyValueSchema(DefinedSchema):
         super().__init__(join_key_value(*infos, separated=separated))
 
     def encode(self, obj: Any) -> bytes:
-        """Return the payload of a pair, without the key if that is separated."""
+        """Return a pair's payload; without the key if it is separated."""
         return self.message_of(obj).payload or b""
 
     def message_of(self, value: Any) -> MessageFields:
@@ -271,7 +271,7 @@ class KeyValueSchema(DefinedSchema):
         return MessageFields(own, base64.b64encode(key).decode(), key_is_base64=True)
 
     def decode(self, data: bytes) -> Any:
-        """Return the pair of a payload; raises OptionError where keys are separated."""
+        """Decode a payload's pair; raises OptionError if keys are separated."""
         if self._pair_encoder.separated:
             raise OptionError("the key is not in the payload", "Use value() of the message.")
         return super().decode(data)
@@ -322,7 +322,7 @@ class ProtobufNativeSchema(Schema):
             ) from None
 
     def schema_info(self) -> SchemaInfo:
-        """Return the PROTOBUF_NATIVE schema, with the class's file and those that it imports."""
+        """Return the PROTOBUF_NATIVE schema, with the class's file and its imports."""
         descriptor = self._record_cls.DESCRIPTOR
         files = descriptor_pb2.FileDescriptorSet()
         _add_files(descriptor.file, files, set())
@@ -336,10 +336,10 @@ class ProtobufNativeSchema(Schema):
 
 
 class AutoConsumeSchema(Schema):
-    """Values are decoded by the topic's schema, each with the version it was written with.
+    """Values are decoded with the topic's schema, each with the version it was written with.
 
-    For consumers, readers and table views. Records are dicts; on a topic without a schema, and for
-    types that are not decoded, values are bytes.
+    For consumers, readers and table views. Records become dicts; values stay bytes on a topic
+    without a schema, and for types that cannot be decoded.
     """
 
     def encode(self, obj: Any) -> bytes:
@@ -349,16 +349,16 @@ class AutoConsumeSchema(Schema):
         )
 
     def decode(self, data: bytes) -> bytes:
-        """Return `data`, of which no schema is known."""
+        """Return `data`, whose schema is unknown."""
         return data
 
     def schema_info(self) -> SchemaInfo:
-        """Return the type that asks for nothing."""
+        """Return the schema type that registers nothing."""
         return SchemaInfo(pb.Schema.AutoConsume, "AutoConsume")
 
 
 def _add_files(file: Any, files: descriptor_pb2.FileDescriptorSet, known: set[str]) -> None:
-    """Add a file behind all that it imports."""
+    """Append a file after all its imports."""
     if file.name in known:
         return
     known.add(file.name)
@@ -375,7 +375,7 @@ def _invalid(misfit: Misfit, info: SchemaInfo) -> InvalidRow:
 
 
 def undecodable(found: Any, info: SchemaInfo, version: str = "") -> CorruptMessage:
-    """Return the error for a value that does not decode, written with a version of a schema."""
+    """Return the error for a value that cannot be decoded, and the version it was written with."""
     where = f"the field {found.field}: " if found.field else ""
     written = f" of schema version {version}" if version else ""
     return CorruptMessage(
@@ -385,7 +385,7 @@ def undecodable(found: Any, info: SchemaInfo, version: str = "") -> CorruptMessa
 
 
 def check_schema(schema: Any, *, writing: bool = False) -> Schema:
-    """Return a schema of a user, BytesSchema for None; raises UnsupportedFeature."""
+    """Check a user's schema; None becomes BytesSchema. Raises UnsupportedFeature."""
     if schema is None:
         return BytesSchema()
     if writing and isinstance(schema, AutoConsumeSchema):

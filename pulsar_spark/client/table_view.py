@@ -1,4 +1,4 @@
-"""The table view that `PulsarClient.create_table_view` gives: the official client's methods."""
+"""The table view that `PulsarClient.create_table_view` returns: the official client's methods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EntryCallback = Callable[[str, Any], object]
 
 
 class _Held:
-    """What is kept of a message, so that its batch is not: all that its value is decoded from."""
+    """What decoding a value needs of its message, kept so that the message's batch can be freed."""
 
     __slots__ = ("key", "payload", "topic", "version")
 
@@ -40,7 +40,7 @@ class _Held:
 class TableView(Closing):
     """The latest value of each key of a topic, kept up to date. Made by `create_table_view`.
 
-    A message without a value removes its key; those without a key are left out. Thread-safe.
+    A message without a value removes its key; messages without a key are ignored. Thread-safe.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class TableView(Closing):
         self._topic = topic
         self._subscription = subscription
         self._decoder = values
-        # Held while the table changes or is told, so that everybody sees the same order.
+        # Held while the table changes and callbacks run, so that everybody sees the same order.
         self._telling = threading.RLock()
         self._values: dict[str, _Held] = {}
         self._listeners: list[EntryCallback] = []
@@ -75,16 +75,16 @@ class TableView(Closing):
                 callback(key, value.value(self._decoder))
 
     def for_each_and_listen(self, callback: EntryCallback) -> None:
-        """As `for_each`, and for each change from now on, on a thread of the view.
+        """As `for_each`, then for each change, on a thread of the view.
 
-        A key that is removed comes with the empty value, None with a definition.
+        For a removed key the callback gets the empty value; None if the schema has a definition.
         """
         with self._telling:
             self.for_each(callback)
             self._listeners.append(callback)
 
     def close(self) -> None:
-        """Keep it up to date no more. May be called twice."""
+        """Stop updating the view. May be called twice."""
         self._reader.close()
 
     def load(self) -> None:

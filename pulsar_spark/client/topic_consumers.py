@@ -31,10 +31,9 @@ _CLOSE_SECONDS = 2.0
 
 
 class TopicConsumers:
-    """A consumer of each topic partition, all of which deliver to one inbox. Thread-safe.
+    """One consumer per topic partition, all with the same inbox. Thread-safe.
 
-    `title` is what they are called together. At most `max_queue_sizes` messages are fetched before
-    they are wanted, of all together.
+    `title` is their common name. Together they prefetch at most `max_queue_sizes` messages.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class TopicConsumers:
         self._max_queue_sizes = max_queue_sizes
         self._suspects = suspects
         self._on_active = on_active
-        # By topic partition; another one takes its place when there are more or fewer.
+        # By topic partition; replaced, never changed, when partitions come or go.
         self._consumers: dict[str, TopicConsumer] = {}
         self._lock = threading.Lock()
         # The following are guarded by _lock.
@@ -76,7 +75,7 @@ class TopicConsumers:
         return {str(TopicName.parse(topic).partitioned) for topic in self._consumers}
 
     def of(self, message_id: MessageId) -> TopicConsumer:
-        """Return the consumer that a message came from; raises UnsupportedFeature if in doubt."""
+        """Return the consumer of a message; raises UnsupportedFeature if that is ambiguous."""
         consumers = self._consumers
         topic = message_id.topic_name()
         if topic is not None and topic in consumers:
@@ -94,7 +93,7 @@ class TopicConsumers:
         )
 
     def ask(self, operations: Sequence[Callable[[Deadline], Any]]) -> list[Any]:
-        """Run operations, each until it has an answer; raises the first error."""
+        """Run operations, and wait for each answer; raises the first error."""
         timeout = self._context.options.operation_timeout
         results = run_many([_retried(operation) for operation in operations], timeout)
         for result in results:
@@ -102,13 +101,12 @@ class TopicConsumers:
                 raise result.with_context(topic=self._title) from result.__cause__
         return results
 
-    # --- which there are ------------------------------------------------------------------------
+    # --- topics that come and go ----------------------------------------------------------------
 
     def open(self, topics: Sequence[str], discovery: TopicDiscovery | None) -> None:
-        """Subscribe to topic partitions, and to those that are found later.
+        """Subscribe to topic partitions, and to those discovered later.
 
-        Where one of them is refused, raises; `close` follows. Brokers may create topics that are
-        missing.
+        Raises if one of them is refused; the caller closes then. Brokers may create missing topics.
         """
         consumers = [self._make(topic, len(topics), self._options, create=True) for topic in topics]
         self._consumers = {one.topic: one for one in consumers}
@@ -139,10 +137,10 @@ class TopicConsumers:
         )
 
     def on_topics(self, found: set[str]) -> None:
-        """Have consumers of these topic partitions, and of those that are gone no more.
+        """Consume exactly these topic partitions: open new ones, close those that are gone.
 
-        What is new is read from its beginning: it was published to this subscription. For
-        discoveries, on any thread.
+        New partitions are read from their beginning: their messages were published to this
+        subscription. Discovery calls this, on any thread.
         """
         options = replace(
             self._options, initial=pb.CommandSubscribe.Earliest, start=EARLIEST_POSITION
@@ -169,12 +167,12 @@ class TopicConsumers:
     def _on_opened(self, consumer: TopicConsumer, opened: Future[None]) -> None:
         error = None if opened.cancelled() else opened.exception()
         if error is not None:
-            # It is found again, and tried again then.
+            # The next discovery finds it again and retries.
             logger.warning("%s: cannot subscribe yet: %s", consumer.topic, error)
             self._drop(consumer)
 
     def _on_failed(self, consumer: TopicConsumer, error: PulsarError) -> None:
-        """End by an error of one topic; one that is gone leaves the others as they are."""
+        """End with one topic's error; a topic that was deleted does not affect the others."""
         found = self._discovery
         many = len(self._consumers) > 1 or (found is not None and found.pattern is not None)
         if isinstance(error, TopicNotFound) and many:
@@ -191,7 +189,7 @@ class TopicConsumers:
         consumer.close()
 
     def close(self) -> None:
-        """Send what is acknowledged, leave the brokers, and look for no more topics."""
+        """Send pending acknowledgements, leave the brokers, stop the discovery."""
         with self._lock:
             self._closed = True
             discovery = self._discovery

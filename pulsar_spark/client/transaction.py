@@ -1,4 +1,4 @@
-"""The transaction that `PulsarClient.new_transaction` gives, after the Java client's."""
+"""The transaction that `PulsarClient.new_transaction` returns, modelled on the Java client's."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Transaction", "TransactionState"]
 
 
 class Transaction:
-    """Messages that are seen, and acknowledgements that count, all together or not at all.
+    """Messages and acknowledgements that take effect together or not at all.
 
-    Made by `PulsarClient.new_transaction`, and given to `send` as `txn`. A context manager, which
-    commits at its end, and aborts if an exception leaves it. Thread-safe.
+    Made by `PulsarClient.new_transaction`, and passed to `send` as `txn`. A context manager: it
+    commits at its end, or aborts if an exception is raised. Thread-safe.
     """
 
     def __init__(self, own: engine.Transaction) -> None:
@@ -41,23 +41,22 @@ class Transaction:
         return repr(self.engine)
 
     def txn_id(self) -> TxnId:
-        """Its id: `most_bits` names the coordinator, `least_bits` counts."""
+        """The transaction's id: `most_bits` is the coordinator, `least_bits` its counter."""
         return self.engine.txn_id
 
     def state(self) -> TransactionState:
-        """Where it stands, as far as this client knows."""
+        """Its state, as far as this client knows."""
         return self.engine.state
 
     def commit(self) -> None:
-        """Wait for everything sent, then commit: all of it becomes visible at once.
+        """Wait until everything is sent, then commit: all messages become visible at once.
 
-        Where a message could not be sent, the transaction is aborted and that error raised.
-        Raises TransactionNotFound or InvalidTxnStatus if its time was up before, and
-        TransactionOutcomeUnknown if no answer tells whether it was committed: that is neither a
-        commit nor an abort.
+        If a message could not be sent, aborts and raises that error. Raises TransactionNotFound or
+        InvalidTxnStatus if the transaction timed out before. Raises TransactionOutcomeUnknown if no
+        answer arrives: the transaction may be committed or not.
         """
         self.engine.commit()
 
     def abort(self) -> None:
-        """Wait for everything sent, then abort: all of it is dropped. Raises as `commit`."""
+        """Wait until everything is sent, then abort: all of it is dropped. Raises as `commit`."""
         self.engine.abort()

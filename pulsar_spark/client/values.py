@@ -1,7 +1,7 @@
-"""The values of received messages: each is decoded by the schema version it was written with.
+"""The values of received messages, each decoded with the schema version it was written with.
 
-A batch has one version, so that all of its values are decoded together when the first one is asked
-for: a decoder has a fixed cost, which would otherwise come for every message.
+A batch has one version. All its values are decoded together when the first one is accessed,
+because each call of a decoder has a fixed cost.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ if TYPE_CHECKING:
 _MAX_DECODERS = 100
 
 Keys = Callable[[], Sequence[bytes | None]]
-"""Gives the keys of messages, for schemas that have them apart from their payloads."""
+"""Returns the keys of messages, for schemas that separate them from payloads."""
 
 AnyMetadata = pb.MessageMetadata | pb.SingleMessageMetadata
 
 
 class MessageValues:
-    """Decodes the values of the messages of a consumer, a reader or a table view.
+    """Decodes the message values of a consumer, a reader or a table view.
 
-    Without a `lookup`, all are taken to be written with the schema itself. Thread-safe.
+    Without a `lookup`, all messages are read with the schema itself. Thread-safe.
     """
 
     def __init__(self, schema: Schema, lookup: Lookup | None = None) -> None:
         self.schema = schema
         self._lookup = lookup
         self.decodes = isinstance(schema, DefinedSchema | AutoConsumeSchema)
-        """Whether values are decoded in columns, so that many together take less time."""
+        """Whether values are decoded as columns, so that decoding many together is faster."""
         self._versions: dict[str, SchemaVersions] = {}
         self._decoders: dict[tuple[str, bytes], _Decoder] = {}
 
     def of(self, message: Message) -> Any:
-        """Return the value of a message, None for a null one that has no key of a pair.
+        """Return a message's value; None for a null value, unless it is a pair with a key.
 
         Raises CorruptMessage that names the field, SchemaMismatch for a version that cannot be
-        read as the schema, and what brokers refuse with when they are asked for one.
+        read with the schema, and the broker's error when asking it for a version.
         """
         if not self.decodes:
             return self.schema.decode(message.data())
@@ -64,7 +64,7 @@ class MessageValues:
     def written_with(self, message: Message) -> SchemaInfo | None:
         """Return the schema that a message was written with, None for bytes.
 
-        May ask a broker, and raises what that refuses with.
+        May ask a broker, and raises its error.
         """
         version = message.version_bytes()
         found = None
@@ -77,14 +77,12 @@ class MessageValues:
     def decode(
         self, topic: str, version: bytes, payloads: Sequence[bytes | None], keys: Keys
     ) -> list[Any]:
-        """Return the values of messages of one topic and version; an error for each that is
-        invalid.
-        """
+        """Decode messages of one topic and version; the result has an error for each invalid one."""
         decoder = self._decoder(topic, version)
         return list(payloads) if decoder is None else decoder.decode(payloads, keys, self.schema)
 
     def _decoder(self, topic: str, version: bytes) -> _Decoder | None:
-        """Return what decodes a version of a topic, None where values are bytes."""
+        """Return the decoder of a version of a topic, None if values are bytes."""
         owner = str(TopicName.parse(topic).partitioned)
         found = self._decoders.get((owner, version))
         if found is None:
@@ -127,7 +125,7 @@ class MessageValues:
 
 
 class _Decoder:
-    """Decodes values that were written with one version."""
+    """Decodes values written with one version."""
 
     def __init__(self, writer: SchemaInfo, reader: SchemaInfo, number: str) -> None:
         from pulsar_spark.schema.python_values import decoder_between
@@ -138,7 +136,7 @@ class _Decoder:
         self._number = number
 
     def decode(self, payloads: Sequence[bytes | None], keys: Keys, schema: Schema) -> list[Any]:
-        """Return a value or an error for each."""
+        """Return a value or an error for each payload."""
         from pulsar_spark.schema.arrow.arrays import binaries
         from pulsar_spark.schema.codec import Undecodable
 
@@ -154,10 +152,10 @@ class _Decoder:
 
 
 def key_of(fields: AnyMetadata) -> bytes | None:
-    """Return the key of a message whose schema separates it, None for a null one."""
+    """Return the key of a message whose schema separates it, None for a null key."""
     if not fields.HasField("partition_key"):
         return None
-    # Protobuf hands out bytes where a string is not UTF-8.
+    # Protobuf returns bytes if a string is not UTF-8.
     key: str | bytes = fields.partition_key
     raw = key.encode() if isinstance(key, str) else key
     if not fields.partition_key_b64_encoded:
@@ -169,7 +167,7 @@ def key_of(fields: AnyMetadata) -> bytes | None:
 
 
 def checked(value: Any) -> Any:
-    """Return a value; raises its error if it cannot be decoded."""
+    """Return a value; raises it if it is an error."""
     if isinstance(value, PulsarError):
         raise value.with_context()
     return value
