@@ -77,7 +77,7 @@ class MessageValues:
     def decode(
         self, topic: str, version: bytes, payloads: Sequence[bytes | None], keys: Keys
     ) -> list[Any]:
-        """Decode messages of one topic and version; the result has an error for each invalid one."""
+        """Decode messages of one topic and version; an invalid one gives its error instead."""
         decoder = self._decoder(topic, version)
         return list(payloads) if decoder is None else decoder.decode(payloads, keys, self.schema)
 
