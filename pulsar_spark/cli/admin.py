@@ -1,4 +1,4 @@
-"""The admin REST, for what the binary protocol does not tell: questions only."""
+"""Pulsar's admin REST API, for what the binary protocol cannot tell; read-only."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _MAX_ANSWER = 16 * 1024 * 1024
 
 
 def unexpected(path: str) -> RemoteProtocolError:
-    """Return the error of an answer that Pulsar does not give."""
+    """Return the error for an answer that Pulsar never gives."""
     return RemoteProtocolError(
-        f"the answer for /admin/v2/{path} is not what Pulsar's web service gives",
+        f"the answer for /admin/v2/{path} is not one of Pulsar's web service",
         "Give the address of the brokers' web service.",
     )
 
 
 class Admin(Closing):
-    """Asks the web service at `url`, with the TLS and the credentials of a connection.
+    """Sends GET requests to the web service at `url`, with the connection's TLS and credentials.
 
-    Raises OptionError for what is not the URL of one.
+    Raises OptionError for an invalid URL.
     """
 
     def __init__(self, options: ClientOptions, auth: AuthProvider, url: str) -> None:
@@ -54,5 +54,5 @@ class Admin(Closing):
         return found
 
     def close(self) -> None:
-        """End its connections."""
+        """Close its connections."""
         self._client.close()

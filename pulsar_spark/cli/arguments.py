@@ -1,4 +1,4 @@
-"""The arguments that commands on a cluster have in common, and the options they stand for."""
+"""Arguments that all commands on a cluster have in common, and the options they set."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PARAMS = "pulsar.client.authParams"
 Commands: TypeAlias = "_SubParsersAction[argparse.ArgumentParser]"
 Run: TypeAlias = Callable[[argparse.Namespace], int]
 
-# What shells complete an argument with, as shtab takes it.
+# How shells complete an argument, in shtab's form.
 FILE = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
 FOLDER = {"bash": "_shtab_compgen_dirs", "zsh": "_files -/", "tcsh": "d"}
 
@@ -30,7 +30,7 @@ FOLDER = {"bash": "_shtab_compgen_dirs", "zsh": "_files -/", "tcsh": "d"}
 def add_command(
     commands: Commands, name: str, help: str, description: str, run: Run
 ) -> argparse.ArgumentParser:
-    """Add a command to the command line and return its parser, which takes --json already.
+    """Add a command to the command line and return its parser, which already accepts --json.
 
     `run` does the work and returns the exit status.
     """
@@ -39,7 +39,7 @@ def add_command(
         help=help,
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        # Nobody's `--token` is to be taken for the name of a file, and shown as such.
+        # An abbreviated `--token` must not be read as --token-file and printed as a file's name.
         allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -48,7 +48,7 @@ def add_command(
 
 
 def add_connection(parser: argparse.ArgumentParser, topic: str) -> None:
-    """Add the arguments of every command on a cluster; `topic` is the help text of --topic."""
+    """Add the arguments of every command on a cluster; `topic` is --topic's help text."""
     group = parser.add_argument_group("connection")
     group.add_argument(
         "--service-url",
@@ -61,15 +61,15 @@ def add_connection(parser: argparse.ArgumentParser, topic: str) -> None:
 
 
 def add_options(group: argparse._ActionsContainer) -> None:
-    """Add what any option can be given by, and a token in a file."""
+    """Add --option and the ways to give a token."""
     group.add_argument(
         "--option",
         action="append",
         default=[],
         type=_pair,
         metavar="KEY=VALUE",
-        help="an option of docs/options.md, as Spark would be given it; can be given more than "
-        "once. Others on this machine can see it: a token is better kept in a file",
+        help="an option of docs/options.md, written as for Spark; can be repeated. Other users of "
+        "this machine can see it: keep a token in a file instead",
     )
     token = group.add_argument(
         "--token-file", metavar="FILE", help="log in with the token in this file"
@@ -83,7 +83,7 @@ def complete_with(argument: argparse.Action, kind: dict[str, str]) -> None:
 
 
 def whole_number(low: int, high: int) -> Callable[[str], int]:
-    """Return a type of arguments: a whole number from `low` to `high`."""
+    """Return an argument type: a whole number from `low` to `high`."""
 
     def parse(text: str) -> int:
         try:
@@ -98,7 +98,7 @@ def whole_number(low: int, high: int) -> Callable[[str], int]:
 
 
 def add_admin_url(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add --admin-url; `what` says what it is for."""
+    """Add --admin-url; `what` says what the command needs it for."""
     parser.add_argument(
         "--admin-url",
         metavar="URL",
@@ -107,7 +107,7 @@ def add_admin_url(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def given_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the options that the arguments stand for; raises OptionError for one given twice."""
+    """Return the options that the arguments set; raises OptionError for one given twice."""
     options: dict[str, str] = {"service.url": arguments.service_url}
     if arguments.topic is not None:
         options["topic"] = arguments.topic
@@ -124,7 +124,7 @@ def given_options(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def take_admin_url(arguments: argparse.Namespace, options: dict[str, str]) -> str | None:
-    """Return the admin REST's address; as an option it is taken out, for it is used here."""
+    """Return the admin REST's address, and remove it from the options: only the command uses it."""
     given: str | None = arguments.admin_url
     for name in [name for name in options if name.lower() in ("admin.url", "adminurl")]:
         value = options.pop(name)
@@ -133,7 +133,7 @@ def take_admin_url(arguments: argparse.Namespace, options: dict[str, str]) -> st
 
 
 def resolved(options: dict[str, str], scope: Scope) -> Values:
-    """Return the values of options; raises OptionError for what cannot be used."""
+    """Parse options; raises OptionError for invalid ones."""
     from pulsar_spark.spark.options.resolve import resolve
 
     try:
@@ -145,6 +145,6 @@ def resolved(options: dict[str, str], scope: Scope) -> Values:
 def _pair(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
-        # Not repeated: it may be a credential.
+        # Not shown: it may be a credential.
         raise argparse.ArgumentTypeError("an option is written KEY=VALUE")
     return key.strip(), value

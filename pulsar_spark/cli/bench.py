@@ -1,4 +1,4 @@
-"""``bench``: how fast this machine reads a topic, and writes to one, and what limits it."""
+"""``bench``: how fast this machine reads and writes a topic, and what limits it."""
 
 from __future__ import annotations
 
@@ -32,15 +32,14 @@ if TYPE_CHECKING:
     from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 
 _DESCRIPTION = """\
-Measure what one process of this machine gets from a cluster, as a task of Spark would: how fast the
-messages of --topic come (drain), how fast they become rows by the topic's schema (decoded), and how
-soon the service URL's broker answers a question. It says what the limit is: the CPU here, round
-trips of the network, or the broker and the network's bandwidth.
+Measure how fast one process on this machine reads from a cluster, as a Spark task would: how fast
+the messages of --topic arrive (drain), how fast they become rows with the topic's schema (decoded),
+and how long a request to the broker takes. The result names the limit: this machine's CPU, network
+round trips, or the broker and the network's bandwidth.
 
-Reading leaves no trace: nothing is acknowledged, and no subscription stays. With --write, messages
-of random bytes are written first, but only to a topic that is made for it: one that is empty, or
-that this command has written to; one that does not exist is created with --create alone. They stay
-there until you delete the topic.
+Reading leaves no trace: it acknowledges nothing and leaves no subscription. --write first writes
+messages of random bytes. It only writes to a topic that is empty, or that this command has written
+to before; a missing topic needs --create. The messages stay until you delete the topic.
 """
 
 _QUESTIONS = 50
@@ -64,29 +63,29 @@ def add_parser(commands: Commands) -> None:
         type=whole_number(1, 1_000_000_000),
         default=100_000,
         metavar="N",
-        help="measure with so many messages at most (%(default)s)",
+        help="messages to measure with, at most (%(default)s)",
     )
     parser.add_argument(
         "--seconds",
         type=whole_number(1, 3600),
         default=10,
         metavar="T",
-        help="measure each for so long at most (%(default)s)",
+        help="seconds for each measurement, at most (%(default)s)",
     )
-    parser.add_argument("--write", action="store_true", help="write messages before")
+    parser.add_argument("--write", action="store_true", help="write messages first")
     parser.add_argument("--create", action="store_true", help="let --write create the topic")
     parser.add_argument(
         "--size",
         type=whole_number(1, 5 << 20),
         default=1_024,
         metavar="BYTES",
-        help="of each message that is written (%(default)s)",
+        help="size of each written message (%(default)s)",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """When a measurement ends: after so many messages, or so many seconds."""
+    """When a measurement ends: after some messages, or some seconds."""
 
     messages: int
     seconds: float
@@ -114,7 +113,7 @@ class _Measurement:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, and show what was found."""
+    """Measure, and print the results."""
     from pulsar_spark.engine.context import ClientContext
     from pulsar_spark.spark.options.read import read_options
     from pulsar_spark.spark.options.table import Scope
@@ -156,7 +155,7 @@ def _writing(arguments: argparse.Namespace, options: ProducerOptions) -> _Writin
 
 
 class _Bench:
-    """Measures a topic: `run` does so once."""
+    """Measures a topic; call `run` once."""
 
     def __init__(
         self, context: ClientContext, options: ReadOptions, limits: _Limits, bar: Bar
@@ -169,7 +168,7 @@ class _Bench:
         self._latencies: dict[str, list[float]] = {}
 
     def run(self, writing: _Writing | None) -> dict[str, Any]:
-        """Measure all; raises TopicNotFound and OptionError for a topic that cannot be used."""
+        """Measure everything; raises TopicNotFound and OptionError for an unusable topic."""
         from pulsar_spark.protocol.implementation import implementation
 
         measured: list[_Measurement] = []
@@ -201,7 +200,7 @@ class _Bench:
     # --- reading ------------------------------------------------------------------------------
 
     def _plan(self) -> tuple[StructType, list[PulsarInputPartition]]:
-        """Return the columns of the topic, and what is read of it; raises if that is nothing."""
+        """Return the topic's columns and what to read; raises if the topic is empty."""
         from pulsar_spark.spark.columns import read_schema
         from pulsar_spark.spark.reading.planner import Planner
 
@@ -211,8 +210,8 @@ class _Bench:
         partitions = planner.partitions(topics, kind)
         if not partitions:
             raise TopicNotFound(
-                f"{self._topic} holds nothing to be read",
-                "Name a topic that holds messages, or add --write.",
+                f"{self._topic} has no messages",
+                "Choose a topic with messages, or add --write.",
             )
         corrupt = self._options.corrupt_column if self._options.mode == "PERMISSIVE" else None
         return read_schema(kind, include_metadata=False, corrupt_column=corrupt), partitions
@@ -224,7 +223,7 @@ class _Bench:
         partitions: Sequence[PulsarInputPartition],
         before: Sequence[_Measurement],
     ) -> _Measurement:
-        """Read the partitions one after the other, as so many tasks would."""
+        """Read the partitions one after the other, as Spark's tasks would."""
         import pyarrow.compute as pc
 
         from pulsar_spark.spark.reading.batch_reader import PulsarBatchReader
@@ -243,7 +242,7 @@ class _Bench:
                     break
             seconds, cpu = time.monotonic() - started, time.process_time() - cpu
         if name != "drain":
-            # The messages are those of the drain.
+            # The messages were counted by the drain.
             drain = before[-1]
             size = rows * drain.size // max(drain.rows, 1)
         return _Measurement(name, rows, size, seconds, cpu)
@@ -259,7 +258,7 @@ class _Bench:
     # --- writing ------------------------------------------------------------------------------
 
     def _check_made_for_it(self, *, create: bool) -> None:
-        """Raise OptionError for a topic that others use, TopicNotFound for one that is missing."""
+        """Raise OptionError for a topic that others use, TopicNotFound for a missing one."""
         from pulsar_spark.engine.consumers.reader import EntryReader
         from pulsar_spark.protocol.message_id import Position
         from pulsar_spark.schema.registry import latest_schema
@@ -317,9 +316,9 @@ class _Bench:
 
 
 def limit(found: _Measurement, round_trip: float, window: int) -> tuple[str, str]:
-    """Return what limits a measurement, and why that is said.
+    """Return what limits a measurement, and how we know.
 
-    `round_trip` is how long a question takes, `window` how many bytes are under way at most.
+    `round_trip` is the time of one request, `window` the most bytes in flight.
     """
     busy = found.cpu / found.seconds
     doubt = "; too short to be sure, take more messages" if found.seconds < _TOO_SHORT else ""
@@ -344,7 +343,7 @@ def _batches(
 
 
 def _sizes() -> StructType:
-    """Return the columns of the drain: what every message has, and costs nothing to decode."""
+    """Return the columns of the drain: every message has them, and decoding them costs nothing."""
     from pyspark.sql.types import IntegerType, StructType
 
     return StructType().add("__size", IntegerType(), nullable=False)
@@ -356,12 +355,12 @@ def _is_ours(producer_name: str) -> bool:
 
 def _not_made_for_it(what: str) -> OptionError:
     return OptionError(
-        f"{what}: bench would write among them", "Give --write a topic that is made for it."
+        f"{what}: bench would write among them", "Choose a topic that only bench writes to."
     )
 
 
 def _percentiles(name: str, seconds: Sequence[float]) -> dict[str, Any]:
-    """Return what part of times is not longer than what, in milliseconds."""
+    """Return percentiles of some times, in milliseconds."""
     millis = sorted(second * 1e3 for second in seconds)
     cuts = statistics.quantiles(millis, n=100, method="inclusive") if len(millis) > 1 else []
     found = {f"p{at}": round(cuts[at - 1] if cuts else millis[0], 3) for at in (50, 95, 99)}
@@ -384,5 +383,5 @@ def _show(report: dict[str, Any]) -> None:
     print()
     drain, decoded = found[-2:]
     share = decoded["rows_per_second"] / max(drain["rows_per_second"], 1)
-    print(f"Decoding gives {share:.0%} of the drain's rows. These are figures of one process: a")
-    print("query reads with as many as it has tasks, up to what the brokers and the network give.")
+    print(f"Decoding is {share:.0%} as fast as the drain. This is one process: a query reads with")
+    print("as many as it has tasks, until the brokers or the network limit it.")

@@ -11,8 +11,8 @@ from pulsar_spark.cli.arguments import Commands, add_command, whole_number
 from pulsar_spark.cli.output import print_json_line
 
 _DESCRIPTION = """\
-Run a broker in memory, on 127.0.0.1, that any Pulsar client can talk to. It keeps what it is
-sent until it ends, and is made for trying things out and for tests, not for keeping data.
+Run a broker in memory, on 127.0.0.1, for any Pulsar client. It is meant for tests and for trying
+things out: when it stops, its messages are lost.
 """
 
 _RUNNING = """\
@@ -39,7 +39,7 @@ def add_parser(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="NAME[:PARTITIONS]",
-        help="create a topic at the start; can be given more than once",
+        help="create a topic at the start; can be repeated",
     )
 
 
@@ -67,6 +67,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _topic(text: str) -> tuple[str, int]:
-    """Split ``NAME[:PARTITIONS]``; a full name has a colon of its own."""
+    """Split ``NAME[:PARTITIONS]``; a full name also contains a colon."""
     name, colon, partitions = text.rpartition(":")
     return (name, int(partitions)) if colon and partitions.isdecimal() else (text, 0)

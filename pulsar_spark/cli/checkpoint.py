@@ -1,4 +1,4 @@
-"""What a query's checkpoint says of its subscriptions: Spark's log of offsets, as files."""
+"""What a query's checkpoint says about its subscriptions, read from Spark's offset log."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from urllib.parse import unquote, urlsplit
 from pulsar_spark.errors import OptionError
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 
-# The version of the log, and Spark's own metadata.
+# Lines before the offsets: the log's version, and Spark's own metadata.
 _HEAD = 2
 
 
 def stream_offsets(checkpoint: str) -> list[StreamOffset]:
-    """Return the newest offset of each Pulsar source of the query that a checkpoint is of.
+    """Return the newest offset of each Pulsar source of a checkpoint's query.
 
-    Raises OptionError for what is no checkpoint, or not a folder on this machine, InvalidOffset
-    for an offset that is damaged.
+    Raises OptionError if the path is no checkpoint, or no folder on this machine; InvalidOffset
+    for a damaged offset.
     """
     folder = _folder(checkpoint) / "offsets"
     try:
@@ -37,13 +37,13 @@ def stream_offsets(checkpoint: str) -> list[StreamOffset]:
         # A line is an offset, or a source's name, a colon and an offset.
         with contextlib.suppress(ValueError, RecursionError):
             body = json.loads(line[max(line.find("{"), 0) :])
-        # Other sources write other things.
+        # Lines of other sources look different.
         if isinstance(body, dict) and "subscription" in body:
             found.append(StreamOffset.from_json(body))
     if not found:
         raise OptionError(
             f"{folder} has no offset of a Pulsar stream",
-            "A query has one as soon as its first micro-batch was planned.",
+            "A query writes one when its first micro-batch is planned.",
         )
     return found
 
@@ -54,7 +54,7 @@ def _folder(checkpoint: str) -> Path:
         return Path(checkpoint)
     if url.scheme != "file":
         raise OptionError(
-            f"--checkpoint is on {url.scheme}://, which this command does not read",
+            f"--checkpoint is on {url.scheme}://, which this command cannot read",
             "Copy the checkpoint's folder offsets to this machine, or name the subscription with "
             "--subscription.",
         )

@@ -1,4 +1,4 @@
-"""``demo``: write to a topic and read it back through Spark, on the embedded broker."""
+"""``demo``: write to a topic and read it back with Spark, on the embedded broker."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _DESCRIPTION = """\
-Start a broker in memory, write rows to one of its topics through Spark, and read them back.
-With --service-url, use your own broker instead; the topic is created there by writing to it.
+Start a broker in memory, write rows to one of its topics with Spark, and read them back.
+With --service-url, use your own broker instead; writing creates the topic there.
 """
 
 _TOPIC = "orders"
@@ -43,7 +43,7 @@ _STREAM_SECONDS = 120.0
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     parser = add_command(
-        commands, "demo", "write to and read from a topic through Spark", _DESCRIPTION, run
+        commands, "demo", "write to a topic and read it back with Spark", _DESCRIPTION, run
     )
     parser.add_argument(
         "--rows",
@@ -51,7 +51,7 @@ def add_parser(commands: Commands) -> None:
         default=100_000,
         help="how many rows (%(default)s)",
     )
-    parser.add_argument("--service-url", help="a broker of yours, such as pulsar://localhost:6650")
+    parser.add_argument("--service-url", help="your own broker, such as pulsar://localhost:6650")
     parser.add_argument("--topic", default=_TOPIC, help="the topic's name (%(default)s)")
     add_options(parser)
 
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     except PulsarError:
         raise
     except Exception as error:
-        # Of Spark, which holds ours in its text, with all calls that led to it.
+        # Spark's error: its text contains ours, after all the calls that led to it.
         print_error(_reason(error))
         return 1
     if arguments.json:
@@ -75,14 +75,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Demo:
-    """Writes and reads, and tells of it unless `quiet`."""
+    """Writes, reads, and prints what it does unless `quiet`."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
 
     @contextlib.contextmanager
     def service(self, service_url: str | None, topic: str) -> Iterator[str]:
-        """Give the service URL of a broker that has the topic, or may create it."""
+        """Yield the service URL of a broker that has the topic, or may create it."""
         if service_url:
             yield service_url
             return
@@ -96,10 +96,10 @@ class _Demo:
 
     @contextlib.contextmanager
     def session(self) -> Iterator[SparkSession]:
-        """Give a Spark on this machine."""
+        """Yield a Spark session on this machine."""
         from pyspark.sql import SparkSession
 
-        # Spark's own, about the version of a package that this does not use.
+        # Spark's own warning, about a version of a package that this does not use.
         warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
         self._say("Starting Spark (some seconds) ...")
         # Spark's workers must run the interpreter, and find the packages, of this process.
@@ -123,7 +123,7 @@ class _Demo:
     def demonstrate(
         self, spark: SparkSession, options: dict[str, str], rows: int
     ) -> dict[str, int | bool]:
-        """Write rows, read them back, and stream; return how many rows that were, and `ok`."""
+        """Write rows, read them back, and stream; return the number of rows, and `ok`."""
         self._write(spark, options, rows)
         read = self._read(spark, options)
         if read < rows:
@@ -166,8 +166,7 @@ class _Demo:
         started = time.monotonic()
         messages = spark.read.format("pulsar").options(**options).load()
         key, value = F.col("__key").cast("string"), F.col("value").cast("string")
-        # In order, so that Spark reads everything: a task that is cut short is a traceback in its
-        # log.
+        # Sorted, so that Spark reads everything: a task that is cut short logs a traceback.
         first = messages.select(key, value, "__publishTime", "__topic")
         counts = messages.groupBy("__topic").agg(
             F.count("*").alias("messages"), F.countDistinct("__key").alias("keys")
@@ -183,7 +182,7 @@ class _Demo:
         return found
 
     def _stream(self, spark: SparkSession, options: dict[str, str]) -> int:
-        """Show the counts of a stream while rows arrive; return how many did."""
+        """Print a stream's counts while rows arrive; return how many did."""
         self._say(f"""
     spark.readStream.format("pulsar")
         .option("service.url", "{options["service.url"]}")
@@ -208,8 +207,7 @@ class _Demo:
             )
             try:
                 deadline = time.monotonic() + _STREAM_SECONDS
-                # Without startingOffsets a stream begins at the end of the topic, once it has
-                # begun.
+                # Without startingOffsets a stream starts at the topic's end as of its own start.
                 _wait(query, deadline, lambda: query.lastProgress is not None)
                 for _ in range(_STREAM_ROUNDS):
                     more = spark.range(_STREAM_ROWS).selectExpr("CAST(id AS STRING) AS value")
@@ -230,7 +228,7 @@ class _Demo:
 
 
 def _reason(error: Exception) -> str:
-    """Return what an error of Spark says, without its calls: our error in it, if there is one."""
+    """Return an error of Spark without its calls: our own error within it, if there is one."""
     text = str(error).strip()
     ours = re.findall(r"^pulsar_spark\.errors\.\w+: (.+)$", text, re.MULTILINE)
     return redact(ours[-1] if ours else text.partition("\n")[0]) or type(error).__name__

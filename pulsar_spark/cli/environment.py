@@ -1,4 +1,4 @@
-"""What runs on this side: the versions that a report of a fault should begin with."""
+"""Versions on this side, which a bug report should start with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _JAVA_SECONDS = 20.0
 
 
 def environment(*, with_java: bool = True) -> dict[str, str]:
-    """Return what this process runs on; asks for Java's version by running it."""
+    """Return this process's versions; runs Java to ask for its version."""
     from pulsar_spark.engine.codecs import available_codecs
 
     found = {
@@ -35,7 +35,7 @@ def environment(*, with_java: bool = True) -> dict[str, str]:
 
 
 def package_version(package: str) -> str:
-    """Return the version of a package that is installed, or that it is not."""
+    """Return an installed package's version, or that it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -49,7 +49,7 @@ def _java_version() -> str:
     if java is None:
         return "not found"
     try:
-        # It says so on stderr.
+        # Java prints it to stderr.
         done = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_JAVA_SECONDS, check=False
         )

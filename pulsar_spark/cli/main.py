@@ -1,4 +1,4 @@
-"""The command line's entry: which commands there are, and how errors are shown."""
+"""The command line's entry point: its commands, and how it shows errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pulsar_spark.protocol.implementation import implementation
 
 _EPILOG = """\
 examples:
-  python -m pulsar_spark demo                  write to and read from a topic, nothing needed
+  python -m pulsar_spark demo                  write to and read from a topic, without a cluster
   python -m pulsar_spark broker --port 6650    a broker in memory, for trying things out
   python -m pulsar_spark doctor --service-url pulsar://localhost:6650 --topic orders
                                                which step of a connection fails, and why
@@ -32,7 +32,7 @@ examples:
   python -m pulsar_spark peek --service-url pulsar://localhost:6650 --topic orders
   python -m pulsar_spark subscriptions --service-url pulsar://localhost:6650 --checkpoint FOLDER
   python -m pulsar_spark bench --service-url pulsar://localhost:6650 --topic orders
-                                               what your cluster gives this machine
+                                               how fast this machine reads from your cluster
 """
 
 _USAGE = (OptionError, InvalidTopicName, InvalidOffset)
@@ -42,7 +42,7 @@ _SHELLS = ("bash", "zsh", "tcsh")
 
 
 class Status(enum.IntEnum):
-    """What a command ends with: the exit statuses of docs/command-line.md."""
+    """Exit statuses; docs/command-line.md describes them."""
 
     DONE = 0
     FAILED = 1
@@ -52,19 +52,19 @@ class Status(enum.IntEnum):
 
 
 def parser(program: str = "python -m pulsar_spark") -> argparse.ArgumentParser:
-    """Return the parser of the whole command line, of the program by this name."""
+    """Return the parser of the whole command line; `program` is its name."""
     top = argparse.ArgumentParser(
         prog=program,
         description="Apache Pulsar from Apache Spark, in Python.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action=_Versions, help="show which versions these are and exit")
+    top.add_argument("--version", action=_Versions, help="print versions and exit")
     top.add_argument(
         "--completion",
         action=_Completion,
         choices=_SHELLS,
-        help="print what has a shell complete the command pulsar-spark, and exit",
+        help="print a shell's completion script for the command pulsar-spark, and exit",
     )
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in (demo, broker, doctor, topics, peek, subscriptions, sink, bench):
@@ -73,7 +73,7 @@ def parser(program: str = "python -m pulsar_spark") -> argparse.ArgumentParser:
 
 
 class _Versions(argparse.Action):
-    """Tells what a report of a fault should begin with."""
+    """Prints the versions that a bug report should start with."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help=help)
@@ -87,7 +87,7 @@ class _Versions(argparse.Action):
 
 
 class _Completion(argparse.Action):
-    """Prints a script for a shell, made by `shtab` from the parser itself."""
+    """Prints a shell's completion script, which `shtab` makes from the parser."""
 
     def __call__(self, top: argparse.ArgumentParser, _: object, shell: Any, *__: object) -> None:
         try:
@@ -102,7 +102,7 @@ class _Completion(argparse.Action):
 
 
 def _not_understood(words: Sequence[str]) -> str:
-    """Return what is wrong with words that are no arguments; their values may be credentials."""
+    """Describe words that are not arguments; their values may be credentials."""
     names = [word.partition("=")[0] for word in words if word.startswith("-")]
     if names:
         return f"unrecognized arguments: {', '.join(names)}"
@@ -110,7 +110,7 @@ def _not_understood(words: Sequence[str]) -> str:
 
 
 class _Log(logging.Handler):
-    """Shows warnings as Python does by itself, but for what a terminal would obey."""
+    """Shows warnings as Python does, but escapes control characters."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -120,7 +120,7 @@ class _Log(logging.Handler):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status, one of `Status`."""
+    """Run a command; return its exit status, a `Status`."""
     try:
         return _run(arguments)
     except KeyboardInterrupt:
@@ -128,15 +128,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    # Where they are closed (`>&-`), Python has None for them.
+    # If they are closed (`>&-`), Python sets them to None.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that has no such character is shown its number.
+        # Characters that the terminal lacks are printed as escapes.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     logger, log = logging.getLogger("pulsar_spark"), _Log()
-    # Unless somebody has configured logging.
+    # Only if nobody has configured logging.
     if not logger.hasHandlers():
         logger.addHandler(log)
     try:
@@ -159,7 +159,7 @@ def _carry_out(arguments: Sequence[str] | None) -> int:
         print_error(str(error))
         return Status.WRONG_USAGE if isinstance(error, _USAGE) else Status.FAILED
     except BrokenPipeError:
-        # Whoever read has gone, as `head` does. Python would try to write the rest at its end.
+        # The reader has gone, as `head` does. Python would write the rest on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return Status.READER_GONE
     return status

@@ -1,6 +1,6 @@
-"""What commands print: tables, JSON, and progress on a terminal, by `rich` where it is installed.
+"""Output of commands: tables, JSON, and progress on a terminal, with `rich` if it is installed.
 
-Names, properties and payloads are other people's text: no terminal obeys what they hold.
+Names, properties and payloads are other people's text: escape what a terminal would obey.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
 _COLOURS = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
-# Characters of a cell of a table; JSON has all of them.
+# Characters in a table's cell; JSON is never cut.
 _MAX_CELL = 1_000
 
-# Unicode's controls, marks of direction and the like, surrogates and line separators.
+# Unicode's control and direction characters, surrogates and line separators.
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
     "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
@@ -25,12 +25,12 @@ _UNPRINTABLE = re.compile(
 
 
 def printable(text: str) -> str:
-    """Return text as one line that no terminal obeys: what is not printable is spelt out."""
+    """Return text as one line that is safe for a terminal: unprintable characters are escaped."""
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def print_error(text: str) -> None:
-    """Print an error for people; a broker's words may be part of it, and stay on lines of its."""
+    """Print an error; a broker's words in it may have several lines."""
     lines = map(printable, text.split("\n"))
     print("error: " + "\n  ".join(lines), file=sys.stderr)
 
@@ -41,16 +41,16 @@ def print_json(value: object) -> None:
 
 
 def print_json_line(value: object, default: Callable[[object], object] | None = None) -> None:
-    """Print a value as a line of JSON; `default` gives what JSON has no form for as text."""
+    """Print a value as one line of JSON; `default` converts values that JSON has no form for."""
     print(_json(value, default=default), flush=True)
 
 
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], *, header: bool = True
 ) -> None:
-    """Print rows under the names of their columns, unless those were shown already.
+    """Print rows under their column names, unless those were printed already.
 
-    Numbers are on the right of their columns.
+    Numbers are right-aligned.
     """
     texts = [[_cell(cell) for cell in row] for row in rows]
     numeric = [_is_numeric([row[at] for row in rows]) for at in range(len(columns))]
@@ -68,13 +68,13 @@ def print_table(
 
 
 class Bar:
-    """What `progress` gives: where nobody looks, it does nothing."""
+    """A progress bar; without a terminal it does nothing."""
 
     def tell(self, what: str) -> None:
-        """Say what is done now."""
+        """Show what happens now."""
 
     def advance(self, number: float = 1) -> None:
-        """Count what is done."""
+        """Count progress."""
 
 
 class _RichBar(Bar):
@@ -91,9 +91,9 @@ class _RichBar(Bar):
 
 @contextlib.contextmanager
 def progress(what: str, total: float | None = None, *, quiet: bool = False) -> Iterator[Bar]:
-    """Show on a terminal how far something is, until it is done; `total` where it is known.
+    """Show progress on a terminal until the block ends; `total` if it is known.
 
-    Nothing is shown where `quiet`, or where stdout or stderr is not a terminal.
+    Shows nothing with `quiet`, or if stdout or stderr is not a terminal.
     """
     console = _console(sys.stderr) if not quiet and sys.stdout.isatty() else None
     if console is None:
@@ -108,7 +108,7 @@ def progress(what: str, total: float | None = None, *, quiet: bool = False) -> I
         TimeElapsedColumn(),
         console=console,
         transient=True,
-        # What is printed meanwhile goes where it is to go.
+        # Other output keeps its own stream.
         redirect_stdout=False,
         redirect_stderr=False,
     )
@@ -117,7 +117,7 @@ def progress(what: str, total: float | None = None, *, quiet: bool = False) -> I
 
 
 def _console(stream: TextIO) -> Any:
-    """Return rich's console, None where it is not installed or nobody looks at it."""
+    """Return rich's console; None if it is not installed or there is no terminal."""
     if not stream.isatty():
         return None
     try:
@@ -140,7 +140,7 @@ def _print_rich(
 
     table = Table(box=None, pad_edge=False, header_style="bold", show_header=header)
     for name, right in zip(columns, numeric, strict=True):
-        # As texts: what stands in brackets is not markup.
+        # As Text, so that brackets are not read as markup.
         table.add_column(Text(name), justify="right" if right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell, _COLOURS.get(cell, "")) for cell in row))
@@ -171,14 +171,14 @@ def _json(
     indent: int | None = None,
     default: Callable[[object], object] | None = None,
 ) -> str:
-    """Return JSON that every parser takes and no terminal obeys."""
+    """Return JSON that every parser accepts and that is safe for a terminal."""
     try:
         text = json.dumps(
             value, indent=indent, default=default, ensure_ascii=False, allow_nan=False
         )
     except ValueError:
         text = json.dumps(_without_nan(value), indent=indent, default=default, ensure_ascii=False)
-    # Outside of strings JSON has no other of them but for the ends of lines.
+    # Outside of strings, line ends are the only control characters of JSON.
     return "\n".join(
         _UNPRINTABLE.sub(lambda found: json.dumps(found[0])[1:-1], line)
         for line in text.split("\n")
@@ -186,7 +186,7 @@ def _json(
 
 
 def _without_nan(value: object) -> object:
-    """Return a value whose floats JSON knows: the others become text, as Spark writes them."""
+    """Replace floats that JSON lacks by text, as Spark writes them."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""``peek``: look at messages of a topic, decoded by its schema, without a trace on the broker."""
+"""``peek``: show a topic's messages, decoded by its schema, without a trace on the broker."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from pulsar_spark.spark.value_types import ValueType
 
 _DESCRIPTION = """\
-Show messages of a topic as rows, with the columns that Spark would give them: the last ones, the
-first ones with --first, or the last ones and then whatever comes with --follow. With --json each
-row is a line. Bytes are shown as text where they are UTF-8, else in base64.
+Show messages of a topic as rows, with the columns that Spark would have: the last messages, the
+first ones with --first, or the last ones and then new ones with --follow. With --json each row is
+a line. Bytes are shown as text if they are UTF-8, otherwise in base64.
 
-Nothing is acknowledged, and no subscription stays. A value that does not decode is shown in the
-column _corrupt_record.
+Nothing is acknowledged, and no subscription stays. The column _corrupt_record shows values that
+cannot be decoded.
 """
 
 Row = dict[str, Any]
@@ -47,27 +47,27 @@ Row = dict[str, Any]
 _COUNT = 10
 _MAX_COUNT = 100_000
 _FOLLOW_SECONDS = 0.5
-# Rows that are held to be put in order, and of those the ones that are Python's at a time.
+# Memory for rows that are being sorted, and how many of them become Python objects at a time.
 _MAX_BYTES = 512 << 20
 _MAX_FOLLOWED_BYTES = 64 << 20
 _PIECE = 1_000
-# How many entries hold the last messages is found by trying: from some on, ever more.
+# How many entries hold the last messages is found by trying, with ever more entries.
 _FIRST_ENTRIES = 8
 _MORE = 4
 _CORRUPT = "_corrupt_record"
-# Of those that a read has, the columns that a table shows; JSON has all of them.
+# The columns of a table; JSON has all columns.
 _SHOWN = ("__publishTime", "__messageId", "__key")
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
-    parser = add_command(commands, "peek", "look at messages of a topic", _DESCRIPTION, run)
+    parser = add_command(commands, "peek", "show messages of a topic", _DESCRIPTION, run)
     add_connection(parser, "the topic, or one of its partitions")
     parser.add_argument(
         "--count",
         type=whole_number(0, _MAX_COUNT),
         default=_COUNT,
-        help="how many (%(default)s)",
+        help="how many messages (%(default)s)",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--last", action="store_true", help="the last messages (the default)")
@@ -78,7 +78,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show the messages; with --follow it ends by KeyboardInterrupt."""
+    """Show the messages; with --follow it runs until KeyboardInterrupt."""
     from pulsar_spark.engine.context import ClientContext
     from pulsar_spark.spark.options.read import read_options
     from pulsar_spark.spark.options.table import Scope
@@ -110,12 +110,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def wait() -> None:
-    """Wait between two looks at the ends of a topic that is followed."""
+    """Pause between two checks of a followed topic."""
     time.sleep(_FOLLOW_SECONDS)
 
 
 class _Topic:
-    """Reads ranges of the partitions of one topic, or of several that are read together."""
+    """Reads ranges of the partitions of one topic, or of several topics together."""
 
     def __init__(
         self, context: ClientContext, options: ReadOptions, planner: Planner, kind: ValueType
@@ -134,7 +134,7 @@ class _Topic:
         self._reader = PulsarBatchReader(options, self.schema)
 
     def first(self, ends: dict[str, MessageIdAdv], count: int, bar: Bar) -> list[Row]:
-        """Return the first rows of all partitions together, by publish time."""
+        """Return the first rows of all partitions, by publish time."""
         from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 
         rows: list[Row] = []
@@ -146,7 +146,7 @@ class _Topic:
         return rows
 
     def last(self, ends: dict[str, MessageIdAdv], count: int, bar: Bar) -> list[Row]:
-        """Return the last rows of all partitions together, by publish time."""
+        """Return the last rows of all partitions, by publish time."""
         rows: list[Row] = []
         for topic, last in ends.items():
             rows = sorted([*rows, *self._tail(topic, last, count)], key=_published)
@@ -157,9 +157,9 @@ class _Topic:
     def between(
         self, before: dict[str, MessageIdAdv], ends: dict[str, MessageIdAdv]
     ) -> Iterator[list[Row]]:
-        """Yield the rows that came since the partitions ended with `before`.
+        """Yield the rows after the ends `before`.
 
-        They are in the order of publish times, unless they are more than are held at a time.
+        They are sorted by publish time, unless there are more than fit into memory.
         """
         from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 
@@ -179,7 +179,7 @@ class _Topic:
         yield sorted(rows, key=_published)
 
     def _tail(self, topic: str, last: MessageIdAdv, count: int) -> list[Row]:
-        """Return the last rows of a partition: an entry has one or many, or none at all."""
+        """Return the last rows of a partition. An entry may have one row, many or none."""
         from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 
         if last.entry_id < 0 or not count:
@@ -201,7 +201,7 @@ class _Topic:
             entries *= _MORE
 
     def _back(self, topic: str, last: MessageIdAdv, entries: int) -> Position:
-        """Return the position from which on a partition has so many entries, or its beginning."""
+        """Return the position that is so many entries before the end, or the beginning."""
         from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 
         if last.entry_id + 1 >= entries:
@@ -209,7 +209,7 @@ class _Topic:
         first = self._probe.first_entry_at(topic, EARLIEST_POSITION)
         if first is None or self._count(topic, EARLIEST_POSITION) <= entries:
             return EARLIEST_POSITION
-        # Entries are counted by the broker; ids of ledgers are not, so the ledger is searched.
+        # Only the broker can count entries, and ledger ids have gaps, so search for the ledger.
         enough, short = first.start.ledger_id, last.ledger_id
         while short - enough > 1:
             middle = (enough + short) // 2
@@ -244,7 +244,7 @@ class _Topic:
 
 
 def _check_size(rows: list[Row]) -> list[Row]:
-    """Return rows that are not too large to be held together; raises MessageTooLarge."""
+    """Return rows that fit into memory together; raises MessageTooLarge."""
     if sum(map(_size, rows)) > _MAX_BYTES:
         raise _too_large()
     return rows
@@ -257,7 +257,7 @@ def _too_large() -> MessageTooLarge:
 
 
 def _size(value: object) -> int:
-    """Return about how many bytes a value takes, or a row."""
+    """Return roughly how many bytes a value or row needs."""
     if isinstance(value, bytes | str):
         return len(value)
     if isinstance(value, dict):
@@ -271,7 +271,7 @@ def _published(row: Row) -> datetime:
 
 
 def _printer(schema: StructType, *, as_json: bool) -> Callable[[list[Row]], None]:
-    """Return what shows rows, the columns' names with the first of them."""
+    """Return a function that prints rows; the first call prints the column names."""
     from pulsar_spark.protocol.message_id import MessageIdAdv
 
     values = [name for name in schema.names if not name.startswith("__")]
@@ -302,7 +302,7 @@ def _cell(value: object) -> object:
 
 
 def _text(value: object) -> str:
-    """Return a value that JSON has no form for, as text."""
+    """Return a value as text, if JSON has no form for it."""
     if isinstance(value, bytes):
         try:
             return value.decode()

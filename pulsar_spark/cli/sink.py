@@ -1,7 +1,7 @@
-"""``sink``: what exactly-once sinks have decided to write, and whether it is carried out.
+"""``sink``: what exactly-once sinks have decided to write, and whether it is done.
 
-A decision that its driver did not live to carry out is found by the next start of the query, or the
-next write with the same sinkId. Where there is none, it is carried out here.
+If a driver ends before it has carried out its decision, the query's next start does so, or the
+next write with the same sinkId. If there will be none, this command carries it out.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ if TYPE_CHECKING:
     from pulsar_spark.spark.options.resolve import Values
 
 _DESCRIPTION = """\
-Show the exactly-once sinks whose records lie beside --topic (or on the one topic of --option
-sinkStateTopic=TOPIC): the last micro-batch or job that is committed, and one that was decided and
-is not known to be. With --finish ID that one is committed now, as the next start of its query, or
-the next write, would do. While its query runs that is its own business, and it is taken over.
+Show the exactly-once sinks of --topic (or those recorded on the topic of --option
+sinkStateTopic=TOPIC): the last micro-batch or job that was committed, and one that is decided but
+may not be committed yet. --finish ID commits that one now, as the next start of its query or the
+next write would. Don't use it while the query runs: it takes the sink over from the query.
 """
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
     parser = add_command(
-        commands, "sink", "show or finish decided exactly-once writes", _DESCRIPTION, run
+        commands, "sink", "show exactly-once sinks, or finish their writes", _DESCRIPTION, run
     )
-    add_connection(parser, "a topic that is written to exactly once")
+    add_connection(parser, "a topic that an exactly-once sink writes to")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="show the sinks (the default)")
-    what.add_argument("--finish", metavar="ID", help="commit what the sink of this sinkId decided")
+    what.add_argument(
+        "--finish", metavar="ID", help="commit the decision of the sink with this sinkId"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show sinks, or finish what one of them has decided; return 1 where a sink is not readable."""
+    """Show sinks, or finish one sink's decision; return 1 if a sink cannot be read."""
     from pulsar_spark.engine.context import ClientContext
     from pulsar_spark.spark.options.read import client_options, single_topic
     from pulsar_spark.spark.options.table import Scope

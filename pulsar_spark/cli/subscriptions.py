@@ -1,8 +1,8 @@
-"""``subscriptions``: the durable subscriptions of topics, and what has not been read of them.
+"""``subscriptions``: the durable subscriptions of topics, and their backlog.
 
-By the binary protocol a subscription is known by its name alone, so the name has to be given, or
-to stand in a checkpoint. Whoever asks about one has to subscribe, which would create it: so it is
-made sure before, by an attempt that leaves nothing, that it exists.
+The binary protocol cannot list subscriptions, so the user or a checkpoint has to name them. To ask
+about a subscription one must subscribe, which would create it. So the command first checks that
+it exists, by an attempt that leaves no trace.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Show durable subscriptions: whether they exist, whether they are in use, and their backlog, which is
-the number of entries that are not acknowledged (a batch is one entry). Name them with
---subscription, for a --topic, or give the checkpoint of a query with --checkpoint. With --admin-url
-all of a topic are shown, and the backlog of those in use too.
+the number of unacknowledged entries (a batch is one entry). Name them with --subscription and
+--topic, or pass a query's checkpoint with --checkpoint. With --admin-url, all subscriptions of a
+topic are shown, with the backlog of those in use too.
 
-With --drop they are removed, and messages that only they kept are deleted. One that is in use is
-not removed: stop its query first.
+--drop removes the subscriptions, and with them the messages that only they retained. A subscription
+in use is not removed: stop its query first.
 """
 
 _AT_ONCE = 500
@@ -50,7 +50,7 @@ IDLE, IN_USE, MISSING, DROPPED = "idle", "in use", "does not exist", "dropped"
 
 @dataclass(slots=True)
 class _Subscription:
-    """One on a topic partition. `position` is where a checkpoint stands, None without one."""
+    """A subscription on a topic partition. `position` is the checkpoint's, None without one."""
 
     subscription: str
     topic: str
@@ -74,18 +74,18 @@ def add_parser(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="a subscription; can be given more than once",
+        help="a subscription; can be repeated",
     )
     checkpoint = parser.add_argument(
-        "--checkpoint", metavar="FOLDER", help="the checkpoint of a query, a folder on this machine"
+        "--checkpoint", metavar="FOLDER", help="a query's checkpoint, a folder on this machine"
     )
     complete_with(checkpoint, FOLDER)
-    add_admin_url(parser, "it knows all subscriptions of a topic")
+    add_admin_url(parser, "it lists all subscriptions of a topic")
     parser.add_argument("--drop", action="store_true", help="remove the subscriptions")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show or drop subscriptions; return 1 where one was not dropped that should have been."""
+    """Show or drop subscriptions; return 1 if one should have been dropped and was not."""
     from pulsar_spark.engine.context import ClientContext
     from pulsar_spark.spark.options.read import client_options, single_topic
     from pulsar_spark.spark.options.table import Scope
@@ -138,7 +138,7 @@ def _check(arguments: argparse.Namespace, topic: str | None, admin_url: str | No
 def _from_admin(
     context: ClientContext, admin_url: str, named: list[_Subscription], partitions: list[str]
 ) -> list[_Subscription]:
-    """Return those that were named, or else all of these partitions, as the admin REST tells."""
+    """Return these partitions' subscriptions, all or the named ones, from the admin REST."""
     from urllib.parse import quote
 
     from pulsar_spark.cli.admin import Admin
@@ -163,9 +163,9 @@ def _from_admin(
 
 
 def _of_topic(admin: Admin, path: str) -> dict[str, tuple[int, str]]:
-    """Return backlog and state of a topic's subscriptions by name, as the admin REST tells.
+    """Return backlog and state of a topic's subscriptions by name, from the admin REST.
 
-    Raises RemoteProtocolError for an answer that Pulsar does not give.
+    Raises RemoteProtocolError for an answer that Pulsar never gives.
     """
     from pulsar_spark.cli.admin import unexpected
 
@@ -179,7 +179,7 @@ def _of_topic(admin: Admin, path: str) -> dict[str, tuple[int, str]]:
 
 
 def _of_checkpoint(folder: str, topic: str | None) -> list[_Subscription]:
-    """Return the subscriptions of a checkpoint, of one topic if one is given."""
+    """Return a checkpoint's subscriptions, or only those of `topic`."""
     from pulsar_spark.cli.checkpoint import stream_offsets
     from pulsar_spark.protocol.topic_name import TopicName
 
@@ -199,7 +199,7 @@ def _partitions(context: ClientContext, topic: str) -> list[str]:
 
 
 def _look(context: ClientContext, found: list[_Subscription], bar: Bar) -> None:
-    """Fill in state and backlog; raises what brokers refuse with."""
+    """Fill in state and backlog; raises the broker's error."""
     for name, entries in _pieces(found):
         bar.tell(f"asking about {name}")
         for entry, answer in _ask(context, name, entries, drop=False):
@@ -215,7 +215,7 @@ def _look(context: ClientContext, found: list[_Subscription], bar: Bar) -> None:
 
 
 def _drop(context: ClientContext, found: list[_Subscription], bar: Bar) -> None:
-    """Remove what is idle."""
+    """Remove idle subscriptions."""
     idle = [entry for entry in found if entry.state == IDLE]
     for name, entries in _pieces(idle):
         bar.tell(f"dropping {name}")
@@ -229,14 +229,14 @@ def _drop(context: ClientContext, found: list[_Subscription], bar: Bar) -> None:
 
 
 def _status(found: list[_Subscription]) -> int:
-    """Return the exit status of a drop: 0 where all that was named is gone, and was there."""
+    """Return the exit status of a drop: 0 if everything named existed and is gone."""
     kept = any(entry.state == IN_USE for entry in found)
     seen = {entry.subscription for entry in found if entry.state == DROPPED}
     return 1 if kept or seen != {entry.subscription for entry in found} else 0
 
 
 def _pieces(found: list[_Subscription]) -> Iterator[tuple[str, list[_Subscription]]]:
-    """Yield what is asked about at a time: entries of one name."""
+    """Yield groups to ask about at the same time: those of one name."""
     grouped: dict[str, list[_Subscription]] = {}
     for entry in found:
         grouped.setdefault(entry.subscription, []).append(entry)
@@ -258,16 +258,16 @@ def _ask(
 def _visit(
     context: ClientContext, topic: str, name: str, deadline: Deadline, *, drop: bool
 ) -> Operation[int | None]:
-    """Return an operation for the backlog of a subscription, or to remove it; None for no such one.
+    """Return an operation for a subscription's backlog, or to remove it; None if it does not exist.
 
-    Raises ConsumerBusy where another consumer holds it.
+    Raises ConsumerBusy if another consumer holds it.
     """
     from pulsar_spark.engine.consumers.consumer_session import ConsumerSession, SubscribeRequest
     from pulsar_spark.engine.consumers.probe import Probe
     from pulsar_spark.protocol import commands
     from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
-    # Each attempt looks: the one before may have removed it, and not been told.
+    # Each attempt checks: an earlier one may have removed it and got no answer.
     if not (yield from Probe(context.pool).exists_operation(topic, name, deadline)):
         return None
     connection = yield from context.lookup.connection_operation(topic, deadline)
@@ -278,14 +278,14 @@ def _visit(
             yield session.ask(commands.unsubscribe, deadline)
             return None
         answer: pb.CommandConsumerStatsResponse = yield session.stats(deadline)
-        # Whoever comes next must not find this consumer in the way.
+        # This consumer must not be in the next one's way.
         if (closed := session.close()) is not None:
             yield closed
     return int(answer.msgBacklog)
 
 
 def _count_from_checkpoint(context: ClientContext, busy: list[_Subscription]) -> None:
-    """Count what lies behind a checkpoint: nobody else is told by a subscription in use."""
+    """Count what is after the checkpoint: a subscription in use tells nobody else its backlog."""
     from pulsar_spark.engine.consumers.probe import Probe
 
     asked = [(entry, entry.position) for entry in busy if entry.position is not None]

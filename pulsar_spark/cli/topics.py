@@ -1,4 +1,4 @@
-"""``topics``: the topics of a namespace, or those that a pattern matches."""
+"""``topics``: lists the topics of a namespace, or those that match a pattern."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pulsar_spark.engine.context import ClientContext
 
 _DESCRIPTION = """\
-List persistent topics with their number of partitions (0 for a topic without) and the type of their
-schema. Without --topic and --pattern these are the topics of --namespace, without Pulsar's own.
+List persistent topics with their number of partitions (0 if not partitioned) and schema type.
+Without --topic and --pattern, list all topics of --namespace except Pulsar's system topics.
 """
 
 _ALL = ".*"
@@ -35,17 +35,17 @@ def add_parser(commands: Commands) -> None:
         "--namespace",
         default="public/default",
         metavar="TENANT/NAMESPACE",
-        help="whose topics to list (%(default)s)",
+        help="the namespace to list (%(default)s)",
     )
     parser.add_argument(
         "--pattern",
         metavar="REGEX",
-        help="list the topics that the option topicsPattern would stand for",
+        help="list the topics that match, as with the option topicsPattern",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the topics; raises TopicNotFound for one that was named and does not exist."""
+    """List the topics; raises TopicNotFound for a named topic that does not exist."""
     from pulsar_spark.engine.context import ClientContext
     from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
     from pulsar_spark.spark.options.read import client_options, single_topic
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _described(
     context: ClientContext, names: list[str], *, gone_is_an_error: bool
 ) -> list[dict[str, object]]:
-    """Return name, partitions and type of schema of topics; raises what brokers refuse with."""
+    """Return name, partitions and schema type of topics; raises the broker's error."""
     from pulsar_spark.schema.registry import latest_schemas
 
     counts = context.lookup.partitions_many(names)
@@ -91,7 +91,7 @@ def _described(
     found: list[dict[str, object]] = []
     for name, count in counts.items():
         if isinstance(count, TopicNotFound) and not gone_is_an_error:
-            # It was deleted since the topics were listed.
+            # It was deleted after the topics were listed.
             continue
         schema = schemas[name]
         for answer in (count, schema):

@@ -1,4 +1,4 @@
 """The engine: sockets, threads and retries around the protocol core.
 
-What Spark's sources and sinks and `PulsarClient` both stand on.
+Spark's sources and sinks and `PulsarClient` are both built on it.
 """

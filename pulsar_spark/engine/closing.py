@@ -9,16 +9,16 @@ _Self = TypeVar("_Self", bound="Closing")
 
 
 class Closing:
-    """Has a `with` block end in `close`, or, if an exception leaves it, in `_give_up`."""
+    """Ends a `with` block with `close`, or, after an exception, with `_give_up`."""
 
     __slots__ = ()
 
     def close(self) -> object:
-        """Give back what is held; safe to call twice."""
+        """Free all resources; safe to call twice."""
         raise NotImplementedError
 
     def _give_up(self) -> object:
-        """End a `with` block that an exception leaves."""
+        """End a `with` block that raised an exception."""
         return self.close()
 
     def __enter__(self: _Self) -> _Self:

@@ -1,8 +1,7 @@
-"""All codecs of Pulsar: those of the protocol, and ZSTD and SNAPPY by Arrow.
+"""All of Pulsar's codecs: the protocol's own, and ZSTD and SNAPPY with Arrow.
 
-Arrow's decoders take the size that the output must have, and do not tell how much they wrote:
-what they left would be whatever was in memory. So each use of one has its reason why the size
-is true.
+Arrow's decoders are told the output's size and do not report how much they wrote. If they wrote
+less, the rest would be whatever was in memory. So each use says why its size is right.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.compression import BUILT_IN, Codecs, CompressionCodec
 
-# That of Java's client.
+# Java's level.
 _ZSTD_LEVEL = 3
-# From this size on, a payload is worth decompressing twice rather than copying.
+# From this size on, decompressing twice is cheaper than copying.
 _LARGE = 1024 * 1024
 
 
@@ -39,7 +38,7 @@ def _compress_zstd(data: Buffer) -> bytes:
 
 
 def _decompress_zstd(data: Buffer, size: int) -> bytes:
-    # Arrow itself refuses an output that is shorter.
+    # Arrow itself raises an error if the output is shorter.
     return _decompress("zstd", data, size)
 
 
@@ -49,15 +48,15 @@ def _compress_snappy(data: Buffer) -> bytes:
 
 
 def _decompress_snappy(data: Buffer, size: int) -> bytes:
-    # The block states its size, which was checked, and the decoder holds itself to it.
+    # The block states its size, which is checked, and the decoder enforces it.
     return _decompress("snappy", data, size)
 
 
 def _decompress_lz4(data: Buffer, size: int) -> bytes:
-    """Decompress without a second copy of the output, which the package lz4 makes."""
+    """Decompress without the second copy of the output that the lz4 package makes."""
     if size < _LARGE:
         return _LZ4.decompress(data, size)
-    # Nothing tells how long the output is: it must be too long for a buffer one byte shorter.
+    # Nothing states the output's length: check that it does not fit into a buffer one byte shorter.
     try:
         _decompress("lz4_raw", data, size - 1)
     except ValueError:
@@ -87,7 +86,7 @@ decompress = _CODECS.decompress
 
 
 def available_codecs() -> list[str]:
-    """Return the names of the codecs that can be used here, in the protocol's order."""
+    """Return the names of the codecs installed here, in the protocol's order."""
     names: list[str] = []
     for name, number in pb.CompressionType.items():
         try:

@@ -129,7 +129,7 @@ def test_a_topic_of_others_is_not_written_to(
     before = broker.faults.seen("PRODUCER")
     place = ["--service-url", broker.service_url, "--topic", "t"]
     assert cli.main(["bench", *place, "--write", "--create"]) == 2
-    assert "made for it" in capsys.readouterr().err
+    assert "only bench writes to" in capsys.readouterr().err
     assert broker.faults.seen("PRODUCER") == before
 
 

@@ -41,7 +41,7 @@ TABLE = [
     (f"bench {ON_A_TOPIC}", Status.DONE, "CPU µs/row"),
     (f"bench {NOWHERE} --topic t", Status.FAILED, "error: "),
     ("bench --service-url URL --topic missing --write", Status.FAILED, "--create"),
-    (f"bench {ON_A_TOPIC} --write", Status.WRONG_USAGE, "made for it"),
+    (f"bench {ON_A_TOPIC} --write", Status.WRONG_USAGE, "only bench writes to"),
     (f"doctor {NOWHERE} --topic t", Status.FAILED, "What to do:"),
     (f"topics {NOWHERE}", Status.FAILED, "error: "),
     (f"peek {NOWHERE} --topic t", Status.FAILED, "error: "),

@@ -189,7 +189,7 @@ def test_an_admin_rest_that_tells_something_else_is_an_error(
     with WebService() as admin:
         admin.answers = [say(200, answer)]
         assert cli.main(["subscriptions", *place, "--admin-url", admin.url]) == 1
-    assert "is not what Pulsar's web service gives" in capsys.readouterr().err
+    assert "is not one of Pulsar's web service" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("folder", sorted(FOLDER.glob("spark-*")), ids=lambda folder: folder.name)

@@ -1,4 +1,4 @@
-"""``doctor``: go to a cluster step by step, and say which step fails and what to change."""
+"""``doctor``: connect to a cluster step by step, and say which step fails and what to change."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from pulsar_spark.cli.doctor.steps import Step
 
 _DESCRIPTION = """\
-Go to a cluster as Spark would, step by step: name resolution, TCP, TLS, CONNECT, logging in,
-lookup, partitions, permission to read and to write, schema, retention, transactions. Each step is
-shown with its result, and with what to change where it fails. Nothing is written, and no topic,
-subscription or schema is created.
+Connect to a cluster step by step, as Spark would: name resolution, TCP, TLS, CONNECT, login,
+lookup, partitions, permission to read and to write, schema, retention, transactions. Each step
+shows its result and, if it fails, what to change. Nothing is written, and no topic, subscription
+or schema is created.
 
-The exit status is 0 where no step failed, 1 where one did, 2 for wrong usage.
+The exit status is 0 if no step failed, 1 if one did, 2 for wrong usage.
 """
 
 
@@ -37,30 +37,30 @@ def add_parser(commands: Commands) -> None:
     parser = add_command(
         commands, "doctor", "find out why a connection does not work", _DESCRIPTION, run
     )
-    add_connection(parser, "the topic to look at; without it, steps on topics are skipped")
-    add_admin_url(parser, "retention is asked for there")
+    add_connection(parser, "the topic to check; without it, the steps on topics are skipped")
+    add_admin_url(parser, "the doctor reads the namespace's retention there")
     spark = parser.add_argument_group("executors")
     spark.add_argument(
         "--executors",
         action="store_true",
-        help="take the steps from every executor of Spark too, by a small job",
+        help="run the steps on every Spark executor too, in a small job",
     )
     spark.add_argument(
         "--master",
         metavar="URL",
-        help="the Spark to do so with, such as spark://host:7077 or sc://host:15002; without it, "
+        help="Spark's master, such as spark://host:7077 or sc://host:15002; without it, "
         "as spark-submit or Spark's configuration says",
     )
     spark.add_argument(
         "--tasks",
         type=whole_number(1, 100_000),
         metavar="N",
-        help="how many tasks to run (one for each slot)",
+        help="how many tasks to run (one per slot)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Take the steps and show them; return 0 if none failed."""
+    """Run the steps and print them; return 0 if none failed."""
     options = given_options(arguments)
     if (arguments.master or arguments.tasks) and not arguments.executors:
         raise OptionError("--master and --tasks are for --executors", "Add --executors.")
@@ -83,9 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def examine(options: dict[str, str], admin_url: str | None, *, quiet: bool = True) -> list[Step]:
-    """Take all steps for the options of a read or write; raises OptionError for wrong ones.
+    """Run all steps for the options of a read or write; raises OptionError for invalid ones.
 
-    Unless `quiet`, a terminal is shown how far they are.
+    Unless `quiet`, a terminal shows the progress.
     """
     from pulsar_spark.cli.doctor.examination import Examination
     from pulsar_spark.protocol.topic_name import TopicName
@@ -151,7 +151,7 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def _executor(found: dict[str, Any]) -> tuple[str, ...]:
-    """Return the row of an executor: where it is, what runs there, and what fails."""
+    """Return an executor's row: where it is, what runs there, and what fails."""
     wrong = "; ".join(f"{step['name']}: {step['detail']}" for step in _failed(found["steps"]))
     here = found["environment"]
     return (

@@ -1,6 +1,6 @@
-"""What the doctor looks at, one step after the other, as a client would go.
+"""The doctor's steps, in the order in which a client would connect.
 
-Nothing is left behind: no message is sent, no topic, subscription or schema is made.
+They leave no trace: they send no message, and create no topic, subscription or schema.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _STANDS_ON = {
     "schema": "partitions",
     "transactions": "authenticate",
 }
-"""Step → the one without which it makes no sense."""
-# Of a coordinator that no cluster has: nothing can be changed by naming it.
+"""Step → the step that it depends on."""
+# A coordinator that no cluster has, so that the request changes nothing.
 _NO_TXN = commands.TxnId(2**40, 0)
 _TENANTS_ADMIN = "An administrator of the tenant may ask: log in as one, or leave --admin-url out."
 _EXPIRES = (
-    "A message that a stream has not read when its time to live (message TTL) is over is lost to "
-    "it: have that longer than a query may stand still."
+    "A stream loses messages that it has not read when their time to live (message TTL) is over: "
+    "set a TTL longer than a query may be stopped."
 )
 _TRANSACTIONS = (
     "For deliveryGuarantee=exactly-once, set transactionCoordinatorEnabled=true in the "
@@ -56,11 +56,11 @@ _TRANSACTIONS = (
 
 
 class Examination(Closing):
-    """Takes all steps, once, by `run`. A context manager: it holds connections.
+    """Runs all steps once, by `run`. A context manager: it holds connections.
 
-    `topics` are full names; without any, the steps on topics are skipped. Retention is asked for
-    at `admin_url`. Where `exactly_once`, it is a failure that there are no transactions. Raises
-    OptionError for options that no connection could be made with.
+    `topics` are full names; without any, the steps about topics are skipped. Retention is read
+    from `admin_url`. With `exactly_once`, missing transactions are a failure. Raises OptionError
+    for options that cannot connect at all.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Examination(Closing):
         }
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self._hosts.close()
         if self._client is not None:
             self._client.close()
@@ -102,9 +102,9 @@ class Examination(Closing):
             self._admin.close()
 
     def run(self, tell: Callable[[str], None] = lambda name: None) -> list[Step]:
-        """Take the steps and return what came of each; `tell` is given the name of the next.
+        """Run the steps and return their results; `tell` gets the name of each before it runs.
 
-        A step is skipped where one failed that it stands on.
+        A step is skipped if one that it depends on failed.
         """
         steps: dict[str, Step] = {}
         for name, look in self.steps.items():
@@ -118,7 +118,7 @@ class Examination(Closing):
         return list(steps.values())
 
     def _connect(self) -> ClientContext:
-        """Return a client of the hosts that let us in."""
+        """Return a client for the hosts that accepted the login."""
         if self._client is None:
             self._client = ClientContext(self._hosts.reachable)
         return self._client
@@ -138,10 +138,10 @@ class Examination(Closing):
         return Finding(told, _EXPIRES if expires else "")
 
     def _transactions(self) -> Finding:
-        # The service URL may be that of a web service, or of a proxy, which passes this on to a
-        # broker only on a connection that is for that broker.
+        # The service URL may be a web service's or a proxy's. A proxy forwards this only on a
+        # connection to a certain broker.
         if not self._topics.brokers:
-            raise Skipped("a broker is asked, and none was looked up", NAME_ONE)
+            raise Skipped("needs a broker, and none was looked up", NAME_ONE)
         connection = self._connect().pool.get(self._topics.brokers[0])
         try:
             connection.request(partial(_end_nothing))
@@ -150,9 +150,7 @@ class Examination(Closing):
         except (NotAllowed, UnsupportedVersion) as error:
             if self._exactly_once:
                 raise type(error)(error.what, _TRANSACTIONS) from error
-            raise Skipped(
-                "transactions are off; nothing was asked for that needs them", _TRANSACTIONS
-            ) from error
+            raise Skipped("transactions are off; no option needs them", _TRANSACTIONS) from error
         return Finding(f"{connection.address.logical} takes part in transactions")
 
 
@@ -161,7 +159,7 @@ def _end_nothing(request_id: int) -> pb.BaseCommand:
 
 
 def _kept(policies: Mapping[str, Any]) -> str:
-    """Return for how long a namespace keeps messages, by its policies."""
+    """Return how long a namespace keeps messages, by its policies."""
     retention = policies.get("retention_policies")
     if isinstance(retention, dict):
         time_limit = _limit(retention.get("retentionTimeInMinutes"), "minutes")
@@ -179,7 +177,7 @@ def _limit(number: object, unit: str) -> str:
 
 
 def _broken(steps: dict[str, Step], name: str) -> str | None:
-    """Return the name of the step that failed and that a step stands on, if there is one."""
+    """Return the name of the failed step that a step depends on, if there is one."""
     needed = _STANDS_ON.get(name)
     while needed is not None and steps[needed].status != FAILED:
         needed = _STANDS_ON.get(needed)

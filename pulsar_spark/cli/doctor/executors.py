@@ -1,7 +1,7 @@
-"""The doctor's steps from every executor: a small job of Spark whose tasks take them.
+"""The doctor's steps on every executor: a small Spark job whose tasks run them.
 
-A machine can lack what the driver's has: the package, a file, a route, a name. Spark gives each
-free slot a task, so one task for each slot reaches all executors that are there.
+An executor may lack something that the driver has: the package, a file, a route, a DNS name.
+Spark gives each free slot a task, so one task per slot reaches all executors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _COLUMNS = "host string, executor long, report string"
-# More than a cluster has slots: a partition without rows would be left out.
+# More than a cluster has slots: an empty partition would be left out.
 _ROWS = 1_000_000
 _NO_JOB = "Check --master, and whether a job of yours runs with it; Spark's log says more."
 _MISSING = (
@@ -34,17 +34,16 @@ def examine_executors(
     options: dict[str, str], admin_url: str | None, master: str | None, tasks: int | None
 ) -> list[dict[str, Any]]:
     """Return what each executor found: its host, versions, `ok` and `steps`.
-
-    `master` is that of a session that is made for it; without, the session that there is, or one
-    as Spark is configured. `tasks` is how many tasks to run, None for one for each slot.
+    `master` is for a new session; without it, the current session is used, or a new one as Spark
+    is configured. `tasks` is how many tasks to run, None for one per slot.
     """
     try:
         with _session(master) as spark:
-            # Unless it is said, Spark makes as many partitions as there are slots.
+            # By default Spark makes as many partitions as there are slots.
             frame = spark.range(0, tasks or _ROWS, numPartitions=tasks)
             rows = frame.mapInArrow(task(options, admin_url), _COLUMNS).collect()
     except Exception as error:
-        # Of Spark, of Py4J, of gRPC: whatever hinders the job is what the user is to know.
+        # From Spark, Py4J or gRPC: the user needs to know whatever stops the job.
         what = redact(str(error).strip().partition("\n")[0]) or type(error).__name__
         steps = [_not_begun(f"the job could not be run: {what}", _NO_JOB)]
         return [{"host": "-", "executor": 0, "ok": False, "steps": steps, "environment": {}}]
@@ -53,26 +52,26 @@ def examine_executors(
         report = {"host": row.host, "executor": row.executor, **json.loads(row.report)}
         known = found.setdefault((row.host, row.executor), report)
         if known["ok"]:
-            # Of several tasks of an executor, one that found something wrong tells more.
+            # If tasks of one executor disagree, the one that found a fault tells more.
             found[row.host, row.executor] = report
     return [found[place] for place in sorted(found)]
 
 
 def report(options: dict[str, str], admin_url: str | None) -> dict[str, Any]:
-    """Take the steps in this process, and return what came of them and what runs here."""
+    """Run the steps in this process; return their results, and the versions here."""
     from pulsar_spark.cli.doctor.command import examine
 
     try:
         steps = [step.to_json() for step in examine(options, admin_url)]
     except OptionError as error:
-        # Such as a class of the user's own that cannot be imported here.
+        # For example, a class of the user cannot be imported here.
         steps = [_not_begun(error.what, error.remedy)]
     ok = all(step["status"] != "failed" for step in steps)
     return {"ok": ok, "steps": steps, "environment": environment(with_java=False)}
 
 
 def _not_begun(detail: str, remedy: str) -> dict[str, Any]:
-    """Return the JSON of the first step, of steps that cannot be taken at all."""
+    """Return the JSON of the first step, when no step can run."""
     return {
         "name": "resolve",
         "status": "failed",
@@ -85,7 +84,7 @@ def _not_begun(detail: str, remedy: str) -> dict[str, Any]:
 def task(
     options: dict[str, str], admin_url: str | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function of a task. It is pickled with all it needs: we may be missing there."""
+    """Return a task's function. It is pickled whole: this package may be missing there."""
     missing = _not_begun("pulsar_spark cannot be imported", _MISSING)
 
     def take(batches: Iterator[Any]) -> Iterator[Any]:
@@ -104,7 +103,7 @@ def task(
         except ImportError as error:
             missing["detail"] += f": {error}"
             found = {"ok": False, "steps": [missing], "environment": {}}
-        # Python's workers are children of a daemon that each executor has one of.
+        # Python workers are children of a daemon; each executor has one.
         row = {"host": socket.gethostname(), "executor": os.getppid(), "report": json.dumps(found)}
         yield pa.RecordBatch.from_pylist([row])
 
@@ -119,7 +118,7 @@ def _session(master: str | None) -> Iterator[SparkSession]:
     if active is not None and master is None:
         yield active
         return
-    # As for the demo: workers run the interpreter of this process, unless that is set.
+    # As in the demo: workers run this process's interpreter, unless that is configured.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("pulsar_spark doctor")
     if master is not None and master.startswith("sc://"):

@@ -1,4 +1,4 @@
-"""The hosts of a service URL, looked at as a client meets them: name, TCP, TLS, CONNECT, login."""
+"""Checks a service URL's hosts, in a client's order: name, TCP, TLS, CONNECT, login."""
 
 from __future__ import annotations
 
@@ -34,47 +34,48 @@ _Login: TypeAlias = "ClientConnection | PulsarError | None"
 _MAX_HOSTS_AT_ONCE = 16
 _UNASKED_SECONDS = 5.0
 _WANTED = (
-    "It may want a client certificate, or another one: set pulsar.client.tlsCertificateFilePath "
-    "and pulsar.client.tlsKeyFilePath to one that the broker's authority signed, and to its key."
+    "It may require a client certificate, or another one: set "
+    "pulsar.client.tlsCertificateFilePath and pulsar.client.tlsKeyFilePath to a certificate that "
+    "the broker's authority signed, and its key."
 )
 
 
 class Hosts(Closing):
-    """The hosts of a service URL; those that fail a step are left out of the next one.
+    """The hosts of a service URL; a host that fails a step is left out of the next.
 
-    Holds connections. Raises OptionError for a service URL that is none.
+    Holds connections. Raises OptionError for an invalid service URL.
     """
 
     def __init__(self, options: ClientOptions, auth: AuthProvider) -> None:
         self._options = options
         self._auth = auth
         self._url = parse_service_url(options.service_url)
-        # Lookups by REST do not go through a proxy, as with Java's client.
+        # REST lookups do not go through a proxy, as in Java's client.
         self._proxy = None if self._url.web else options.proxy
-        # Those that are left, and how each of them took our CONNECT.
+        # The remaining hosts, and how each of them answered our CONNECT.
         self._hosts = list(self._url.hosts)
         self._logins: dict[str, _Login] = {}
         self._no_credentials: PulsarError | None = None
 
     @property
     def web(self) -> bool:
-        """Whether they are web services, for lookups by REST."""
+        """Whether the hosts are web services, for lookups by REST."""
         return self._url.web
 
     @property
     def reachable(self) -> ClientOptions:
-        """The options with the hosts that are left."""
+        """The options with the remaining hosts."""
         hosts = ",".join(self._hosts)
         return replace(self._options, service_url=f"{self._scheme}://{hosts}")
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         for login in self._logins.values():
             if isinstance(login, ClientConnection):
                 login.close()
 
     def resolve(self) -> Finding:
-        """Have their names resolved."""
+        """Resolve the hosts' names."""
         return self._of_each_host(self._addresses)
 
     def _addresses(self, host: str) -> str:
@@ -83,7 +84,7 @@ class Hosts(Closing):
         return f"{where} is {some(dict.fromkeys(str(target[0]) for _, target in found))}"
 
     def connect(self) -> Finding:
-        """Connect to them by TCP."""
+        """Connect to the hosts by TCP."""
         return self._of_each_host(self._open)
 
     def _open(self, host: str) -> str:
@@ -99,13 +100,13 @@ class Hosts(Closing):
         return self._options.service_url.partition("://")[0].lower()
 
     def tls(self) -> Finding:
-        """Agree on TLS with them."""
+        """Make TLS handshakes with the hosts."""
         try:
             self._auth.auth_data()
         except PulsarError as error:
             self._no_credentials = error
         except Exception as error:
-            # Of a class of the user's own. Its text may quote a secret.
+            # From a user's class. The error's text may quote a secret.
             self._no_credentials = AuthenticationError(
                 f"credentials could not be obtained ({type(error).__name__})"
             )
@@ -117,7 +118,7 @@ class Hosts(Closing):
         context = tls_context(self._options)
         self._connected(host, context).close()
         if self._no_credentials is None:
-            # That our certificate is not taken, or is missed, can come as late as this.
+            # A peer may reject our certificate, or ask for one, as late as this.
             login = self._login(host)
             if isinstance(login, TlsError):
                 raise login
@@ -128,7 +129,7 @@ class Hosts(Closing):
         return f"{host} speaks TLS, with a certificate that is trusted"
 
     def _check_welcome(self, host: str, context: ssl.SSLContext | None) -> None:
-        """Raise TlsError if a host that let a login fail ends connections unasked."""
+        """Raise TlsError if a host whose login failed closes connections by itself."""
         transport = self._connected(host, context)
         try:
             gone = transport.receive(_UNASKED_SECONDS) == b""
@@ -137,12 +138,10 @@ class Hosts(Closing):
         finally:
             transport.close()
         if gone:
-            raise TlsError(
-                f"{host} ends connections once TLS is agreed on, before anything is asked", _WANTED
-            )
+            raise TlsError(f"{host} closes connections right after the TLS handshake", _WANTED)
 
     def handshake(self) -> Finding:
-        """Send CONNECT to them."""
+        """Send CONNECT to the hosts."""
         if self._no_credentials is not None:
             raise Skipped("not tried: there are no credentials to send")
         return self._of_each_host(self._greeting)
@@ -162,7 +161,7 @@ class Hosts(Closing):
         )
 
     def authenticate(self) -> Finding:
-        """See whether they let us in."""
+        """Check whether the hosts accept the credentials."""
         if self._no_credentials is not None:
             raise self._no_credentials
         return self._of_each_host(self._welcome)
@@ -175,9 +174,9 @@ class Hosts(Closing):
         return f"{host} wants no credentials" if method == "none" else f"{host} took the {method}"
 
     def _login(self, host: str) -> _Login:
-        """Return the connection that a host let us make, or why it did not; tried once.
+        """Return the connection that a host accepted, or why it did not; tries once.
 
-        It is None for a web service that let us in.
+        It is None for a web service that accepted us.
         """
         look: Callable[[str], _Login] = self._asked_by_rest if self._url.web else self._session
         if host not in self._logins:
@@ -195,13 +194,13 @@ class Hosts(Closing):
             try:
                 admin.get("clusters")
             except AuthorizationError:
-                # It knows who asks.
+                # It knows who we are, so our credentials are accepted.
                 return
             except TopicNotFound:
                 raise RemoteProtocolError(f"{host} is no web service of Pulsar") from None
 
     def _of_each_host(self, look: Callable[[str], str]) -> Finding:
-        """Look at all hosts that are left, at the same time; those that fail are left out then.
+        """Check all remaining hosts at the same time; drop those that fail.
 
         Raises the error if none is left.
         """
@@ -216,7 +215,7 @@ class Hosts(Closing):
                 except PulsarError as error:
                     found[host] = error
 
-        # Nobody who interrupts waits for them.
+        # Daemons, so that Ctrl-C does not wait for them.
         threads = [
             threading.Thread(target=attempt, args=(host,), daemon=True) for host in self._hosts
         ]

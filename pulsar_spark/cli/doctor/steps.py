@@ -1,4 +1,4 @@
-"""A step of the doctor: what came of it, in words for people."""
+"""A step of the doctor: its result, in words for people."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ASK_THE_BROKER = "The log of the broker says more."
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What came of one step. A step can be ok and still have a remedy, for what is not."""
+    """The result of a step. A step can be ok and still have a remedy, for something that is not."""
 
     name: str
     status: str
@@ -38,14 +38,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a step that went well has found, and what to change nevertheless."""
+    """What a successful step found, and what to change nevertheless."""
 
     detail: str
     remedy: str = ""
 
 
 class Skipped(Exception):
-    """A step that is not taken, and why."""
+    """Raised by a step that does not apply; says why."""
 
     def __init__(self, detail: str, remedy: str = "") -> None:
         super().__init__(detail)
@@ -54,7 +54,7 @@ class Skipped(Exception):
 
 
 def taken(name: str, look: Callable[[], Finding]) -> Step:
-    """Take a step and return what came of it."""
+    """Run a step and return its result."""
     started = time.monotonic()
     try:
         finding = look()
@@ -68,7 +68,7 @@ def taken(name: str, look: Callable[[], Finding]) -> Step:
 
 
 def counted(number: int, what: str) -> str:
-    """Return a number and what there is so many of."""
+    """Return a number with its noun."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 

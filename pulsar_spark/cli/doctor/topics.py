@@ -1,8 +1,8 @@
-"""Topics, looked at without a trace: who serves them, what may be done, how they are read.
+"""Checks topics without a trace: which brokers serve them, permissions, schemas.
 
-Topics are asked about without creating them, only partitions that exist are touched, reading is
-tried with a subscription that is not durable, and writing with a producer that sends nothing and
-brings the schema that the topic has.
+Lookups do not create topics, and only existing partitions are touched. Reading is tried with a
+non-durable subscription, writing with a producer that sends nothing and brings the topic's own
+schema.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ _CREATE = (
     "create-partitioned-topic); reading never does."
 )
 _ADVERTISED = (
-    "A client connects to the address that the broker advertises: have it advertise one that this "
-    "machine can reach (advertisedAddress, or advertisedListeners with "
-    "pulsar.client.listenerName), or give a Pulsar proxy as service.url."
+    "A client connects to the address that the broker advertises: make it advertise one that "
+    "this machine can reach (advertisedAddress, or advertisedListeners with "
+    "pulsar.client.listenerName), or set service.url to a Pulsar proxy."
 )
 _BEHIND = (
-    "The proxy does not get through to the broker; its log says why. It needs credentials of its "
-    "own for the brokers (brokerClientAuthenticationParameters), which have to know its role "
-    "(proxyRoles), and to be allowed their addresses (brokerProxyAllowedTargetPorts)."
+    "The proxy cannot reach the broker; its log says why. It needs its own credentials for the "
+    "brokers (brokerClientAuthenticationParameters), the brokers must know its role (proxyRoles), "
+    "and its configuration must allow their ports (brokerProxyAllowedTargetPorts)."
 )
 _HELD = (
-    "The transaction ends when whoever began it commits or aborts it, or at its time-out "
+    "The transaction ends when its producer commits or aborts it, or at its timeout "
     "(transactionTimeout of an exactly-once sink). pulsar-admin transactions slow-transactions "
-    "-t 0s shows which are open. See docs/delivery.md."
+    "-t 0s lists open transactions. See docs/delivery.md."
 )
 
 
 class Topics:
-    """Topics by their full names; without any, steps are skipped.
+    """Topics by their full names; without any, the steps are skipped.
 
-    `connect` gives the client to ask by. `brokers` are those that serve the topics, once they are
+    `connect` returns the client to use. `brokers` are those that serve the topics, once they are
     looked up.
     """
 
@@ -65,7 +65,7 @@ class Topics:
         self.brokers: list[BrokerAddress] = []
         self._connect = connect
         self._names = list(names)
-        # What the steps find: partitions, those that exist, those that are read, and schemas.
+        # What the steps find: partitions, existing ones, readable ones, and schemas.
         self._counts: dict[str, int | PulsarError] = {}
         self._existing: list[str] = []
         self._readable: set[str] = set()
@@ -76,10 +76,10 @@ class Topics:
         return self._connect()
 
     def lookup(self) -> Finding:
-        """Ask which brokers serve them, and connect to those."""
+        """Look up the topics' brokers, and connect to them."""
         self._need_names()
         lookup = self._client.lookup
-        # They are asked for first, for it is partitions that have brokers.
+        # Partitions come first: brokers serve partitions, not topics.
         self._counts = lookup.partitions_many(self._names)
         names = _spread(
             [
@@ -105,7 +105,7 @@ class Topics:
         return Finding(f"{counted(len(names), 'topic partition')}, served by {shown}{through}")
 
     def partitions(self) -> Finding:
-        """Ask how many partitions they have."""
+        """Get the number of partitions."""
         self._need_names()
         for topic, count in self._counts.items():
             if isinstance(count, TopicNotFound):
@@ -114,7 +114,7 @@ class Topics:
         partitions = [name for topic, count in counts.items() for name in _partitions(topic, count)]
         looked_at = _spread(partitions)
         answers = self._client.lookup.partitions_many(looked_at)
-        # Brokers make a partition when it is used first.
+        # Brokers create a partition when it is first used.
         self._existing = [
             name for name in looked_at if not isinstance(answers[name], TopicNotFound)
         ]
@@ -129,10 +129,10 @@ class Topics:
         return Finding(some(described) + more)
 
     def read(self) -> Finding:
-        """See whether they may be read, and whether open transactions hold that up."""
+        """Check whether they may be read, and whether open transactions hold messages back."""
         names = [name for name in self._touchable() if TopicName.parse(name).is_persistent]
         if not names:
-            raise Skipped("a non-persistent topic keeps nothing that Spark could read")
+            raise Skipped("a non-persistent topic stores no messages for Spark to read")
         results = self._client.lookup.last_message_ids(names)
         results = {
             name: result
@@ -144,21 +144,21 @@ class Topics:
         filled = sum(message.entry_id >= 0 for message in last)
         told = f"may consume; {filled} of {counted(len(last), 'topic partition')} hold messages"
         ends = [(name, Position.after(end)) for name, end in zip(results, last, strict=True)]
-        # What cannot be asked now was asked for its last message a moment ago.
+        # These partitions answered a moment ago, so an error now says nothing about the topic.
         found = Probe(self._client.pool).held_back(ends)
         pairs = zip(ends, found, strict=True)
         held = [f"{name}: {one}" for (name, _), one in pairs if isinstance(one, Held)]
         return Finding("; ".join([told, some(held)] if held else [told]), _HELD if held else "")
 
     def write(self) -> Finding:
-        """See whether they may be written to; sends nothing."""
+        """Check whether they may be written to; sends nothing."""
         names = self._touchable()
         client = self._client
         if not client.pool.get(self.brokers[0]).supports(WITHOUT_CREATION):
-            # Such a broker does not say which partitions exist; those that could be read do.
+            # Such a broker does not list existing partitions; those that could be read exist.
             names = [name for name in names if name in self._readable]
             if not names:
-                raise Skipped("not tried: this broker might create a topic by it")
+                raise Skipped("not tried: on this broker it might create a topic")
         schemas = self._latest_schemas()
 
         def attempt(topic: str, deadline: Deadline) -> Operation[None]:
@@ -171,7 +171,7 @@ class Topics:
     def _register(
         self, topic: str, schema: SchemaInfo | PulsarError | None, deadline: Deadline
     ) -> Operation[None]:
-        """Return an operation that registers a producer, shared and with no name of its own."""
+        """Return an operation that registers a shared producer without a name."""
         connection = yield from self._client.lookup.connection_operation(topic, deadline)
         session = ProducerSession(_Silent(), connection)
         known = schema.to_pb() if isinstance(schema, SchemaInfo) else None
@@ -180,7 +180,7 @@ class Topics:
         yield from session.close_operation(deadline)
 
     def schema(self) -> Finding:
-        """Ask for their schemas, and what columns those make."""
+        """Get their schemas, and the columns these give."""
         from pulsar_spark.spark.value_types import value_type
 
         schemas = self._latest_schemas()
@@ -215,7 +215,7 @@ class Topics:
 
 
 class _Silent:
-    """The owner of a producer that sends nothing: nothing can be told of it."""
+    """The owner of a producer that sends nothing; ignores all events."""
 
     waits_for_receipts = False
 
@@ -226,13 +226,13 @@ class _Silent:
         """Nothing was sent."""
 
     def on_lost(self, session: ProducerSession, error: PulsarError) -> None:
-        """Whoever waits for the session is told."""
+        """The session's waiters get the error."""
 
 
 def _of_a_broker(error: PulsarError, remedy: str) -> PulsarError:
     """Return the error of a connection to a broker that a lookup named.
 
-    The hosts of the service URL have been reached then.
+    At that point the hosts of the service URL were reached.
     """
     told = error.remedy if isinstance(error, TlsError) else remedy
     return type(error)(f"a topic's broker: {error.what}", told)
@@ -244,14 +244,14 @@ def _partitions(topic: str, count: int) -> list[str]:
 
 
 def _spread(names: list[str]) -> list[str]:
-    """Return as many names as are looked at: a topic of thousands need not be loaded for this."""
+    """Return a sample of names: not all of thousands of partitions need be loaded for this."""
     if len(names) <= _MAX_LOOKED_AT:
         return names
     return [names[index * len(names) // _MAX_LOOKED_AT] for index in range(_MAX_LOOKED_AT)]
 
 
 def _good(results: Iterable[Any]) -> list[Any]:
-    """Return the results if none is an error; raises the first error, which says how many."""
+    """Return the results; if there are errors, raise the first one, which says how many."""
     results = list(results)
     errors = [result for result in results if isinstance(result, PulsarError)]
     if not errors:

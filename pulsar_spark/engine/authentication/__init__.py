@@ -1,1 +1,1 @@
-"""What is shown to a broker to log in: tokens, certificates, passwords, OAuth2."""
+"""Credentials for brokers: tokens, certificates, passwords, OAuth2."""

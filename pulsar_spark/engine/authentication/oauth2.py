@@ -1,7 +1,7 @@
 """OAuth2 tokens by client credentials (RFC 6749, section 4.4).
 
-The issuer is asked over TLS alone, whose certificates are always checked, and nothing that it
-answers is followed to another host with the credentials: a redirect is an error.
+Requests go to the issuer over TLS only, and its certificate is always verified. Redirects are
+errors, so that credentials never reach another host.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 _WELL_KNOWN = "/.well-known/openid-configuration"
 _TIMEOUT = 8.0
-"""Seconds that a token may take, discovery included."""
+"""Timeout in seconds for getting a token, including discovery."""
 _MAX_BODY = 1024 * 1024
 _MAX_KEY = 1024 * 1024
 _CHUNK = 1024
 _LIFETIME = 60.0
-"""Of a token whose issuer does not say how long it is good for."""
+"""Lifetime of a token whose issuer does not state one."""
 _MARGIN = 60.0
-"""A token is replaced so many seconds before it expires, or a tenth of its lifetime before."""
+"""A token is replaced this many seconds before it expires, or a tenth of its lifetime before."""
 
 _CREDENTIALS = (
     "Check the credentials, audience and scope of pulsar.client.authParams with the issuer."
@@ -50,9 +50,9 @@ _REACH = "Check the issuer's URL, and that this machine can reach it."
 
 
 def oauth2_options(fields: Mapping[str, str], trusted: str | None = None) -> OAuth2Options | None:
-    """Return the options that parameters give in Java's words or Python's, None if some lack.
+    """Read the options from Java's or Python's parameter names; None if some are missing.
 
-    `trusted` is for the issuer's certificate where they name none.
+    `trusted` verifies the issuer's certificate if the parameters name no certificate.
     """
 
     def field(java: str, python: str) -> str | None:
@@ -76,7 +76,7 @@ def oauth2_options(fields: Mapping[str, str], trusted: str | None = None) -> OAu
 
 
 class OAuth2Auth:
-    """Log in by a token of an issuer, which is fetched when it is needed and kept for a while."""
+    """Log in with an issuer's token, which is fetched when needed and then cached."""
 
     method_name = "token"
 
@@ -92,14 +92,14 @@ class OAuth2Auth:
         return f"OAuth2Auth({self._options!r})"
 
     def identity(self) -> bytes:
-        """Return a digest of the credentials as they are now; raises AuthenticationError."""
+        """Return a digest of the current credentials; raises AuthenticationError."""
         return hashlib.sha256(json.dumps(self._client(), sort_keys=True).encode()).digest()
 
     def auth_data(self) -> bytes | None:
-        """Return a token that is good for a while.
+        """Return a token that has not expired.
 
-        Raises AuthenticationError where the issuer refuses, TlsError where it is not trusted,
-        ConnectError where it cannot be asked now.
+        Raises AuthenticationError if the issuer refuses, TlsError if it is not trusted,
+        ConnectError if it cannot be reached now.
         """
         with self._lock:
             if time.monotonic() >= self._renew_at:
@@ -129,8 +129,8 @@ class OAuth2Auth:
 
     def _fetch_in_time(self) -> tuple[bytes, float]:
         """As `_fetch`; raises ConnectError if it takes too long."""
-        # Time limits of HTTP clients are for each read: who sends byte by byte meets none. So
-        # this runs where it can be left behind.
+        # Timeouts of HTTP clients apply to each read: an issuer that sends byte by byte would never
+        # exceed one. So this runs on a thread that can be abandoned.
         found: queue.SimpleQueue[tuple[bytes, float] | BaseException] = queue.SimpleQueue()
         deadline = Deadline(_TIMEOUT)
 
@@ -153,7 +153,7 @@ class OAuth2Auth:
         return result
 
     def _fetch(self, deadline: Deadline) -> tuple[bytes, float]:
-        """Return a new token, and for how many seconds it is good."""
+        """Return a new token and its lifetime in seconds."""
         client, secret = self._client()
         with _session(self._options, client, secret, deadline) as session:
             endpoint = self._endpoint(session, deadline)
@@ -178,7 +178,7 @@ class OAuth2Auth:
         return token.encode(), seconds
 
     def _endpoint(self, session: Any, deadline: Deadline) -> str:
-        """Return where the issuer says that tokens are to be had."""
+        """Return the token URL that the issuer publishes."""
         url = self._options.issuer_url.rstrip("/") + _WELL_KNOWN
         metadata = _asked(
             url,
@@ -199,7 +199,7 @@ class OAuth2Auth:
 
 
 def _check_url(what: str, url: str) -> None:
-    """Raise OptionError for a URL to which no secret is to be sent."""
+    """Raise OptionError for a URL that is not safe for secrets."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -249,11 +249,11 @@ def _key(value: str) -> dict[str, Any]:
     return fields
 
 
-# --- asking -----------------------------------------------------------------------------------
+# --- requests to the issuer -------------------------------------------------------------------
 
 
 def _session(options: OAuth2Options, client: str, secret: str, deadline: Deadline) -> Any:
-    """Return a session that checks certificates, follows nothing and reads no more than necessary.
+    """Return a session that verifies certificates, follows no redirects and limits answers.
 
     Raises MissingDependency, TlsError.
     """
@@ -297,7 +297,7 @@ def _session(options: OAuth2Options, client: str, secret: str, deadline: Deadlin
 
 
 def _check_answer(response: requests.Response, deadline: Deadline) -> None:
-    """Read an answer up to its bounds; raise what its status says, without its text."""
+    """Read an answer within its limits; raise its status as an error, without its text."""
     host, status = _host(response.url), response.status_code
     body = bytearray()
     for part in response.iter_content(_CHUNK):
@@ -328,7 +328,7 @@ def _too_slow(host: str) -> ConnectError:
 
 
 def _code(body: bytes) -> str:
-    """Return the kind of error of RFC 6749 that is named; free text could echo secrets."""
+    """Return RFC 6749's error code from an answer; free text could repeat secrets."""
     try:
         code = json.loads(body).get("error")
     except (ValueError, AttributeError, RecursionError):
@@ -355,7 +355,7 @@ def _json(response: requests.Response) -> Any:
 
 
 def _asked(url: str, ask: Any) -> dict[str, Any]:
-    """Return the JSON object that was answered; raises errors of this package alone."""
+    """Return the JSON object of an answer; raises only errors of this package."""
     import requests
     from authlib.integrations.base_client.errors import OAuthError
 
@@ -387,7 +387,7 @@ def _asked(url: str, ask: Any) -> dict[str, Any]:
 
 
 def _tls_reason(error: BaseException) -> str:
-    """Return OpenSSL's words for what is wrong, which stand at the end of a chain of errors."""
+    """Return OpenSSL's reason, which is at the end of a chain of errors."""
     seen: BaseException | None = error
     for _ in range(10):
         if isinstance(seen, ssl.SSLCertVerificationError):
@@ -398,7 +398,7 @@ def _tls_reason(error: BaseException) -> str:
 
 
 def _host(url: str) -> str:
-    """Return host and port: the rest of a URL can hold what nobody is to see."""
+    """Return host and port only: the rest of a URL can hold secrets."""
     try:
         parts = urlsplit(url)
         return parts.netloc.rpartition("@")[2]

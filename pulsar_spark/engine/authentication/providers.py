@@ -1,7 +1,7 @@
 """Credentials for CONNECT and AUTH_RESPONSE.
 
-Pulsar binary protocol, section "Authentication". The method's name and its data are all that
-the connection needs to know, so another method is another `AuthProvider`.
+Pulsar binary protocol, section "Authentication". A connection only needs the method's name and its
+data, so each method is an `AuthProvider`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\x20-\x7e]*")
 
 
 class AuthProvider(Protocol):
-    """One way to log in. `auth_data` is called for every CONNECT and every challenge."""
+    """A login method. `auth_data` is called for every CONNECT and every challenge."""
 
     @property
     def method_name(self) -> str:
-        """The name that brokers know the method by."""
+        """The name by which brokers know the method."""
 
     def auth_data(self) -> bytes | None:
-        """Return fresh credentials, None for a method without any.
+        """Return fresh credentials, None for a method that has none.
 
-        Raises AuthenticationError where they cannot be had.
+        Raises AuthenticationError if they cannot be obtained.
         """
 
 
@@ -55,9 +55,9 @@ class NoAuth:
 
 
 class TokenAuth:
-    """A token, given as text, or where to read it each time, so that it can be renewed there.
+    """A token as text, or a source that is read each time, so that the token can be renewed.
 
-    That is a file, a variable of the environment, or a function.
+    A source is a file, an environment variable or a function.
     """
 
     method_name = "token"
@@ -139,7 +139,7 @@ class BasicAuth:
 
 
 class PluginAuth:
-    """A class of the user's own: it has `method_name` and `auth_data`, as an `AuthProvider`."""
+    """A user's class with `method_name` and `auth_data`, as an `AuthProvider` has."""
 
     def __init__(self, plugin: str, params: str) -> None:
         self._plugin = plugin
@@ -156,7 +156,7 @@ class PluginAuth:
         return f"PluginAuth({self._plugin!r})"
 
     def auth_data(self) -> bytes | None:
-        """Return what the class gives now; raises AuthenticationError if that is not bytes."""
+        """Return the class's credentials; raises AuthenticationError if they are not bytes."""
         data = self._theirs.auth_data()
         if data is not None and not isinstance(data, bytes):
             raise AuthenticationError(
@@ -166,13 +166,13 @@ class PluginAuth:
         return data
 
     def http_headers(self) -> dict[str, str] | None:
-        """Return the headers that the class gives for HTTP, None where it leaves that to us."""
+        """Return the class's HTTP headers; None if it has no method for them."""
         give = getattr(self._theirs, "http_headers", None)
         return None if give is None else dict(give())
 
 
 def _made(plugin: str, params: str) -> Any:
-    """Return an object of the class ``module:Class``; raises OptionError."""
+    """Create an object of the class ``module:Class``; raises OptionError."""
     module, _, name = plugin.partition(":")
     try:
         kind = getattr(import_module(module), name)
@@ -186,7 +186,7 @@ def _made(plugin: str, params: str) -> Any:
     except PulsarError:
         raise
     except Exception as error:
-        # Neither its text nor its traceback is kept: they may quote a secret.
+        # Drop the error's text and traceback: they may quote a secret.
         why = type(error).__name__
     raise OptionError(
         f"no object of {plugin} could be made ({why})",
@@ -195,7 +195,7 @@ def _made(plugin: str, params: str) -> Any:
 
 
 class TlsAuth:
-    """The certificate that was shown in the TLS handshake; there is nothing more to send."""
+    """The TLS handshake has shown the certificate; nothing else is sent."""
 
     method_name = "tls"
 
@@ -210,7 +210,7 @@ def _check_text(text: str, what: str) -> None:
 
 
 def forms_of(data: bytes, method: str) -> frozenset[str | bytes]:
-    """Return the forms in which credentials that a broker was sent can be in what it says."""
+    """Return all forms in which a broker might repeat the credentials it was sent."""
     plain = {data}
     if method == BasicAuth.method_name:
         plain.add(data.partition(b":")[2])
@@ -223,25 +223,25 @@ def forms_of(data: bytes, method: str) -> frozenset[str | bytes]:
 
 
 def credentials(give: Callable[[], T], broker: str) -> T:
-    """Return what gives credentials; whatever that raises becomes an error that shows none.
+    """Call a user's function for credentials; its errors are replaced by one without secrets.
 
-    Raises PulsarError of what was called, else AuthenticationError.
+    Raises a PulsarError of that function as it is, otherwise AuthenticationError.
     """
     try:
         return give()
     except PulsarError:
         raise
     except Exception as error:
-        # Neither its text nor its traceback is shown: they may quote a secret.
+        # Drop the error's text and traceback: they may quote a secret.
         why = type(error).__name__
     raise AuthenticationError(f"credentials could not be obtained ({why})", broker=broker)
 
 
 def http_headers(provider: AuthProvider) -> tuple[bytes | None, dict[str, str]]:
-    """Return fresh credentials, and the headers by which a web service is given them.
+    """Return fresh credentials, and the HTTP headers that carry them.
 
-    Raises AuthenticationError where they cannot be had or are no header, UnsupportedFeature for a
-    method that has no headers.
+    Raises AuthenticationError if they cannot be obtained or do not fit into a header, and
+    UnsupportedFeature for a method without headers.
     """
     method = provider.method_name
     data = provider.auth_data()
@@ -269,9 +269,9 @@ def http_headers(provider: AuthProvider) -> tuple[bytes | None, dict[str, str]]:
 
 
 def identity_of(provider: AuthProvider) -> bytes:
-    """Return what tells credentials of one user from another's, beside the options."""
+    """Return what distinguishes two users' credentials that have equal options."""
     if isinstance(provider, PluginAuth):
-        # Its credentials may be new each time; class and parameters are options.
+        # Its credentials may change each time; class and parameters are compared as options.
         return b""
     if isinstance(provider, OAuth2Auth):
         return provider.identity()
@@ -281,7 +281,7 @@ def identity_of(provider: AuthProvider) -> bytes:
 def provider_for(options: AuthOptions) -> AuthProvider:
     """Return the provider for the options.
 
-    Raises OptionError where they lack something, UnsupportedFeature for other methods.
+    Raises OptionError if they are incomplete, UnsupportedFeature for other methods.
     """
     if options.method == "none":
         return NoAuth()

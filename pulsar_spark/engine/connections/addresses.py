@@ -1,7 +1,7 @@
-"""Addresses: the service URL that a user gives, and the brokers that lookups name.
+"""Addresses: a user's service URL, and the brokers that lookups return.
 
-Hosts are kept as ``host:port`` text, IPv6 literals in brackets, because that is what lookups
-answer and what CONNECT.proxy_to_broker_url carries.
+Hosts are ``host:port`` text, with IPv6 literals in brackets, as in lookup answers and in
+CONNECT.proxy_to_broker_url.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _REACH = "Check service.url, and that the brokers run and are reachable from thi
 
 @dataclass(frozen=True, slots=True)
 class ServiceUrl:
-    """A parsed service URL: whether it asks for TLS, and its hosts as ``host:port``.
+    """A parsed service URL: its scheme's TLS setting, and its hosts as ``host:port``.
 
-    `web` tells that they are those of the brokers' web service, where lookups go by REST.
+    With `web`, the hosts are web services, and lookups use REST.
     """
 
     tls: bool
@@ -50,10 +50,10 @@ class ServiceUrl:
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where a broker is: its own address, and the one to which a socket connects.
+    """A broker's own address, and the address that a socket connects to.
 
-    The two differ where a proxy stands before the brokers; CONNECT then names `logical`. Equal
-    addresses share one connection.
+    They differ behind a proxy; CONNECT then names `logical`. Equal addresses share one
+    connection.
     """
 
     logical: str
@@ -61,16 +61,15 @@ class BrokerAddress:
 
     @property
     def proxied(self) -> bool:
-        """Whether the broker is reached through another address."""
+        """Whether a socket connects to another address than the broker's."""
         return self.logical != self.physical
 
 
 def parse_service_url(text: str) -> ServiceUrl:
-    """Return the parts of ``pulsar://host[:port][,host[:port]...]``, and ``pulsar+ssl://``,
-    ``http://``, ``https://`` likewise.
+    """Parse ``pulsar://host[:port][,host[:port]...]``, ``pulsar+ssl://``, ``http://`` or
+    ``https://``.
 
-    Raises OptionError for anything else. What looks wrong is not repeated in the error: it can
-    hold a password.
+    Raises OptionError for anything else, without the invalid text: it can hold a password.
     """
     scheme, separator, rest = text.strip().partition("://")
     scheme = scheme.lower()
@@ -92,9 +91,9 @@ def parse_service_url(text: str) -> ServiceUrl:
 
 
 def parse_broker_url(text: str | bytes) -> ServiceUrl:
-    """Return the parts of a URL that a broker named; raises RemoteProtocolError if it is none.
+    """Parse a URL that a broker returned; raises RemoteProtocolError if it is invalid.
 
-    Protobuf hands out bytes where a text is not UTF-8.
+    Protobuf returns bytes if a text is not UTF-8.
     """
     try:
         url = parse_service_url(text) if isinstance(text, str) else None
@@ -110,8 +109,8 @@ def assigned_broker(
 ) -> BrokerAddress | None:
     """Return the broker that the broker at `old` names when it closes a consumer or producer.
 
-    None, so that a lookup decides, if it names none or one of another scheme than the service
-    URL's (`tls`): TLS is never left for a plain connection.
+    None, so that a lookup decides, if it names none or its scheme is not the service URL's
+    (`tls`): a TLS connection must never become a plain one.
     """
     text = command.assignedBrokerServiceUrlTls if tls else command.assignedBrokerServiceUrl
     if not text:
@@ -133,11 +132,11 @@ def split_host_port(address: str) -> tuple[str, int]:
 
 
 def unreachable(errors: Sequence[PulsarError]) -> PulsarError:
-    """Return the error of who has tried all hosts of a service URL, each of which failed."""
+    """Return one error for a service URL whose hosts all failed."""
     if len(errors) == 1:
         return errors[0]
     reasons = "; ".join(dict.fromkeys(error.what for error in errors))
-    # Where no host will ever do, nothing is gained by asking them again.
+    # If the failures are permanent, trying the hosts again is useless.
     kind = TlsError if all(isinstance(error, TlsError) for error in errors) else ConnectError
     remedy = errors[0].remedy or _REACH
     return kind(f"no host of service.url can be reached: {reasons}", remedy)

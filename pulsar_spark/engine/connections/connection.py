@@ -1,11 +1,11 @@
-"""A connection to one broker: a socket, one thread that receives, and who waits for what.
+"""A connection to one broker: a socket, its receive thread, and the requests that wait.
 
 The receive thread connects, shakes hands, reads, answers PING, completes requests and calls the
-handlers of consumers and producers. It never waits for anybody but the socket. Handlers and the
-callbacks of requests run on it, so they must be quick; they may send.
+handlers of consumers and producers. It waits for nothing but the socket. Handlers and request
+callbacks run on it, so they must be quick; they may send.
 
-`_mutex` guards the protocol core and is never held while a handler runs or the socket is
-written. What the core wants written goes to the `WriteQueue`, in order, before the mutex is left.
+`_mutex` guards the protocol core. It is never held while a handler runs or the socket is
+written. The core's output goes to the `WriteQueue`, in order, before the mutex is released.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ _T = pb.BaseCommand
 _TICK = 1.0
 
 SUSPICION = 5.0
-"""A broker that has said nothing for so long while it owes an answer or a receipt gets a PING.
+"""A broker that owes an answer or receipt and is silent for this long gets a PING.
 
-Brokers answer in milliseconds. A connection that nobody has used for a while can have died without
-a word, and whoever uses it next is not to learn that from his own time being up.
+Brokers answer in milliseconds. An idle connection can break without notice; a PING finds that
+out before the next request times out.
 """
 
 PATIENCE = 10.0
-"""A broker that is silent for so long after a PING, while it is asked something, is gone."""
+"""If the broker stays silent for this long after such a PING, the connection is lost."""
 
 _MAX_LOGIN_STEPS = 10
 CLOSE_TIMEOUT = 2.0
@@ -100,10 +100,10 @@ CLOSE_TIMEOUT = 2.0
 class ClientConnection:
     """A connection to a broker, possibly through a proxy. `start` it once, `close` it at the end.
 
-    Everything may be called from any thread. After the process has forked, the child can only
-    drop it. Methods that send raise ConnectionLost (ClosedError after `close`) once the
-    connection has ended, and OperationTimeout, which ends it, when the broker takes no data at
-    all for as long as the operation timeout.
+    All methods may be called on any thread. After a fork, the child can only drop the connection.
+    Once the connection has ended, methods that send raise ConnectionLost (ClosedError after
+    `close`). If the broker accepts no data for the operation timeout, they raise OperationTimeout
+    and end the connection.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ClientConnection:
     ) -> None:
         self.address = address
         self.options = options
-        # Until it tells, it is taken to speak the newest version.
+        # Until the broker says otherwise, assume the newest version.
         self.connected = pb.CommandConnected(
             server_version="", protocol_version=CLIENT_PROTOCOL_VERSION
         )
@@ -128,9 +128,9 @@ class ClientConnection:
         self._requests = RequestTable()
         self._error: PulsarError | None = None
         self._challenges = 0
-        # What the broker was told, in every form in which it might say it again.
+        # Credentials sent to the broker, in every form in which it might repeat them.
         self._secrets: frozenset[str | bytes] = frozenset()
-        # The following belong to the receive thread.
+        # The following are used by the receive thread only.
         self._login_steps = 0
         self._logged_unknown = False
         self._heard = True
@@ -141,7 +141,7 @@ class ClientConnection:
     # --- life ---------------------------------------------------------------------------------
 
     def start(self) -> Future[ClientConnection]:
-        """Begin to connect; the future gives this connection, or ConnectError or a refusal."""
+        """Start connecting; the future gives this connection, ConnectError or a refusal."""
         self._check_process()
         try:
             self._thread.start()
@@ -154,30 +154,30 @@ class ClientConnection:
         return self._ready
 
     def open(self) -> ClientConnection:
-        """Connect, and return when the broker has accepted; raises as `start`'s future."""
+        """Connect, and wait until the broker accepts; raises as `start`'s future."""
         return self.start().result()
 
     @property
     def closed(self) -> bool:
-        """Whether the connection has ended; it is useless then."""
+        """Whether the connection has ended."""
         return self._error is not None or os.getpid() != self._pid
 
     @property
     def max_message_size(self) -> int:
-        """Bytes of metadata and payload that the broker takes in one message."""
+        """The broker's limit for metadata and payload of one message, in bytes."""
         return self._core.max_message_size
 
     @property
     def protocol_version(self) -> int:
-        """The version of the protocol that both ends speak."""
+        """The protocol version that both ends speak."""
         return self.connected.protocol_version
 
     def check_speaks(self, kind: int) -> None:
-        """Raise UnsupportedFeature if the broker is too old for a type of command."""
+        """Raise UnsupportedFeature if the broker's version lacks a type of command."""
         check_speaks(kind, self.protocol_version)
 
     def _for_broker(self, command: pb.BaseCommand) -> list[pb.BaseCommand]:
-        """Return what is sent for a command; raises UnsupportedFeature if the broker is too old."""
+        """Adapt a command to the broker's version; raises UnsupportedFeature if that is too old."""
         version = self.protocol_version
         if version >= CLIENT_PROTOCOL_VERSION:
             return [command]
@@ -191,12 +191,12 @@ class ClientConnection:
         return bool(getattr(self.connected.feature_flags, feature))
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
-        """End the connection and wait up to `timeout` seconds for its thread.
+        """End the connection, and wait up to `timeout` seconds for its thread.
 
-        Open requests and handlers are told ClosedError.
+        Open requests and handlers get ClosedError.
         """
         if os.getpid() != self._pid:
-            # The parent uses the socket: only this process's end of it is given back.
+            # The parent still uses the socket: close only this process's copy.
             if self._transport is not None:
                 self._transport.close()
             return
@@ -209,7 +209,7 @@ class ClientConnection:
     def request(
         self, builder: Callable[[int], pb.BaseCommand], timeout: float | None = None
     ) -> Any:
-        """Send the command that `builder` makes of a request id and return its answer's message.
+        """Send the command that `builder` makes with a request id, and return the answer's body.
 
         Raises the broker's error, OperationTimeout after `timeout` (default: the operation
         timeout) seconds, ConnectionLost.
@@ -227,7 +227,7 @@ class ClientConnection:
     ) -> Future[Any]:
         """As `request`, but return a future, which holds all errors too.
 
-        Its time-out can come a second late.
+        It may time out a second late.
         """
         self._check_process()
         timeout = timeout or self.options.operation_timeout
@@ -257,21 +257,21 @@ class ClientConnection:
         return request
 
     def refusal(self, code: int, text: str | bytes, **context: Any) -> BrokerError:
-        """Return the error for what the broker refuses with, without what it may know of ours."""
+        """Return the broker's error, with our credentials removed from its text."""
         context.setdefault("broker", self.address.logical)
         return from_server_error(code, text, self._secrets, **context)
 
     def forget(self, request: Future[Any]) -> bool:
-        """Stop waiting for a request: a later answer is ignored. Return whether it was open."""
+        """Stop waiting for a request: a late answer is ignored. Return whether it was open."""
         with self._mutex:
             request_id = cast(Request, request).request_id
             self._core.forget_request(request_id)
             return self._requests.take(request_id) is not None
 
     def send(self, command: pb.BaseCommand) -> bool:
-        """Send a command, or have it sent when the broker takes it; never waits for that.
+        """Queue a command and write what the socket accepts; never waits.
 
-        Return False where it became pointless, and nothing is sent.
+        Returns False if the command has become pointless and is not sent.
         """
         self._check_process()
         with self._mutex:
@@ -284,9 +284,9 @@ class ClientConnection:
         return True
 
     def put_sends(self, producer_id: int, frames: Sequence[Buffer]) -> bool:
-        """Queue frames of SENDs of a producer, without waiting; `write` or `write_now` follows.
+        """Queue a producer's SEND frames without waiting; call `write` or `write_now` next.
 
-        Returns False where they became pointless, and raises as `send`.
+        Returns False if they have become pointless, and raises as `send`.
         """
         self._check_process()
         if self.protocol_version < CHECKSUMS:
@@ -299,14 +299,14 @@ class ClientConnection:
         return True
 
     def write(self, timeout: float | None = None) -> None:
-        """Wait until the socket has taken what was queued, so that a slow broker holds senders
-        back, but no longer than `timeout` seconds: the rest is sent when the broker takes it.
+        """Wait until the socket has accepted what was queued, so that a slow broker slows senders
+        down; after `timeout` seconds the rest stays queued.
         """
         self._check_process()
         self._flush(Deadline(timeout or self.options.operation_timeout))
 
     def write_now(self) -> None:
-        """Write as much of what was queued as the socket takes without waiting."""
+        """Write as much of the queue as the socket accepts without waiting."""
         self._flush()
 
     # --- handlers -----------------------------------------------------------------------------
@@ -319,7 +319,7 @@ class ClientConnection:
             return self._handlers.add_consumer(handler)
 
     def remove_consumer(self, consumer_id: int) -> None:
-        """Forget a handler. What still arrives for it is dropped."""
+        """Remove a handler. What still arrives for it is dropped."""
         self._handlers.remove_consumer(consumer_id)
 
     def add_watcher(self, handler: Handler) -> int:
@@ -330,13 +330,13 @@ class ClientConnection:
             return self._handlers.add_watcher(handler)
 
     def remove_watcher(self, watcher_id: int) -> None:
-        """Forget a handler. What still arrives for it is dropped."""
+        """Remove a handler. What still arrives for it is dropped."""
         self._handlers.remove_watcher(watcher_id)
 
     def add_producer(self, handler: ProducerHandler, producer_id: int | None = None) -> int:
         """Register a handler, before PRODUCER is sent, and return its producer id.
 
-        A producer that comes back gives the id it had.
+        A producer that reconnects passes its old id.
         """
         self._check_process()
         with self._mutex:
@@ -344,13 +344,13 @@ class ClientConnection:
             return self._handlers.add_producer(handler, producer_id)
 
     def remove_producer(self, producer_id: int) -> None:
-        """Forget a handler. What still arrives for it is dropped."""
+        """Remove a handler. What still arrives for it is dropped."""
         self._handlers.remove_producer(producer_id)
 
     # --- checks and writing -------------------------------------------------------------------
 
     def _check_process(self) -> None:
-        # Before any lock is touched: another thread may have held it when the process forked.
+        # Before any lock: another thread may have held it when the process forked.
         if os.getpid() != self._pid:
             raise ClosedError(
                 "the connection was opened by another process and cannot be used after a fork",
@@ -363,7 +363,7 @@ class ClientConnection:
             raise _as_lost(self._error)
 
     def _flush(self, deadline: Deadline | None = None) -> None:
-        """Write what is queued; wait for that until `deadline`, if there is one."""
+        """Write the queue; wait for that until `deadline`, if there is one."""
         try:
             receives = threading.current_thread() is self._thread
             if receives or deadline is None:
@@ -458,7 +458,7 @@ class ClientConnection:
             self._dispatch(event)
 
     def _keep_alive(self, now: float) -> None:
-        """Send PING every interval, or on suspicion; raise ConnectionLost if nothing comes."""
+        """Send PING at intervals and on suspicion; raise ConnectionLost if no answer comes."""
         if self.protocol_version < KEEP_ALIVE:
             return
         interval = self.options.keep_alive_interval
@@ -478,7 +478,7 @@ class ClientConnection:
             self._writer.put_commands(self._core.data_to_send())
 
     def _waits(self, since: float) -> bool:
-        """Whether the broker was asked something by then, or owes a receipt."""
+        """Whether the broker owes a receipt, or an answer to a request made by `since`."""
         with self._mutex:
             asked_at = self._requests.waiting_since
         return (asked_at is not None and asked_at <= since) or self._handlers.wait_for_receipts()
@@ -523,9 +523,9 @@ class ClientConnection:
         with self._mutex:
             request = self._requests.get(body.request_id)
             expected = request is not None and kind in request.answers
-            # Pulsar's proxy refuses PARTITIONED_METADATA with a LOOKUP_RESPONSE.
+            # Pulsar's proxy answers a refused PARTITIONED_METADATA with a LOOKUP_RESPONSE.
             fits = request is not None and (expected or error is not None)
-            # A producer that must wait for its turn gets a second answer to its request.
+            # A producer that must wait for access gets a second answer to its request.
             waits = (
                 fits and error is None and kind == _T.PRODUCER_SUCCESS and not body.producer_ready
             )
@@ -556,7 +556,7 @@ class ClientConnection:
         )
 
     def _on_sent_away(self, consumer_id: int) -> None:
-        """Wait no longer for what a broker was asked about a consumer that it has no more."""
+        """Fail open questions about a consumer that the broker has closed."""
         with self._mutex:
             requests = self._requests.take_asked(consumer_id)
         for request in requests:
@@ -594,7 +594,7 @@ class ClientConnection:
                     f"the broker asked for credentials more than {_MAX_LOGIN_STEPS} times",
                     broker=self.address.logical,
                 )
-        # Fetching credentials can take long; one thread at a time does it, however often asked.
+        # Fetching credentials can take long: one thread does it, however many challenges come.
         with self._mutex:
             self._challenges += 1
             start = self._challenges == 1
@@ -612,7 +612,7 @@ class ClientConnection:
         try:
             while True:
                 with self._mutex:
-                    # One answer serves for all challenges that came before it.
+                    # One answer covers all challenges that came before it.
                     self._challenges -= answered
                     answered = self._challenges
                 if not answered:
@@ -636,7 +636,7 @@ class ClientConnection:
     # --- the end ------------------------------------------------------------------------------
 
     def _fail(self, error: PulsarError) -> None:
-        """Note why the connection ends, and wake the receive thread, which tells everybody."""
+        """Store why the connection ends, and wake the receive thread, which informs everybody."""
         with self._mutex:
             if self._error is not None:
                 return
@@ -647,7 +647,7 @@ class ClientConnection:
     def _finish(self) -> None:
         self._fail(ConnectionLost("the connection ended", broker=self.address.logical))
         error = cast(PulsarError, self._error)
-        # A sender may still be inside the transport; the shutdown makes it leave.
+        # A sender may still be inside the transport; the shutdown interrupts it.
         self._writer.close()
         if not self._ready.done():
             self._ready.set_exception(error)
@@ -663,7 +663,7 @@ class ClientConnection:
 
 
 def _as_lost(error: PulsarError) -> PulsarError:
-    """Return a new error that tells the users of a connection why it ended."""
+    """Return a new error that says why the connection ended."""
     if isinstance(error, ConnectionLost | ClosedError | AuthenticationError):
         return error.with_context()
     lost = ConnectionLost(error.what, error.remedy, broker=error.broker)

@@ -1,4 +1,4 @@
-"""Who is told what a broker sends: the consumers, producers and watchers of one connection."""
+"""The consumers, producers and watchers of a connection, to which broker events are dispatched."""
 
 from __future__ import annotations
 
@@ -16,58 +16,58 @@ from pulsar_spark.protocol.message_id import as_signed
 
 _T = pb.BaseCommand
 
-# One counter of the process, so that no id is used twice and a producer can take its own along
-# to another connection.
+# One counter per process, so that ids are never reused and a producer can keep its id on another
+# connection.
 _ids = itertools.count()
 
 
 class Handler(Protocol):
     """What consumers and producers have in common.
 
-    `on_disconnect` is the last call, and comes once. After `on_close` of a subclass nothing
-    more is called either: the handler is forgotten before.
+    `on_disconnect` is called last, and once. A subclass's `on_close` is final too: the handler is
+    removed before it.
     """
 
     def on_command(self, body: Message) -> None:
-        """A command that has no method of its own: an active state, a topic's end or move."""
+        """A command without a method of its own: an active state, a topic's end or move."""
 
     def on_disconnect(self, error: PulsarError) -> None:
         """The connection ended."""
 
 
 class ConsumerHandler(Handler, Protocol):
-    """What the receive thread tells a consumer."""
+    """Events for a consumer, on the receive thread."""
 
     def on_messages(self, block: MessageBlock) -> None:
-        """Entries were delivered."""
+        """The broker delivered entries."""
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:
         """The broker closed the consumer; it may name the topic's new broker."""
 
 
 class ProducerHandler(Handler, Protocol):
-    """What the receive thread tells a producer."""
+    """Events for a producer, on the receive thread."""
 
     @property
     def waits_for_receipts(self) -> bool:
-        """Whether something was sent that the broker has not acknowledged."""
+        """Whether the broker owes receipts."""
 
     def on_receipts(self, receipts: array[int]) -> None:
         """Entries are stored: sequence id, highest sequence id, ledger and entry of each."""
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
-        """An entry was refused."""
+        """The broker refused an entry."""
 
     def on_close(self, command: pb.CommandCloseProducer) -> None:
         """The broker closed the producer; it may name the topic's new broker."""
 
 
 class HandlerTable:
-    """The consumers, producers and watchers of topics of a connection, by id. Thread-safe."""
+    """A connection's consumers, producers and watchers of topics, by id. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # The following are guarded by _lock; single reads go without it.
+        # The following are guarded by _lock; single reads need no lock.
         self._consumers: dict[int, ConsumerHandler] = {}
         self._producers: dict[int, ProducerHandler] = {}
         self._watchers: dict[int, Handler] = {}
@@ -88,33 +88,33 @@ class HandlerTable:
             return producer_id
 
     def add_watcher(self, handler: Handler) -> int:
-        """Register who is told of topics that appear and vanish, and return the new id."""
+        """Register a watcher of topics and return its new id."""
         with self._lock:
             watcher_id = next(_ids)
             self._watchers[watcher_id] = handler
             return watcher_id
 
     def remove_watcher(self, watcher_id: int) -> None:
-        """Forget a watcher."""
+        """Remove a watcher."""
         with self._lock:
             self._watchers.pop(watcher_id, None)
 
     def remove_consumer(self, consumer_id: int) -> ConsumerHandler | None:
-        """Forget a consumer and return it."""
+        """Remove a consumer and return it."""
         with self._lock:
             return self._consumers.pop(consumer_id, None)
 
     def remove_producer(self, producer_id: int) -> ProducerHandler | None:
-        """Forget a producer and return it."""
+        """Remove a producer and return it."""
         with self._lock:
             return self._producers.pop(producer_id, None)
 
     def wait_for_receipts(self) -> bool:
-        """Whether any producer does."""
+        """Whether any producer waits for receipts."""
         return any(found.waits_for_receipts for found in tuple(self._producers.values()))
 
     def take_all(self) -> list[Handler]:
-        """Forget all and return them."""
+        """Remove all handlers and return them."""
         with self._lock:
             handlers: list[Handler] = [
                 *self._consumers.values(),
@@ -127,21 +127,21 @@ class HandlerTable:
             return handlers
 
     def on_messages(self, block: MessageBlock) -> None:
-        """Pass entries on; those for a consumer that is gone are dropped."""
+        """Dispatch entries; drop those for a removed consumer."""
         consumer = self._consumers.get(block.consumer_id)
         if consumer is not None:
             consumer.on_messages(block)
 
     def on_receipts(self, block: ReceiptBlock) -> None:
-        """Pass receipts on; those for a producer that is gone are dropped."""
+        """Dispatch receipts; drop those for a removed producer."""
         producer = self._producers.get(block.producer_id)
         if producer is not None:
             producer.on_receipts(block.receipts)
 
     def on_command(self, kind: int, body: Any) -> None:
-        """Pass a command on that is not an answer to a request."""
+        """Dispatch a command that is not an answer to a request."""
         if kind == _T.SEND_RECEIPT:
-            # One that brokers do not send like this, but that says what it has to.
+            # Brokers send no such receipt, but it is complete.
             stored = body.message_id
             numbers = (
                 body.sequence_id,
@@ -175,7 +175,7 @@ class HandlerTable:
 
 
 def topic_migrated(broker: str | None = None) -> UnsupportedFeature:
-    """Return the error of a topic that lives in another cluster: here, messages would be lost."""
+    """Return the error for a topic that moved to another cluster; following it loses messages."""
     return UnsupportedFeature(
         "the topic was migrated to another cluster",
         "Set service.url to the cluster that has it now.",

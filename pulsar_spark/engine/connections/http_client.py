@@ -1,9 +1,9 @@
-"""GETs for service discovery over http:// and https://, on threads of their own.
+"""GET requests to http:// and https:// service URLs, on threads of their own.
 
-Operations wait for the futures that `HttpClient.get` returns. `Transport` connects, so that names,
-TLS and time limits are those of the binary protocol; Python's `http.client` does the parsing. An
-answer is read within a deadline and a bound, whoever sends it. Credentials go to the hosts of the
-service URL alone: a redirect to another one is followed without them.
+Operations wait for the futures of `HttpClient.get`. `Transport` connects, so DNS, TLS and timeouts
+are those of the binary protocol; Python's `http.client` parses. Answers have a deadline and a
+size limit. Credentials go only to the hosts of the service URL: redirects to other hosts are
+followed without them.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ from pulsar_spark.errors import (
 logger = logging.getLogger(__name__)
 
 THREADS = 8
-"""Requests of one client that are under way at a time, and the threads for them."""
+"""How many requests of one client run at a time, each on a thread."""
 
 MAX_KEPT = 8
-"""Connections that one thread keeps for its next request."""
+"""How many idle connections a thread keeps for its next request."""
 
 _IDLE_SECONDS = 5.0
 _POLL_SLICE = 0.25
@@ -70,7 +70,7 @@ _MAX_HEADERS = 256 * 1024
 _MAX_LOCATION = 8 * 1024
 _MAX_ERROR_BODY = 64 * 1024
 _MAX_TOLD = 8
-"""Credentials, the latest, that are looked for in what hosts answer: those under way and more."""
+"""How many recent credentials are searched for in answers, to redact them."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _NOT_HTTP = (
     "service.url has to name the web service of the brokers, whose port is 8080 or, with TLS, "
@@ -85,7 +85,7 @@ _BY_STATUS: Mapping[int, type[BrokerError]] = {
     405: NotAllowed,
     406: NotAllowed,
     408: ServiceNotReady,
-    # Somebody else is at it, such as another client that has the same topic created.
+    # Another client is doing the same, such as creating the topic.
     409: ServiceNotReady,
     412: NotAllowed,
     422: BrokerInvalidTopicName,
@@ -98,8 +98,8 @@ _BY_STATUS: Mapping[int, type[BrokerError]] = {
 
 
 class _Request(NamedTuple):
-    """What is asked for: path and query; until when; how many seconds the asking itself may take;
-    how long the answer may be.
+    """A request: path and query, deadline, seconds for the exchange itself, and the answer's size
+    limit.
     """
 
     target: str
@@ -110,7 +110,7 @@ class _Request(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What a host said, and whether it was given credentials."""
+    """A host's answer, and whether credentials were sent to it."""
 
     host: str
     status: int
@@ -120,9 +120,9 @@ class _Answer(NamedTuple):
 
 
 class HttpClient:
-    """Asks the hosts of an http(s) service URL, several things at a time. Thread-safe.
+    """Sends GET requests to the hosts of an http(s) service URL, several at a time. Thread-safe.
 
-    No thread is started before something is asked, and each ends when there is nothing to do.
+    Threads start with the first request, and end when there is nothing to do.
     """
 
     def __init__(self, options: ClientOptions, auth: AuthProvider) -> None:
@@ -137,20 +137,19 @@ class HttpClient:
         self._idle = 0
         self._closed = False
         self._open: set[_Connection] = set()
-        # What hosts were told of late, in every form in which they might say it again.
+        # Credentials recently sent, in every form in which a host might repeat them.
         self._secrets: deque[frozenset[str | bytes]] = deque(maxlen=_MAX_TOLD)
         self._told: dict[str, str] = {}
-        # As with brokers: clients spread over the hosts, and stay where they were answered.
+        # As with brokers: each client starts at a random host, and stays where it gets answers.
         self._hosts = list(self._url.hosts)
         random.shuffle(self._hosts)
 
     def get(self, target: str, timeout: float, limit: int) -> Future[Any]:
-        """Return the future of the JSON value that is answered.
+        """Return the future of the answer's JSON value.
 
-        It may take `timeout` seconds, from when a thread is free for it, and have `limit` bytes.
-        Fails with the error that the status stands for
-        (TopicNotFound for 404), ConnectError, ConnectionLost, RemoteProtocolError for what is not
-        HTTP, not JSON or too long, and OperationTimeout.
+        It may take `timeout` seconds from when a thread is free, and have `limit` bytes. Fails with
+        the status's error (TopicNotFound for 404), ConnectError, ConnectionLost, OperationTimeout,
+        or RemoteProtocolError for an answer that is not HTTP, not JSON or too long.
         """
         if os.getpid() != self._pid:
             raise ClosedError(
@@ -182,9 +181,9 @@ class HttpClient:
                 self._fail_waiting(ConnectError(f"no thread could be started ({error})"))
 
     def close(self) -> None:
-        """End all connections; what was asked fails with ClosedError. May be called twice."""
+        """Close all connections; open requests fail with ClosedError. May be called twice."""
         if os.getpid() != self._pid:
-            # The parent uses the sockets: only this process's ends of them are given back.
+            # The parent still uses the sockets: close only this process's copies.
             for connection in list(self._open):
                 connection.transport.close()
             return
@@ -220,14 +219,14 @@ class HttpClient:
                     request.future.set_exception(ConnectionLost("an internal error, see the log"))
                 else:
                     request.future.set_result(value)
-                # What is done is not held while there is nothing to do.
+                # Don't keep the last request alive while waiting for the next.
                 del request
         finally:
             for host in list(kept):
                 self._drop(kept, host)
 
     def _next(self) -> _Request | None:
-        """Wait for a request; None where the thread is to end."""
+        """Wait for a request; None if the thread should end."""
         with self._lock:
             self._idle += 1
         try:
@@ -237,7 +236,7 @@ class HttpClient:
         with self._lock:
             self._idle -= 1
             if request is None and not self._closed and not self._requests.empty():
-                # It came just when the waiting was over.
+                # A request may arrive just when the wait times out.
                 with contextlib.suppress(queue.Empty):
                     request = self._requests.get_nowait()
             if request is None:
@@ -251,7 +250,7 @@ class HttpClient:
     # --- one request --------------------------------------------------------------------------
 
     def _value(self, request: _Request, kept: dict[str, _Connection]) -> Any:
-        """Return the parsed answer to a request, wherever it leads."""
+        """Return a request's parsed answer, after all redirects."""
         left = min(request.timeout, request.deadline.remaining())
         request = request._replace(deadline=Deadline(left))
         answer = self._first(request, kept)
@@ -266,7 +265,7 @@ class HttpClient:
         return self._parsed(answer, request.limit)
 
     def _first(self, request: _Request, kept: dict[str, _Connection]) -> _Answer:
-        """Ask a host of the service URL, and the next one where there is none to ask."""
+        """Send a request to a host of the service URL; try the next one if it cannot be reached."""
         with self._lock:
             hosts = list(self._hosts)
         errors: list[PulsarError] = []
@@ -285,13 +284,13 @@ class HttpClient:
         raise unreachable(errors)
 
     def _put_last(self, host: str) -> None:
-        """Have whoever comes next begin with another host."""
+        """Let the next request start with another host."""
         with self._lock:
             self._hosts.remove(host)
             self._hosts.append(host)
 
     def _redirected(self, answer: _Answer, target: str) -> tuple[str, str]:
-        """Return the host and the target that an answer leads to."""
+        """Return the host and path that a redirect leads to."""
         here = f"{self._scheme}://{answer.host}"
         try:
             url = urlsplit(urljoin(here + target, answer.location[:_MAX_LOCATION]))
@@ -316,7 +315,7 @@ class HttpClient:
     def _exchange(
         self, host: str, target: str, request: _Request, kept: dict[str, _Connection]
     ) -> _Answer:
-        """Send a GET and return the answer, on a connection that is there or on a new one."""
+        """Send a GET and return the answer, on a kept connection or a new one."""
         request.deadline.check(f"the lookup at {host}")
         headers = {
             "Accept": "application/json",
@@ -330,7 +329,7 @@ class HttpClient:
             try:
                 return self._ask(used, target, headers, request, kept, trusted)
             except ConnectionLost:
-                # A server ends a connection whenever it likes, just before a request too.
+                # A server may close a kept connection at any time, even just before a request.
                 if used.heard:
                     raise
         connection = self._connect(host, request.deadline)
@@ -378,7 +377,7 @@ class HttpClient:
         connection.close()
 
     def _credentials(self) -> dict[str, str]:
-        """Return the headers that log in, and remember what must not be shown."""
+        """Return the headers with credentials, and remember the credentials for redaction."""
         data, headers = credentials(lambda: http_headers(self._auth), self._url.hosts[0])
         with self._lock:
             if headers != self._told:
@@ -390,7 +389,7 @@ class HttpClient:
     # --- answers ------------------------------------------------------------------------------
 
     def _parsed(self, answer: _Answer, limit: int) -> Any:
-        """Return the JSON value of an answer; raises the error that its status stands for."""
+        """Return an answer's JSON value; raises its status as an error."""
         if answer.status != 200:
             raise self._refusal(answer)
         if len(answer.body) > limit:
@@ -417,7 +416,7 @@ class HttpClient:
         kind = _BY_STATUS.get(status, UnknownServerError)
         reason, from_pulsar = _reason(answer.body)
         if status == 401 and from_pulsar and "authenticat" not in reason.lower():
-            # So it answers a role that may not do this; who is let in is decided before.
+            # The server has accepted the credentials, but this role lacks the permission.
             kind = AuthorizationError
         text = f"status {status}, {reason}" if reason else f"status {status}"
         with self._lock:
@@ -426,7 +425,7 @@ class HttpClient:
 
 
 def _reason(body: bytes) -> tuple[str, bool]:
-    """Return what is said of a refusal, and whether it is Pulsar's own code that says it."""
+    """Return the reason for a refusal, and whether Pulsar itself gave it."""
     try:
         parsed = json.loads(body)
     except (ValueError, RecursionError):
@@ -435,7 +434,7 @@ def _reason(body: bytes) -> tuple[str, bool]:
         text = str(parsed.get("reason") or parsed.get("message") or "")
         return " ".join(text.split()), "reason" in parsed
     text = body.decode("utf-8", "replace")
-    # A page for people says nothing that the status does not.
+    # An HTML page adds nothing to the status.
     return "" if text.lstrip().startswith("<") else " ".join(text.split()), False
 
 
@@ -444,7 +443,7 @@ def _too_long(host: str, limit: int) -> RemoteProtocolError:
 
 
 class _Connection:
-    """A connection to a web service, for one thread. `heard`: of the last request, any byte."""
+    """A connection to a web service, for one thread. `heard`: whether any answer byte came."""
 
     def __init__(self, host: str, transport: Transport) -> None:
         self.host = host
@@ -453,13 +452,13 @@ class _Connection:
 
     @property
     def heard(self) -> bool:
-        """Whether anything came since the last request was sent."""
+        """Whether any byte came since the last request was sent."""
         return self._stream.heard
 
     def get(
         self, target: str, headers: Mapping[str, str], request: _Request, trusted: bool
     ) -> tuple[_Answer, bool]:
-        """Return the answer to a GET, and whether the connection can take another."""
+        """Return the answer to a GET, and whether the connection can be reused."""
         stream = self._stream
         stream.begin(request.deadline, request.limit + _MAX_HEADERS)
         client = http.client.HTTPConnection(self.host)
@@ -475,7 +474,7 @@ class _Connection:
             reusable = not response.will_close and response.isclosed()
             location = response.getheader("Location") or ""
         except ConnectionLost:
-            # That our certificate is not taken can be said after the handshake.
+            # A server may reject our certificate after the handshake.
             self.transport.check_refusal()
             raise
         except http.client.RemoteDisconnected:
@@ -483,7 +482,7 @@ class _Connection:
         except (http.client.HTTPException, ValueError) as error:
             if isinstance(error, http.client.IncompleteRead) and stream.ended:
                 raise self._lost("ended the connection within an answer") from None
-            # Neither kind shows what was sent: it can hold credentials.
+            # Neither error quotes what was sent: it can hold credentials.
             raise RemoteProtocolError(
                 f"what listens on {self.host} does not speak HTTP", _NOT_HTTP, broker=self.host
             ) from None
@@ -493,12 +492,12 @@ class _Connection:
         return ConnectionLost(f"{self.host} {what}", _NOT_HTTP, broker=self.host)
 
     def close(self) -> None:
-        """Give the socket back."""
+        """Close the socket."""
         self.transport.close()
 
 
 class _Stream:
-    """A transport as `http.client` wants its sockets, under a deadline and a bound."""
+    """Makes a transport a socket for `http.client`, with a deadline and a size limit."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -508,20 +507,20 @@ class _Stream:
         self.ended = False
 
     def begin(self, deadline: Deadline, allowed: int) -> None:
-        """Have the next request and its answer be done by a deadline, in so many bytes."""
+        """Set the deadline and the size limit of the next request and answer."""
         self._deadline = deadline
         self._allowed = allowed
         self.heard = False
 
     def sendall(self, data: bytes) -> None:
-        """Write it all."""
+        """Write all of `data`."""
         rest = self._transport.send_some([data])
         while rest:
             self._transport.wait_writable(min(self._remaining(), _POLL_SLICE))
             rest = self._transport.send_some(rest)
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """Return a file of what comes, whose end is not that of the connection."""
+        """Return a file that reads from the transport; closing it leaves the connection open."""
         return io.BufferedReader(_Incoming(self))
 
     def receive(self) -> bytes:
@@ -552,11 +551,11 @@ class _Stream:
         return left
 
     def close(self) -> None:
-        """Nothing: whoever has the connection closes it."""
+        """Do nothing: the connection's owner closes it."""
 
 
 class _Incoming(io.RawIOBase):
-    """What comes on a stream, for a buffered file of one answer."""
+    """The bytes of a stream, as the base of a buffered file for one answer."""
 
     def __init__(self, stream: _Stream) -> None:
         self._stream = stream

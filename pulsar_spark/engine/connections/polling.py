@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from pulsar_spark.engine.retry import Deadline
 
 _SLICE = 0.25
-"""Seconds after which a wait looks whether it is still wanted."""
+"""A wait checks this often whether it is still wanted."""
 
 
 def poll(wanted: Mapping[int, int], timeout: float) -> dict[int, int]:
-    """Wait for events of file descriptors; return which came, none after `timeout` seconds."""
+    """Wait for events of file descriptors; return those that came, none after `timeout` seconds."""
     poller = select.poll()
     for descriptor, events in wanted.items():
         poller.register(descriptor, events)
@@ -26,8 +26,8 @@ def wait_connecting(
 ) -> None:
     """Wait for events of a socket that is connecting.
 
-    Raises OSError: ECANCELED when it is not wanted any more, ETIMEDOUT, naming `what` was waited
-    for, when the deadline is over.
+    Raises OSError: ECANCELED if it was cancelled, ETIMEDOUT at the deadline; the latter names
+    `what` was waited for.
     """
     while not poll({descriptor: events}, min(deadline.remaining(), _SLICE)):
         if cancelled():

@@ -23,30 +23,29 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import BODY_FIELDS
 
 MAX_REQUESTS = 50_000
-"""Requests that one connection lets wait at a time."""
+"""How many requests may wait on one connection."""
 
 _T = pb.BaseCommand
 
 
 @cache
 def answers_to(kind: int) -> frozenset[int]:
-    """Return the types of the commands that answer a request of type `kind`."""
+    """Return the command types that may answer a request of type `kind`."""
     name = pb.BaseCommand.Type.Name(kind).removesuffix("_REQUEST")
     own = (f"{name}_RESPONSE", f"{name}_SUCCESS")
     found = [number for other, number in pb.BaseCommand.Type.items() if other in own]
     return frozenset((*(found or [_T.SUCCESS]), _T.ERROR))
 
 
-# A broker that sends a consumer away need not answer these. It does answer a SEEK, for which it
-# sends its consumer away.
+# When a broker closes a consumer, it may leave these unanswered. It does answer SEEK, for which
+# it closes the consumer.
 _QUESTIONS = frozenset({_T.GET_LAST_MESSAGE_ID, _T.CONSUMER_STATS})
 
 
 class Request(Future[Any]):
-    """An answer that is waited for; its result is the answering command's own message.
+    """A request that waits; its result is the body of the answering command.
 
-    `kind` is the type of the command that asks, `asked` the id of the consumer that a question
-    is about.
+    `kind` is the request's command type, `asked` the id of the consumer that it asks about.
     """
 
     def __init__(
@@ -60,11 +59,11 @@ class Request(Future[Any]):
         self.timeout = timeout
         self.asked_at = time.monotonic()
         self.deadline = self.asked_at + timeout
-        # An answer belongs to the receive thread: nobody else may cancel the wait for it.
+        # Only the receive thread completes a request: nobody else may cancel it.
         self.set_running_or_notify_cancel()
 
     def timeout_error(self, broker: str) -> OperationTimeout:
-        """Return the error for an answer that did not come."""
+        """Return the error for a missing answer."""
         return OperationTimeout(
             f"the broker did not answer {self.what} within {self.timeout:g} s", broker=broker
         )
@@ -76,7 +75,7 @@ class RequestTable:
     def __init__(self) -> None:
         self._ids = itertools.count()
         self._open: dict[int, Request] = {}
-        # Request ids by the consumer that is asked about: thousands may be sent away at once.
+        # Request ids by consumer: a broker may close thousands of consumers at once.
         self._asked: dict[int, set[int]] = {}
         self._next_deadline = float("inf")
 
@@ -84,11 +83,11 @@ class RequestTable:
         return len(self._open)
 
     def next_id(self) -> int:
-        """Return a request id that was never used on this connection."""
+        """Return a request id that this connection has never used."""
         return next(self._ids)
 
     def add(self, request: Request) -> None:
-        """Wait for the answer to a request; raises LocalProtocolError if too many wait."""
+        """Register a request; raises LocalProtocolError if too many wait."""
         if len(self._open) >= MAX_REQUESTS:
             raise LocalProtocolError(f"{MAX_REQUESTS} requests wait for an answer already")
         self._open[request.request_id] = request
@@ -97,7 +96,7 @@ class RequestTable:
         self._next_deadline = min(self._next_deadline, request.deadline)
 
     def take(self, request_id: int) -> Request | None:
-        """Return and forget the request, None if it is not open (any more)."""
+        """Remove and return a request; None if it is not open (any more)."""
         request = self._open.pop(request_id, None)
         if request is not None and request.asked is not None:
             ids = self._asked[request.asked]
@@ -107,16 +106,16 @@ class RequestTable:
         return request
 
     def get(self, request_id: int) -> Request | None:
-        """Return the request, None if it is not open (any more)."""
+        """Return a request; None if it is not open (any more)."""
         return self._open.get(request_id)
 
     @property
     def waiting_since(self) -> float | None:
-        """When the oldest request that is open was made."""
+        """When the oldest open request was made."""
         return next((request.asked_at for request in self._open.values()), None)
 
     def take_expired(self, now: float) -> list[Request]:
-        """Return and forget the requests whose time is up."""
+        """Remove and return the requests that have timed out."""
         if now < self._next_deadline:
             return []
         expired = [request for request in self._open.values() if request.deadline <= now]
@@ -128,12 +127,12 @@ class RequestTable:
         return expired
 
     def take_asked(self, consumer_id: int) -> list[Request]:
-        """Return and forget the questions about a consumer."""
+        """Remove and return the questions about a consumer."""
         taken = [self.take(request_id) for request_id in list(self._asked.get(consumer_id, ()))]
         return [request for request in taken if request is not None]
 
     def take_all(self) -> list[Request]:
-        """Return and forget all requests."""
+        """Remove and return all requests."""
         requests = list(self._open.values())
         self._open.clear()
         self._asked.clear()
@@ -141,16 +140,16 @@ class RequestTable:
 
 
 def asked_consumer(command: pb.BaseCommand) -> int | None:
-    """Return the id of the consumer that a command asks about, None if it is no question."""
+    """Return the id of the consumer that a command asks about, None if it is not a question."""
     if command.type not in _QUESTIONS:
         return None
     return int(getattr(command, BODY_FIELDS[command.type]).consumer_id)
 
 
 def error_in(body: Message, broker: str, secrets: Iterable[str | bytes] = ()) -> BrokerError | None:
-    """Return the error that an answer carries, None if the request was carried out.
+    """Return the error in an answer, None if the request succeeded.
 
-    `secrets` are the credentials that the broker was given, and might repeat.
+    `secrets` are credentials that the broker was sent and might repeat.
     """
     fields = body.DESCRIPTOR.fields_by_name
     for code_field, text_field in (("error", "message"), ("error_code", "error_message")):
@@ -172,7 +171,7 @@ _PERMISSIONS = {
 
 
 def naming_permission(error: PulsarError, what: str) -> PulsarError:
-    """Return the error of a request, which says what a role lacks that may not do this."""
+    """Return a request's error; if the role lacks a permission, it names that permission."""
     permission = _PERMISSIONS.get(what)
     if not isinstance(error, AuthorizationError) or permission is None:
         return error
@@ -184,5 +183,5 @@ def naming_permission(error: PulsarError, what: str) -> PulsarError:
 
 
 def fail(request: Request, error: PulsarError) -> None:
-    """Give a request an error of its own: several must not share one traceback."""
+    """Fail a request with a copy of the error: requests must not share one traceback."""
     request.set_exception(error.with_context())

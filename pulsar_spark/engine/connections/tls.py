@@ -1,8 +1,8 @@
 """TLS: verification and client certificates, and a TLS socket.
 
-To `Transport` the socket looks like a plain one that does not block. OpenSSL's state is not for
-two threads at once, so it works on buffers in memory, under a lock that is held while it
-calculates: the socket itself is read by one thread and written by another without it.
+`Transport` uses it like a plain non-blocking socket. OpenSSL's state must not be used by two
+threads at once. So it works on memory buffers, under a lock that is held for computation only:
+one thread reads the socket and another writes it without the lock.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _CERTIFICATE = "pulsar.client.tlsCertificateFilePath"
 _KEY = "pulsar.client.tlsKeyFilePath"
 
 _RECORD = 16 * 1024
-"""Most bytes that one record of TLS holds."""
+"""The maximum size of a TLS record."""
 _READ_BUFFER = 512 * 1024 + 2 * _RECORD
 _HANDSHAKE_READ = 64 * 1024
 _CHUNK = 128 * 1024
-"""Most bytes that are encrypted at once, and then written before more are taken."""
+"""How many bytes are encrypted at once; they are written before more are encrypted."""
 
 _BARE = re.compile(r"\s*M[A-Za-z0-9+/=\s]{39,}")
-"""What stands between the lines of PEM: all that is a sequence in DER begins so in base64."""
+"""What lies between PEM's lines: in base64, every DER sequence starts like this."""
 
 TO_PEM = (
     "Java key stores are converted by two commands: keytool -importkeystore -srckeystore STORE "
     "-destkeystore store.p12 -deststoretype PKCS12; openssl pkcs12 -in store.p12 -nodes -out "
     "store.pem. "
 )
-"""How JKS and PKCS#12 become PEM."""
+"""How to convert JKS and PKCS#12 to PEM."""
 
 _SHIP = (
     "The file is read on every machine that runs tasks: put it there, or give its PEM text as "
@@ -56,23 +56,22 @@ _SHIP = (
 )
 
 
-# --- what is checked and shown ----------------------------------------------------------------
+# --- verification and client certificates -----------------------------------------------------
 
 
 def tls_context(options: ClientOptions) -> ssl.SSLContext | None:
-    """Return what TLS connections are made with, None where the service URL asks for none.
+    """Return the SSL context of connections, None if the service URL has no TLS.
 
-    Certificates and keys are read now. Raises TlsError, which names the option, where they
-    cannot be used.
+    Reads certificates and keys now. Raises TlsError that names the option if they are unusable.
     """
     if not parse_service_url(options.service_url).tls:
         return None
     wanted = options.tls_in_use
     context = client_context()
     context.options |= ssl.OP_NO_RENEGOTIATION
-    # Names are looked for where they have been for twenty years, as by browsers and Java 7 on.
+    # Only look for host names in subjectAltName, as browsers and Java do.
     context.hostname_checks_common_name = False
-    # Who is told to trust an authority below the root, trusts it, as Java does.
+    # A trusted intermediate certificate suffices, as in Java.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = wanted.verify_hostname and not wanted.allow_insecure
     context.verify_mode = ssl.CERT_NONE if wanted.allow_insecure else ssl.CERT_REQUIRED
@@ -86,14 +85,14 @@ def tls_context(options: ClientOptions) -> ssl.SSLContext | None:
 
 
 def client_context() -> ssl.SSLContext:
-    """Return what any TLS connection of ours begins from: at least 1.2, everything checked."""
+    """Return the basis of all our TLS contexts: TLS 1.2 or later, everything verified."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
 
 def tls_identity(options: ClientOptions) -> bytes:
-    """Return a digest of the certificates and the key as they are now; raises TlsError."""
+    """Return a digest of the current certificates and key; raises TlsError."""
     digest = hashlib.sha256()
     if parse_service_url(options.service_url).tls:
         wanted = options.tls_in_use
@@ -108,7 +107,7 @@ def tls_identity(options: ClientOptions) -> bytes:
 
 
 def warn_of_insecure(options: ClientOptions) -> None:
-    """Log what is not encrypted or not checked though the options may look as if it were."""
+    """Warn of options that leave connections unencrypted or unverified, though it may not show."""
     wanted = options.tls
     if not parse_service_url(options.service_url).tls:
         if wanted != TlsOptions():
@@ -129,7 +128,7 @@ def warn_of_insecure(options: ClientOptions) -> None:
 
 
 def load_trusted(context: ssl.SSLContext, value: str) -> None:
-    """Have a context trust the certificates in PEM text or a file of it; raises TlsError."""
+    """Make a context trust the certificates in PEM text or in a file; raises TlsError."""
     pem = _read(value, _TRUST).decode("ascii", "ignore")
     try:
         context.load_verify_locations(cadata=pem)
@@ -170,7 +169,7 @@ def _no_password() -> str:
 
 
 def _read(value: str, option: str) -> bytes:
-    """Return what PEM text or the file of that name holds; raises TlsError."""
+    """Return the content of PEM text or of a file; raises TlsError."""
     text = pem_content(value)
     if text is not None:
         return text.encode()
@@ -195,12 +194,12 @@ def _read(value: str, option: str) -> bytes:
 
 @contextlib.contextmanager
 def _as_file(value: str) -> Iterator[str]:
-    """Give the path of PEM: OpenSSL takes keys from files alone."""
+    """Yield a path with this PEM: OpenSSL reads keys from files only."""
     text = pem_content(value)
     if text is None:
         yield value
         return
-    # Only its owner can read it, and it is gone in a moment.
+    # Only its owner can read it, and it is deleted at once.
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".pem") as file:
         file.write(text)
         file.flush()
@@ -211,7 +210,7 @@ def _as_file(value: str) -> Iterator[str]:
 
 
 class TlsSocket:
-    """A connected socket, with TLS on it. It does not block, and raises as such sockets do.
+    """A connected socket with TLS. It does not block, and raises the errors of such sockets.
 
     One thread may receive while another sends.
     """
@@ -237,13 +236,13 @@ class TlsSocket:
     def shake_hands(self, deadline: Deadline, cancelled: Callable[[], bool]) -> None:
         """Agree on keys and check the certificate.
 
-        Raises TlsError where that cannot be, OSError for what a connection can also break of.
+        Raises TlsError if that fails, OSError if the connection breaks.
         """
         while True:
             try:
                 done = self._step()
             except ssl.SSLError as error:
-                # The other end is told why, as far as it still listens.
+                # Tell the peer why, if it still listens.
                 with contextlib.suppress(OSError):
                     self._socket.send(self._outgoing.read())
                 raise self._explained(error) from None
@@ -284,9 +283,9 @@ class TlsSocket:
         wait_connecting(self._socket.fileno(), events, deadline, cancelled, what)
 
     def recv(self, size: int) -> bytes:
-        """Return what has come, ``b""`` at the end of the stream; of the socket, `size` bytes.
+        """Return received data, ``b""`` at the end of the stream; reads `size` bytes of the socket.
 
-        Raises TlsError where the peer says only now that it does not take our certificate.
+        Raises TlsError if the peer rejects our certificate only now.
         """
         if self._early:
             data, self._early = self._early, b""
@@ -299,13 +298,13 @@ class TlsSocket:
                 plain = self._decrypt(data)
             except ssl.SSLError as error:
                 raise self._explained(error) from None
-            # A part of a record, or what TLS says for itself, is nothing to return.
+            # A part of a record, or one of TLS itself, contains no data.
             if plain:
                 return plain
         return b""
 
     def _decrypt(self, data: bytes) -> bytes:
-        """Return all that is in whole records: what stayed here would wake nobody."""
+        """Return the data of all complete records: data left here would wake nobody."""
         view = memoryview(self._buffer)
         pieces: list[bytes] = []
         filled = 0
@@ -316,7 +315,8 @@ class TlsSocket:
                     pieces.append(bytes(view[:filled]))
                     filled = 0
                 try:
-                    # Typed as what it returns without a buffer, it is a number of bytes with one.
+                    # With a buffer it returns a number of bytes; its type is declared for the case
+                    # without.
                     count = int(self._tls.read(_RECORD, view[filled : filled + _RECORD]))
                 except ssl.SSLWantReadError:
                     break
@@ -328,10 +328,10 @@ class TlsSocket:
         return b"".join(pieces) if len(pieces) > 1 else pieces[0]
 
     def sendmsg(self, buffers: Sequence[Buffer]) -> int:
-        """Write some of the first bytes of `buffers` and return how many.
+        """Write some of the first bytes of `buffers` and return their number.
 
-        After BlockingIOError the next call must begin with the same bytes: they are encrypted
-        already, and count when the socket has taken all that they became.
+        After BlockingIOError the next call must start with the same bytes: they are encrypted
+        already, and count once the socket has accepted all of their ciphertext.
         """
         if not self._unsent:
             data = _first_bytes(buffers, _CHUNK)
@@ -350,11 +350,11 @@ class TlsSocket:
         return self._socket.fileno()
 
     def shutdown(self, how: int) -> None:
-        """End the connection. Frames have lengths, so nobody misses TLS's own good-bye."""
+        """Shut the connection down. Frames have lengths, so TLS's close_notify is not needed."""
         self._socket.shutdown(how)
 
     def close(self) -> None:
-        """Give the socket back."""
+        """Close the socket."""
         self._socket.close()
 
     def _explained(self, error: ssl.SSLError) -> TlsError | OSError:
@@ -362,7 +362,7 @@ class TlsSocket:
 
 
 def _first_bytes(buffers: Sequence[Buffer], limit: int) -> Buffer:
-    """Return up to `limit` bytes; small buffers are put together, for each write is a record."""
+    """Join small buffers, up to `limit` bytes: each write makes a record."""
     pieces: list[memoryview] = []
     size = 0
     for buffer in buffers:
@@ -375,7 +375,7 @@ def _first_bytes(buffers: Sequence[Buffer], limit: int) -> Buffer:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-# --- what went wrong --------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------
 
 _UNTRUSTED = (
     f"Set {_TRUST} to the PEM certificates of the authority that signed the broker's certificate."
@@ -397,7 +397,7 @@ _VERIFICATION: dict[int, tuple[str, str]] = {
     62: ("is not for this host: none of its subject alternative names is {host}", _OTHER_HOST),
     64: ("is not for this address: {host} is not among its subject alternative names", _OTHER_HOST),
 }
-"""OpenSSL's X509_V_ERR numbers → what is wrong with the broker's certificate, what to do."""
+"""OpenSSL's X509_V_ERR numbers → what is wrong with the certificate, and the remedy."""
 
 _REFUSALS = frozenset(
     {
@@ -411,7 +411,7 @@ _REFUSALS = frozenset(
         "SSLV3_ALERT_CERTIFICATE_EXPIRED",
         "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
         "TLSV13_ALERT_CERTIFICATE_REQUIRED",
-        # What Pulsar's brokers say of a certificate whose authority they do not know.
+        # Brokers send this if they do not know a certificate's authority.
         "TLSV1_ALERT_INTERNAL_ERROR",
     }
 )
@@ -424,7 +424,7 @@ _NOT_TLS = frozenset(
 
 
 def explained(error: ssl.SSLError, host: str) -> TlsError | OSError:
-    """Return the error to raise: TlsError for what stays as it is until somebody changes it."""
+    """Return the error to raise: TlsError if it is permanent."""
     if isinstance(error, ssl.SSLCertVerificationError):
         what, remedy = _VERIFICATION.get(
             error.verify_code, (f"was not accepted: {error.verify_message}", _UNTRUSTED)

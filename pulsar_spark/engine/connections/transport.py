@@ -1,7 +1,7 @@
-"""One socket: connecting, reading and writing with deadlines, and the order of writers.
+"""One socket: connects, reads and writes with deadlines, and orders writers.
 
-The socket never blocks; waiting is done by `poll`, so that reading and writing can go on in two
-threads. `_wrap` alone knows of TLS.
+The socket never blocks; `poll` waits for it, so that one thread can read while another writes.
+Only `_wrap` knows of TLS.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from pulsar_spark.errors import ConnectError, ConnectionLost, OperationTimeout, 
 from pulsar_spark.protocol.blocks import Buffer
 
 READ_SIZE = 512 * 1024
-"""Most bytes of one read: enough to take what a fast broker sends between two reads.
+"""Maximum size of one read: enough for what a fast broker sends between two reads.
 
-Reads of some MiB were measured to be slower: fresh pages of memory cost more than fewer calls save.
+Measured: reads of several MiB are slower, as new memory pages cost more than calls.
 """
 
 _MAX_BUFFERS = min(os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 16, 1024)
 
 MAX_ANSWERS = 1024 * 1024
-"""Bytes of answers to a peer that asks and never reads."""
+"""Limit for answers to a peer that asks and never reads."""
 
 MAX_COMMANDS = 64 * 1024 * 1024
-"""Bytes of requests and other commands that wait for a peer that takes no data."""
+"""Limit for requests and other commands that wait for a peer that accepts no data."""
 _KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 6), ("TCP_KEEPCNT", 10))
 _IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
@@ -46,7 +46,7 @@ Resolved: TypeAlias = "tuple[int, tuple[object, ...]]"
 
 
 class StreamSocket(Protocol):
-    """What a transport needs of a socket that does not block: a plain one, or one with TLS."""
+    """What a transport needs of a non-blocking socket, plain or TLS."""
 
     def fileno(self) -> int:
         """Return the file descriptor to poll."""
@@ -67,8 +67,8 @@ class StreamSocket(Protocol):
 class Transport:
     """A connected, non-blocking stream socket.
 
-    One thread may receive while another sends. `close` is for when neither does; `shutdown`
-    wakes both and may be called at any time.
+    One thread may receive while another sends. Call `close` when neither does; `shutdown` may be
+    called at any time, and wakes both.
     """
 
     def __init__(self, sock: StreamSocket, peer: str) -> None:
@@ -88,18 +88,18 @@ class Transport:
         proxy: str | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Transport:
-        """Connect to ``host:port``, trying every address that the name has, with TLS if given.
+        """Connect to ``host:port``, trying each address of the name, with TLS if given.
 
-        With `proxy`, the socket is connected there, and TLS tells which host is meant.
-        Raises ConnectError, which names the address, within `timeout` seconds or soon after
-        `cancelled` returns true; TlsError where TLS cannot be agreed on.
+        With `proxy`, the socket connects there, and TLS's SNI names the host. Raises ConnectError
+        that names the address, within `timeout` seconds or soon after `cancelled` returns true;
+        TlsError if the TLS handshake fails.
         """
         deadline = Deadline(timeout)
         host, _ = split_host_port(address)
         targets = resolve(proxy or address, deadline)
         reasons: list[str] = []
         for number, (family, target) in enumerate(targets):
-            # Each of several addresses gets its share, so that a silent one hides no other.
+            # Each address gets a share of the time, so that a silent one does not use it all.
             share = Deadline(deadline.remaining() / (len(targets) - number))
             try:
                 sock = _wrap(_open(family, target, share, cancelled), host, tls, share, cancelled)
@@ -119,11 +119,10 @@ class Transport:
         )
 
     def receive(self, timeout: float, *, or_writable: bool = False) -> bytes | None:
-        """Return the next bytes, ``b""`` at the end of the stream, or None after `timeout`.
+        """Return the next bytes, ``b""`` at the end of the stream, None after `timeout`.
 
-        None is also returned after `wake`, where what came is for TLS itself, and with
-        `or_writable` as soon as the socket takes data again. Raises ConnectionLost for a broken
-        connection.
+        Also returns None after `wake`, after bytes for TLS itself, and with `or_writable` once the
+        socket accepts data again. Raises ConnectionLost if the connection breaks.
         """
         if not or_writable and (data := self._read()) is not None:
             return data
@@ -135,19 +134,19 @@ class Transport:
         return self._read() if ready.get(self._socket.fileno(), 0) & ~select.POLLOUT else None
 
     def wake(self) -> None:
-        """Have the thread that receives return, now or when it next would wait."""
+        """Wake the receiving thread, now or at its next wait."""
         # A full pipe wakes it too.
         with contextlib.suppress(BlockingIOError):
             os.write(self._woken, b"\0")
 
     def wait_writable(self, timeout: float) -> bool:
-        """Wait until the socket takes data, or has failed; return false after `timeout`."""
+        """Wait until the socket accepts data or fails; return false after `timeout`."""
         return bool(poll({self._socket.fileno(): select.POLLOUT}, timeout))
 
     def send_some(self, buffers: Sequence[Buffer]) -> list[Buffer]:
-        """Write what the socket takes now and return the rest; raises ConnectionLost.
+        """Write what the socket accepts and return the rest; raises ConnectionLost.
 
-        Where it took nothing, the rest begins with the very first buffer.
+        If it accepts nothing, the rest starts with the same first buffer.
         """
         rest = list(buffers)
         first = 0
@@ -166,10 +165,10 @@ class Transport:
         return rest[first:]
 
     def check_refusal(self) -> None:
-        """Raise TlsError if the peer's last word was that it does not take our certificate.
+        """Raise TlsError if the peer closed the connection because it rejects our certificate.
 
-        With TLS 1.3 that comes after the handshake, while we send. For the thread that receives,
-        when the connection is broken.
+        With TLS 1.3 a peer may do so after the handshake, while we send. For the receiving
+        thread, when the connection is broken.
         """
         if isinstance(self._socket, TlsSocket):
             with contextlib.suppress(OSError):
@@ -184,7 +183,7 @@ class Transport:
             return
 
     def close(self) -> None:
-        """Give the socket back. No other thread may use the transport any more."""
+        """Close the socket. No other thread may use the transport any more."""
         self._socket.close()
         wakes, woken, self._wakes, self._woken = self._wakes, self._woken, -1, -1
         if wakes >= 0:
@@ -206,19 +205,19 @@ class Transport:
 
 
 class WriteQueue:
-    """The queue of a connection's outgoing buffers, and whose turn it is to write them.
+    """A connection's queue of outgoing buffers, and the turns of the threads that write it.
 
-    `put` is called in the order of the wire, under the connection's own mutex. Whoever has the
-    turn writes what everybody queued. Threads that send payloads wait, which holds them back when
-    the broker is slow; whoever sends a command does not, and the receive thread never: it must
-    answer PINGs, and to read what may be needed for the broker to go on. It takes over what
-    others had to leave. A peer that takes no data for `patience` seconds is given up.
+    `put` is called in wire order, under the connection's own mutex. The thread whose turn it is
+    writes what all have queued. Threads that send payloads wait, so a slow broker slows them down.
+    Threads that send commands don't wait. The receive thread never waits: it must answer PINGs,
+    and read what the broker may need to go on; it also writes what the others had to leave. A
+    peer that accepts no data for `patience` seconds is given up.
     """
 
     def __init__(self, broker: str, patience: float) -> None:
         self._broker = broker
         self._patience = patience
-        # The queue is appended to and swapped, each in one step; _turn orders the writing.
+        # The queue is extended and swapped atomically; _turn orders the writing.
         self._queue: list[Buffer] = []
         self._queue_lock = threading.Lock()
         self._put = 0
@@ -234,17 +233,17 @@ class WriteQueue:
         self._no_progress_since: float | None = None
 
     def open(self, transport: Transport) -> None:
-        """Begin to write to a transport."""
+        """Start writing to a transport."""
         with self._turn:
             self._transport = transport
 
     @property
     def stuck(self) -> bool:
-        """Whether there is something to be written, and only the receive thread to do it."""
+        """Whether data waits that only the receive thread will write."""
         return self._left
 
     def put(self, buffers: Iterable[Buffer]) -> None:
-        """Queue payloads, of which their owners have no more than they are allowed."""
+        """Queue payloads; their senders limit them."""
         with self._queue_lock:
             self._add(buffers)
 
@@ -253,7 +252,7 @@ class WriteQueue:
         self._put_bounded(buffers, self._commands, MAX_COMMANDS, "takes no data")
 
     def put_answers(self, buffers: Iterable[Buffer]) -> None:
-        """Queue what the peer asked for; if it takes none of it, as `put_commands`."""
+        """Queue answers to the peer; too many unread ones are an error, as in `put_commands`."""
         self._put_bounded(
             buffers, self._answers, MAX_ANSWERS, "sends requests and takes no answers"
         )
@@ -279,14 +278,14 @@ class WriteQueue:
         return size
 
     def flush(self, deadline: Deadline) -> None:
-        """Write all that is queued, or wait until others have, or until the deadline.
+        """Write the whole queue, or wait until other threads have, or until the deadline.
 
-        What is not written then stays queued, and is written as soon as the broker takes it.
-        Raises OperationTimeout if the broker takes no data at all for too long, and
-        ConnectionLost: the stream may be cut within a frame then.
+        The rest stays queued, and is written once the broker accepts it. Raises OperationTimeout
+        if the broker accepts no data at all for too long, and ConnectionLost; after either, the
+        stream may end within a frame.
         """
         self._check()
-        # Who ends its turn looks again: others leave when they find a turn taken.
+        # A thread that ends its turn looks again, because others leave when they find a turn taken.
         while self._queue or self._unsent:
             if not self._turn.acquire(timeout=min(deadline.remaining(), threading.TIMEOUT_MAX)):
                 return
@@ -301,9 +300,9 @@ class WriteQueue:
                 self._turn.release()
 
     def flush_now(self, *, wake: bool = True) -> None:
-        """Write what the socket takes at once, and leave the rest to the receive thread.
+        """Write what the socket accepts now, and leave the rest to the receive thread.
 
-        That thread is woken for it, unless it calls this itself. Raises as `flush`.
+        Wakes that thread, unless it is the caller. Raises as `flush`.
         """
         self._check()
         while (self._queue or self._unsent) and self._turn.acquire(blocking=False):
@@ -315,13 +314,13 @@ class WriteQueue:
                 self._turn.release()
 
     def _leave(self, wake: bool) -> None:
-        # Said before the turn ends: the thread that wakes must not find that another is at it.
+        # Set before the turn ends: the woken thread must not find the turn taken.
         self._left = True
         if wake:
             self._open_transport().wake()
 
     def close(self) -> None:
-        """Close the transport, which was shut down, when nobody writes to it any more."""
+        """Close the transport, which was shut down, once nobody writes to it."""
         with self._turn:
             transport, self._transport = self._transport, None
             self._unsent = []
@@ -331,7 +330,7 @@ class WriteQueue:
             self._queue = []
 
     def _write(self) -> bool:
-        """Write what the socket takes; return whether something is left. It is our turn."""
+        """Write what the socket accepts; return whether some is left. Call it in one's turn."""
         transport = self._open_transport()
         self._left = False
         while True:
@@ -366,7 +365,7 @@ class WriteQueue:
 
 
 class _Tally:
-    """How many bytes of one kind are not written yet, by where they end in the stream."""
+    """Counts the unwritten bytes of one kind, by where they end in the stream."""
 
     __slots__ = ("_ends", "_waiting")
 
@@ -375,7 +374,7 @@ class _Tally:
         self._waiting = 0
 
     def add(self, size: int, end: int, written: int) -> int:
-        """Count `size` bytes that end at `end`; return how many wait, `written` being gone."""
+        """Add `size` bytes that end at `end`; return how many wait if `written` are gone."""
         self._ends.append((end, size))
         self._waiting += size
         while self._ends and self._ends[0][0] <= written:
@@ -419,7 +418,7 @@ def _wrap(
     deadline: Deadline,
     cancelled: Callable[[], bool],
 ) -> StreamSocket:
-    """Put TLS on a connected socket, if it is wanted; raises TlsError and OSError."""
+    """Make a TLS socket of a connected one, if wanted; raises TlsError and OSError."""
     if tls is None:
         return sock
     try:
@@ -435,13 +434,13 @@ def _wrap(
 
 
 def resolve(address: str, deadline: Deadline) -> list[Resolved]:
-    """Return family and socket address of all addresses of ``host:port``; raises ConnectError."""
+    """Return family and socket address of each address of ``host:port``; raises ConnectError."""
     host, port = split_host_port(address)
     try:
         return _lookup(host, port, socket.AI_NUMERICHOST)
     except OSError:
         pass
-    # The system's resolver knows no deadline, so it runs where it can be left behind.
+    # The system's resolver has no timeout, so it runs on a thread that can be abandoned.
     answers: queue.SimpleQueue[list[Resolved] | OSError] = queue.SimpleQueue()
 
     def ask() -> None:

@@ -1,1 +1,1 @@
-"""Everything that receives: sessions, readers, consumers, subscriptions, acknowledgments."""
+"""Receiving: sessions, readers, consumers, subscriptions, acknowledgements."""

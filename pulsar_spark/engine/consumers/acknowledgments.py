@@ -1,9 +1,8 @@
-"""Acknowledgements of one consumer, grouped so that many are sent in one command.
+"""Acknowledgements of one consumer, many of which are sent in one command.
 
-Several of one entry become one: an entry of a batch is acknowledged when all of its messages are,
-or, where the broker is to know of parts, by the bits of those that are not. What was not sent when
-the consumer lost its place is sent from its next one; what comes again meanwhile is known to be
-done.
+A batch's entry is acknowledged when all its messages are; or, with batch index acknowledgements,
+by the bits of the messages that are not. Acknowledgements that were not sent before a disconnect
+are sent after it; messages redelivered meanwhile are recognised as acknowledged.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ EntryKey: TypeAlias = "tuple[int, int]"
 """Ledger and entry."""
 
 MAX_PARTIAL = 100_000
-"""Batches of which it is remembered which messages are done; of more, the oldest is forgotten."""
+"""How many partly acknowledged batches are remembered; beyond that the oldest is forgotten."""
 
 SendAck: TypeAlias = "Callable[[Ack], Future[Any] | bool]"
-"""Sends an acknowledgement: returns false where it cannot now, a future if a receipt is wanted."""
+"""Sends an acknowledgement: returns false if it cannot now, a future if receipts are on."""
 
 
 class Ack:
@@ -54,11 +53,11 @@ class Ack:
 
 
 class AckTracker:
-    """What one consumer has acknowledged and its broker does not know yet. Thread-safe.
+    """What a consumer has acknowledged and its broker does not know yet. Thread-safe.
 
-    `send` is called with a lock held, and must not wait. A receipt is a future: it holds the
-    error that the broker answers with, or ConnectionLost where it cannot be known what became of
-    the acknowledgement.
+    `send` is called with a lock held, and must not wait. A receipt is a future: it fails with the
+    broker's error, or with ConnectionLost if nobody knows whether the broker has the
+    acknowledgement.
     """
 
     def __init__(self, options: ConsumerOptions, timers: Timers, send: SendAck) -> None:
@@ -66,11 +65,11 @@ class AckTracker:
         self._timers = timers
         self._send = send
         self._lock = threading.Lock()
-        # The following are guarded by _lock. Bits of those messages of a batch that are not done:
+        # The following are guarded by _lock. Bits of a batch's unacknowledged messages:
         self._partial: OrderedDict[EntryKey, int] = OrderedDict()
-        # What is to be sent: of an entry the bits that are left, 0 for all of it done.
+        # To be sent: an entry's remaining bits, 0 if all are acknowledged.
         self._pending: dict[EntryKey, tuple[int, int]] = {}
-        # Nothing behind this entry was acknowledged.
+        # No entry after this one was acknowledged.
         self._highest: EntryKey = (-1, -1)
         self._upto: Position | None = None
         self._upto_id: pb.MessageIdData | None = None
@@ -81,17 +80,17 @@ class AckTracker:
     # --- acknowledging ------------------------------------------------------------------------
 
     def begin(self, key: EntryKey, left: int) -> None:
-        """Take note of which messages of a batch the broker has delivered."""
+        """Store which messages of a batch the broker has delivered."""
         with self._lock:
             self._keep_partial(key, left)
 
     def acknowledge(
         self, message_id: MessageIdAdv, chunks: Iterable[EntryKey] = ()
     ) -> tuple[bool, Future[None] | None]:
-        """Acknowledge one message; `chunks` are the entries of one in chunks.
+        """Acknowledge one message; `chunks` are the entries of a chunked one.
 
-        Returns whether its entry is done with it, and a receipt if there are to be any. Raises
-        OptionError for an id that does not say how many messages its batch has.
+        Returns whether its entry is complete, and a receipt if those are on. Raises OptionError for
+        an id without its batch's size.
         """
         key = (message_id.ledger_id, message_id.entry_id)
         with self._lock:
@@ -112,7 +111,7 @@ class AckTracker:
         return not left, receipt
 
     def acknowledge_upto(self, message_id: MessageIdAdv) -> Future[None] | None:
-        """Acknowledge a message and all before it; returns a receipt if there are to be any.
+        """Acknowledge a message and all before it; returns a receipt if those are on.
 
         Raises OptionError as `acknowledge`.
         """
@@ -134,7 +133,7 @@ class AckTracker:
         return receipt
 
     def _take_from_batch(self, key: EntryKey, message_id: MessageIdAdv) -> int:
-        """Return the bits of a batch that are left when this message is done."""
+        """Acknowledge a message of a batch; return the batch's remaining bits."""
         index, size = message_id.batch_index, message_id.batch_size
         if index < 0:
             return 0
@@ -158,14 +157,14 @@ class AckTracker:
         waiting.append(receipt)
         return receipt
 
-    # --- what is known ------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------
 
     def may_know(self, key: EntryKey) -> bool:
-        """Whether `left_of` may take bits away of this entry or of one behind it."""
+        """Whether `left_of` may clear bits of this entry or a later one."""
         return key <= self._highest and bool(self._pending or self._upto is not None)
 
     def left_of(self, key: EntryKey, bits: int) -> int:
-        """Return the bits of an entry without those that are acknowledged and not sent yet."""
+        """Return an entry's bits without those that are acknowledged and not sent yet."""
         if not self._pending and self._upto is None:
             return bits
         with self._lock:
@@ -177,19 +176,19 @@ class AckTracker:
             return bits
 
     def is_done(self, message_id: MessageIdAdv) -> bool:
-        """Whether a message of a batch is acknowledged, of which others are not."""
+        """Whether a message is acknowledged while others of its batch are not."""
         left = self._partial.get((message_id.ledger_id, message_id.entry_id))
         return left is not None and not left >> max(message_id.batch_index, 0) & 1
 
     # --- sending ------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Send what was acknowledged, if the consumer has its place; never waits."""
+        """Send what was acknowledged, if the consumer is attached; never waits."""
         with self._lock:
             self._flush()
 
     def clear(self) -> None:
-        """Forget everything: the consumer continues at another position."""
+        """Forget everything: the consumer continues elsewhere."""
         with self._lock:
             self._partial.clear()
             self._pending.clear()
@@ -197,7 +196,7 @@ class AckTracker:
             self._complete(self._take_waiting(), None)
 
     def close(self) -> None:
-        """Send what can be sent; who waits for a receipt that will not come is told so."""
+        """Send what can be sent; fail the receipts that will not come."""
         with self._lock:
             self._flush()
             self._complete(self._take_waiting(), ClosedError("the consumer is closed"))
@@ -227,7 +226,7 @@ class AckTracker:
         while self._pending:
             keys = list(self._pending)[: self._options.ack_group_size]
             ids = [_entry_id(key, *self._pending[key]) for key in keys]
-            # Answers come in order: that to the last group tells of all.
+            # Answers come in order: the last group's answer covers them all.
             is_last = len(keys) == len(self._pending)
             if not self._send_group(ids, self._waiting if is_last else [], cumulative=False):
                 return
@@ -267,7 +266,7 @@ def _done() -> Future[None]:
 
 
 def check_batch(message_id: MessageIdAdv) -> None:
-    """Raise OptionError for the id of a message in a batch of which the size is not known."""
+    """Raise OptionError for a batched message's id without the batch's size."""
     if message_id.batch_index >= 0 and not (
         message_id.batch_index < message_id.batch_size <= MAX_BATCH
     ):
@@ -287,10 +286,10 @@ def _entry_id(key: EntryKey, left: int, size: int) -> pb.MessageIdData:
 
 
 def cumulative_ack(position: Position, batch_size: int = 0) -> pb.MessageIdData | None:
-    """Return the id that acknowledges everything before `position`, None if it cannot be named.
+    """Return the id that acknowledges everything before `position`, None if there is none.
 
-    `batch_size` is the number of messages of the entry that the position lies in, 0 where it is
-    not known: without it that entry is left alone until all of it is done.
+    `batch_size` is the number of messages of the entry that contains the position, 0 if
+    unknown: then that entry is not acknowledged in part.
     """
     ledger_id, entry_id, done = position
     if ledger_id < 0:
@@ -301,5 +300,5 @@ def cumulative_ack(position: Position, batch_size: int = 0) -> pb.MessageIdData 
         return data
     if done and done >= batch_size > 0:
         return MessageIdAdv(ledger_id, entry_id).to_pb()
-    # What lies in earlier ledgers only has no entry here that could be named.
+    # The entries before it are in earlier ledgers, and we don't know their ids.
     return MessageIdAdv(ledger_id, entry_id - 1).to_pb() if entry_id > 0 else None

@@ -1,8 +1,8 @@
-"""Attaches a consumer to its topic's broker, and again after each disconnect.
+"""Attaches a consumer to its topic's broker, and reattaches it after each disconnect.
 
-Attaching is an operation, so that thousands of consumers come back at once and no thread waits for
-any of them. What a consumer is for (which subscription, what becomes of what is delivered) is
-told by its subclass; see `subscription` and `consumer`.
+Attaching is an operation, so thousands of consumers can reattach at once without a thread for
+each. Subclasses choose the subscription and handle deliveries; see `subscription` and
+`consumer`.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Po
 logger = logging.getLogger(__name__)
 
 BUSY_SECONDS = 10.0
-"""How long a consumer in the way may be one whose connection broke without the broker's knowing."""
+"""Wait this long for another consumer to go: it may be ours, on a connection the broker keeps."""
 
 _BUSY_PAUSE = 0.5
-# That nothing is there is no reason for doubt at once: most topics that are empty are just that.
-# Thousands of them are not looked at all together.
+# Finding nothing is not suspicious at first: most such topics are empty. Don't check thousands of
+# them at once.
 _DOUBT_SECONDS = 5.0
 _DOUBT_SPREAD = 25.0
 
 
 class Place:
-    """One attachment of a consumer: its session, and the ConsumerHandler that is told of it."""
+    """One attachment of a consumer: its session, and the ConsumerHandler of its events."""
 
     def __init__(
         self,
@@ -57,30 +57,30 @@ class Place:
     ) -> None:
         self._consumer = consumer
         self.taken = False
-        # Whether it is certain that the broker has a topic behind it.
+        # Whether the broker is known to have loaded the topic.
         self.sure = False
         self._doubt_at = time.monotonic() + _DOUBT_SECONDS + random.uniform(0, _DOUBT_SPREAD)
         self.session = ConsumerSession(connection, wanted, self)
 
     def is_doubtful(self, last: MessageIdAdv, known: Position) -> bool:
-        """Whether a last message may be told of no topic: one that is behind what is known.
+        """Whether this last message cannot be right: it is before one that is known.
 
-        Where nothing is known and nothing is there it is so after a while.
+        An empty topic is only suspicious after a while.
         """
         if known != EARLIEST_POSITION:
             return Position(last.ledger_id, last.entry_id + 1) < Position(*known[:2])
         return last.entry_id < 0 and time.monotonic() >= self._doubt_at
 
     def on_messages(self, block: MessageBlock) -> None:
-        """Pass on what was delivered."""
+        """Pass on delivered entries."""
         self._consumer.on_delivered(self, block)
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:
-        """The broker sent the consumer away."""
+        """The broker closed the consumer."""
         self._consumer.on_place_lost(self, command)
 
     def on_command(self, body: Message) -> None:
-        """Pass on what is no entry."""
+        """Pass on other commands."""
         self._consumer.on_told(self, body)
 
     def on_disconnect(self, error: PulsarError) -> None:
@@ -91,8 +91,8 @@ class Place:
 class AttachedConsumer:
     """A consumer of one topic partition. Thread-safe.
 
-    `on_lost` is called, on any thread, when it loses its place. The operations raise what the
-    broker refuses with.
+    `on_lost` is called, on any thread, when it is detached. The operations raise the broker's
+    error.
     """
 
     def __init__(
@@ -111,33 +111,33 @@ class AttachedConsumer:
 
     @property
     def attached(self) -> bool:
-        """Whether the consumer has its place at the broker, as far as is known."""
+        """Whether the consumer is attached to a broker, as far as is known."""
         place = self._place
         return place is not None and place.taken
 
-    # --- what subclasses say --------------------------------------------------------------------
+    # --- for subclasses -------------------------------------------------------------------------
 
     def _wish(
         self, connection: ClientConnection, deadline: Deadline
     ) -> Operation[SubscribeRequest]:
-        """Return an operation for what is to be subscribed now, on a connection."""
+        """Return an operation that returns the current SUBSCRIBE request, given a connection."""
         raise NotImplementedError
 
     def _busy_seconds(self) -> float:
-        """Return how long another consumer in the way is waited for."""
+        """Return how long to wait for another consumer that holds the subscription."""
         return BUSY_SECONDS
 
     def _on_taken(self, place: Place) -> None:
-        """Forget what was true of the place before; called with _lock held."""
+        """Reset the state of the previous attachment; called with _lock held."""
 
     def _on_attached(self, place: Place) -> None:
-        """Go on in a place that was taken; never raises."""
+        """Continue after an attachment; never raises."""
 
     def on_delivered(self, place: Place, block: MessageBlock) -> None:
         """Entries were delivered; on the receive thread."""
 
     def on_told(self, place: Place, body: Message) -> None:
-        """The broker told something else; on the receive thread."""
+        """The broker sent another command; on the receive thread."""
         if isinstance(body, pb.CommandTopicMigrated):
             logger.error(
                 "%s: the topic was migrated to another cluster; set service.url to that cluster",
@@ -147,7 +147,7 @@ class AttachedConsumer:
     # --- attaching ----------------------------------------------------------------------------
 
     def attach_operation(self, deadline: Deadline) -> Operation[Place]:
-        """Return an operation that attaches the consumer, if it is not, in one attempt."""
+        """Return an operation that attaches the consumer, unless it is attached; one attempt."""
         with self._lock:
             if self._closed:
                 raise ClosedError("the consumer is closed", topic=self.topic)
@@ -184,7 +184,7 @@ class AttachedConsumer:
         wanted = yield from self._wish(connection, deadline)
         place = Place(self, connection, wanted)
         with self._lock:
-            # Known before it is asked for: what is said of it can come before the answer.
+            # Set before SUBSCRIBE is sent: deliveries can arrive before its answer.
             self._place = place
         try:
             yield from self._subscribe(place.session, deadline)
@@ -207,12 +207,12 @@ class AttachedConsumer:
                 yield from session.subscribe(deadline)
                 return
             except ConsumerBusy:
-                # Perhaps our own, of a connection that the broker has not given up yet.
+                # Perhaps it is our own, on a connection that the broker has not given up yet.
                 if busy.remaining() <= _BUSY_PAUSE:
                     raise
             yield Pause(_BUSY_PAUSE)
 
-    # --- asking -------------------------------------------------------------------------------
+    # --- questions ----------------------------------------------------------------------------
 
     def _ask(
         self,
@@ -223,7 +223,7 @@ class AttachedConsumer:
         try:
             return (yield place.session.ask(command, deadline))
         except PulsarError as error:
-            # A broker that no longer knows the consumer has said so, or is about to.
+            # A broker that no longer knows the consumer has said so, or soon will.
             if is_retryable(error) or isinstance(error, OperationTimeout):
                 self._give_up(place)
             raise
@@ -231,7 +231,7 @@ class AttachedConsumer:
     # --- the end of an attachment ---------------------------------------------------------------
 
     def on_place_lost(self, place: Place, command: pb.CommandCloseConsumer | None) -> None:
-        """Take note that the broker (by `command`) or the connection ended an attachment."""
+        """The broker (by `command`) or the connection has ended an attachment."""
         with self._lock:
             if self._place is not place:
                 return

@@ -1,8 +1,8 @@
-"""Finds chunks of a message before a reader's range, or that did not fit into memory.
+"""Finds chunks that lie before a reader's range, or that did not fit into memory.
 
-The last chunk has the message's place, so whoever meets it gives the message. Its others are found
-where the reader knows that they begin, else a little before it, else from the time on at which the
-message was published.
+A chunked message has the position of its last chunk, so whoever reads that chunk returns the
+message. To find the others, read from the first chunk if its position is known; otherwise from a
+little before the last chunk; otherwise from the message's publish time.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 
 logger = logging.getLogger(__name__)
 
-# Number of searches by time that may fail, if data loss is not an error.
+# How many searches by time may fail, if data loss is not an error.
 _MAX_VAIN_SEARCHES = 100
 _ENTRIES_BEFORE = 100
-# Clocks of producers and brokers may differ by this.
+# How far clocks of producers and brokers may differ.
 _MILLISECONDS_BEFORE = 60_000
 
 Read: TypeAlias = "Callable[[LoneChunk, Position], AbstractContextManager[Iterable[ReceivedEntry]]]"
-"""Reads the message of a chunk, passing by all others, from a position up to that chunk."""
+"""Reads the message of a chunk, skipping all others, from a position up to that chunk."""
 
 
 class ChunkSearch:
-    """Finds whole messages by their last chunks; `incomplete` counts those that are not whole.
+    """Finds complete messages by their last chunks; `incomplete` counts the others.
 
-    With `skip` they are logged and left out, else they are IncompleteMessage.
+    With `skip` incomplete ones are logged and skipped, otherwise they raise IncompleteMessage.
     """
 
     def __init__(self, pool: ConnectionPool, topic: str, read: Read, *, skip: bool) -> None:
@@ -44,10 +44,10 @@ class ChunkSearch:
         self._skip = skip
 
     def find(self, chunk: LoneChunk) -> ReceivedEntry | None:
-        """Return the message that a last chunk belongs to, read from its first chunk on.
+        """Return the message of a last chunk, read from its first chunk on.
 
-        None if that chunk was sent again after the message was whole, or for a message that is
-        not whole and may be left out. Raises IncompleteMessage.
+        None if that chunk is a duplicate of a complete message's, or if an incomplete message may
+        be skipped. Raises IncompleteMessage.
         """
         for start in self._starts(chunk):
             entry = None
@@ -56,7 +56,7 @@ class ChunkSearch:
                     if (entry.ledger_id, entry.entry_id) == chunk[:2]:
                         return entry
             if entry is not None:
-                # It ended before.
+                # The complete message was before it.
                 return None
         error = IncompleteMessage(
             f"a message of {chunk.chunks} chunks ends here, and the topic does not have all of "
@@ -76,7 +76,7 @@ class ChunkSearch:
         if chunk.first is not None:
             yield chunk.first
             return
-        # Chunks mostly lie close together; if not, the time of the first one tells.
+        # Chunks are usually close together; otherwise search by the first one's time.
         before = max(chunk.entry_id - 2 * chunk.chunks - _ENTRIES_BEFORE, 0)
         yield Position(chunk.ledger_id, before)
         if self.incomplete < _MAX_VAIN_SEARCHES:

@@ -1,9 +1,9 @@
-"""The consumer of one topic partition on a subscription of a user, whatever its kind.
+"""The consumer of one topic partition on a user's subscription of any type.
 
-What the broker delivers is queued undecoded, within the permits that were given and the memory that
-there is, and is taken entry by entry by whoever receives. When the consumer loses its place, it
-comes back in the background; what was queued is dropped, for the broker delivers everything again
-that was not acknowledged. The same holds for a seek, and where everything is asked for anew: what
+Delivered entries are queued undecoded, within permits and memory, and decoded one by one when they
+are taken. After a disconnect the consumer reattaches in the background and drops its queue, because
+the broker redelivers everything unacknowledged. The same happens after a seek, and after a request
+to redeliver everything. Entries taken before have an old `generation` and must not be returned.
 was taken before has another `generation` and is not to be given out.
 """
 
@@ -63,7 +63,7 @@ logger = logging.getLogger(__name__)
 _MAX_RECONNECT_DELAY = 30.0
 _FOREVER = 10 * 365 * 86_400.0
 _MAX_REDELIVERED = 1000
-# Messages in chunks of which it is remembered where the chunks are.
+# Chunked messages whose chunk ids are remembered.
 _MAX_CHUNKED = 10_000
 
 _Errors = pb.CommandAck
@@ -73,36 +73,34 @@ VALIDATION_ERRORS: tuple[tuple[type[PulsarError], int], ...] = (
     (EncryptedMessage, _Errors.DecryptionError),
     (CorruptBatch, _Errors.BatchDeSerializeError),
 )
-"""What a broker is told of an entry that is acknowledged though it cannot be read."""
+"""The reason sent to the broker when an unreadable entry is acknowledged."""
 
 
 def validation_error(error: PulsarError) -> int:
-    """Return what the broker is told of an entry that cannot be read for this reason."""
+    """Return the reason to send to the broker for an entry with this error."""
     found = (code for kind, code in VALIDATION_ERRORS if isinstance(error, kind))
     return next(found, _Errors.BatchDeSerializeError)
 
 
 class Suspects(Protocol):
-    """Who takes entries away that would be delivered once more, and what becomes of them."""
+    """Takes entries that would be redelivered, to send them elsewhere."""
 
     def divert(self, consumer: TopicConsumer, keys: list[EntryKey]) -> list[EntryKey]:
-        """Take entries that are due to be delivered again, and return the others. Never waits."""
+        """Take entries that are due for redelivery, and return the others. Never waits."""
 
     def forget(self, consumer: TopicConsumer, key: EntryKey) -> None:
-        """An entry is acknowledged."""
+        """An entry was acknowledged."""
 
     def may_be_last(self, rows: ReceivedRows) -> bool:
-        """Whether some of these messages may have come for the last time."""
+        """Whether some of these messages may be on their last delivery."""
 
 
 class TopicConsumer(AttachedConsumer):
     """A consumer of one topic partition. `open` it once, and close it at the end.
 
-    What is delivered is announced to `inbox`, and so is an error that ends the consumer, unless
-    `on_failed` is told that.
-    `on_active` is told, on the receive thread, when a Failover consumer becomes active or not.
-    `suspects` are entries that may be dealt with otherwise when they are due again.
-    Thread-safe, but for `take`.
+    `inbox` is told of deliveries, and of an error that ends the consumer, unless there is
+    `on_failed`. `on_active` is called, on the receive thread, when a Failover consumer becomes
+    active or inactive. `suspects` may take entries that are due for redelivery.
     """
 
     def __init__(
@@ -140,21 +138,21 @@ class TopicConsumer(AttachedConsumer):
         size = options.receiver_queue_size if queue_size is None else queue_size
         self._queue = DeliveryQueue(size, budget)
         self.end_reached = False
-        # Which delivery of everything was asked for last, and which one has begun to come.
+        # How often redelivery of everything was requested, and the epoch of current deliveries.
         self._epoch = 0
         self._epoch_seen = 0
         self._returning = False
         self._seeking = False
         self._ever_attached = False
         self._budgeted = False
-        # Where one begins that is not durable, and which messages of an entry a seek leaves out.
+        # Where a non-durable subscription continues, and which messages of an entry a seek skips.
         self._resume = options.start
-        # Where the consumer of now began: what lies before it in the same entry is left out.
+        # Where the current subscription started: skip what is before it in the same entry.
         self._floor = EARLIEST_POSITION
         self._sought: tuple[EntryKey, int] | None = None
         self._chunks: OrderedDict[EntryKey, tuple[EntryKey, ...]] = OrderedDict()
-        # Belong to whoever takes: decoders for what comes of a generation, and up to where in a
-        # block each entry is to be looked at.
+        # Used by the receiving thread only: the current generation's decoders, and up to where
+        # entries of a block must be decoded one by one.
         self._decoder_of = 0
         self._decoder = self._new_decoder()
         self._row_decoder = self._new_row_decoder(size)
@@ -163,7 +161,7 @@ class TopicConsumer(AttachedConsumer):
     # --- attaching ----------------------------------------------------------------------------
 
     def open_operation(self, deadline: Deadline) -> Operation[None]:
-        """Return an operation that subscribes for the first time; raises what is refused."""
+        """Return an operation that subscribes for the first time; raises the broker's error."""
         with self._lock:
             self._returning = True
             if not self._budgeted:
@@ -181,7 +179,7 @@ class TopicConsumer(AttachedConsumer):
             self._come_back()
 
     def _busy_seconds(self) -> float:
-        # The first time, somebody else has the subscription.
+        # At first, another consumer cannot be our own.
         return super()._busy_seconds() if self._ever_attached else 0.0
 
     def _wish(
@@ -192,7 +190,7 @@ class TopicConsumer(AttachedConsumer):
         if not options.durable:
             age = options.start_age if self._resume == options.start else None
             if age is None and self._resume == LATEST_POSITION:
-                # From here on "latest" is a place like any other: a reconnect loses nothing.
+                # From here on "latest" is a fixed position: a reconnect loses nothing.
                 last = yield from self._context.lookup.last_message_id_operation(
                     self.topic, deadline
                 )
@@ -216,12 +214,12 @@ class TopicConsumer(AttachedConsumer):
     def _on_taken(self, place: Place) -> None:
         self._ever_attached = True
         self._forget_queue()
-        # Whatever comes from now on is of this epoch.
+        # Deliveries from now on belong to this epoch.
         self._epoch_seen = self._epoch
 
     def _on_attached(self, place: Place) -> None:
         session = place.session
-        # Before anything is delivered: what is acknowledged is not to come again.
+        # Before anything is delivered, so that acknowledged messages do not come again.
         self.acks.flush()
         with self._lock:
             permits = self._queue.begin(session.connection.max_message_size)
@@ -262,7 +260,7 @@ class TopicConsumer(AttachedConsumer):
         error = None if returned.cancelled() else returned.exception()
         if error is None:
             if not self.attached:
-                # It lost its place again before this was noted.
+                # It was detached again before this was stored.
                 self._come_back()
         elif isinstance(error, PulsarError) and not self._closed:
             logger.error("%s: the consumer cannot subscribe again: %s", self.topic, error.what)
@@ -277,10 +275,10 @@ class TopicConsumer(AttachedConsumer):
         if place.taken:
             self._come_back()
 
-    # --- what comes ---------------------------------------------------------------------------
+    # --- deliveries ---------------------------------------------------------------------------
 
     def on_delivered(self, place: Place, block: MessageBlock) -> None:
-        """Queue entries; where there is no room for them, lose the place, and come back."""
+        """Queue entries; without room for them, detach and reattach."""
         block = block.alone()
         with self._lock:
             if place is not self._place:
@@ -296,7 +294,7 @@ class TopicConsumer(AttachedConsumer):
             self._give_up(place)
 
     def on_told(self, place: Place, body: Message) -> None:
-        """Take note of the topic's end, and tell whether the consumer is the active one."""
+        """Handle the topic's end, and changes of the active consumer."""
         if isinstance(body, pb.CommandReachedEndOfTopic):
             self.end_reached = True
             self._inbox.put(self)
@@ -308,7 +306,7 @@ class TopicConsumer(AttachedConsumer):
 
     @property
     def generation(self) -> int:
-        """Grows whenever what was delivered before is delivered again."""
+        """Counts how often everything was redelivered."""
         return self._queue.generation
 
     @property
@@ -318,13 +316,13 @@ class TopicConsumer(AttachedConsumer):
 
     @property
     def has_more(self) -> bool:
-        """Whether there is something to be taken."""
+        """Whether an entry can be taken."""
         return self._queue.has_more
 
     def take(self) -> Delivery | None:
         """Take the next entry, None if there is none now.
 
-        Raises CorruptMessage or EncryptedMessage for one that cannot be read, once.
+        Raises CorruptMessage or EncryptedMessage once for an entry that cannot be read.
         """
         while True:
             with self._lock:
@@ -338,7 +336,7 @@ class TopicConsumer(AttachedConsumer):
                 return delivery
 
     def _take_rows(self, block: MessageBlock, at: int, generation: int) -> Delivery | None:
-        """Take what is usual of a block; None if the entry at `at` has to be looked at."""
+        """Take usual entries of a block; None if the entry at `at` needs the careful path."""
         if self._careful is not None and self._careful[0] is block and at < self._careful[1]:
             return None
         if self._epoch != self._epoch_seen or block.size > block.count * LARGE_FRAME:
@@ -353,7 +351,7 @@ class TopicConsumer(AttachedConsumer):
         return Delivery(self, rows, 0, generation, rows.rows, rows.held) if counts else None
 
     def _may_leave_out(self, rows: ReceivedRows) -> bool:
-        """Whether some of these messages may be done with already, or be dead letters."""
+        """Whether some of these messages may be acknowledged already, or dead letters."""
         first = rows.first
         return (
             self.acks.may_know(first)
@@ -362,7 +360,7 @@ class TopicConsumer(AttachedConsumer):
         )
 
     def _take(self, block: MessageBlock, at: int, generation: int) -> Delivery | None:
-        """Take the entry whose frame is at `at` of a block; None if nothing of it is wanted."""
+        """Take the entry whose frame is at `at` of a block; None if all of it is skipped."""
         size = len(block.data) // block.count
         end = block.end(at)
         try:
@@ -391,7 +389,7 @@ class TopicConsumer(AttachedConsumer):
         cost = self._decoder.messages
         if entry is None:
             if self._decoder.undecryptable:
-                # It was left out, as the options say.
+                # It was discarded, as the options say.
                 self._decoder.undecryptable = 0
                 self.discard(key, EncryptedMessage("it cannot be decrypted", topic=self.topic))
             self._drop(generation, end, cost, size)
@@ -410,18 +408,18 @@ class TopicConsumer(AttachedConsumer):
         return Delivery(self, entry, left, generation, cost, size) if counts else None
 
     def _drop(self, generation: int, end: int, messages: int, size: int) -> None:
-        """Pass by an entry that ends at `end` of its block."""
+        """Skip an entry that ends at `end` of its block."""
         with self._lock:
             counts = self._queue.take(generation, end, messages)
         if counts:
             self.give_back(generation, messages, size)
 
     def finish(self, delivery: Delivery) -> None:
-        """Take note that all messages of a delivery were given out."""
+        """All messages of a delivery were returned."""
         self.give_back(delivery.generation, delivery.cost, delivery.size)
 
     def _wanted(self, entry: ReceivedEntry, key: EntryKey) -> int:
-        """Return the bits of those messages of an entry that are to be given out."""
+        """Return the bits of an entry's messages that should be returned."""
         stop = entry.stop_index if entry.is_batch else 1
         if stop > MAX_BATCH:
             raise CorruptBatch(
@@ -432,11 +430,11 @@ class TopicConsumer(AttachedConsumer):
             left &= entry.left
         if self._sought is not None and self._sought[0] == key:
             left &= bits_from(min(self._sought[1], stop), stop)
-        # All entries of a topic that keeps none have the same id.
+        # All entries of a non-persistent topic have the same id.
         return self.acks.left_of(key, left) if self._keeps else left
 
     def _new_row_decoder(self, queue_size: int) -> RowDecoder:
-        # The broker is told of what was given out before all of it is.
+        # Send permits in portions, before all messages are returned.
         most = queue_size // 10
         return RowDecoder(self.topic, self.partition, most, max(self._budget.total, 1))
 
@@ -457,7 +455,7 @@ class TopicConsumer(AttachedConsumer):
         return self._chunks.get(key, (key,))
 
     def discard(self, key: EntryKey, error: PulsarError) -> None:
-        """Acknowledge an entry that cannot be read, and say so."""
+        """Acknowledge an unreadable entry with the reason, and log it."""
         logger.warning("%s: an entry is acknowledged and skipped: %s", self.topic, error)
         data = pb.MessageIdData(ledgerId=key[0], entryId=key[1])
         self._send_ack(Ack([data], validation_error=validation_error(error)))
@@ -465,7 +463,7 @@ class TopicConsumer(AttachedConsumer):
     # --- permits ------------------------------------------------------------------------------
 
     def give_back(self, generation: int, messages: int, size: int) -> None:
-        """Take note that messages were given out or dropped; have others sent when it is time."""
+        """Messages were returned or dropped; sends permits when it is time."""
         with self._lock:
             place, permits = self._place, self._queue.give_back(generation, messages, size)
         if permits and place is not None and place.taken:
@@ -473,7 +471,7 @@ class TopicConsumer(AttachedConsumer):
                 place.session.flow(permits)
 
     def pull(self) -> None:
-        """Ask for one message, of a consumer that fetches none before, unless one is asked for."""
+        """Request one message, with queue size 0, unless one is already requested."""
         with self._lock:
             if not self._queue.pull():
                 return
@@ -483,7 +481,7 @@ class TopicConsumer(AttachedConsumer):
                 place.session.flow(1)
 
     def given_out(self, message_id: MessageIdAdv) -> None:
-        """Take note that a message was given to the user."""
+        """A message was returned to the user."""
         key = (message_id.ledger_id, message_id.entry_id)
         if self.options.ack_timeout and key not in self._refused:
             self._given.put(key, self.options.ack_timeout)
@@ -492,11 +490,11 @@ class TopicConsumer(AttachedConsumer):
 
     @property
     def keeps_books(self) -> bool:
-        """Whether `given_out` has to be told."""
+        """Whether `given_out` must be called."""
         return self._keeps and (bool(self.options.ack_timeout) or not self.options.durable)
 
     def _forget_queue(self) -> int:
-        """Drop what is queued or taken; return the permits of it. Called with _lock held."""
+        """Drop everything queued or taken; return its permits. Called with _lock held."""
         self.end_reached = False
         return self._queue.forget()
 
@@ -505,7 +503,7 @@ class TopicConsumer(AttachedConsumer):
     def acknowledge(self, message_id: MessageIdAdv) -> Future[None] | None:
         """Acknowledge a message; raises and returns as `AckTracker.acknowledge`.
 
-        Brokers do not look at acknowledgements of a non-persistent topic: nothing is sent.
+        Brokers ignore acknowledgements on non-persistent topics: nothing is sent.
         """
         if not self._keeps:
             return None
@@ -531,7 +529,7 @@ class TopicConsumer(AttachedConsumer):
     def acknowledge_with(
         self, message_id: MessageIdAdv, properties: dict[str, int], *, cumulative: bool
     ) -> Future[Any] | bool:
-        """Acknowledge a whole entry at once, with properties for the broker to keep."""
+        """Acknowledge a whole entry at once, with properties that the broker stores."""
         key = (message_id.ledger_id, message_id.entry_id)
         data = pb.MessageIdData(ledgerId=key[0], entryId=key[1])
         self._forget(key)
@@ -542,7 +540,7 @@ class TopicConsumer(AttachedConsumer):
     ) -> Operation[None]:
         """Return an operation that acknowledges within a transaction; one attempt.
 
-        The subscription takes part in it already. Raises what the broker refuses with, such as
+        The transaction knows the subscription already. Raises the broker's error, such as
         TransactionConflict for a message that another transaction has acknowledged.
         """
         place = yield from self.attach_operation(deadline)
@@ -562,16 +560,15 @@ class TopicConsumer(AttachedConsumer):
         self._given.discard(key)
 
     def refuse(self, message_id: MessageIdAdv, redeliveries: int = 0) -> None:
-        """Have a message's entry delivered again, after the pause that the options say.
+        """Have a message's entry redelivered, after the delay in the options.
 
-        Raises UnsupportedFeature for a broker that is too old for it. Nothing comes again of a
-        non-persistent topic.
+        Raises UnsupportedFeature if the broker is too old. Non-persistent topics redeliver nothing.
         """
         if not self._keeps:
             return
         place = self._place
         if place is not None and place.taken:
-            # What has to wait for a time must not fail when that is over, and nobody is told.
+            # Check now: after the delay nobody could be told of the error.
             place.session.connection.check_speaks(pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
         key = (message_id.ledger_id, message_id.entry_id)
         backoff = self.options.nack_backoff
@@ -610,7 +607,7 @@ class TopicConsumer(AttachedConsumer):
         except PulsarError:
             return False
 
-    # --- delivering again ---------------------------------------------------------------------
+    # --- redelivery ---------------------------------------------------------------------------
 
     def _on_due(self, keys: list[EntryKey]) -> None:
         if self._suspects is not None:
@@ -619,14 +616,14 @@ class TopicConsumer(AttachedConsumer):
             self.redeliver(keys)
 
     def redeliver(self, keys: list[EntryKey]) -> None:
-        """Have entries delivered again; all of them where there is one consumer at a time."""
+        """Have entries redelivered; all entries, unless the subscription is shared."""
         if not self.options.shared:
             self.redeliver_all()
             return
         self.acks.flush()
         place = self._place
         if place is None or not place.taken:
-            # Its next place is delivered them anyway.
+            # They are redelivered after reattaching anyway.
             return
         wanted = [found for key in keys for found in self._entries_of(key)]
         for first in range(0, len(wanted), _MAX_REDELIVERED):
@@ -641,7 +638,7 @@ class TopicConsumer(AttachedConsumer):
                 )
 
     def redeliver_all(self) -> None:
-        """Have everything delivered again that is not acknowledged; never waits or raises."""
+        """Have all unacknowledged messages redelivered; never waits or raises."""
         self.acks.flush()
         self._given.clear()
         self._refused.clear()
@@ -665,13 +662,13 @@ class TopicConsumer(AttachedConsumer):
             if permits:
                 session.flow(permits)
 
-    # --- asking -------------------------------------------------------------------------------
+    # --- questions and seek -------------------------------------------------------------------
 
     def seek_operation(self, target: MessageIdAdv | int, deadline: Deadline) -> Operation[None]:
-        """Return an operation that moves the subscription, and comes back there; one attempt.
+        """Return an operation that moves the subscription and reattaches; one attempt.
 
-        `target` is a message or a publish time in milliseconds. The message itself comes too if
-        the options say that the start is inclusive.
+        `target` is a message or a publish time in milliseconds. The message itself is delivered too
+        if the options' start is inclusive.
         """
         place = yield from self.attach_operation(deadline)
         self.acks.flush()
@@ -700,7 +697,7 @@ class TopicConsumer(AttachedConsumer):
                 self._come_back()
 
     def _left_out(self, target: MessageIdAdv) -> tuple[EntryKey, int] | None:
-        """Return an entry, and before which of its messages a seek leaves out what comes of it."""
+        """Return an entry and an index: after a seek, skip its messages before that index."""
         if target.ledger_id < 0 or target.ledger_id == LATEST_POSITION.ledger_id:
             return None
         first = target.first_chunk or target
@@ -726,7 +723,7 @@ class TopicConsumer(AttachedConsumer):
     def unsubscribe_operation(self, force: bool, deadline: Deadline) -> Operation[None]:
         """Return an operation that removes the subscription and ends the consumer; one attempt.
 
-        With `force` others may be connected to it: they are sent away.
+        With `force`, other connected consumers are disconnected.
         """
         place = yield from self.attach_operation(deadline)
         with self._lock:
@@ -742,7 +739,7 @@ class TopicConsumer(AttachedConsumer):
     # --- the end ------------------------------------------------------------------------------
 
     def close(self) -> Future[Any] | None:
-        """Send what is acknowledged, and leave; the subscription stays if it is durable."""
+        """Send pending acknowledgements and leave; a durable subscription stays."""
         self.acks.close()
         self._given.close()
         self._refused.close()
@@ -755,7 +752,7 @@ class TopicConsumer(AttachedConsumer):
 
 
 def ask(context: ClientContext, operation: OperationFactory[Any]) -> Any:
-    """Run attempts at a question until one is answered; raises its error or OperationTimeout."""
+    """Repeat a question until it is answered; raises its error or OperationTimeout."""
     timeout = context.options.operation_timeout
     return run(lambda deadline: retrying(operation, deadline), timeout)
 
@@ -773,7 +770,7 @@ def _seek_id(target: MessageIdAdv) -> pb.MessageIdData:
 
 
 def _part_of_batch(message_id: MessageIdAdv, *, cumulative: bool) -> pb.MessageIdData:
-    """Return what names one message of a batch, or with `cumulative` those before it too."""
+    """Return an id for one message of a batch, or with `cumulative` for all up to it."""
     check_batch(message_id)
     index, size = message_id.batch_index, message_id.batch_size
     left = bits_from(index + 1, size) if cumulative else bits_from(0, size) & ~(1 << index)

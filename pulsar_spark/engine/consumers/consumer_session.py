@@ -1,14 +1,13 @@
 """One registration of a consumer at a broker: subscribe, permits, requests, close.
 
-Readers, probes and durable subscriptions all live through sessions, one after the other: whenever
-broker or connection send one away, its owner begins another. A session is registered with its
-connection before SUBSCRIBE is sent, so that nothing that the broker says of it is missed, and the
-broker is told of its end whenever it may know of it: after a time-out, too.
+Readers, probes and durable subscriptions use one session after the other: when broker or connection
+end one, its owner starts the next. A session registers with its connection before SUBSCRIBE is
+sent, so that it misses no event. The broker is told of its end whenever it may know of it, even
+after a timeout.
 
-A broker that lets go of a topic while a consumer comes can keep that consumer without a topic
-behind it: it delivers nothing, answers that there is nothing, and never sends it away. `confirm`
-tells whether that is so. Subscriptions are Exclusive: whoever asks for one that the broker holds
-for this session is refused.
+A broker that unloads a topic while a consumer subscribes can keep that consumer without a topic: it
+delivers nothing, reports an empty topic, and never closes the consumer. `confirm` detects this:
+subscriptions are Exclusive, so a second SUBSCRIBE is refused if the broker holds the session's.
 """
 
 from __future__ import annotations
@@ -47,19 +46,18 @@ _CLOSE_TIMEOUT = 5.0
 
 
 def unique_name(prefix: str) -> str:
-    """Return a name for a subscription that nobody else uses."""
+    """Return a subscription name that nobody else uses."""
     return f"{prefix}-{secrets.token_hex(8)}"
 
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """What a consumer asks for by SUBSCRIBE.
+    """The content of a SUBSCRIBE command.
 
-    From `start` on it is not durable: nothing of it stays at the broker. With None it is, and
-    `initial` (an InitialPosition) is where it begins if it does not exist yet. `create` lets the
-    broker create the topic. It is Exclusive unless `options` say more. `epoch` counts how often it
-    has asked for everything again; `age` are the seconds before now from which on it reads;
-    `schema` is that of a consumer without options.
+    With `start` the subscription is non-durable and starts there. Without it the subscription is
+    durable, and a new one starts at `initial` (an InitialPosition). `create` lets the broker create
+    the topic. Exclusive unless `options` say otherwise. `epoch` counts requests to redeliver
+    everything; `age` starts that many seconds ago; `schema` is for a consumer without options.
     """
 
     topic: str
@@ -97,7 +95,7 @@ class SubscribeRequest:
 
 
 def _more(options: ConsumerOptions) -> dict[str, Any]:
-    """Return what else SUBSCRIBE says of a consumer."""
+    """Return further fields of SUBSCRIBE."""
     return {
         "sub_type": options.kind,
         "consumer_name": options.consumer_name,
@@ -121,10 +119,10 @@ def _key_shared(options: ConsumerOptions) -> pb.KeySharedMeta | None:
 
 
 class ConsumerSession(Closing):
-    """One life of a consumer on a connection; a context manager, to be closed at the end.
+    """One session of a consumer on a connection; a context manager.
 
-    The `handler` is told on the receive thread what the broker sends, until the session ends;
-    without one, that is dropped. Raises ConnectionLost if the connection is. Thread-safe.
+    Until the session ends, its `handler` gets the broker's events on the receive thread; without
+    a handler they are dropped. Raises ConnectionLost if the connection is lost. Thread-safe.
     """
 
     def __init__(
@@ -137,8 +135,8 @@ class ConsumerSession(Closing):
         self.wanted = wanted
         self._handler = handler
         self._lock = threading.Lock()
-        # The following are guarded by _lock: whether the broker may know of the consumer,
-        # whether the session is over, why it cannot begin, and the question whether it may.
+        # The following are guarded by _lock: whether the broker may know of the consumer, whether
+        # the session has ended, why it cannot start, and the pending SUBSCRIBE.
         self._known = False
         self._ended = False
         self._refusal: PulsarError | None = None
@@ -147,20 +145,20 @@ class ConsumerSession(Closing):
 
     @property
     def ended(self) -> bool:
-        """Whether broker, connection or `close` ended the session."""
+        """Whether broker, connection or `close` has ended the session."""
         return self._ended
 
-    # --- the beginning ------------------------------------------------------------------------
+    # --- subscribe ----------------------------------------------------------------------------
 
     def subscribe(self, deadline: Deadline) -> Operation[None]:
-        """Return an operation that subscribes, in one attempt.
+        """Return an operation that subscribes; one attempt.
 
-        Raises what the broker refuses with, after which it can be tried again, ConnectionLost if
-        it was sent away at once, ClosedError if it was closed meanwhile.
+        Raises the broker's error, after which it may be called again; ConnectionLost if the broker
+        closed the consumer at once; ClosedError if `close` was called meanwhile.
         """
         self._check()
         with self._lock:
-            # The broker may carry out what it has not answered.
+            # The broker may have subscribed us even if its answer is missing.
             self._known = True
         answer = self.ask(self.wanted.command, deadline)
         with self._lock:
@@ -186,29 +184,29 @@ class ConsumerSession(Closing):
     def confirm(self, deadline: Deadline) -> Operation[None]:
         """Return an operation that raises ConnectionLost unless the broker holds the consumer.
 
-        It raises what else hinders the broker from saying so, too.
+        It also raises other errors that prevent an answer.
         """
         with ConsumerSession(self.connection, self.wanted) as other:
             try:
                 yield from other.subscribe(deadline)
             except ConsumerBusy:
                 return
-            # It must be gone before anyone can hold the subscription again.
+            # It must be gone before the subscription can be used again.
             if (answer := other.close()) is not None:
                 yield answer
         raise ConnectionLost("the broker had unloaded the topic of a consumer")
 
-    # --- what can be asked --------------------------------------------------------------------
+    # --- questions ----------------------------------------------------------------------------
 
     def flow(self, permits: int) -> None:
-        """Let the broker deliver so many messages more; raises ConnectionLost."""
+        """Give the broker more permits; raises ConnectionLost."""
         self.connection.send(commands.flow(self.consumer_id, permits))
 
     def ask(self, command: Callable[[int, int], pb.BaseCommand], deadline: Deadline) -> Future[Any]:
-        """Send what `command` makes of consumer id and request id; the answer is in the future.
+        """Send the command made with consumer id and request id; return the answer's future.
 
-        One attempt at most is waited for. Raises nothing: it is ConnectionLost in the future if
-        the broker has sent the consumer away.
+        Waits at most one attempt. Never raises: the future fails with ConnectionLost if the broker
+        has closed the consumer.
         """
         answer: Future[Any] = self.connection.request_async(
             lambda request_id: command(self.consumer_id, request_id), deadline.attempt()
@@ -223,7 +221,7 @@ class ConsumerSession(Closing):
         return self.ask(commands.get_last_message_id, deadline)
 
     def stats(self, deadline: Deadline) -> Future[Any]:
-        """Ask how the consumer does; the answer is a CommandConsumerStatsResponse."""
+        """Ask for the consumer's statistics; the answer is a CommandConsumerStatsResponse."""
         return self.ask(commands.consumer_stats, deadline)
 
     # --- the end ------------------------------------------------------------------------------
@@ -231,8 +229,8 @@ class ConsumerSession(Closing):
     def close(self) -> Future[Any] | None:
         """End the session, and tell the broker if it may know of it; never raises.
 
-        Returns the future of the broker's answer, if there will be one. Whoever subscribes at
-        this moment is told ClosedError.
+        Returns the future of the broker's answer, if there will be one. A pending `subscribe`
+        raises ClosedError.
         """
         self.connection.remove_consumer(self.consumer_id)
         with self._lock:
@@ -249,13 +247,13 @@ class ConsumerSession(Closing):
         return None
 
     def _stop_asking(self, error: PulsarError) -> None:
-        # A broker that is told to close what it is about to open answers that alone.
+        # If a consumer is closed while it opens, the broker answers only CLOSE_CONSUMER.
         asking = self._asking
         if asking is not None and self.connection.forget(asking):
             with contextlib.suppress(InvalidStateError):
                 asking.set_exception(error)
 
-    # --- what the receive thread tells ----------------------------------------------------------
+    # --- events, on the receive thread ----------------------------------------------------------
 
     def on_messages(self, block: MessageBlock) -> None:
         """Pass entries on."""
@@ -269,9 +267,9 @@ class ConsumerSession(Closing):
             self._handler.on_close(command)
 
     def on_command(self, body: Message) -> None:
-        """Pass on what is no entry."""
+        """Pass on other commands."""
         if isinstance(body, pb.CommandTopicMigrated):
-            # A broker can say so in the place of an answer to SUBSCRIBE.
+            # A broker may send this instead of an answer to SUBSCRIBE.
             refusal = topic_migrated(self.connection.address.logical)
             with self._lock:
                 self._refusal = refusal

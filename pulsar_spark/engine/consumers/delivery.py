@@ -1,4 +1,4 @@
-"""What one consumer was delivered: queued undecoded, within permits and memory, then taken."""
+"""A consumer's deliveries: queued undecoded, within permits and memory, then taken."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pulsar_spark.protocol.frames import MessageBlock, MessageReceived, parse_pa
 if TYPE_CHECKING:
     from pulsar_spark.engine.consumers.consumer import TopicConsumer
 
-# What a message is taken to have in bytes before the first one comes; see `Permits`.
+# Assumed size of a message before the first one arrives; see `Permits`.
 _EXPECTED_SIZE = 16 * 1024
 
 
 class Delivery(NamedTuple):
-    """Messages that were taken together: of an entry, or rows of many.
+    """Messages that were taken together: one entry's, or rows of many entries.
 
-    Of an entry `left` are the bits of those that are to be given out; of rows it is all of them.
-    `cost` and `size` are what they take of permits and of memory until all are given out.
+    With an entry, `left` has the bits of the messages to return; rows are all returned. `cost` and
+    `size` are the permits and bytes that they hold until all are returned.
     """
 
     consumer: TopicConsumer
@@ -35,22 +35,22 @@ class Delivery(NamedTuple):
 
     @property
     def current(self) -> bool:
-        """Whether it is not to be delivered again, as far as is known."""
+        """Whether it is still valid, or will be redelivered."""
         return self.generation == self.consumer.generation
 
 
 class DeliveryQueue:
-    """Blocks that a consumer was delivered, and the permits for more. Guarded by its owner's lock.
+    """Delivered blocks, and the permits for more. Guarded by its owner's lock.
 
-    What was taken must be given back when it was given out or dropped. Whatever has the broker
-    deliver everything again begins another generation: nothing of the one before counts any more.
-    A queue of `size` 0 fetches one message when it is asked to.
+    What is taken must be given back when it is returned or dropped. Redelivery of everything starts
+    a new generation, and nothing of the old one counts any more. With `size` 0 one message is
+    fetched at a time, on request.
     """
 
     def __init__(self, size: int, budget: ReceiverBudget) -> None:
         self.generation = 0
         self.queued_bytes = 0
-        """Bytes of the blocks that nothing was taken of yet."""
+        """Bytes of the blocks of which nothing was taken yet."""
         self._size = size
         self._budget = budget
         self._permits = Permits(
@@ -60,7 +60,7 @@ class DeliveryQueue:
             _EXPECTED_SIZE,
         )
         self._blocks: deque[MessageBlock] = deque()
-        # The block that is being taken, from where it is not yet.
+        # The block that is being taken, and where its next entry starts.
         self._block: MessageBlock | None = None
         self._at = 0
         # The permits of what was taken and not given back.
@@ -69,16 +69,16 @@ class DeliveryQueue:
 
     @property
     def has_more(self) -> bool:
-        """Whether there is something to be taken."""
+        """Whether an entry can be taken."""
         return self._block is not None or bool(self._blocks)
 
     def begin(self, max_message_size: int) -> int:
-        """Return the first permits of a new place."""
+        """Return the initial permits of a new attachment."""
         permits = self._permits.begin(max_message_size)
         return permits if self._size else int(self._pulled)
 
     def put(self, block: MessageBlock) -> bool:
-        """Queue a block; returns false if there is no room for it, and learns its size."""
+        """Queue a block and learn its message size; returns false if there is no room."""
         size = len(block.data) + BLOCK_OVERHEAD
         if self.queued_bytes and self.queued_bytes + size > self._budget.share:
             self._permits.observe(max(_messages_of(block, block.start), 1), size)
@@ -88,7 +88,7 @@ class DeliveryQueue:
         return True
 
     def peek(self) -> tuple[MessageBlock, int] | None:
-        """Return the block that is next, and from where on it is not taken yet."""
+        """Return the next block, and where its next entry starts."""
         if self._block is None:
             if not self._blocks:
                 return None
@@ -98,9 +98,9 @@ class DeliveryQueue:
         return self._block, self._at
 
     def take(self, generation: int, at: int, permits: int) -> bool:
-        """Go on in the block at `at`: what is before it was taken, and holds permits.
+        """Take the current block's entries before `at`; they hold permits.
 
-        Returns false if it does not count any more.
+        Returns false if their generation has ended.
         """
         if generation != self.generation or self._block is None:
             return False
@@ -111,7 +111,7 @@ class DeliveryQueue:
         return True
 
     def give_back(self, generation: int, messages: int, size: int) -> int:
-        """Take note that messages which were taken were given out, or dropped.
+        """Messages that were taken were returned or dropped.
 
         Returns how many permits to give the broker now, often 0.
         """
@@ -125,14 +125,14 @@ class DeliveryQueue:
         return 0
 
     def pull(self) -> bool:
-        """Return whether a message is to be asked for: of size 0, if none is there or under way."""
+        """With `size` 0: whether to request a message, as none is there or requested."""
         if self._size or self._pulled or self.has_more:
             return False
         self._pulled = True
         return True
 
     def forget(self) -> int:
-        """Drop what is queued or taken, and begin another generation; return its permits."""
+        """Drop everything queued or taken, and start a new generation; return its permits."""
         dropped = self._open + sum(_messages_of(block, block.start) for block in self._blocks)
         if self._block is not None:
             dropped += _messages_of(self._block, self._at)
@@ -144,13 +144,13 @@ class DeliveryQueue:
         return dropped
 
     def dropped(self, permits: int) -> int:
-        """Take note of permits whose messages come again in the same place; as `give_back`."""
+        """Permits whose messages will be redelivered on this attachment; returns as `give_back`."""
         found = self._permits.consumed(permits, BLOCK_OVERHEAD) if permits else 0
         return found if self._size else 0
 
 
 def cost_of(message: MessageReceived) -> int:
-    """Return what an entry takes of permits; damage does not matter in it."""
+    """Return how many permits an entry uses, even a damaged one."""
     if message.command.ack_set:
         return max(sum(bin(word % 2**64).count("1") for word in message.command.ack_set), 1)
     try:

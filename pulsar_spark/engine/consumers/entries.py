@@ -1,7 +1,7 @@
-"""From a delivered frame to an entry: checked, decompressed, reassembled, cut to a range.
+"""Turns delivered frames into entries: verified, decompressed, reassembled, cut to a range.
 
-Pulsar binary protocol, "Message frame format", "Batch messages", "Chunked messages". An entry that
-cannot be read is an error with its topic, id and reason; it is neither acknowledged nor skipped.
+Pulsar binary protocol, "Message frame format", "Batch messages", "Chunked messages". An unreadable
+entry raises an error with its topic, id and reason; it is neither acknowledged nor skipped.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from pulsar_spark.protocol.validation import check_id
 logger = logging.getLogger(__name__)
 
 _MAX_CROWDED_OUT = 10_000
-# A message of which the end came, but not all that belongs before it.
+# The end of a message came, but some earlier chunk is missing.
 _NOT_WHOLE = frozenset(
     {DiscardReason.NO_FIRST_CHUNK, DiscardReason.OUT_OF_ORDER, DiscardReason.CONTRADICTORY}
 )
 
 
 class LoneChunk(NamedTuple):
-    """A last chunk without its others: they came before the range, or found no room.
+    """A last chunk without the others: they were before the range, or did not fit into memory.
 
-    `chunks` is the number of all of them, `time` when the first one was published at the
-    earliest, in ms, `first` where it is, if that is known.
+    `chunks` is the total number, `time` the earliest publish time of the first one in ms, `first`
+    its position, if known.
     """
 
     ledger_id: int
@@ -55,13 +55,12 @@ class LoneChunk(NamedTuple):
 class ReceivedEntry:
     """An entry of a topic partition, ready to be unpacked.
 
-    `payload` is the decompressed body: of a batch if `is_batch`, else of the one message, whose
-    chunks are joined. Wanted are the messages from `first_index` up to, not including,
-    `stop_index`; where others of the same consumer's subscription are done with some of a batch,
-    `left` has the bits of those that are not. `size` is the number of bytes it had on the wire.
-    `first_chunk` is set for a message in chunks, whose ids are then those of the last chunk, and
-    `size` that of all; `chunk_ids` are those of all of them.
-    What is `undecrypted` is treated as one message, whose payload is what was stored.
+    `payload` is the decompressed body: a batch's if `is_batch`, otherwise one message's, with its
+    chunks joined. Messages from `first_index` up to, but not including, `stop_index` are wanted; if
+    a part of the batch is already acknowledged, `left` has the bits of the rest. `size` is the
+    number of bytes on the wire. `first_chunk` is set for a chunked message: its id is the last
+    chunk's, `size` is the total, and `chunk_ids` has all ids. An `undecrypted` entry counts as one
+    message, whose payload is what was stored.
     """
 
     __slots__ = (
@@ -115,16 +114,14 @@ class ReceivedEntry:
 class EntryDecoder:
     """Turns delivered frames into the entries of a range, in order.
 
-    `position` is where the next entry is expected, `finished` whether nothing more can lie
-    before `end`. `messages` is what the last frame cost in permits. `lone_chunk` is set where
-    it ended a message in chunks of which the others must be fetched from further back.
-    `limit` bounds, in bytes, what a payload may be decompressed to or joined from chunks.
-
-    A message in chunks has the position of its last chunk. What was begun and never ended is
-    no message: its producer never had a receipt for it. With `only_uuid` everything is passed
-    by but the chunks of that message. `undecryptable` counts messages that the decryptor's action
-    was taken for. Unless they come `in_order`, entries may come again, and `position` stays where
-    it is put.
+    `position` is where the next entry is expected; `finished` says that nothing more can be
+    before `end`. `messages` are the last frame's permits. `lone_chunk` is set if the frame ended a
+    chunked message whose other chunks must be fetched. `limit` is the maximum size in bytes of a
+    decompressed or reassembled payload.
+    A chunked message has the position of its last chunk. One without its last chunk is no message:
+    its producer never got a receipt. With `only_uuid` everything but that message's chunks is
+    skipped. `undecryptable` counts messages that were handled by the decryptor's action. Unless
+    entries come `in_order`, they may come again, and `position` does not move.
     """
 
     def __init__(
@@ -150,33 +147,33 @@ class EntryDecoder:
         self._in_order = in_order
         self.lone_chunk: LoneChunk | None = None
         self._chunks = ChunkAssembler(max_bytes=limit)
-        # Where messages in chunks begin that there was no room for, in the order of their end.
+        # Where chunked messages start that did not fit into memory, ordered by their end.
         self._crowded_out: OrderedDict[str, Position] = OrderedDict()
 
     def finish(self) -> None:
-        """Note that the topic holds nothing more of the range."""
+        """The topic has nothing more of the range."""
         self.finished = True
 
     def step_back(self, entry: Position) -> None:
-        """Note that the last entry, at this position, cannot be read after all."""
+        """The last entry, at this position, cannot be read after all."""
         self.position = entry
         self.finished = False
 
     def advance(self, position: Position) -> None:
-        """Note that everything before a position was taken."""
+        """Everything before a position was taken."""
         self.position = position
         if self.end is not None and position >= self.end:
             self.finished = True
 
     def decode(self, message: MessageReceived) -> ReceivedEntry | None:
-        """Return the entry of a frame, None if nothing of it is wanted.
+        """Return a frame's entry, None if nothing of it is wanted.
 
-        Raises CorruptMessage, EncryptedMessage or UnsupportedCodec, and then stays where it is.
+        Raises CorruptMessage, EncryptedMessage or UnsupportedCodec, and then does not advance.
         """
         message_id = message.command.message_id
         key = (message_id.ledgerId, message_id.entryId)
         self.lone_chunk = None
-        # Such an id would be after every end, and end the range.
+        # Such an id would be after every end, and so end the range.
         try:
             check_id(message_id, is_stored=True)
         except RemoteProtocolError as error:
@@ -231,13 +228,13 @@ class EntryDecoder:
     def _leave_encrypted(
         self, message: MessageReceived, parts: PayloadParts, wanted: range
     ) -> ReceivedEntry | None:
-        """Return an entry that cannot be decrypted as it is, or leave it out."""
+        """Return an undecryptable entry as it is stored, or skip it."""
         if self.decryptor.action == "DISCARD":
             metadata = parts.metadata
             in_chunks = metadata.num_chunks_from_msg > 1
             self.undecryptable += len(wanted) if not in_chunks or _is_last(metadata) else 0
             return None
-        # A batch has the place of its first message.
+        # A batch has the position of its first message.
         if wanted.start:
             return None
         self.undecryptable += 1
@@ -250,7 +247,7 @@ class EntryDecoder:
         return entry
 
     def _wanted(self, key: tuple[int, int], count: int) -> range:
-        """Return the indexes of the entry's messages that lie in the range."""
+        """Return the indexes of the entry's messages in the range."""
         first = self.position.batch_index if key == self.position[:2] else 0
         stop = count
         if self.end is not None and key == self.end[:2]:
@@ -297,7 +294,7 @@ class EntryDecoder:
                 self._crowded_out.popitem(last=False)
 
     def _lone_chunk(self, message_id: MessageIdAdv, parts: PayloadParts) -> LoneChunk:
-        # All chunks carry the time at which the message was published.
+        # All chunks carry the message's publish time.
         metadata = parts.metadata
         times = [metadata.publish_time]
         stamp = parts.broker_entry_metadata
@@ -314,7 +311,7 @@ class EntryDecoder:
 
 
 def _signed_int(number: int) -> int:
-    # Java keeps the wire's unsigned numbers as signed ones.
+    # Java reads the wire's unsigned numbers as signed ones.
     return number - 2**32 if number >= 2**31 else number
 
 
@@ -323,7 +320,7 @@ def _is_last(metadata: pb.MessageMetadata) -> bool:
 
 
 def _count_leniently(message: MessageReceived) -> int:
-    """Return what an unwanted entry costs in permits; damage does not matter in it."""
+    """Return how many permits an unwanted entry uses, even a damaged one."""
     try:
         metadata = parse_payload(message.payload, verify=False).metadata
     except PulsarError:

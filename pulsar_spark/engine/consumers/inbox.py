@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from pulsar_spark.engine.consumers.delivery import Delivery
 
 
-# Messages that are taken of one consumer before it is the next one's turn.
+# How many messages are taken from one consumer before the next one's turn.
 _TURN = 100
 
 
 class Inbox:
-    """Who of the consumers has something, in turn; and who waits for it.
+    """Which consumers have messages, in turn, and who waits for them.
 
-    `on_ready` is called, on any thread, when there is something to be had or to be told. To be
-    emptied by one thread at a time; the rest is thread-safe.
+    `on_ready` is called, on any thread, when there is a message or an error. Only one thread at a
+    time may take messages; everything else is thread-safe.
     """
 
     def __init__(self, on_ready: Callable[[], None] | None = None) -> None:
@@ -35,12 +35,12 @@ class Inbox:
         self._error: PulsarError | None = None
         self._waiting = 0
         self._wakes = 0
-        # Belong to whoever empties it: whose turn it is, and for how many messages more.
+        # Used by the taking thread only: whose turn it is, and for how many more messages.
         self._turn: TopicConsumer | None = None
         self._left = 0
 
     def put(self, consumer: TopicConsumer) -> None:
-        """Take note that a consumer has something."""
+        """A consumer has messages."""
         with self._came:
             if consumer not in self._queued:
                 self._queued.add(consumer)
@@ -51,7 +51,7 @@ class Inbox:
             self._on_ready()
 
     def fail(self, error: PulsarError) -> None:
-        """Have everybody told of an error that stays."""
+        """Set a permanent error, which everybody gets."""
         with self._came:
             self._error = self._error or error
             self._came.notify_all()
@@ -59,7 +59,7 @@ class Inbox:
             self._on_ready()
 
     def close(self) -> None:
-        """Tell everybody that the consumer is closed."""
+        """The consumer is closed; tell everybody."""
         with self._came:
             self._error = ClosedError("the consumer is closed")
             self._turn = None
@@ -68,14 +68,14 @@ class Inbox:
             self._came.notify_all()
 
     def wake(self) -> None:
-        """Let one who waits look again: something was taken, and more of it is left."""
+        """Wake another waiting thread: there are more messages."""
         if self._waiting:
             with self._came:
                 self._wakes += 1
                 self._came.notify()
 
     def wait(self, deadline: Deadline) -> bool:
-        """Wait until there may be something; false at the deadline."""
+        """Wait until there may be a message; false at the deadline."""
         with self._came:
             wakes = self._wakes
             self._waiting += 1
@@ -88,19 +88,19 @@ class Inbox:
                 self._waiting -= 1
 
     def check(self) -> None:
-        """Raise the error that stays, if there is one."""
+        """Raise the permanent error, if there is one."""
         if (error := self._error) is not None:
             raise error.with_context() from error.__cause__
 
     def next(self) -> Delivery | None:
-        """Return what came next, from the consumers in turn, None if there is nothing.
+        """Return the next delivery, from the consumers in turn, None if there is none.
 
-        Raises the error that stays, or that of an entry which cannot be read.
+        Raises the permanent error, or an unreadable entry's.
         """
         while (consumer := self._turn or self._next_turn()) is not None:
             delivery = consumer.take()
             if delivery is None:
-                # What comes for it now has it queued again.
+                # If it gets more now, it is queued again.
                 self._turn = None
                 continue
             self._left -= delivery.cost

@@ -1,9 +1,8 @@
-"""Finding entries of a topic without reading it and without the admin port.
+"""Finds single entries of a topic without reading it and without the admin API.
 
-A non-durable subscription that starts at a position, with permission for one message, is sent
-the first entry at or after it, over the ends of ledgers and over gaps. That is enough to split
-a range, to cap it, and to learn what is kept. The first entry from a time on is found by SEEK,
-which searches as if the entries were in the order of their times.
+A non-durable subscription at a position, with one permit, gets the first entry at or after that
+position, across gaps and ledgers. This suffices to split a range, to limit it, and to learn what is
+retained. SEEK finds the first entry from a time on; it searches as if entries were in time order.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ from pulsar_spark.protocol.validation import check_id
 
 T = TypeVar("T")
 
-# An entry comes within milliseconds, from cold storage later: each wait is twice the last one.
-# Topics that move all the time cost a first one again and again.
+# An entry arrives within milliseconds, or later from tiered storage: each wait is twice the last
+# one. Topics that are often unloaded cost a first wait each time.
 _FIRST_PATIENCE = 1.0
-# How long a broker has for passing over what it does not deliver, once and again.
+# How long a broker may take to skip what it does not deliver: first try, second try.
 _HELD_SECONDS = (0.5, 1.0)
-# Besides the block that came first: brokers overrun permits by a little.
+# In addition to the first block: brokers exceed permits a little.
 _MAX_HELD = 8 * 1024 * 1024
 _MAX_ENTRY_ID = 2**62
 
@@ -57,10 +56,9 @@ _MAX_ENTRY_ID = 2**62
 class FoundEntry:
     """An entry that a probe found.
 
-    `start` is its first position that was asked for, inside the entry where the question was,
-    `stop` the position behind its last message. Times are milliseconds; `broker_time` and
-    `index` (of the entry's last message) are None where the broker does not stamp them. `size`
-    is in bytes on the wire.
+    `start` is the first requested position within it, `stop` the position after its last message.
+    Times are milliseconds; `broker_time` and `index` (of the entry's last message) are None if the
+    broker does not stamp them. `size` is in bytes on the wire.
     """
 
     start: Position
@@ -73,20 +71,20 @@ class FoundEntry:
 
     @property
     def remaining(self) -> int:
-        """How many messages there are from `start` on."""
+        """The number of messages from `start` on."""
         return self.messages - self.start.batch_index
 
     @property
     def time(self) -> int:
-        """The time that brokers search by: their own where they stamp it."""
+        """The time that brokers search by: their own if they stamp it."""
         return self.publish_time if self.broker_time is None else self.broker_time
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerEnd:
-    """Where a ledger ends: the id of its last entry, of any kind, and what comes behind.
+    """Where a ledger ends: the id of its last entry, of any kind, and what follows.
 
-    `next` is the position of the first entry behind the ledger, None if there is none yet.
+    `next` is the position of the first entry after the ledger, None if there is none yet.
     """
 
     last_entry_id: int
@@ -95,9 +93,9 @@ class LedgerEnd:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a topic holds back: `entries` from `position` on, behind which nothing can be read.
+    """Messages that a topic holds back: `entries` from `position` on, none of which can be read.
 
-    Nothing but an open transaction does so.
+    The reason is always an open transaction.
     """
 
     position: Position
@@ -111,10 +109,10 @@ class Held:
 
 
 class Probe:
-    """Asks for single entries of topic partitions, of one or of thousands at once.
+    """Requests single entries of topic partitions, of one or of thousands at once.
 
-    A result is None where the topic holds nothing at or after what was asked for. Answers about
-    many hold an error in the place of a result that could not be had; the others raise it.
+    A result is None if the topic has nothing at or after the position. Questions about many
+    topics return errors in place of missing results; the others raise them.
     """
 
     def __init__(self, pool: ConnectionPool, timeout: float | None = None) -> None:
@@ -128,40 +126,40 @@ class Probe:
     def first_entries_at(
         self, questions: Sequence[tuple[str, Position]]
     ) -> list[FoundEntry | PulsarError | None]:
-        """As `first_entry_at`, for many topics and positions; in the order of the questions."""
+        """As `first_entry_at`, for many topics and positions, in the order of the questions."""
         return self._ask([(topic, self._at(topic, position)) for topic, position in questions])
 
     def first_entry_from_time(self, topic: str, time: int) -> FoundEntry | None:
         """Return the first entry that the broker finds published at or after `time`, in ms.
 
-        It searches as if times were ordered; an entry before it can be later, one behind it
-        earlier than `time`.
+        It searches as if times were ordered; an earlier entry may have a later time, and the other
+        way round.
         """
         return _only(self.first_entries_from_time([(topic, time)]))
 
     def first_entries_from_time(
         self, questions: Sequence[tuple[str, int]]
     ) -> list[FoundEntry | PulsarError | None]:
-        """As `first_entry_from_time`, for many topics and times; in the questions' order."""
+        """As `first_entry_from_time`, for many topics and times, in the order of the questions."""
         return self._ask([(topic, self._from_time(topic, time)) for topic, time in questions])
 
     def ledger_end(self, topic: str, ledger_id: int) -> LedgerEnd | None:
-        """Return where a ledger ends now, None if it is not kept, or has no entry."""
+        """Return where a ledger ends now, None if it was deleted or has no entry."""
         return _only(self._ask([(topic, self._ledger_end(topic, ledger_id))]))
 
     def entries_from(self, questions: Sequence[tuple[str, Position]]) -> list[int | PulsarError]:
-        """Return how many entries there are of topics from positions on, as their brokers count.
+        """Return how many entries topics have from positions on, as their brokers count.
 
-        A batch is one entry; markers of transactions count too.
+        A batch is one entry; transaction markers count too.
         """
         return self._ask([(topic, self._count(topic, position)) for topic, position in questions])
 
     def held_back(
         self, questions: Sequence[tuple[str, Position]]
     ) -> list[Held | PulsarError | None]:
-        """Return of topics, and positions that nothing is read behind, what is held back there.
+        """For topics and the positions where reading stopped, return what is held back there.
 
-        A topic with nothing to be read, or with something that can be, holds nothing back.
+        None for a topic that has no more entries, or whose next entry can be read.
         """
         return self._ask(
             [(topic, _retried(self.held_attempt(topic, position))) for topic, position in questions]
@@ -170,7 +168,7 @@ class Probe:
     def subscriptions_exist(self, questions: Sequence[tuple[str, str]]) -> list[bool | PulsarError]:
         """Return for topics and names whether the topic has a durable subscription of that name.
 
-        Nothing of it is changed. A name must not be in use for anything that is not durable.
+        Changes nothing. The name must not belong to a non-durable subscription.
         """
         return self._ask([(topic, self._exists(topic, name)) for topic, name in questions])
 
@@ -208,7 +206,7 @@ class Probe:
             return int(answer.msgBacklog)
 
     def held_attempt(self, topic: str, position: Position) -> OperationFactory[Held | None]:
-        """Return what makes an operation for one attempt at what `held_back` asks."""
+        """Return an operation factory for one attempt at `held_back`."""
         return lambda deadline: self._held_operation(topic, position, deadline)
 
     def _held_operation(
@@ -219,8 +217,8 @@ class Probe:
         with ConsumerSession(connection, _asking(topic, position), entries) as session:
             yield from session.subscribe(deadline)
             counted = 0
-            # Given a permit, the broker passes over markers and over what was aborted, and counts
-            # it no longer. What is left then and does not come cannot be read.
+            # With a permit, the broker skips markers and aborted messages and no longer counts
+            # them. If entries are left and none arrives, they cannot be read.
             entry = entries.next(session, 1)
             for seconds in _HELD_SECONDS:
                 stats: pb.CommandConsumerStatsResponse = yield session.stats(deadline)
@@ -240,16 +238,16 @@ class Probe:
         return _retried(lambda deadline: self.exists_operation(topic, name, deadline))
 
     def exists_operation(self, topic: str, name: str, deadline: Deadline) -> Operation[bool]:
-        """Return an operation for one attempt at what `subscriptions_exist` asks."""
+        """Return an operation for one attempt at `subscriptions_exist`."""
         connection = yield from self._lookup.connection_operation(topic, deadline)
         wanted = SubscribeRequest(topic, name, EARLIEST_POSITION)
         with ConsumerSession(connection, wanted) as session:
             try:
                 yield from session.subscribe(deadline)
             except NotAllowed:
-                # A durable subscription has that name already.
+                # A durable subscription of that name exists.
                 return True
-            # It must be gone before anyone can have a durable one.
+            # It must be gone before a durable one can use the name.
             if (answer := session.close()) is not None:
                 yield answer
         return False
@@ -272,7 +270,7 @@ class Probe:
         with ConsumerSession(connection, _asking(topic, behind), entries) as session:
             yield from session.subscribe(deadline)
             answer: pb.CommandGetLastMessageIdResponse = yield session.last_message_id(deadline)
-            # A subscription that begins behind a ledger is done with the last entry before.
+            # A subscription that starts after a ledger has acknowledged that ledger's last entry.
             done = MessageIdAdv.from_pb(answer.consumer_mark_delete_position)
             if done.ledger_id != ledger_id or done.entry_id < 0:
                 return None
@@ -289,8 +287,8 @@ class Probe:
             with ConsumerSession(connection, subscription) as session:
                 yield from session.subscribe(deadline)
                 yield session.ask(partial(commands.seek, publish_time=time), deadline)
-            # The broker has closed the consumer but keeps the subscription where it was sought
-            # to, for the next consumer of that name.
+            # The broker has closed the consumer but keeps the subscription at the sought position,
+            # for the next consumer of that name.
             entries = _Entries()
             with ConsumerSession(connection, subscription, entries) as session:
                 yield from session.subscribe(deadline)
@@ -299,13 +297,13 @@ class Probe:
                 )
             if found is None or found.time >= time:
                 return found
-            # Either the times are not in order, or the topic was unloaded after the search and
-            # the subscription began again: another search tells.
+            # Either times are not in order, or the topic was unloaded after the search and the
+            # subscription started again: search again.
         return found
 
 
 def _asking(topic: str, position: Position) -> SubscribeRequest:
-    """Return a subscription of whose consumers nothing stays."""
+    """Return a request for a subscription that leaves no trace."""
     return SubscribeRequest(topic, unique_name("pulsar-spark-probe"), position)
 
 
@@ -314,7 +312,7 @@ def _retried(attempt: OperationFactory[T]) -> OperationFactory[T]:
 
 
 class _EntryWait:
-    """Seconds to wait for an entry, over all attempts at one question: some storage is slow."""
+    """Seconds to wait for an entry, over all attempts at a question: some storage is slow."""
 
     __slots__ = ("seconds",)
 
@@ -323,15 +321,15 @@ class _EntryWait:
 
 
 class _Entries:
-    """The entries that a broker sends to a probe. A ConsumerHandler, of bounded memory.
+    """The entries that a broker sends to a probe: a ConsumerHandler with bounded memory.
 
-    A broker can send more than it may: that comes first when more is asked for.
+    Entries beyond the permits are kept for the next call.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # The following are guarded by _lock: blocks that nobody waits for yet, with the place
-        # of the next entry in the first one, or who waits.
+        # The following are guarded by _lock: blocks that nobody waits for yet, where the first
+        # one's next entry starts, and who waits.
         self._blocks: deque[MessageBlock] = deque()
         self._at = 0
         self._bytes = 0
@@ -340,11 +338,11 @@ class _Entries:
 
     @property
     def held(self) -> int:
-        """Bytes of the entries that nobody has asked for."""
+        """Bytes of the entries that nobody has requested."""
         return self._bytes
 
     def next(self, session: ConsumerSession, permits: int) -> Future[MessageReceived]:
-        """Return the future of the next entry, asking for `permits` messages if there is none."""
+        """Return the future of the next entry; request `permits` messages if there is none."""
         entry: Future[MessageReceived] = Future()
         entry.set_running_or_notify_cancel()
         with self._lock:
@@ -357,7 +355,7 @@ class _Entries:
         return entry
 
     def _serve(self) -> bool:
-        """Give whoever waits what there is; return false if there is nothing."""
+        """Pass an entry to whoever waits; return false if there is none."""
         with self._lock:
             waiting = self._waiting
             if waiting is None:
@@ -385,7 +383,7 @@ class _Entries:
         return message
 
     def on_messages(self, block: MessageBlock) -> None:
-        """Keep entries, or end where there is no room for them."""
+        """Keep entries, or end if there is no room for them."""
         block = block.alone()
         with self._lock:
             if self._error is None:
@@ -397,14 +395,14 @@ class _Entries:
             self._end(ConnectionLost("the broker sends far more than was requested"))
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:
-        """Give up waiting for an entry."""
+        """Fail the wait for an entry."""
         self._end(ConnectionLost("the broker closed the consumer"))
 
     def on_command(self, body: Message) -> None:
-        """Nothing else concerns a consumer of this kind."""
+        """Ignore other commands."""
 
     def on_disconnect(self, error: PulsarError) -> None:
-        """Give up waiting for an entry."""
+        """Fail the wait for an entry."""
         self._end(error)
 
     def _end(self, error: PulsarError) -> None:
@@ -429,9 +427,9 @@ def _first_entry(
     deadline: Deadline,
     patience: _EntryWait,
 ) -> Operation[FoundEntry | None]:
-    """Return an operation for the first entry of a subscription that reaches beyond `position`.
+    """Return an operation for a subscription's first entry that reaches beyond `position`.
 
-    It raises ConnectionLost where another consumer may learn something else.
+    It raises ConnectionLost if another consumer may get a different result.
     """
     permits = 1
     passed = position
@@ -454,16 +452,16 @@ def _first_entry(
             patience.seconds *= 2
             raise ConnectionLost("the broker does not deliver an entry that it has") from None
         found = _describe(message, position)
-        # A position can have an index that the entry, batched or not, does not reach.
+        # A position's index can be beyond the end of its entry, batched or not.
         if found.stop > position and found.start.batch_index < found.messages:
             return found
-        # The position is after the last message of that entry: on to the next one.
+        # The position is after that entry's last message: take the next entry.
         passed = max(passed, _behind(message.command.message_id))
         permits = found.messages
 
 
 def _behind(marked: pb.MessageIdData) -> Position:
-    """Return the position behind the last entry that a subscription is done with."""
+    """Return the position after the last entry that a subscription has acknowledged."""
     done = MessageIdAdv.from_pb(marked)
     return Position.after(MessageIdAdv(done.ledger_id, done.entry_id))
 
