@@ -1,8 +1,8 @@
 """What readers and producers share for one cluster: connections, timers, memory.
 
-A `ClientContext` of its own ends its connections with it, as a client does. Tasks and plans of
-Spark take `ClientContext.shared` instead: the connections of a process to a cluster are kept from
-one to the next, for those who give the same options and credentials.
+A `ClientContext` of its own ends its connections with it, as a client does. Spark's tasks and plans
+use `ClientContext.shared`: a process keeps its connections to a cluster for the next task with
+equal options and credentials.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.topic_name import TopicName
 
 IDLE_SECONDS = 60.0
-"""Shared connections that nobody has used for so long are closed."""
+"""Shared connections that were unused for this long are closed."""
 
 
 class ConnectionPool(Closing):
-    """Owns the connections of a client; `close` ends them all. Thread-safe.
+    """Owns a client's connections; `close` ends them all. Thread-safe.
 
-    Nothing is connected before it is asked for. Raises OptionError and UnsupportedFeature for
-    options that no connection could be made with. A forked child needs a pool of its own.
+    Connects on demand. Raises OptionError and UnsupportedFeature for options that cannot connect. A
+    forked child needs its own pool.
     """
 
     def __init__(self, options: ClientOptions) -> None:
@@ -76,14 +76,14 @@ class ConnectionPool(Closing):
         self._connections: dict[BrokerAddress, ClientConnection] = {}
         self._starting: dict[BrokerAddress, Future[ClientConnection]] = {}
         self._closed = False
-        # Clients spread over the hosts; the one that answered is kept until it fails.
+        # Clients start at random hosts; one that answers is kept until it fails.
         self._hosts = list(self.service_url.hosts)
         random.shuffle(self._hosts)
 
     def get_async(self, address: BrokerAddress) -> Future[ClientConnection]:
-        """Return the future of the connection to a broker; concurrent calls share one.
+        """Return the future of a broker's connection; concurrent calls share one.
 
-        It fails as `ClientConnection.start` does. Nothing is retried here.
+        It fails as `ClientConnection.start` does. Never retries.
         """
         if os.getpid() != self._pid:
             raise ClosedError(
@@ -102,7 +102,7 @@ class ConnectionPool(Closing):
             return self._starting[address]
 
     def _forget_closed(self) -> None:
-        """Forget brokers that went away; for a pool can live as long as its process."""
+        """Forget closed connections: a pool can live as long as its process."""
         for address in [at for at, found in self._connections.items() if found.closed]:
             del self._connections[address]
             del self._starting[address]
@@ -110,7 +110,7 @@ class ConnectionPool(Closing):
                 self._try_last(address.physical)
 
     def _try_last(self, host: str) -> None:
-        """Have whoever comes next begin with another host of the service URL."""
+        """Let the next caller start with another host of the service URL."""
         if host in self._hosts:
             self._hosts.remove(host)
             self._hosts.append(host)
@@ -120,9 +120,9 @@ class ConnectionPool(Closing):
         return self.get_async(address).result()
 
     def service_operation(self) -> Operation[ClientConnection]:
-        """Return an operation that connects to a host of the service URL, trying all of them.
+        """Return an operation that connects to one of the service URL's hosts, trying all.
 
-        Raises UnsupportedFeature for a URL that names no brokers, but a web service.
+        Raises UnsupportedFeature for an http(s) URL.
         """
         if self.service_url.web:
             raise UnsupportedFeature(
@@ -147,11 +147,11 @@ class ConnectionPool(Closing):
         raise unreachable(errors)
 
     def broker_host(self, plain: str | bytes, secure: str | bytes, *, proxied: bool = False) -> str:
-        """Return the host of the URLs, without TLS and with it, that a lookup named for a broker.
+        """Choose the broker's host from a lookup's URLs without and with TLS.
 
-        Raises RemoteProtocolError where none is of the kind that the service URL asks for. Of a
-        broker that is `proxied` no socket goes to the URL: Pulsar's proxy names the one that it
-        uses itself, with TLS or without, in the places of both.
+        Raises RemoteProtocolError if none has the service URL's scheme. The URL of a `proxied`
+        broker is not connected to: Pulsar's proxy returns the URL that it uses itself, with or
+        without TLS, in both places.
         """
         tls = self.service_url.tls
         named = secure if tls else plain
@@ -179,7 +179,7 @@ class ConnectionPool(Closing):
         def operation(deadline: Deadline) -> Operation[ClientConnection]:
             return self.service_operation()
 
-        # Each host is given its own time to connect and to answer.
+        # Each host has its own time to connect and to answer.
         timeout = 2 * self.options.connection_timeout + 1.0
         return run(operation, timeout * len(self.service_url.hosts))
 
@@ -190,7 +190,7 @@ class ConnectionPool(Closing):
             return [found for found in self._connections.values() if not found.closed]
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
-        """End all connections; those who use them are told ClosedError. May be called twice.
+        """End all connections; their users get ClosedError. May be called twice.
 
         Waits up to `timeout` seconds for each.
         """
@@ -208,7 +208,7 @@ class ConnectionPool(Closing):
 
 
 class _Shared:
-    """A pool, how many use it, and when it is to be closed if nobody does."""
+    """A pool, its number of users, and when to close it if it has none."""
 
     __slots__ = ("idle", "pool", "users")
 
@@ -219,11 +219,10 @@ class _Shared:
 
 
 class SharedConnections:
-    """The pools of a process that outlive those who use them, by options and credentials.
+    """A process's pools by options and credentials, which outlive their users.
 
-    Nobody is given connections that were made with the credentials of another: tokens are
-    compared by what they are now, also those in files, and so are certificates. Thread-safe; of no
-    use to a forked child.
+    Connections are never shared between different credentials: current tokens, even those in
+    files, and certificates are compared. Thread-safe; useless in a forked child.
     """
 
     def __init__(self, idle_seconds: float = IDLE_SECONDS, timers: Timers | None = None) -> None:
@@ -234,10 +233,10 @@ class SharedConnections:
         self._pools: dict[tuple[ClientOptions, bytes], _Shared] = {}
 
     def acquire(self, options: ClientOptions) -> tuple[ConnectionPool, Callable[[], None]]:
-        """Return a pool, and what to call, once, when it is not used any more.
+        """Return a pool, and a function to call once when it is no longer used.
 
-        Raises as `ConnectionPool`, and AuthenticationError or TlsError where credentials or
-        certificates cannot be had.
+        Raises as `ConnectionPool`, and AuthenticationError or TlsError if credentials or
+        certificates cannot be read.
         """
         key = _identity(options)
         with self._lock:
@@ -261,7 +260,7 @@ class SharedConnections:
                 )
                 return
             except (RuntimeError, ClosedError):
-                # No thread can be had that would close it later.
+                # No thread can be started that would close it later.
                 del self._pools[key]
         shared.pool.close(0.0)
 
@@ -270,11 +269,11 @@ class SharedConnections:
             if shared.users or self._pools.get(key) is not shared:
                 return
             del self._pools[key]
-        # Their threads end by themselves.
+        # Don't wait: their threads end by themselves.
         shared.pool.close(0.0)
 
     def close_unused(self, timeout: float = CLOSE_TIMEOUT) -> None:
-        """End the connections that nobody uses now."""
+        """End all unused connections."""
         with self._lock:
             unused = [key for key, shared in self._pools.items() if not shared.users]
             closing = [self._pools.pop(key) for key in unused]
@@ -291,13 +290,13 @@ class SharedConnections:
         return [connection for pool in pools for connection in pool.connections]
 
     def abandon(self) -> None:
-        """In a forked child: give back its copies of the parent's sockets, and touch no lock."""
+        """In a forked child: close its copies of the parent's sockets, without touching locks."""
         for shared in list(self._pools.values()):
             shared.pool.close()
 
 
 class _Process:
-    """What this process shares; a fork gets a new one."""
+    """A process's shared connections; a forked child gets new ones."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -311,7 +310,7 @@ class _Process:
 
     def after_fork(self) -> None:
         inherited = self._shared
-        # The lock may have been held by a thread that the child does not have.
+        # A thread that the child does not have may have held the lock.
         self.__init__()  # type: ignore[misc]
         if inherited is not None:
             inherited.abandon()
@@ -323,32 +322,31 @@ if hasattr(os, "register_at_fork"):
 
 
 def shared_connections() -> SharedConnections:
-    """Return what this process shares; nothing is made before it is asked for."""
+    """Return this process's shared connections, created on first use."""
     return _PROCESS.shared()
 
 
 def _identity(options: ClientOptions) -> tuple[ClientOptions, bytes]:
-    """Return what connections must have in common to be shared."""
+    """Return what must be equal for connections to be shared."""
     provider = provider_for(options.auth)
     credentials = identity_of(provider)
-    # The options hold secrets, but show none; neither does this. What a client may hold unsent is
-    # no matter of its connections.
+    # The digest shows no secret. The memory limit does not concern connections.
     digest = hashlib.sha256(provider.method_name.encode() + b"\0" + credentials).digest()
     return replace(options, memory_limit=1), digest + tls_identity(options)
 
 
 class Member(Protocol):
-    """What was made with a client context and must not outlive it."""
+    """Something made with a client context that must end with it."""
 
     def on_client_closed(self) -> None:
-        """The client is about to end its connections."""
+        """The client is about to close its connections."""
 
 
 class ClientContext(Closing):
-    """Connections, lookups, timers and the memory for messages under way.
+    """Connections, lookups, timers and the memory budget of a client.
 
-    Nothing is connected, and no thread started, before it is needed. A context manager; `close`
-    ends everything that was made with it. Not for use in a forked child.
+    Connects and starts threads on demand. A context manager; `close` ends everything that was made
+    with it. Not for use in a forked child.
     """
 
     def __init__(self, options: ClientOptions) -> None:
@@ -356,10 +354,10 @@ class ClientContext(Closing):
 
     @classmethod
     def shared(cls, options: ClientOptions) -> ClientContext:
-        """Return a context on connections that the process keeps for whoever comes next.
+        """Return a context whose connections the process keeps for later users.
 
-        Its `close` ends what was made with it, and leaves the connections to others: they are
-        closed when nobody has used them for IDLE_SECONDS. Raises as `SharedConnections.acquire`.
+        Its `close` ends what was made with it and keeps the connections; they are closed after
+        IDLE_SECONDS without users. Raises as `SharedConnections.acquire`.
         """
         pool, release = shared_connections().acquire(options)
         context = cls.__new__(cls)
@@ -384,11 +382,11 @@ class ClientContext(Closing):
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called, or the process is another one."""
+        """Whether `close` was called, or this is a forked child."""
         return self._closed or os.getpid() != self._pid
 
     def close(self) -> None:
-        """End what was made with it, its threads, and its connections, unless they are shared.
+        """End what was made with it, its threads, and its connections unless they are shared.
 
         May be called twice.
         """
@@ -407,22 +405,22 @@ class ClientContext(Closing):
             self.timers.close()
             self._release()
             return
-        # Operations that wait for a broker are freed by the end of its connection.
+        # Closing a connection frees the operations that wait for its broker.
         self.pool.close()
         self.timers.close()
 
     def add(self, member: Member) -> None:
-        """Tell `member` when the client is closed, if it lives till then; raises ClosedError."""
+        """Register `member`, to be told when the client closes; raises ClosedError."""
         with self._members_lock:
             if self._closed:
                 raise ClosedError("the client is closed")
             self._members.add(member)
 
     def partitions_for_writing(self, topic: str) -> int:
-        """Return the number of partitions of a topic, 0 for one without.
+        """Return a topic's number of partitions, 0 if not partitioned.
 
-        A topic that does not exist is created if the broker's policy is to do so; otherwise it
-        counts as one without partitions, and opening a producer says what is wrong.
+        A missing topic is created if the broker's policy allows; otherwise this returns 0, and
+        opening a producer raises the error.
         """
         name = TopicName.parse(topic)
         if name.partition_index >= 0:
@@ -439,9 +437,9 @@ class ClientContext(Closing):
             raise error.with_context(topic=topic) from error.__cause__
 
     def create_if_missing(self, topic: str) -> None:
-        """Have a topic without partitions created if it is missing and the broker allows it.
+        """Create a missing topic without partitions, if the broker allows it.
 
-        Raises TopicNotFound if it does not, and what else it refuses with.
+        Raises TopicNotFound if it does not, and other errors of the broker.
         """
         timeout = self.options.operation_timeout
 
@@ -456,8 +454,8 @@ class ClientContext(Closing):
     def assigned_broker(
         self, command: pb.CommandCloseProducer | pb.CommandCloseConsumer, old: BrokerAddress
     ) -> BrokerAddress | None:
-        """Return the broker that one at `old` names when it closes a producer or consumer.
+        """Return the broker that the broker at `old` names when it closes a producer or consumer.
 
-        None where a lookup must decide; see `addresses.assigned_broker`.
+        None if a lookup must decide; see `addresses.assigned_broker`.
         """
         return assigned_broker(command, old, self.pool.service_url.tls)

@@ -1,11 +1,11 @@
 """End-to-end encryption of payloads.
 
-A producer encrypts payloads, after compression, with a data key of its own (AES-256-GCM, a new
-nonce for each). With every message goes that data key, encrypted for each of the named public keys;
-any one of the private ones opens it. RSA keys do that by OAEP with SHA-1, as all of Pulsar's
-clients do, keys on elliptic curves by ECIES, as Java's alone does.
+A producer encrypts payloads, after compression, with its own data key (AES-256-GCM, a new nonce for
+each). Each message carries that data key, encrypted for each of the named public keys; any one of
+the private keys decrypts it. RSA keys use OAEP with SHA-1, as in all Pulsar clients; elliptic curve
+keys use ECIES, as in the Java client.
 
-Needs the package cryptography, which is imported when a first key is used.
+Needs the package cryptography, which is imported when the first key is used.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from pulsar_spark.protocol.blocks import Buffer
 _KEY_BYTES = 32
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
-# Java's client and the C++ one take a new data key as often.
+# As often as in the Java and C++ clients.
 _ROTATION_SECONDS = 4 * 3600.0
-# Nonces are random: far below where two of one key could be the same.
+# Nonces are random: stay far below the number at which two might be equal.
 _MAX_MESSAGES_OF_A_KEY = 2**30
 _MAX_CACHED_KEYS = 1000
-# A key that was missing may come, and many messages can lack it.
+# A missing key may appear later, but many messages may need it: ask only this often.
 _ASK_AGAIN_SECONDS = 10.0
 
 _PUBLIC = re.compile(r"-----BEGIN ((?:RSA )?PUBLIC KEY|CERTIFICATE)-----.*?-----END \1-----", re.S)
@@ -43,14 +43,14 @@ _PRIVATE = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?-----END \1-----"
 
 @dataclass(frozen=True, slots=True)
 class EncryptionKeyInfo:
-    """A key as PEM, and what a producer's reader of keys says of it to those of consumers."""
+    """A key as PEM, with metadata that the producer's key reader passes to the consumers'."""
 
     key: bytes = field(repr=False)
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 class KeyReader:
-    """Where keys come from, by their names. What its methods raise counts as having no key."""
+    """Finds keys by name. If a method raises, there is no such key."""
 
     def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
         """Return the key to encrypt data keys with; its metadata goes with each message."""
@@ -63,10 +63,10 @@ class KeyReader:
 
 @dataclass(frozen=True, slots=True)
 class PemKeys(KeyReader):
-    """Keys as PEM text or paths, by name; that of the name "" is for any other; plain data.
+    """Keys as PEM text or paths, by name; the name "" stands for all others. Plain data.
 
-    `option` is what errors call them. Files are read whenever a data key is new, so that a key
-    that was replaced is found.
+    `option` names them in errors. Files are read for each new data key, so that a replaced key is
+    found.
     """
 
     option: str
@@ -81,7 +81,7 @@ class PemKeys(KeyReader):
         return EncryptionKeyInfo(self._load(key_name))
 
     def check_private(self) -> None:
-        """Raise CryptoError unless all of them are private keys that can be used."""
+        """Raise CryptoError unless all are usable private keys."""
         for name, value in self.keys:
             _private_key(read_pem(value, self.option), name or self.option)
 
@@ -97,7 +97,7 @@ class PemKeys(KeyReader):
 
 
 def read_pem(value: str, option: str) -> bytes:
-    """Return PEM text, or what the file of that name holds; raises CryptoError."""
+    """Return PEM text, or a file's content; raises CryptoError."""
     text = pem_content(value)
     if text is not None:
         return text.encode()
@@ -115,10 +115,10 @@ def read_pem(value: str, option: str) -> bytes:
 
 
 class DataKey:
-    """A key that payloads are encrypted with, and how it is told to their readers."""
+    """A key that encrypts payloads, and how its readers get it."""
 
     overhead = _TAG_BYTES
-    """Bytes that a payload grows by."""
+    """How many bytes encryption adds to a payload."""
 
     def __init__(self, options: EncryptionOptions) -> None:
         data_key = os.urandom(_KEY_BYTES)
@@ -126,12 +126,12 @@ class DataKey:
         self._wrapped = [_wrapped(name, options.keys, data_key) for name in options.names]
 
     def announce(self, metadata: pb.MessageMetadata) -> None:
-        """Add to a message's metadata what its readers need, with room for the nonce."""
+        """Add to a message's metadata what readers need, with room for the nonce."""
         metadata.encryption_keys.extend(self._wrapped)
         metadata.encryption_param = bytes(_NONCE_BYTES)
 
     def encrypt(self, metadata: pb.MessageMetadata, payload: Buffer) -> bytes:
-        """Return a payload encrypted, and note the nonce in the metadata that was announced."""
+        """Encrypt a payload, and set the nonce in its metadata."""
         nonce = os.urandom(_NONCE_BYTES)
         metadata.encryption_param = nonce
         encrypted: bytes = self._cipher.encrypt(nonce, payload, None)
@@ -139,9 +139,9 @@ class DataKey:
 
 
 class Encryptor:
-    """The data keys of one producer, a new one every four hours. To be used by one thread.
+    """The data keys of a producer, replaced every four hours. For one thread.
 
-    Raises CryptoError for keys that are missing or cannot be used, MissingDependency.
+    Raises CryptoError for missing or unusable keys, and MissingDependency.
     """
 
     def __init__(self, options: EncryptionOptions) -> None:
@@ -149,7 +149,7 @@ class Encryptor:
         self._renew()
 
     def data_key(self) -> DataKey:
-        """Return the key for the next message. If none can be made again, raises CryptoError."""
+        """Return the key for the next message; raises CryptoError if a new one cannot be made."""
         self._messages += 1
         is_old = time.monotonic() - self._since > _ROTATION_SECONDS
         if is_old or self._messages > _MAX_MESSAGES_OF_A_KEY:
@@ -163,10 +163,10 @@ class Encryptor:
 
 
 class Decryptor:
-    """Decrypts the messages of a reader, with the keys that it has; without any, none.
+    """Decrypts a reader's messages with the keys that it has.
 
-    `action` is what the reader does with others: ``FAIL``, ``DISCARD`` or ``CONSUME``. Raises
-    CryptoError for keys that cannot be used, whatever the action, and MissingDependency.
+    `action` says what happens to other messages: ``FAIL``, ``DISCARD`` or ``CONSUME``. Raises
+    CryptoError for unusable keys, whatever the action, and MissingDependency.
     """
 
     def __init__(self, keys: KeyReader | None = None, action: str = "FAIL") -> None:
@@ -174,7 +174,7 @@ class Decryptor:
         self._keys = keys
         if isinstance(keys, PemKeys):
             keys.check_private()
-        # Encrypted data key → cipher, or why there is none, and until when that holds.
+        # Encrypted data key → cipher, or why there is none, and how long that holds.
         self._ciphers: OrderedDict[tuple[str, bytes], tuple[Any, float]] = OrderedDict()
 
     def decrypt(self, metadata: pb.MessageMetadata, payload: Buffer) -> bytes:
@@ -208,7 +208,7 @@ class Decryptor:
         )
 
     def _cipher(self, wrapped: pb.EncryptionKeys) -> Any:
-        """Return the cipher of a data key, or the reason why there is none."""
+        """Return a data key's cipher, or why there is none."""
         place = (wrapped.key, wrapped.value)
         cipher, until = self._ciphers.get(place, (None, 0.0))
         if time.monotonic() < until:
@@ -220,7 +220,7 @@ class Decryptor:
         except MissingDependency:
             raise
         except Exception as error:
-            # The text of an error of somebody else's may hold anything.
+            # The text of a user's error may hold anything.
             raised = f"its reader of keys raised {type(error).__name__}"
             cipher = error.what if isinstance(error, PulsarError) else raised
             until = time.monotonic() + _ASK_AGAIN_SECONDS
@@ -341,7 +341,7 @@ def _oaep() -> Any:
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import padding
 
-    # What all clients agree on; where OAEP uses it, it is sound.
+    # All clients use SHA-1 here; within OAEP it is safe.
     sha1 = hashes.SHA1()
     return padding.OAEP(padding.MGF1(sha1), sha1, None)
 
@@ -361,7 +361,7 @@ def _wrap(public_key: Any, data_key: bytes) -> bytes:
 
 
 def _unwrap(private_key: Any, wrapped: bytes) -> bytes:
-    """Return a data key; raises ValueError if it was not encrypted for this key."""
+    """Decrypt a data key; raises ValueError if it was not encrypted for this key."""
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
     if isinstance(private_key, rsa.RSAPrivateKey):
@@ -381,10 +381,11 @@ _ECIES_MAC_KEY = 16
 
 
 def _ecies(point: bytes, secret: bytes, body: bytes) -> bytes:
-    """Encrypt by ECIES as Bouncy Castle does of itself: IEEE 1363a, DHAES mode.
+    """Encrypt with ECIES as Bouncy Castle's defaults do: IEEE 1363a, DHAES mode.
 
-    The body is added to what KDF2 with SHA-1 makes of the point and the shared secret, behind the
-    key of an HMAC of the encrypted body and of the length of an encoding parameter that is none.
+    KDF2 with SHA-1 of the point and the shared secret gives an HMAC key, then a key stream. The
+    body is XORed with the stream; the HMAC covers the result and the length 0 of an empty
+    encoding parameter.
     """
     stream = b""
     counter = 1

@@ -1,11 +1,10 @@
-"""Operations: exchanges with brokers as generators, run one at a time or by the thousand.
+"""Operations: generators that talk to brokers, run one at a time or by the thousand.
 
-An operation is a generator that says what happens one step after the other. It yields a future
-where it needs an answer, and is sent its result or thrown its error; `Within` where it does not
-wait for an answer any longer than some seconds; `Pause` to wait for nothing else. `run` and
-`run_many` drive operations on the caller's thread, hundreds at a time; `start` drives one by the
-threads that complete what it waits for, so that no thread waits. What an operation does between
-two yields must be quick, therefore.
+An operation describes an exchange step by step. It yields a future when it needs an answer, and
+receives the future's result or error; a `Within` to wait for an answer at most some seconds; a
+`Pause` to wait for some time only. `run` and `run_many` drive operations on the caller's thread,
+hundreds at a time. `start` drives one on the threads that complete its futures, so no thread waits;
+so between two yields an operation must be quick.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from pulsar_spark.errors import ClosedError, OperationTimeout, PulsarError
 T = TypeVar("T")
 
 WINDOW = 500
-"""Operations that are under way at one time: far below what brokers allow one connection."""
+"""How many operations run at a time: far below a broker's limit per connection."""
 
 
 class Within(NamedTuple):
-    """What an operation yields to be thrown OperationTimeout where `answer` takes longer."""
+    """Yielded by an operation: OperationTimeout is thrown if `answer` takes longer."""
 
     answer: Future[Any]
     seconds: float
@@ -52,25 +51,25 @@ def run(factory: OperationFactory[T], timeout: float) -> T:
 def run_many(
     factories: Sequence[OperationFactory[T]], timeout: float, window: int = WINDOW
 ) -> list[T | PulsarError]:
-    """Run all operations, `window` at a time, and return what each gave, or why it failed.
+    """Run all operations, `window` at a time, and return each one's result or error.
 
-    Each operation has `timeout` seconds from its own start.
+    Each has `timeout` seconds from its own start.
     """
     return _Run(factories, timeout, window).results()
 
 
 def start(factory: OperationFactory[T], timeout: float, timers: Timers) -> Future[T]:
-    """Begin an operation and return the future of its result, or of its error of any kind.
+    """Start an operation and return the future of its result or error.
 
-    It continues wherever what it waits for is completed, a connection's receive thread mostly, or
-    on the timers' thread. It ends within `timeout` seconds, and by ClosedError when the timers
-    are closed. Cancelling the future closes the operation.
+    It runs on the thread that completes its futures, mostly a connection's receive thread, or on
+    the timers' thread. It ends within `timeout` seconds, or with ClosedError when the timers are
+    closed. Cancelling the future closes the operation.
     """
     return _Started(factory, timeout, timers).future
 
 
 class _Task(Generic[T]):
-    """An operation under way: `step` counts what it waited for, `limit` is how long it does now."""
+    """A running operation: `step` counts its waits, `limit` is the current wait's deadline."""
 
     __slots__ = ("deadline", "index", "limit", "operation", "step")
 
@@ -92,9 +91,9 @@ class _Run(Generic[T]):
         self._results: list[T | PulsarError | None] = [None] * len(factories)
         self._started = 0
         self._tasks: dict[int, _Task[T]] = {}
-        # Tasks in the order of their deadlines, including some that have ended.
+        # Tasks ordered by deadline; some may have ended.
         self._by_age: deque[_Task[T]] = deque()
-        # When to go on with which step of which task.
+        # When to continue which step of which task.
         self._pausing: list[tuple[float, int, int]] = []
         # Filled by the threads that complete futures.
         self._ready: queue.SimpleQueue[tuple[int, int, Future[Any]]] = queue.SimpleQueue()
@@ -121,7 +120,7 @@ class _Run(Generic[T]):
             self._step(task, None)
 
     def _wait(self) -> None:
-        """Go on with one task, or with those whose pause or time is over."""
+        """Continue one task, or all whose pause or time is over."""
         while self._by_age and self._by_age[0].index not in self._tasks:
             self._by_age.popleft()
         until = self._by_age[0].deadline.at
@@ -136,7 +135,7 @@ class _Run(Generic[T]):
         except queue.Empty:
             return
         index, step, future = found
-        # A task that did not wait so long has no use for the answer.
+        # A task that no longer waits ignores a late answer.
         if (task := self._waiting(index, step)) is not None:
             self._step(task, future)
 
@@ -191,7 +190,7 @@ class _Run(Generic[T]):
         except PulsarError as raised:
             self._end(task, raised)
         else:
-            # It wants to go on in spite of its time being over.
+            # It tries to continue although its time is over.
             task.operation.close()
             self._end(task, error)
 
@@ -201,15 +200,15 @@ class _Run(Generic[T]):
 
 
 class _Started(Generic[T]):
-    """An operation that is driven by callbacks: of futures, of timers, of the timers' end."""
+    """An operation driven by callbacks: of futures, of timers, of the timers' end."""
 
     def __init__(self, factory: OperationFactory[T], timeout: float, timers: Timers) -> None:
         self.future: Future[T] = Future()
         self._timers = timers
         self._timeout = timeout
         self._lock = threading.Lock()
-        # The following are guarded by _lock. What the operation waits for is numbered, so that
-        # what comes too late is known; the operation belongs to the thread that set _running.
+        # The following are guarded by _lock. Waits are numbered, to detect late wake-ups; the
+        # thread that set _running owns the operation.
         self._step = 0
         self._running = True
         self._over: PulsarError | None = None
@@ -234,7 +233,7 @@ class _Started(Generic[T]):
             self._finish(ClosedError("the operation was cancelled"))
 
     def _finish(self, error: PulsarError) -> None:
-        """End the operation by an error, now or when its thread leaves it."""
+        """End the operation with an error, now or when its thread releases it."""
         with self._lock:
             self._over = self._over or error
             if self._running:
@@ -243,7 +242,7 @@ class _Started(Generic[T]):
         self._run(None)
 
     def _wake(self, step: int, future: Future[Any] | None) -> None:
-        """Go on with what step number `step` waited for, if it still does."""
+        """Continue after wait number `step`, if that is still the current one."""
         with self._lock:
             if self._running or step != self._step:
                 return
@@ -272,9 +271,9 @@ class _Started(Generic[T]):
                 raise
 
     def _wait(self, waits: Future[Any] | Pause | Within) -> Future[Any] | None:
-        """Have the operation woken; return what it waits for if that is there already.
+        """Arrange to be woken; return the future if it is already done.
 
-        What returns None leaves the operation to whoever wakes it.
+        If this returns None, the operation belongs to whoever wakes it.
         """
         answer = waits.answer if isinstance(waits, Within) else waits
         if isinstance(answer, Future) and answer.done():
@@ -293,13 +292,13 @@ class _Started(Generic[T]):
         return None
 
     def _run_out(self, error: PulsarError) -> None:
-        """Throw the error at the operation; whatever it does, it ends."""
+        """Throw an error at the operation; it ends, whatever it does."""
         try:
             self._operation.throw(error.with_context())
         except StopIteration as stop:
             self._set_result(stop.value)
         else:
-            # It wants to go on in spite of its time being over.
+            # It tries to continue although its time is over.
             raise error
 
     def _set_result(self, value: T) -> None:
@@ -318,7 +317,7 @@ class _Started(Generic[T]):
 
 
 def _go_on(operation: Operation[T], future: Future[Any] | None) -> Future[Any] | Pause | Within:
-    """Give an operation what it waited for, and return what it waits for next."""
+    """Pass an operation the result of its wait, and return its next one."""
     if future is None:
         return operation.send(None)
     if future.cancelled():

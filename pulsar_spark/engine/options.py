@@ -1,7 +1,7 @@
 """Options of the client, of readers and of producers: plain data that Spark can pickle.
 
-Times are seconds, sizes are bytes. Values are checked once, when an object is made. No `repr`
-shows a secret.
+Times are seconds, sizes are bytes. Values are checked when an object is created. No `repr` shows a
+secret.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MIB = 1024 * 1024
 
 KEY_SLOTS = 1 << 16
-"""Hash slots over which a Key_Shared subscription spreads keys."""
+"""Number of hash slots for the keys of a Key_Shared subscription."""
 
 
 def _check_range(owner: object, lowest: float, *names: str) -> None:
@@ -33,7 +33,7 @@ def _check_range(owner: object, lowest: float, *names: str) -> None:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be sent; one with a lone surrogate cannot."""
+    """Whether a text is valid Unicode, without lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -50,7 +50,7 @@ _PEM = "-----BEGIN "
 
 
 def pem_content(value: str) -> str | None:
-    """Return the PEM text that is given in the place of a path, None for a path."""
+    """Return PEM text given in place of a path, None for a path."""
     if not value.startswith(_CONTENT) and _PEM not in value:
         return None
     return value.removeprefix(_CONTENT).strip() + "\n"
@@ -76,10 +76,10 @@ def _check_pem(certificate: str | None, key: str | None, trusted: str | None = N
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OAuth2Options:
-    """Where and with what to get tokens: either a key, or a client's id and secret.
+    """Where to get tokens, and the credentials: a key, or a client's id and secret.
 
     `private_key` is JSON, a ``data:`` URL or a file, which is read for every token. The issuer's
-    certificate is checked by those of the system and of `trust_certs_file`.
+    certificate is verified with the system's authorities and `trust_certs_file`.
     """
 
     issuer_url: str
@@ -103,10 +103,9 @@ class AuthOptions:
     """How to log in: `method` is ``none``, ``token``, ``basic``, ``tls``, ``oauth2`` or
     ``plugin``.
 
-    A token is given as text, or as a file or a variable of the environment that is read again
-    whenever it is needed, or as a function that is called then. `tls` shows a certificate, that of
-    TlsOptions if none is given here.
-    `plugin` names a class of the user's as ``module:Class``, which is given `plugin_params`.
+    A token is text, or a file or environment variable that is read each time it is needed, or a
+    function that is called each time. `tls` uses the certificate given here, otherwise the one in
+    TlsOptions. `plugin` is a user's class ``module:Class``, which gets `plugin_params`.
     """
 
     method: str = "none"
@@ -137,8 +136,8 @@ class AuthOptions:
 class TlsOptions:
     """Certificates and checks of TLS connections.
 
-    Each of the files is a path, read whenever a connection is made, or PEM text, with or without
-    ``content:`` before it. Without trusted certificates those of the system are trusted.
+    Each file is a path, read for each connection, or PEM text, with or without ``content:`` before
+    it. By default the system's authorities are trusted.
     """
 
     trust_certs_file: str | None = None
@@ -158,11 +157,11 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """What a connection to a cluster needs.
+    """How to connect to a cluster.
 
-    `operation_timeout` bounds every request with its retries, `connection_timeout` one attempt
-    to connect, `keep_alive_interval` is the time between PINGs, `memory_limit` what producers
-    may hold unsent. Raises OptionError for values out of range.
+    `operation_timeout` limits every request with its retries, `connection_timeout` one attempt to
+    connect. `keep_alive_interval` is the time between PINGs, `memory_limit` the limit for
+    producers' unacknowledged messages. Raises OptionError for invalid values.
     """
 
     service_url: str
@@ -227,9 +226,9 @@ class ClientOptions:
 
     @property
     def proxy(self) -> str | None:
-        """The proxy through which brokers are reached, as ``host:port``.
+        """The proxy in front of the brokers, as ``host:port``.
 
-        It sees which broker is meant by the name in the TLS handshake (SNI).
+        It learns the broker's name from the TLS handshake (SNI).
         """
         if self.proxy_service_url is None:
             return None
@@ -237,7 +236,7 @@ class ClientOptions:
 
     @property
     def tls_in_use(self) -> TlsOptions:
-        """The options of TLS, with the certificate to log in with, if there is one."""
+        """The TLS options, with the login certificate if there is one."""
         if self.auth.certificate_file is None:
             return self.tls
         return replace(
@@ -251,13 +250,12 @@ class ClientOptions:
 class ReaderOptions:
     """How a reader fetches.
 
-    It holds at most `memory_budget` bytes of undecoded entries. `receiver_queue_size` is how
-    many messages it asks for at first; with `auto_scale` it continues to as many as the budget
-    allows for their observed size. Without progress for `poll_timeout` it fails. A message in
-    chunks that the topic does not hold all of is an error, or with `skip_incomplete` counted
-    and left out. Encrypted messages are decrypted with `crypto_keys`; what becomes of others is
-    `crypto_failure_action`: ``FAIL``, ``DISCARD`` (counted) or ``CONSUME`` (as they are stored).
-    A `schema` is held against the topic's by the broker.
+    It holds at most `memory_budget` bytes of undecoded entries. It first requests
+    `receiver_queue_size` messages; with `auto_scale` then as many as fit into the budget at their
+    observed size. It fails without progress for `poll_timeout`. An incomplete chunked message is an
+    error, or with `skip_incomplete` is counted and skipped. `crypto_keys` decrypt messages;
+    `crypto_failure_action` says what happens to others: ``FAIL``, ``DISCARD`` (counted) or
+    ``CONSUME`` (returned encrypted). The broker compares `schema` with the topic's.
     """
 
     receiver_queue_size: int = 1000
@@ -282,7 +280,7 @@ class ReaderOptions:
 
 @dataclass(frozen=True, slots=True)
 class EncryptionOptions:
-    """The names of the public keys that a producer encrypts its data keys with, and their reader.
+    """The public keys that encrypt a producer's data keys: their names and their reader.
 
     Raises OptionError without a name.
     """
@@ -299,9 +297,9 @@ class EncryptionOptions:
 
 @dataclass(frozen=True, slots=True)
 class KeySharedRules:
-    """How a Key_Shared consumer shares keys: hash slots of its own, or what the broker gives it.
+    """How a Key_Shared consumer gets keys: fixed hash slots, or the broker's choice.
 
-    `ranges` are slots from 0 to 65535, both ends included; none of them means auto-split.
+    `ranges` are slots from 0 to 65535, both ends included; without any, the broker splits.
     """
 
     ranges: tuple[tuple[int, int], ...] = ()
@@ -322,7 +320,7 @@ class KeySharedRules:
 
 @dataclass(frozen=True, slots=True)
 class RedeliveryBackoff:
-    """Pauses before another delivery: from `first` seconds on, times `factor`, up to `most`."""
+    """Pauses before redelivery: `first` seconds, each `factor` times longer, up to `most`."""
 
     first: float = 1.0
     most: float = 60.0
@@ -333,24 +331,24 @@ class RedeliveryBackoff:
         _check_range(self, 1, "factor")
 
     def delay(self, redeliveries: int) -> float:
-        """Return the pause after a message was delivered again so many times."""
+        """Return the pause for a message that was redelivered so many times."""
         return min(self.first * self.factor ** min(max(redeliveries, 0), 64), self.most)
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """How a consumer subscribes, fetches, acknowledges, and has messages delivered again.
+    """How a consumer subscribes, fetches, acknowledges and redelivers.
 
-    `kind` is a SubType of the protocol, `initial` (an InitialPosition) where a subscription begins
-    that does not exist yet. One that is not durable begins at `start`, or at what was published
-    `start_age` seconds ago. `receiver_queue_size` 0 fetches a message when one is asked for.
+    `kind` is a SubType of the protocol. A new subscription starts at `initial` (an
+    InitialPosition), a non-durable one at `start`, or at messages published `start_age` seconds
+    ago. With `receiver_queue_size` 0 messages are fetched one by one on request.
 
-    Acknowledgements wait up to `ack_delay` for others, at most `ack_group_size`. With
-    `ack_receipts` the broker confirms them, with `batch_index_acks` it is told of parts of
-    batches. A message is delivered again `nack_delay` (or what `nack_backoff` says) after it was
-    refused, and `ack_timeout` after it was given out, 0 for never. A message that cannot be read is
-    an error, or with `discard_corrupt` acknowledged as such and left out; what becomes of one that
-    cannot be decrypted `crypto_failure_action` says (FAIL, DISCARD, CONSUME).
+    Acknowledgements wait up to `ack_delay` to be sent together, at most `ack_group_size`. With
+    `ack_receipts` the broker confirms them; with `batch_index_acks` parts of batches are
+    acknowledged. A message is redelivered `nack_delay` (or as `nack_backoff` says) after a
+    negative acknowledgement, and `ack_timeout` after it was received, 0 for never. An unreadable
+    message is an error, or with `discard_corrupt` is acknowledged and skipped. If a message cannot
+    be decrypted, `crypto_failure_action` decides (FAIL, DISCARD, CONSUME).
     """
 
     subscription: str
@@ -401,7 +399,7 @@ class ConsumerOptions:
 
     @property
     def shared(self) -> bool:
-        """Whether messages are spread over several consumers, and acknowledged one by one."""
+        """Whether several consumers share the messages and acknowledge them one by one."""
         return self.kind in (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared)
 
 
@@ -409,15 +407,14 @@ class ConsumerOptions:
 class ProducerOptions:
     """How a producer batches, compresses and routes.
 
-    `compression` is a CompressionType, `access_mode` a ProducerAccessMode of the protocol.
-    `batching_max_delay` is how long a batch waits for more messages; with `batching_by_key` its
-    messages go in a batch for each key. `routing_mode` is
-    ``RoundRobinPartition`` or ``SinglePartition``, `hashing_scheme` ``JavaStringHash`` or
-    ``Murmur3_32Hash``. `max_pending_messages` 0 leaves the bound to the client's memory limit.
-    A topic that is created for the producer has `initial_subscription` from its beginning.
-    With `resumes`, messages that have sequence ids of their own go to the same partitions in every
-    run, and those up to the last id that the broker knows of `producer_name` are not sent again.
-    With `txn_enabled` the broker is told that messages of transactions will come.
+    `compression` is a CompressionType, `access_mode` a ProducerAccessMode of the protocol. A batch
+    waits up to `batching_max_delay` for more messages; with `batching_by_key` each key has its own
+    batch. `routing_mode` is ``RoundRobinPartition`` or ``SinglePartition``, `hashing_scheme`
+    ``JavaStringHash`` or ``Murmur3_32Hash``. With `max_pending_messages` 0 only the client's memory
+    limit applies. A topic created for the producer gets `initial_subscription`. With `resumes`,
+    messages with their own sequence ids go to the same partitions in every run, and ids that the
+    broker already has from `producer_name` are not sent again. With `txn_enabled` the broker
+    expects messages of transactions.
     """
 
     compression: int = pb.NONE

@@ -1,12 +1,11 @@
 """Reads a range of one topic partition, each message exactly once: in columns, or entry by entry.
 
-A reader has a non-durable subscription of its own and acknowledges nothing. Where it stands is
-kept here, as a position, never at the broker: after a disconnect of any kind its consumer comes
-back at that position, and what is before it is dropped. Its end, too, is found by comparing
-positions.
+A reader has its own non-durable subscription and acknowledges nothing. It keeps its position here,
+not at the broker: after any disconnect its consumer resubscribes at that position, and messages
+before it are dropped. It finds its end, too, by comparing positions.
 
-Blocks come from the receiver queue. What a block decoder takes of them becomes columns; what it
-leaves, and everything for callers that want entries, is taken with care, one entry at a time.
+Blocks come from the receiver queue. The block decoder turns most frames into columns. The frames
+that it leaves, and all frames for callers that want entries, take the careful path one by one.
 """
 
 from __future__ import annotations
@@ -56,59 +55,59 @@ _MAX_IDLE = 5.0
 _FIRST_STALL = 5.0
 _MAX_STALL = 60.0
 _CLOSE_TIMEOUT = 1.0
-# After so long without a message it is looked whether an open transaction is the reason.
+# After this long without a message, check for an open transaction.
 _HELD_AFTER = 10.0
 _HELD_LOOK_SECONDS = 5.0
 
 
 class RangeWatch(Protocol):
-    """Whoever wants to know which ledgers a reader meets; may raise an error to end it."""
+    """Wants to know which ledgers a reader meets; may raise an error to end it."""
 
     def on_ledger(self, before: Position, found: Position) -> None:
-        """The first entry of the range came, or the first one of another ledger.
+        """The first entry of the range, or of another ledger, arrived.
 
-        `found` is that entry, `before` where the reader stood.
+        `found` is that entry, `before` the reader's position.
         """
 
     def on_end(self, before: Position, found: Position | None) -> None:
-        """The end was not reached, and nothing more comes: the next entry is `found`, or none."""
+        """The end was not reached and nothing more comes: the next entry is `found`, or None."""
 
 
 class _Patience:
-    """How long a reader has waited, and what is due: seconds here, not in the caller's code."""
+    """How long a reader has waited, not counting its caller's own time, and what is due."""
 
     __slots__ = ("asked", "idle", "next_question", "next_stall", "stalled")
 
     def __init__(self) -> None:
-        # Whether the topic's last message is being asked for.
+        # Whether the topic's last message was requested.
         self.asked = False
         self.reset()
 
     def reset(self) -> None:
-        """Take note of progress: something came that was asked for."""
-        # Since the last progress: waiting of any kind, and with a consumer that nothing came to.
+        """Requested messages arrived."""
+        # Seconds since then: of any waiting, and of waiting with a consumer.
         self.stalled = 0.0
         self.idle = 0.0
-        # When the topic's last message is asked for, and when another consumer is tried.
+        # When to request the topic's last message, and when to try another consumer.
         self.next_question = _FIRST_IDLE
         self.next_stall = _FIRST_STALL
 
     def wants_question(self) -> bool:
-        """Whether it is time to ask for the last message; the next time is later."""
+        """Whether to request the last message now; then later again."""
         if self.asked or self.idle < self.next_question:
             return False
         self.next_question = self.idle + min(max(self.idle, _FIRST_IDLE), _MAX_IDLE)
         return True
 
     def wants_consumer(self) -> bool:
-        """Whether it is time to try another consumer; the next time is later."""
+        """Whether to try another consumer now; then later again."""
         if self.idle < self.next_stall:
             return False
         self.next_stall += min(self.next_stall, _MAX_STALL)
         return True
 
     def left(self, poll_timeout: float | None) -> float:
-        """Seconds until something is due; None is for ranges without an end."""
+        """Seconds until something is due; `poll_timeout` is None for endless ranges."""
         until = self.next_stall
         if poll_timeout is None:
             return max(until - self.idle, 0.001)
@@ -120,10 +119,9 @@ class _Patience:
 class EntryReader(Closing):
     """Reads the entries of `topic` (one partition) from `start` up to, not including, `end`.
 
-    Without an end it continues for ever; LATEST_POSITION as start is what is published after the
-    first call of `next_entry`, before which nothing is connected. To be used by one thread, and
-    closed at the end, by any thread: it is a context manager. Raises UnsupportedFeature for a
-    non-persistent topic.
+    Without an end it never finishes. LATEST_POSITION as start means messages published after the
+    first call of `next_entry`; nothing connects before it. For one thread; any thread may close it.
+    A context manager. Raises UnsupportedFeature for a non-persistent topic.
     """
 
     def __init__(
@@ -147,8 +145,8 @@ class EntryReader(Closing):
         self._pool = pool
         self._options = options or ReaderOptions()
         limit = self._options.memory_budget
-        # A reader that fetches chunks for another has that one's bounds in the decoder that it
-        # was given, and looks no further back itself.
+        # A reader that fetches chunks for another one uses that one's limits, and searches no
+        # further back.
         self._chunks: ChunkSearch | None = None
         if decoder is None:
             decryptor = Decryptor(self._options.crypto_keys, self._options.crypto_failure_action)
@@ -159,11 +157,11 @@ class EntryReader(Closing):
         self._consumer = ReturningConsumer(
             pool, topic, self._options, budget or ReceiverBudget(limit)
         )
-        # What is being taken apart, and how far that is.
+        # The current block, and where its next entry starts.
         self._block: MessageBlock | None = None
         self._at = 0
         self._watch = watch
-        # Whether the watch knows of the first entry.
+        # Whether the watch was told of the first entry.
         self._began = False
         self._patience = _Patience()
         self._last_id: MessageIdAdv | None = None
@@ -177,31 +175,31 @@ class EntryReader(Closing):
 
     @property
     def position(self) -> Position:
-        """Where the next entry is read from: right behind the last one that was returned."""
+        """Where the next entry is read: after the last one that was returned."""
         return self._decoder.position
 
     @property
     def finished(self) -> bool:
-        """Whether all of the range has been returned."""
+        """Whether the whole range was returned."""
         return self._decoder.finished
 
     @property
     def incomplete(self) -> int:
-        """Messages in chunks that were left out, as they are not whole."""
+        """Incomplete chunked messages that were skipped."""
         return 0 if self._chunks is None else self._chunks.incomplete
 
     @property
     def undecryptable(self) -> int:
-        """Messages that could not be decrypted, and were left out or returned as they are."""
+        """Messages that could not be decrypted, and were skipped or returned encrypted."""
         return self._decoder.undecryptable
 
     def next_entry(self, timeout: float | None = None) -> ReceivedEntry | None:
         """Return the next entry; None at the end of the range, or after `timeout` seconds.
 
-        `finished` tells the two apart. An attempt to connect is not cut short by the timeout.
-        Raises CorruptMessage or EncryptedMessage for an entry that cannot be read (and again at
-        every further call), OperationTimeout when there was no progress for the poll timeout
-        though the range has not ended, ClosedError after `close`, and what brokers refuse with.
+        `finished` tells which. The timeout does not interrupt an attempt to connect. Raises
+        CorruptMessage or EncryptedMessage for an unreadable entry (and again at every further
+        call), OperationTimeout without progress for the poll timeout, ClosedError after `close`,
+        and the broker's error.
         """
         deadline = Deadline(timeout)
         while (block := self._next_block(deadline)) is not None:
@@ -213,7 +211,7 @@ class EntryReader(Closing):
         return None
 
     def read(self, wanted: blocks.BlockOptions) -> Iterator[blocks.Columns | ReceivedEntry]:
-        """Yield the range in columns, and entry by entry what is not for the fast way.
+        """Yield the range as columns, and as entries what needs the careful path.
 
         Raises as `next_entry`.
         """
@@ -236,7 +234,7 @@ class EntryReader(Closing):
     def close(self) -> None:
         """Close the consumer, waiting at most a second for the broker; the pool stays open.
 
-        Whoever waits in `next_entry` is told ClosedError.
+        A waiting `next_entry` raises ClosedError.
         """
         if (answer := self.begin_close()) is not None:
             wait_for([answer], _CLOSE_TIMEOUT)
@@ -248,7 +246,7 @@ class EntryReader(Closing):
         return self._consumer.close()
 
     def _fail(self, error: PulsarError) -> PulsarError:
-        """End by an error, which every further call raises, and return it."""
+        """Store an error, which every further call raises, and return it."""
         if self._consumer.closed:
             error = ClosedError("the reader is closed")
         self._error = error.with_context(topic=self.topic)
@@ -258,7 +256,7 @@ class EntryReader(Closing):
     # --- receiving ----------------------------------------------------------------------------
 
     def _next_block(self, deadline: Deadline) -> MessageBlock | None:
-        """Return the block to go on with; None at the end of the range, or at the deadline."""
+        """Return the current or next block; None at the end of the range, or at the deadline."""
         if self._error is not None and not isinstance(self._error, ClosedError):
             raise self._error
         while not self.finished:
@@ -275,7 +273,7 @@ class EntryReader(Closing):
         return None
 
     def _wait(self, deadline: Deadline) -> bool:
-        """Wait for a block, or for what leads to one; return false at the deadline."""
+        """Wait for a block, or work towards one; return false at the deadline."""
         started = time.monotonic()
         queue = self._consumer.queue
         try:
@@ -295,7 +293,7 @@ class EntryReader(Closing):
         return has_time
 
     def _receive(self, queue: ReceiverQueue, deadline: Deadline) -> bool:
-        """Take what comes next from the queue; return whether it is a block."""
+        """Handle the queue's next item; return whether it is a block."""
         item = queue.get(0)
         if item is None:
             started = time.monotonic()
@@ -317,14 +315,14 @@ class EntryReader(Closing):
     # --- taking -------------------------------------------------------------------------------
 
     def _take_columns(self, block: MessageBlock, decoder: blocks.BlockDecoder) -> int:
-        """Let the decoder have what it takes of the block; return its status."""
+        """Let the decoder take frames of the block; return its status."""
         before, at = self.position, self._at
         done = decoder.decode(block.data, at, block.stop, before)
         self._at = done.at
         if done.at == block.stop:
             self._block = None
         self._decoder.advance(Position(*done.position))
-        # Of the next entry a part may have been taken.
+        # A part of the next entry may have been taken.
         taken = done.at if done.position[2] == 0 or self.position == before else done.at + 1
         self._tell_ledgers(block, at, min(taken, block.stop), before)
         if done.status == blocks.END:
@@ -334,7 +332,7 @@ class EntryReader(Closing):
         return done.status
 
     def _take_entry(self, block: MessageBlock) -> ReceivedEntry | None:
-        """Take one entry of the block, with care; None if nothing of it is wanted."""
+        """Take one entry by the careful path; None if nothing of it is wanted."""
         before, at = self.position, self._at
         try:
             message, self._at = block.message(at)
@@ -354,15 +352,15 @@ class EntryReader(Closing):
         return entry
 
     def _consumed(self, before: Position, messages: int, size: int) -> None:
-        """Take note of messages that were taken from `before` on, and have others sent."""
+        """Messages from `before` on were consumed; gives permits for more."""
         if self.position != before:
-            # What is before the range is no progress.
+            # Messages before the range are no progress.
             self._patience.reset()
             self._consumer.on_progress()
         self._consumer.consumed(messages, size, more=not self.finished)
 
     def _find_message(self, chunk: LoneChunk) -> ReceivedEntry | None:
-        """Return the message that ends with a chunk whose others were not here."""
+        """Return the message of a last chunk whose other chunks were not here."""
         if self._chunks is None:
             return None
         try:
@@ -372,17 +370,17 @@ class EntryReader(Closing):
             raise
 
     def _read_chunks(self, chunk: LoneChunk, start: Position) -> EntryReader:
-        """Return a reader that passes by everything but the chunks of one message."""
+        """Return a reader that skips everything but one message's chunks."""
         end = Position(chunk.ledger_id, chunk.entry_id + 1)
         options = replace(self._options, memory_budget=self._options.memory_budget // 4 + 1)
         decryptor, limit = self._decoder.decryptor, self._decoder.limit
         decoder = EntryDecoder(self.topic, start, end, limit, chunk.uuid, decryptor)
         return EntryReader(self._pool, self.topic, start, end, options, decoder=decoder)
 
-    # --- telling the watch --------------------------------------------------------------------
+    # --- the watch ----------------------------------------------------------------------------
 
     def _tell_ledgers(self, block: MessageBlock, at: int, stop: int, before: Position) -> None:
-        """Tell of the ledgers that begin in the frames from `at` on, taken from `before` on."""
+        """Tell the watch which ledgers start in the frames from `at` on, taken from `before` on."""
         if self._watch is None or at == stop:
             return
         if self._began and self.position.ledger_id == before.ledger_id:
@@ -395,7 +393,7 @@ class EntryReader(Closing):
             raise self._fail(error) from error.__cause__
 
     def _finish(self, block: MessageBlock | None = None) -> None:
-        """End the range, before a block's next entry or because the topic ends."""
+        """End the range: a block's next entry is after it, or the topic ends."""
         self._decoder.finish()
         end = self._decoder.end
         if self._watch is None or end is None or self.position >= end:
@@ -406,10 +404,10 @@ class EntryReader(Closing):
         except PulsarError as error:
             raise self._fail(error) from error.__cause__
 
-    # --- nothing comes ------------------------------------------------------------------------
+    # --- no messages --------------------------------------------------------------------------
 
     def _check_progress(self) -> None:
-        """Raise OperationTimeout where a range with an end had no progress for too long."""
+        """Raise OperationTimeout if a range with an end made no progress for too long."""
         end, timeout = self._decoder.end, self._options.poll_timeout
         if end is not None and self._patience.stalled >= timeout:
             raise OperationTimeout(
@@ -422,8 +420,8 @@ class EntryReader(Closing):
     def _on_idle(self) -> None:
         is_endless = self._decoder.end is None
         if self._patience.wants_consumer():
-            # Permits can be lost on either side, and a broker that is letting go of the topic while
-            # a consumer comes can forget it: a new consumer makes both agree again.
+            # Either side can lose permits, and a broker that unloads the topic while a consumer
+            # subscribes can forget it: a new consumer repairs both.
             level = logging.DEBUG if is_endless else logging.INFO
             idle = self._patience.idle
             logger.log(level, "%s: nothing came for %.0f s, subscribing anew", self.topic, idle)
@@ -434,7 +432,7 @@ class EntryReader(Closing):
             self._patience.asked = self._consumer.ask_last_id()
 
     def _look_for_what_holds(self) -> None:
-        """Say so if an open transaction is why nothing comes; no failure is one of reading."""
+        """Log if an open transaction holds messages back; its own errors are ignored."""
         probe = Probe(self._pool, _HELD_LOOK_SECONDS)
         (held,) = probe.held_back([(self.topic, Position(*self.position[:2]))])
         self._held = held if isinstance(held, Held) else None
@@ -443,13 +441,13 @@ class EntryReader(Closing):
 
     def _on_last_id(self, answer: Future[Any]) -> None:
         self._patience.asked = False
-        # An error does not stop: either the consumer ends too, or it is asked again.
+        # Go on after an error: either the consumer ends too, or we ask again.
         if answer.exception() is not None:
             return
         self._last_id = MessageIdAdv.from_pb(answer.result().last_message_id)
         if Position.after(self._last_id) > self.position:
             return
-        # That there is nothing at all is not believed of a consumer without a topic behind it.
+        # Only believe that the topic is empty if the broker confirms the consumer.
         if self._last_id.entry_id >= 0 or self._consumer.is_known():
             self._finish()
         else:
@@ -464,9 +462,9 @@ def _place_of(block: MessageBlock, at: int) -> Position:
 def _first_entries(
     block: MessageBlock, at: int, stop: int, before: Position, *, begun: bool
 ) -> Iterator[tuple[Position, Position]]:
-    """Yield the entries from `at` on with which another ledger begins, with the place before each.
+    """Yield the first entry of each ledger from `at` on, with the position before each.
 
-    The first entry at or behind `before` is one if reading had not begun.
+    If reading had not started, the first entry at or after `before` is one of them.
     """
     frames = block.frames(at, stop)
     first = bisect_left(frames, before[:2], key=lambda frame: _place_of(block, frame)[:2])

@@ -1,8 +1,8 @@
 """The receiver queue: what a broker delivers to one consumer of a reader, in bounded memory.
 
-Brokers count permits in messages, memory is counted in bytes. So the size of messages is
-estimated from what arrives, and the permits follow it: hundreds of thousands for small messages
-in large batches, a handful for large ones.
+Brokers count permits in messages, but memory is counted in bytes. So the message size is estimated
+from what arrives, and permits follow it: hundreds of thousands for small messages in large
+batches, a handful for large ones.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import MessageBlock
 
 BLOCK_OVERHEAD = 1024
-"""Bytes that a block costs besides its own."""
+"""Memory that a block costs besides its own bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Nothing more comes from this consumer.
+    """This consumer delivers nothing more.
 
-    `error` tells of a lost connection; `moved_to` is what the broker said when it closed the
-    consumer; with `overrun` the reader closed it, because more came than it has memory for.
+    `error` is a lost connection's; `moved_to` is the broker's command that closed the consumer;
+    with `overrun` the reader closed it, because more arrived than fits into memory.
     """
 
     error: PulsarError | None = None
@@ -41,7 +41,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class LastId:
-    """The answer to GET_LAST_MESSAGE_ID, in its place among the entries."""
+    """The answer to GET_LAST_MESSAGE_ID, in order with the entries."""
 
     answer: Future[Any]
 
@@ -50,9 +50,9 @@ Item: TypeAlias = MessageBlock | Ended | LastId
 
 
 class ReceiverBudget:
-    """Bytes that the receiver queues of a client may hold together, in equal shares. Thread-safe.
+    """Bytes that a client's receiver queues may hold together, in equal shares. Thread-safe.
 
-    A share shrinks when others join: what is too much then is asked for no more.
+    A share shrinks when others join; a queue that is now too full requests no more.
     """
 
     def __init__(self, total: int) -> None:
@@ -63,11 +63,11 @@ class ReceiverBudget:
 
     @property
     def share(self) -> int:
-        """The bytes of one member."""
+        """The size of one share in bytes."""
         return max(self.total // max(self._members, 1), 1)
 
     def join(self) -> None:
-        """Have a share, until `leave`."""
+        """Take a share, until `leave`."""
         with self._lock:
             self._members += 1
 
@@ -78,18 +78,18 @@ class ReceiverBudget:
 
 
 class ReceiverQueue:
-    """A ConsumerHandler that queues blocks, undecoded, for the one thread that reads.
+    """A ConsumerHandler that queues undecoded blocks for the reading thread.
 
-    What is queued never exceeds a share of the budget, except for a block that alone is larger.
-    When more comes, `stop` is called on the receive thread, to close the consumer, and all
-    that follows is dropped: what was queued before stays, and `Ended` comes behind it.
+    The queue never exceeds its share of the budget, except for a single larger block. If more
+    arrives, it calls `stop` on the receive thread to close the consumer and drops what follows;
+    queued blocks stay, and `Ended` comes after them.
     """
 
     def __init__(self, budget: ReceiverBudget, stop: Callable[[], None]) -> None:
         self._budget = budget
         self._stop = stop
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        # Bytes put and taken: each is written by one thread only.
+        # Bytes put and taken; each is written by one thread only.
         self._put = 0
         self._taken = 0
         self._ended = False
@@ -100,7 +100,7 @@ class ReceiverQueue:
         return self._put - self._taken
 
     def get(self, timeout: float) -> Item | None:
-        """Return what came next, or None if nothing does in `timeout` seconds."""
+        """Return the next item, None if none comes within `timeout` seconds."""
         try:
             if timeout <= 0:
                 item = self._items.get_nowait()
@@ -135,7 +135,7 @@ class ReceiverQueue:
         self._end(Ended(moved_to=command))
 
     def on_command(self, body: Message) -> None:
-        """End if the topic has moved to another cluster; the rest is of no concern."""
+        """End if the topic moved to another cluster; ignore other commands."""
         if isinstance(body, pb.CommandTopicMigrated):
             self._end(Ended(error=topic_migrated()))
 
@@ -153,18 +153,18 @@ def _size(block: MessageBlock) -> int:
     return len(block.data) + BLOCK_OVERHEAD
 
 
-# Half of the memory is asked for: entries vary, and brokers may send some more than they may.
+# Request half of the memory: entry sizes vary, and brokers may exceed permits a little.
 _FILL = 0.5
-# The estimate falls slowly and rises at once, for entries larger than expected are the danger.
+# The estimate rises at once and falls slowly: larger entries than expected are the risk.
 _DECAY = 0.98
 _MAX_PERMITS = 5_000_000
 
 
 class Permits:
-    """The permits of one reader's consumer; belongs to the thread that reads.
+    """The permits of a reader's consumer; for the reading thread.
 
-    As long as no message has come, each is taken to be as large as the broker allows, or as
-    `expected` bytes.
+    Before the first message, each is assumed to be as large as the broker allows, or `expected`
+    bytes.
     """
 
     def __init__(
@@ -183,20 +183,20 @@ class Permits:
 
     @property
     def outstanding(self) -> int:
-        """Messages that may still come, or came and were not consumed yet.
+        """Messages that may still arrive, or have arrived and were not consumed.
 
-        Below 0 after a broker has sent more than it might.
+        Below 0 if the broker has exceeded its permits.
         """
         return self._outstanding
 
     def begin(self, max_message_size: int) -> int:
-        """Return the first permits of a new consumer, of which the broker knows none yet."""
+        """Return the initial permits of a new consumer."""
         self._max_message_size = max_message_size
         self._outstanding = self._target()
         return self._outstanding
 
     def consumed(self, messages: int, size: int) -> int:
-        """Note a block of messages; return how many permits to give now, often 0."""
+        """Messages were consumed; return how many permits to give now, often 0."""
         self.observe(messages, size)
         self._outstanding -= messages
         target = self._target()
@@ -207,7 +207,7 @@ class Permits:
         return permits
 
     def observe(self, messages: int, size: int) -> None:
-        """Learn from messages how large they are."""
+        """Update the estimated message size."""
         each = (size + BLOCK_OVERHEAD) / messages
         known = self._bytes_per_message
         self._bytes_per_message = each if known is None else max(each, known * _DECAY)

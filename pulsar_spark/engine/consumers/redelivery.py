@@ -19,10 +19,10 @@ _MOST_TICK = 1.0
 
 
 class DueEntries:
-    """Entries of which each is due at its time; those that are due together come together.
+    """Entries, each due at its own time; entries that are due together are passed together.
 
-    `on_due` is called on the timers' thread and must be quick. An entry comes up to a tenth of
-    `delay`, or a second, too late. Thread-safe.
+    `on_due` is called on the timers' thread and must be quick. An entry may be late by a tenth of
+    `delay`, or by a second. Thread-safe.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class DueEntries:
         return key in self._ticks
 
     def put(self, key: EntryKey, delay: float) -> None:
-        """Have an entry due in `delay` seconds, whenever it was due before."""
+        """Make an entry due in `delay` seconds; replaces its earlier time."""
         tick = math.ceil((time.monotonic() + delay) / self._tick)
         with self._lock:
             if self._closed:
@@ -76,7 +76,7 @@ class DueEntries:
             self._disarm()
 
     def close(self) -> None:
-        """Forget all entries, and take no more."""
+        """Forget all entries, and accept no more."""
         self._closed = True
         self.clear()
 

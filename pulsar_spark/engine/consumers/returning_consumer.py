@@ -1,8 +1,8 @@
 """The consumer of a reader, which resubscribes after each disconnect until it is closed.
 
-Each session has a subscription of its own that is not durable, begins where the reader stands, and
-fills a receiver queue under the permits that it is given. Whatever ends one, another one follows:
-on the broker that was named if one was, with growing pauses while that fails.
+Each session has its own non-durable subscription, which starts at the reader's position and fills a
+receiver queue within permits. Whatever ends a session, the next one follows: on the broker that was
+named, if any, and with growing pauses while that fails.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ _ATTEMPT_TIMEOUT = 15.0
 
 
 class ReturningConsumer:
-    """Has what a topic partition holds delivered to `queue`, session by session.
+    """Has a topic partition delivered to `queue`, session by session.
 
-    `start` is where the last session began, `max_message_size` what its broker allows; `down` are
-    the seconds without a session since there was one. Belongs to the thread that reads; `close`
-    may be called by any.
+    `start` is where the last session started, `max_message_size` its broker's limit; `down` counts
+    the seconds since there was a session. For the reading thread; any thread may call `close`.
     """
 
     def __init__(
@@ -68,17 +67,17 @@ class ReturningConsumer:
         self._session: ConsumerSession | None = None
         self._queue: ReceiverQueue | None = None
         self._closed = False
-        # Where the broker said that the topic went, to be tried once without a lookup.
+        # The broker to which the topic moved, tried once without a lookup.
         self._moved_to: BrokerAddress | None = None
         self._backoff = Backoff(maximum=_MAX_RECONNECT_DELAY)
         self._retry_at = 0.0
         self.down = 0.0
-        # Whether there ever was a session.
+        # Whether there was ever a session.
         self._was_there = False
 
     @property
     def queue(self) -> ReceiverQueue | None:
-        """What the broker delivers, None while there is no session."""
+        """Deliveries; None while there is no session."""
         return self._queue
 
     @property
@@ -86,13 +85,13 @@ class ReturningConsumer:
         """Whether `close` was called."""
         return self._closed
 
-    # --- coming -------------------------------------------------------------------------------
+    # --- subscribe ----------------------------------------------------------------------------
 
     def subscribe(self, position: Position, deadline: Deadline) -> bool:
-        """Make one attempt to begin a session at a position; `queue` tells whether it did.
+        """Try once to start a session at a position; `queue` tells whether it did.
 
-        Returns false if the deadline leaves no time for one. Raises what cannot pass, or has not
-        passed for the poll timeout (for the operation timeout, if there never was a session).
+        Returns false if the deadline leaves no time. Raises permanent errors, and errors that
+        lasted for the poll timeout (for the operation timeout, if there was never a session).
         """
         started = time.monotonic()
         delay, left = max(self._retry_at - started, 0.0), deadline.remaining()
@@ -127,7 +126,7 @@ class ReturningConsumer:
         else:
             connection = yield from self._lookup.connection_operation(self.topic, deadline)
         if position == LATEST_POSITION:
-            # From here on "latest" is a place like any other, so that a reconnect loses nothing.
+            # From here on "latest" is a fixed position: a reconnect loses nothing.
             last_id = yield from self._lookup.last_message_id_operation(self.topic, deadline)
             position = Position.after(last_id)
 
@@ -148,7 +147,7 @@ class ReturningConsumer:
             self._queue = None if self._closed else queue
 
     def _request(self, position: Position) -> SubscribeRequest:
-        # A name per attempt: the broker may still hold the consumer of a broken connection.
+        # A new name for each attempt: the broker may still hold a broken connection's consumer.
         self._sessions += 1
         return SubscribeRequest(
             self.topic,
@@ -166,23 +165,23 @@ class ReturningConsumer:
         session.close()
         raise ClosedError("the reader is closed")
 
-    # --- being there --------------------------------------------------------------------------
+    # --- while subscribed ---------------------------------------------------------------------
 
     def consumed(self, messages: int, size: int, *, more: bool) -> None:
-        """Take note that messages were taken from the queue; have others sent, if `more` may be."""
+        """Messages were taken from the queue; gives permits for more if `more` may come."""
         permits = self._permits.consumed(messages, size)
         session = self._session
         if permits and more and session is not None:
-            # If the connection is lost, the queue will say so behind what is in it.
+            # If the connection is lost, the queue will say so after its last block.
             with contextlib.suppress(PulsarError):
                 session.flow(permits)
 
     def on_progress(self) -> None:
-        """What was delivered was asked for: the next pause may be a short one."""
+        """Requested messages arrived: the next pause starts short again."""
         self._backoff.reset()
 
     def ask_last_id(self) -> bool:
-        """Have the topic's last message put into the queue; false without a session."""
+        """Have the topic's last message id queued; false without a session."""
         session, queue = self._session, self._queue
         if session is None or queue is None:
             return False
@@ -191,7 +190,7 @@ class ReturningConsumer:
         return True
 
     def is_known(self) -> bool:
-        """Whether the broker confirms that it holds the consumer; raises what cannot pass."""
+        """Whether the broker confirms that it holds the consumer; raises permanent errors."""
         session = self._session
         if session is None:
             return False
@@ -203,7 +202,7 @@ class ReturningConsumer:
             return False
         return True
 
-    # --- going --------------------------------------------------------------------------------
+    # --- leave --------------------------------------------------------------------------------
 
     def leave(self) -> None:
         """End the session, if there is one; another may follow."""
@@ -214,7 +213,7 @@ class ReturningConsumer:
             session.close()
 
     def on_ended(self, ended: Ended) -> None:
-        """Prepare to come back after the end of a session; raises what cannot pass."""
+        """Prepare to resubscribe after a session ended; raises permanent errors."""
         session = self._session
         self.leave()
         if ended.error is not None and not is_retryable(ended.error):
@@ -231,11 +230,11 @@ class ReturningConsumer:
         elif ended.moved_to is not None:
             self._moved_to = assigned_broker(ended.moved_to, address, self._pool.service_url.tls)
         if self._moved_to is None:
-            # Many readers may have lost the same broker at this moment.
+            # Many readers may have lost the same broker now.
             self._retry_at = time.monotonic() + self._backoff.next()
 
     def close(self) -> Future[Any] | None:
-        """End permanently; whoever waits is told so. Returns the future of the broker's answer."""
+        """End permanently; waiters raise. Returns the future of the broker's answer."""
         with self._lock:
             is_first, self._closed = not self._closed, True
             session, self._session = self._session, None

@@ -1,8 +1,8 @@
-"""Messages that a consumer takes as rows of a block, without an object for each entry.
+"""Messages that a consumer takes as rows of a block, without an object per entry.
 
-A block decoder takes the frames that are usual; whatever else a consumer does with an entry (parts
-of it that are acknowledged, redelivery, damage) is for the careful way, which `consumer` goes
-where this one stops. What few programs ask of a message is read from its frame when they do.
+A block decoder takes usual frames. Everything else (partly acknowledged entries, redelivery,
+damage) needs the careful path in `consumer`, which starts where this one stops. Rarely used fields
+are read from the frame on access.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from pulsar_spark.protocol.implementation import make_decoder
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv
 
 MOST_ROWS: Final = 1000
-"""Messages that are taken together at most."""
+"""At most this many messages are taken together."""
 MOST_BYTES: Final = 128 * 1024
-"""Bytes of them, about: what a message that is kept holds in memory beside its own."""
+"""About this many bytes too: a message that is kept keeps all of them in memory."""
 LARGE_FRAME: Final = 16 * 1024
-"""From this size on the careful way costs nothing by comparison, and copies less."""
+"""From this size on the careful path costs little by comparison, and copies less."""
 
 _COLUMNS = frozenset(
     {
@@ -52,21 +52,21 @@ _COLUMNS = frozenset(
         "redelivery_count",
     }
 )
-# The last millisecond of the year 9999, beyond which columns have no times.
+# The last millisecond of the year 9999: columns have no later times.
 _LAST_MILLIS = 253_402_300_799_999
-# The decoder of columns has kept to the bound of the client's memory.
+# The client's memory limit was applied before, when columns were decoded.
 _ANY_SIZE = 2**31 - 1
-# What columns do not tell, as it may stand in a frame: that a key is base64 (of an entry, of a
-# message in a batch), a codec, behind which anything can be, an event time after the year 9999.
+# Bytes in a frame that may mean something which columns don't show: a base64 key (of an entry, of
+# a message in a batch), a codec, which hides everything, an event time after the year 9999.
 _BASE64_KEYS = [b"\x88\x01\x01", b"\x30\x01"]
 _CODEC = re.compile(rb"\x40[\x01-\x04]\x48")
 _FAR_TIMES = [re.compile(rb"\x60[\x80-\xff]{6}"), re.compile(rb"\x28[\x80-\xff]{6}")]
 
 
 class ReceivedRows:
-    """Messages of one topic partition, by row: those of some frames, in their order.
+    """Messages of one topic partition as rows, in the order of their frames.
 
-    What the columns do not tell of a message is None; its entry tells everything.
+    None stands for fields that columns don't have; the entry has them.
     """
 
     __slots__ = (
@@ -101,7 +101,7 @@ class ReceivedRows:
         self._whole = whole
         self._offsets = _numbers(columns.value[1], "i")
         self._values = bytes(columns.value[2])
-        # The following are made when they are asked for.
+        # The following are created on first access.
         self._ledgers: Sequence[int] = ()
         self._entries: Sequence[int] = ()
         self._indexes: Sequence[int] = ()
@@ -109,7 +109,7 @@ class ReceivedRows:
         self._id_offsets: Sequence[int] = ()
         self._key_offsets: Sequence[int] = ()
         self._untold: bool | None = None
-        # Rows at which entries end, and where their frames begin.
+        # Rows where entries end, and where their frames start.
         self._edges: tuple[list[int], list[int]] | None = None
         self._opened: tuple[int, _OpenedEntry] | None = None
 
@@ -120,7 +120,7 @@ class ReceivedRows:
 
     @property
     def held(self) -> int:
-        """Bytes of the frames, of those that are not whole about as many as the rows have."""
+        """Bytes of the frames; incomplete ones are estimated by the size of their rows."""
         whole = len(self._frames)
         return whole if self._whole else min(self.size, whole)
 
@@ -143,7 +143,7 @@ class ReceivedRows:
         return MessageIdAdv(self._ledgers[row], self._entries[row], self.partition, index, size)
 
     def serialized_id(self, row: int) -> bytes:
-        """Where the message is stored, as official clients have it in bytes."""
+        """The message id, as official clients serialize it."""
         column = self._columns.message_id
         assert column is not None
         if not self._id_offsets:
@@ -157,7 +157,7 @@ class ReceivedRows:
         return self._columns.locate(0)[:2]
 
     def key(self, row: int) -> bytes | None:
-        """The key as UTF-8, empty without a key; None if it may be base64 of one."""
+        """The key as UTF-8, empty without one; None if it may be base64."""
         column = self._columns.key
         assert column is not None
         validity = column[0]
@@ -180,7 +180,7 @@ class ReceivedRows:
         return found if found < _LAST_MILLIS else None
 
     def event_time(self, row: int) -> int | None:
-        """Milliseconds since the epoch, 0 where there is none; None if it may be after 9999."""
+        """Milliseconds since the epoch, 0 if not set; None if it may be after the year 9999."""
         column = self._columns.event_time
         assert column is not None
         if column[2] < self.rows and _is_valid(column[0], row):
@@ -188,14 +188,14 @@ class ReceivedRows:
         return None if self._is_untold() else 0
 
     def has_properties(self, row: int) -> bool:
-        """Whether there are any."""
+        """Whether it has properties."""
         column = self._columns.properties
         assert column is not None
         offsets = _view(column[0], "i")
         return offsets[row + 1] > offsets[row]
 
     def schema_version(self, row: int) -> bytes:
-        """The version of the schema, empty without one."""
+        """The schema version, empty without one."""
         column = self._columns.schema_version
         assert column is not None
         if not _is_valid(column[0], row):
@@ -211,7 +211,7 @@ class ReceivedRows:
 
     @property
     def redelivered(self) -> bool:
-        """Whether any of them was delivered before."""
+        """Whether any message was delivered before."""
         column = self._columns.redelivery_count
         assert column is not None
         return any(_view(column[1], "i"))
@@ -221,7 +221,7 @@ class ReceivedRows:
         return self._open(row).entry
 
     def fields(self, row: int) -> pb.MessageMetadata | pb.SingleMessageMetadata:
-        """What a message says of itself on the wire, from its frame."""
+        """A message's own metadata, from its frame."""
         entry, batch = self._open(row)
         if batch is None:
             return entry.metadata
@@ -283,7 +283,7 @@ class _OpenedEntry(NamedTuple):
 
 
 class RowDecoder:
-    """Takes the frames of one consumer's blocks into rows, as far as they are usual."""
+    """Turns the usual frames of a consumer's blocks into rows."""
 
     def __init__(
         self,
@@ -300,19 +300,19 @@ class RowDecoder:
             BlockOptions(topic, partition, _COLUMNS, None, most_rows, MOST_BYTES, limit),
             decompress,
         )
-        # A batch that was taken in part: its block, where its frame begins, and what is next.
+        # A partly taken batch: its block, where its frame starts, and the next position.
         self._within: tuple[MessageBlock, int, Place] | None = None
 
     def is_within(self, block: MessageBlock, at: int) -> bool:
-        """Whether the frame at `at` is a batch that was taken in part."""
+        """Whether the frame at `at` is a partly taken batch."""
         within = self._within
         return within is not None and within[0] is block and within[1] == at
 
     def take(self, block: MessageBlock, at: int, floor: Place) -> tuple[ReceivedRows | None, int]:
-        """Take frames from `at` on; return their rows, and where to go on.
+        """Take frames from `at` on; return their rows, and where to continue.
 
-        There are no rows where the first frame is one for the careful way, or all up to there are,
-        since something is to be left out: what lies before `floor`, or before what comes before it.
+        There are no rows if the first frame needs the careful path, or if all frames up to one are
+        skipped, because they are before `floor`.
         """
         start, begun = floor, 0
         if self._within is not None and self.is_within(block, at):

@@ -1,16 +1,16 @@
 """Durable subscriptions of a stream, on thousands of topic partitions at once.
 
-The durable consumer of a topic partition is attached to the topic's broker by operations, so that
-thousands of them come back at once, and again whenever broker or connection send it away. It has
-no permits: nothing is delivered to it. What is acknowledged goes forward only, and survives a loss
-of the connection: it is sent again by the next attachment. An acknowledgement of everything before
-a position names the last entry that is done (Pulsar binary protocol, "Acks").
+The durable consumer of a topic partition is attached to the topic's broker by operations, so
+thousands of them reattach at once after a disconnect. It has no permits, so nothing is delivered to
+it. Acknowledgements only move forward, and survive a disconnect: the next attachment sends them
+again. To acknowledge everything before a position, name the last entry before it (Pulsar binary
+protocol, "Acks").
 
-An answer that a broker could give to a consumer that it left without a topic is believed once the
-broker has confirmed the consumer (see `consumer_session`).
+An answer that a broker might give to a consumer without a topic is only believed after the broker
+has confirmed the consumer (see `consumer_session`).
 
-Whatever is asked of a set is asked of all at once. Consumers that lose their place come back in
-the background, ever more slowly while that fails; a question brings them back at once.
+Questions go to all consumers of a set at once. Detached consumers reattach in the background,
+with growing pauses while that fails; a question reattaches them at once.
 """
 
 from __future__ import annotations
@@ -61,11 +61,10 @@ LATEST = pb.CommandSubscribe.Latest
 
 @dataclass(frozen=True, slots=True)
 class TopicEnd:
-    """Where a topic partition and its subscription stand.
+    """Where a topic partition ends, and its subscription's position.
 
-    `last` is the last message that can be read, -1:-1 if there is none; `done` is the position
-    before which everything is acknowledged, None where the broker does not tell. `attachment`
-    counts how often the consumer was attached.
+    `last` is the last readable message, -1:-1 if there is none; everything before `done` is
+    acknowledged, None if the broker does not tell. `attachment` counts attachments of the consumer.
     """
 
     last: MessageIdAdv
@@ -76,9 +75,9 @@ class TopicEnd:
 class DurableConsumer(AttachedConsumer):
     """An Exclusive consumer on a durable subscription.
 
-    `initial` (EARLIEST or LATEST) is where the broker puts the subscription if it does not
-    exist. `on_lost` is called, on any thread, when it loses its place. The operations raise
-    what the broker refuses with: TopicNotFound, and ConsumerBusy after BUSY_SECONDS.
+    `initial` (EARLIEST or LATEST) is where a new subscription starts. `on_lost` is called, on any
+    thread, when it is detached. The operations raise the broker's error: TopicNotFound, or
+    ConsumerBusy after BUSY_SECONDS.
     """
 
     def __init__(
@@ -104,12 +103,12 @@ class DurableConsumer(AttachedConsumer):
 
     @property
     def acked(self) -> Position | None:
-        """The position before which the broker has confirmed that everything is acknowledged."""
+        """The position before which the broker has confirmed all acknowledgements."""
         return self._acked
 
     @property
     def ack_pending(self) -> bool:
-        """Whether an acknowledgement is under way or still to be sent."""
+        """Whether an acknowledgement is pending or waits to be sent."""
         with self._lock:
             if self._wanted is None or cumulative_ack(*self._wanted) is None:
                 return False
@@ -134,15 +133,14 @@ class DurableConsumer(AttachedConsumer):
     def _on_attached(self, place: Place) -> None:
         self._send_ack()
 
-    # --- asking -------------------------------------------------------------------------------
+    # --- questions ----------------------------------------------------------------------------
 
     def end_operation(
         self, deadline: Deadline, known: Position = EARLIEST_POSITION
     ) -> Operation[TopicEnd]:
-        """Return an operation for where the topic ends, attaching first if necessary; one attempt.
+        """Return an operation for the topic's end, attaching first if necessary; one attempt.
 
-        `known` is how far the topic is known to have reached. An answer that it does not is made
-        sure of.
+        `known` is a position that the topic has reached. An answer before it is verified.
         """
         place = yield from self.attach_operation(deadline)
         attachment = self._attachments
@@ -158,11 +156,11 @@ class DurableConsumer(AttachedConsumer):
         return TopicEnd(last, done, attachment)
 
     def _make_sure(self, place: Place, deadline: Deadline) -> Operation[None]:
-        """Return an operation that raises ConnectionLost unless the broker knows the consumer."""
+        """Return an operation that raises ConnectionLost unless the broker holds the consumer."""
         try:
             yield from place.session.confirm(deadline)
         except BaseException as error:
-            # The topic is not here any more, or soon will not be: it is to be looked for.
+            # The topic is leaving this broker: look it up again.
             logger.info("%s: a consumer must be attached again: %s", self.topic, error)
             self._give_up(place)
             raise
@@ -177,10 +175,10 @@ class DurableConsumer(AttachedConsumer):
         return answer
 
     def seek_operation(self, position: Position, deadline: Deadline) -> Operation[None]:
-        """Return an operation that moves the subscription to `position`, also back; one attempt.
+        """Return an operation that moves the subscription, forward or back; one attempt.
 
-        The broker sends the consumer away for it: it attaches again. What was given to be
-        acknowledged before is forgotten.
+        The broker closes the consumer for it, so it reattaches. Earlier positions to acknowledge
+        are forgotten.
         """
         place = yield from self.attach_operation(deadline)
         target = MessageIdAdv(position.ledger_id, position.entry_id).to_pb()
@@ -201,10 +199,10 @@ class DurableConsumer(AttachedConsumer):
     # --- acknowledging ------------------------------------------------------------------------
 
     def acknowledge(self, position: Position, batch_size: int = 0) -> None:
-        """Have everything before `position` acknowledged; returns at once, and never raises.
+        """Acknowledge everything before `position`; returns at once, and never raises.
 
-        Positions before one that was given earlier change nothing. `batch_size` is that of the
-        entry that the position lies in, where it is known.
+        Positions before an earlier one change nothing. `batch_size` is the size of the entry that
+        contains the position, if known.
         """
         with self._lock:
             if self._wanted is not None and position <= self._wanted[0]:
@@ -250,10 +248,10 @@ class DurableConsumer(AttachedConsumer):
 
 
 class SubscriptionSet:
-    """The consumers of one subscription name on many topic partitions; close it at the end.
+    """The consumers of one subscription on many topic partitions; close it at the end.
 
-    `timeout` is how many seconds a question may take with all its attempts. For use by one
-    thread. Results hold an error in the place of what could not be had.
+    `timeout` limits a question with all its attempts, in seconds. For one thread. Results have
+    errors in place of missing answers.
     """
 
     def __init__(
@@ -275,13 +273,13 @@ class SubscriptionSet:
 
     @property
     def topics(self) -> list[str]:
-        """The topic partitions that there are consumers for."""
+        """The topic partitions that have consumers."""
         return list(self._consumers)
 
     def add(self, topic: str, initial: int) -> None:
-        """Have a consumer for a topic partition, attached by the next question.
+        """Add a consumer for a topic partition; the next question attaches it.
 
-        `initial` (EARLIEST or LATEST) is where a subscription begins that does not exist yet.
+        `initial` (EARLIEST or LATEST) is where a new subscription starts.
         """
         self._consumers[topic] = DurableConsumer(
             self._context,
@@ -299,13 +297,13 @@ class SubscriptionSet:
             consumer.close()
 
     def set_initial(self, topic: str, initial: int) -> None:
-        """Say again where the subscription begins if it must be created again."""
+        """Change where the subscription starts if it must be created again."""
         self._consumers[topic].initial = initial
 
     def create_partitions(self, topics: Iterable[str]) -> dict[str, TopicEnd | PulsarError]:
-        """As `ends`, for partitions that are to be created where the broker has none yet.
+        """As `ends`, for partitions that the broker may have to create.
 
-        For partitions of topics that exist: brokers make partitions when they are first used.
+        The topics must exist: brokers create partitions when they are first used.
         """
         names = list(topics)
         for name in names:
@@ -313,7 +311,7 @@ class SubscriptionSet:
         try:
             return self.ends(names)
         finally:
-            # Whatever is deleted later must not come into being again by our coming back.
+            # Our reattaching must not recreate a partition that is deleted later.
             for name in names:
                 self._consumers[name].create = False
 
@@ -324,10 +322,10 @@ class SubscriptionSet:
         topics: Iterable[str] | None = None,
         known: Mapping[str, Position] | None = None,
     ) -> dict[str, TopicEnd | PulsarError]:
-        """Return where topic partitions and their subscriptions stand, of all for None.
+        """Return the ends of topic partitions and their subscriptions; None for all.
 
-        `known` is how far they are known to have reached: an answer that they do not, or that
-        they are empty, is made sure of.
+        `known` are positions that the topics have reached: an answer before them, or an empty
+        topic, is verified.
         """
         reached = known or {}
 
@@ -338,7 +336,7 @@ class SubscriptionSet:
         return self._ask(topics, operation)
 
     def backlogs(self) -> dict[str, int | PulsarError]:
-        """Return the entries of each topic partition that are not acknowledged."""
+        """Return the unacknowledged entries of each topic partition."""
         answers = self._ask(None, lambda consumer: consumer.stats_operation)
         return {
             topic: answer if isinstance(answer, PulsarError) else int(answer.msgBacklog)
@@ -346,7 +344,7 @@ class SubscriptionSet:
         }
 
     def seek(self, positions: Mapping[str, Position]) -> dict[str, PulsarError | None]:
-        """Move subscriptions, also backwards."""
+        """Move subscriptions, forward or back."""
         return self._ask(
             positions,
             lambda consumer: lambda end: consumer.seek_operation(positions[consumer.topic], end),
@@ -376,15 +374,15 @@ class SubscriptionSet:
     # --- acknowledgements -----------------------------------------------------------------------
 
     def acknowledge(self, topic: str, position: Position, batch_size: int = 0) -> None:
-        """Have everything before a position acknowledged, as `DurableConsumer.acknowledge`."""
+        """Acknowledge everything before a position, as `DurableConsumer.acknowledge`."""
         self._consumers[topic].acknowledge(position, batch_size)
 
     @property
     def acks_pending(self) -> int:
-        """Topic partitions whose acknowledgement is not confirmed yet."""
+        """How many topic partitions have unconfirmed acknowledgements."""
         return sum(consumer.ack_pending for consumer in self._consumers.values())
 
-    # --- coming back --------------------------------------------------------------------------
+    # --- reattaching --------------------------------------------------------------------------
 
     def _on_lost(self) -> None:
         with self._lock:
@@ -395,7 +393,7 @@ class SubscriptionSet:
             self._context.timers.after(self._backoff.next(), self._come_back)
 
     def _come_back(self) -> None:
-        """Begin to attach all consumers that lost their place; waits for nothing."""
+        """Start reattaching all detached consumers; waits for nothing."""
         with self._lock:
             self._reviving = False
             if self._closed:
@@ -436,7 +434,7 @@ class SubscriptionSet:
 
 
 class _Comeback:
-    """Consumers that are attached in the background, so many at a time as take turns."""
+    """Reattaches consumers in the background; as many at a time as there are turns."""
 
     def __init__(self, lost: list[DurableConsumer], timeout: float) -> None:
         self.timeout = timeout
@@ -451,12 +449,12 @@ class _Comeback:
             try:
                 yield from consumer.attach_operation(Deadline(self.timeout))
             except PulsarError as error:
-                # What cannot pass by itself is told by the next question.
+                # The next question reports permanent errors.
                 self.again = self.again or is_retryable(error)
                 logger.info("%s: cannot subscribe again yet: %s", consumer.topic, error.what)
 
     def is_over(self) -> bool:
-        """Take note that a turn is over; return whether it was the last one."""
+        """A turn has ended; return whether it was the last one."""
         with self._lock:
             self._turns -= 1
             return not self._turns
@@ -466,10 +464,9 @@ class _Comeback:
 
 
 def acknowledged_up_to(marked: pb.MessageIdData) -> Position:
-    """Return the position behind the last entry that a subscription is done with.
+    """Return the position after the last entry that a subscription has acknowledged.
 
-    `marked` is the mark-delete position that a broker tells; its entry is -1 at the beginning of
-    a ledger.
+    `marked` is the broker's mark-delete position; its entry is -1 at a ledger's beginning.
     """
     done = MessageIdAdv.from_pb(marked)
     return Position(done.ledger_id, done.entry_id + 1)

@@ -1,7 +1,7 @@
-"""Service discovery by the binary protocol: the requests of `Lookup` as commands.
+"""Service discovery by the binary protocol: sends the requests of `Lookup` as commands.
 
-Pulsar binary protocol, "Service discovery". Each operation is one attempt. However many of them
-are under way, a broker is asked at most MAX_IN_FLIGHT questions at a time.
+Pulsar binary protocol, "Service discovery". Each operation is one attempt. A broker gets at most
+MAX_IN_FLIGHT requests at a time.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from pulsar_spark.engine.context import ConnectionPool
 
 MAX_IN_FLIGHT = 64
-"""Questions about topics that one broker is asked at a time: thousands at once help nobody."""
+"""Requests about topics that one broker gets at a time: thousands at once help nobody."""
 
 WITHOUT_CREATION = "supports_get_partitioned_metadata_without_auto_creation"
-"""Feature of brokers that can be asked for partitions without creating the topic."""
+"""Brokers with this feature return a topic's partitions without creating the topic."""
 
 _LookupType = pb.CommandLookupTopicResponse
 
 
 class BinaryLookupService:
-    """Asks over the connections of a pool. Thread-safe; see `lookup.LookupService`."""
+    """Sends requests over a pool's connections. Thread-safe; see `lookup.LookupService`."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -53,7 +53,7 @@ class BinaryLookupService:
         """Return an operation that finds the broker of a topic partition."""
         connection = yield from self._pool.service_operation()
         if connection.protocol_version < BINARY_LOOKUP:
-            # Where there are several brokers, an http:// service URL finds the right one.
+            # With several brokers, an http:// service URL finds the right one.
             return connection.address
         options = self._pool.options
         authoritative = False
@@ -88,7 +88,7 @@ class BinaryLookupService:
         )
 
     def partitions(self, topic: str, deadline: Deadline, *, create: bool = False) -> Operation[int]:
-        """Return an operation that learns a topic's number of partitions."""
+        """Return an operation that gets a topic's number of partitions."""
         connection = yield from self._pool.service_operation()
         version = connection.protocol_version
         if version < BINARY_LOOKUP:
@@ -121,7 +121,7 @@ class BinaryLookupService:
     def schema(
         self, topic: str, version: bytes | None, deadline: Deadline
     ) -> Operation[RegisteredSchema | None]:
-        """Return an operation that asks for a version of a topic's schema, or for the latest."""
+        """Return an operation that gets a version of a topic's schema, or the latest."""
         connection = yield from self._pool.service_operation()
         try:
             answer: pb.CommandGetSchemaResponse = yield from self._asked(
@@ -130,14 +130,14 @@ class BinaryLookupService:
                 deadline,
             )
         except TopicNotFound:
-            # Brokers answer so for a topic without a schema, or without that version of it.
+            # The topic has no schema, or not this version of it.
             return None
         if not answer.HasField("schema"):
             return None
         return RegisteredSchema(SchemaInfo.from_pb(answer.schema), answer.schema_version)
 
     def close(self) -> None:
-        """Nothing is held that would have to be released."""
+        """Do nothing: there is nothing to release."""
 
     def _asked(
         self,
@@ -165,7 +165,7 @@ class BinaryLookupService:
 
 
 class _Turns:
-    """At most MAX_IN_FLIGHT at a time; who comes later waits, and is served in order."""
+    """At most MAX_IN_FLIGHT at a time; others wait, in order."""
 
     def __init__(self) -> None:
         self.users = 0
@@ -176,7 +176,7 @@ class _Turns:
         self._giving = False
 
     def take(self) -> Future[None]:
-        """Return a future that is done when it is one's turn."""
+        """Return a future that completes when it is the caller's turn."""
         turn: Future[None] = Future()
         with self._lock:
             if self._taken >= MAX_IN_FLIGHT:
@@ -196,7 +196,7 @@ class _Turns:
             if self._giving:
                 return
             self._giving = True
-        # Whoever is given a turn may end it before this returns: a loop, and no recursion.
+        # A turn may end before this returns: use a loop, not recursion.
         while True:
             with self._lock:
                 if self._taken >= MAX_IN_FLIGHT or not self._waiting:

@@ -1,7 +1,7 @@
 """Service discovery by REST, for http:// and https:// service URLs, like Java's HttpLookupService.
 
-Only questions go this way. The brokers that are named are talked to by the binary protocol, with
-TLS from an https:// URL; schemas are registered there too.
+Only lookups use REST. Clients talk to the brokers by the binary protocol, with TLS for an https://
+URL, and register schemas there too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_VERSION = 2**63
 
 
 class HttpLookupService:
-    """Asks the web service of the brokers. Thread-safe; see `lookup.LookupService`."""
+    """Asks the brokers' web service. Thread-safe; see `lookup.LookupService`."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -49,7 +49,7 @@ class HttpLookupService:
         return BrokerAddress(host, host)
 
     def partitions(self, topic: str, deadline: Deadline, *, create: bool = False) -> Operation[int]:
-        """Return an operation that learns a topic's number of partitions."""
+        """Return an operation that gets a topic's number of partitions."""
         target = f"/admin/v2/{_topic_path(topic)}/partitions"
         asked = {"checkAllowAutoCreation": "true" if create else "false"}
         data = yield from self._asked(target, asked, deadline, _MAX_LOOKUP)
@@ -65,7 +65,7 @@ class HttpLookupService:
         try:
             data = yield from self._asked(target, asked, deadline, _MAX_TOPICS)
         except TopicNotFound:
-            # As by the binary protocol: a namespace that does not exist has no topics.
+            # As in the binary protocol: a missing namespace has no topics.
             return []
         if not isinstance(data, list):
             raise _unexpected("the topics of a namespace")
@@ -74,9 +74,9 @@ class HttpLookupService:
     def schema(
         self, topic: str, version: bytes | None, deadline: Deadline
     ) -> Operation[RegisteredSchema | None]:
-        """Return an operation that asks for a version of a topic's schema, or for the latest."""
+        """Return an operation that gets a version of a topic's schema, or the latest."""
         name = TopicName.parse(topic).partitioned
-        # Brokers decode the name twice here, and once elsewhere.
+        # Brokers decode the name twice here, but only once elsewhere.
         target = f"/admin/v2/schemas/{name.namespace_name}/{quote(_local(name))}/schema"
         if version is not None:
             number = int.from_bytes(version, "big")
@@ -91,7 +91,7 @@ class HttpLookupService:
         return _registered(_fields(data, "a schema"), known_as)
 
     def close(self) -> None:
-        """End the connections; operations that still wait fail."""
+        """Close the connections; waiting operations fail."""
         self._client.close()
 
     def _asked(
@@ -152,7 +152,7 @@ def _registered(fields: dict[str, Any], name: str) -> RegisteredSchema:
 
 
 def _pair_data(data: bytes) -> bytes:
-    """Return a KEY_VALUE definition in the registry's form; by REST it is a JSON object of two.
+    """Convert a KEY_VALUE definition to the registry's form; REST has a JSON object of two.
 
     A side without a definition, such as a string, is empty text there.
     """

@@ -1,8 +1,8 @@
 """Lookups: the broker of a topic, its partitions, and its last message.
 
-Every question is an operation, asked of one topic or of thousands at once, and repeated while an
-error can pass. How it is asked is up to the `LookupService` that the service URL calls for. None
-but `attach_once` creates a topic, unless told to.
+Each question is an operation about one topic or thousands at once. It is retried while its error is
+temporary. The service URL chooses the `LookupService`. Only `attach_once` creates a topic, unless
+told otherwise.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ PERSISTENT = pb.CommandGetTopicsOfNamespace.PERSISTENT
 ANY_DOMAIN = pb.CommandGetTopicsOfNamespace.ALL
 
 MAX_PARTITIONS = 100_000
-"""No broker is believed that claims more: each partition costs it and us a consumer."""
+"""A larger number is an error: each partition costs the broker and us a consumer."""
 
 
 class RegisteredSchema(NamedTuple):
-    """A schema of the brokers' registry, and its version."""
+    """A schema in the brokers' registry, with its version."""
 
     schema: SchemaInfo
     version: bytes
 
 
 class LookupService(Protocol):
-    """Service discovery in one attempt each: by the binary protocol, or by REST."""
+    """Service discovery, one attempt per operation: binary protocol or REST."""
 
     def broker(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
         """Return an operation that finds the broker of a topic partition."""
 
     def partitions(self, topic: str, deadline: Deadline, *, create: bool = False) -> Operation[int]:
-        """Return an operation that learns a topic's number of partitions, 0 for one without.
+        """Return an operation that gets a topic's number of partitions, 0 if not partitioned.
 
-        Unless `create` is set nothing is created, and a missing topic is TopicNotFound.
+        With `create` a missing topic may be created; otherwise it is TopicNotFound.
         """
 
     def topics(self, namespace: str, deadline: Deadline, mode: int) -> Operation[list[str]]:
@@ -71,18 +71,18 @@ class LookupService(Protocol):
     def schema(
         self, topic: str, version: bytes | None, deadline: Deadline
     ) -> Operation[RegisteredSchema | None]:
-        """Return an operation that asks for a version of a topic's schema, or for the latest."""
+        """Return an operation that gets a version of a topic's schema, or the latest."""
 
     def close(self) -> None:
-        """Give back what is held; operations that still wait fail."""
+        """Release resources; waiting operations fail."""
 
 
 class Lookup:
-    """Asks the brokers of a pool. Holds no state of its own; thread-safe.
+    """Asks a pool's brokers. Has no state; thread-safe.
 
-    Single questions raise the broker's error, ConnectError or OperationTimeout, with the topic;
-    those about many topics return a dict in which such an error stands in the place of a result.
-    Each topic has the operation timeout from the moment it is asked about.
+    Questions about one topic raise the broker's error, ConnectError or OperationTimeout, with the
+    topic. Questions about many topics return a dict with such errors in place of results. Each
+    topic has the operation timeout from its first request.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -101,23 +101,22 @@ class Lookup:
         return self.ask(topic, self.connection_operation)
 
     def connection_operation(self, topic: str, deadline: Deadline) -> Operation[ClientConnection]:
-        """Return an operation for one attempt to find and to connect to a topic's broker."""
+        """Return an operation that finds and connects to a topic's broker; one attempt."""
         address = yield from self.broker_operation(topic, deadline)
         connection: ClientConnection = yield self.pool.get_async(address)
         return connection
 
     def broker_operation(self, topic: str, deadline: Deadline) -> Operation[BrokerAddress]:
-        """Return an operation for one attempt to find the broker of a topic partition."""
+        """Return an operation that finds a topic partition's broker; one attempt."""
         return self._service.broker(topic, deadline)
 
     # --- topics -------------------------------------------------------------------------------
 
     def partitions(self, topic: str) -> int:
-        """Return the number of partitions, 0 for a topic without; raises TopicNotFound.
+        """Return the number of partitions, 0 if not partitioned; raises TopicNotFound.
 
-        A topic that is not partitioned and does not exist is always told from one that does,
-        also by brokers that cannot be asked without creating the topic: there, the topics of
-        the namespace are listed first, which may need a permission of its own.
+        A missing topic is always detected. Old brokers cannot be asked without creating it; there,
+        the namespace's topics are listed first, which may need another permission.
         """
         return self.ask(topic, self.partitions_operation)
 
@@ -128,9 +127,9 @@ class Lookup:
     def partitions_operation(
         self, topic: str, deadline: Deadline, *, create: bool = False
     ) -> Operation[int]:
-        """Return an operation for one attempt to learn a topic's number of partitions.
+        """Return an operation that gets a topic's number of partitions; one attempt.
 
-        With `create` a topic that does not exist is created, where the broker's policy is so.
+        With `create` a missing topic is created, if the broker's policy allows.
         """
         count = yield from self._service.partitions(topic, deadline, create=create)
         if not 0 <= count <= MAX_PARTITIONS:
@@ -140,8 +139,8 @@ class Lookup:
     def topics_of_namespace(self, namespace: str, pattern: str | None = None) -> list[str]:
         """Return the full names of the persistent topics of ``tenant/namespace``, sorted.
 
-        Partitions are brought back to the topic they belong to. `pattern` is a regular
-        expression that must match the whole name. System topics are among them.
+        Partitions are replaced by their topic. `pattern` is a regular expression that must match
+        the whole name. The list contains system topics.
         """
         names = run(
             lambda deadline: retrying(lambda end: self.topics_operation(namespace, end), deadline),
@@ -155,28 +154,28 @@ class Lookup:
     def topics_operation(
         self, namespace: str, deadline: Deadline, mode: int = PERSISTENT
     ) -> Operation[list[str]]:
-        """Return an operation for one attempt to list a namespace's topics."""
+        """Return an operation that lists a namespace's topics; one attempt."""
         return self._service.topics(namespace, deadline, mode)
 
     def schema_operation(
         self, topic: str, version: bytes | None, deadline: Deadline
     ) -> Operation[RegisteredSchema | None]:
-        """Return an operation for one attempt to get a version of a topic's schema.
+        """Return an operation that gets a version of a topic's schema; one attempt.
 
-        Without `version` it is the latest; None if there is no such schema.
+        Without `version`, the latest; None if there is no such schema.
         """
         return self._service.schema(topic, version, deadline)
 
     # --- ends ---------------------------------------------------------------------------------
 
     def last_message_id(self, topic: str) -> MessageIdAdv:
-        """Return the last message of a topic partition that can be read; -1:-1 if none."""
+        """Return a topic partition's last readable message; -1:-1 if none."""
         return self.ask(topic, self.last_message_id_operation)
 
     def last_message_ids(
         self, topics: Iterable[str], *, read_compacted: bool = False
     ) -> dict[str, MessageIdAdv | PulsarError]:
-        """As `last_message_id`, for many topic partitions at once, compacted or as they are."""
+        """As `last_message_id`, for many topic partitions at once, compacted or not."""
         return self.ask_many(
             topics,
             lambda topic, deadline: self.last_message_id_operation(
@@ -187,7 +186,7 @@ class Lookup:
     def last_message_id_operation(
         self, topic: str, deadline: Deadline, *, read_compacted: bool = False
     ) -> Operation[MessageIdAdv]:
-        """Return an operation for one attempt to learn the last message of a topic partition."""
+        """Return an operation that gets a topic partition's last message; one attempt."""
         connection = yield from self.connection_operation(topic, deadline)
         visit = SubscribeRequest(
             topic,
@@ -203,10 +202,10 @@ class Lookup:
                 yield from session.confirm(deadline)
         return last
 
-    # --- asking -------------------------------------------------------------------------------
+    # --- questions ----------------------------------------------------------------------------
 
     def ask(self, topic: str, attempt: Callable[[str, Deadline], Operation[T]]) -> T:
-        """Make attempts at a question about a topic until one is answered."""
+        """Repeat a question about a topic until it is answered."""
         result = self.ask_many([topic], attempt)[topic]
         if isinstance(result, PulsarError):
             raise result
@@ -229,17 +228,17 @@ class Lookup:
 
 
 def topic_names(named: Iterable[str]) -> list[str]:
-    """Return the topics that a broker lists, sorted; partitions as the topic they belong to."""
+    """Return a broker's list of topics, sorted, with partitions replaced by their topic."""
     names: set[str] = set()
     for name in named:
-        # A topic with a name that nobody could ask for hides no other.
+        # Skip invalid names, instead of failing for the others.
         with contextlib.suppress(InvalidTopicName):
             names.add(str(TopicName.parse(name).partitioned))
     return sorted(names)
 
 
 def too_many_redirects(limit: int) -> RemoteProtocolError:
-    """Return the error of a lookup that is sent from one broker to the next."""
+    """Return the error for a lookup with too many redirects."""
     return RemoteProtocolError(
         f"the lookup met too many redirects ({limit})",
         "Check the advertised addresses of the brokers.",
@@ -249,7 +248,7 @@ def too_many_redirects(limit: int) -> RemoteProtocolError:
 def attach_once(lookup: Lookup, topic: str, deadline: Deadline) -> Operation[None]:
     """Return an operation that attaches to a topic, which may create it, and leaves.
 
-    The subscription is not durable, so nothing but the topic stays.
+    The subscription is non-durable, so only the topic stays.
     """
     connection = yield from lookup.connection_operation(topic, deadline)
     visit = SubscribeRequest(

@@ -1,8 +1,8 @@
-"""Finds the topic partitions of a consumer: of given topics, or of all that match a pattern.
+"""Finds a consumer's topic partitions: of given topics, or of all that match a pattern.
 
-Both change: topics get more partitions, and topics that match appear and vanish. They are looked
-for again and again, and at once when a broker that watches a pattern says that something changed.
-A broker that does not watch, or not this pattern, is only asked.
+Both change: topics get more partitions, and matching topics come and go. Discovery polls, and looks
+at once when a broker that watches the pattern reports a change. Brokers that cannot watch the
+pattern are only polled.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from pulsar_spark.protocol.topic_name import TopicName
 logger = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 5.0
-# What a broker says that has no feature flag for it.
+# The broker's answer if it does not announce the feature flag.
 _WATCHES = "supports_topic_watchers"
 
 
 class TopicDiscovery:
     """Finds the topic partitions of `names`, or of a pattern's topics; close it at the end.
 
-    After `begin`, `on_found` is given all that there are whenever they were looked for, on a thread
-    that must not wait.
+    After `begin`, `on_found` gets the complete set after each discovery, on a thread that must not
+    wait.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class TopicDiscovery:
         self._watch: _Watch | None = None
 
     def find(self) -> set[str]:
-        """Return the topic partitions that there are now; raises what cannot be learnt."""
+        """Return the current topic partitions; raises if they cannot be found."""
         timeout = self._context.options.operation_timeout
         return run(lambda deadline: retrying(self._find_operation, deadline), timeout)
 
     def begin(self) -> None:
-        """Look for topics from now on."""
+        """Start polling."""
         self._look()
 
     def _find_operation(self, deadline: Deadline) -> Operation[set[str]]:
@@ -89,10 +89,10 @@ class TopicDiscovery:
                 found.update([str(topic.partition(i)) for i in range(count)] or [name])
         return found
 
-    # --- again and again ----------------------------------------------------------------------
+    # --- polling ------------------------------------------------------------------------------
 
     def look_soon(self) -> None:
-        """Look for topics now: something has changed."""
+        """Discover now: something has changed."""
         with self._lock:
             if self._looking:
                 self._again = True
@@ -111,7 +111,7 @@ class TopicDiscovery:
         looked.add_done_callback(self._on_looked)
 
     def _look_operation(self, deadline: Deadline) -> Operation[set[str]]:
-        # Before it is asked what there is: what changes from then on is told.
+        # Watch before listing: later changes are reported.
         if self.pattern is not None and (self._watch is None or self._watch.over):
             with contextlib.suppress(PulsarError):
                 yield from self._watch_operation(self.pattern, deadline)
@@ -144,7 +144,7 @@ class TopicDiscovery:
             self._timer = self._context.timers.after(self._period, self._look)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop."""
         with self._lock:
             self._closed = True
             timer, watch = self._timer, self._watch
@@ -155,7 +155,7 @@ class TopicDiscovery:
 
 
 class _Watch:
-    """A wish to be told of topics, at one broker: the Handler that is told of them."""
+    """A watch for topics at one broker: the Handler of its reports."""
 
     def __init__(self, connection: ClientConnection, on_change: Callable[[], None]) -> None:
         self.over = False
@@ -171,7 +171,7 @@ class _Watch:
                 return
             except PulsarError as error:
                 refusal = error.what
-        # It will be asked instead, and not be bothered with this again.
+        # Poll from now on, without another attempt to watch.
         logger.info("the broker does not watch the pattern: %s", refusal)
         self._connection.remove_watcher(self._watcher_id)
 
@@ -185,16 +185,16 @@ class _Watch:
         )
 
     def on_command(self, body: Message) -> None:
-        """Something has changed."""
+        """The topics have changed."""
         self._on_change()
 
     def on_disconnect(self, error: PulsarError) -> None:
-        """The broker watches no more: it may have missed something."""
+        """The broker watches no more: changes may have been missed."""
         self.over = True
         self._on_change()
 
     def close(self) -> None:
-        """Let the broker watch no more."""
+        """End the watch."""
         self._connection.remove_watcher(self._watcher_id)
         if not self.over and not self._connection.closed:
             with contextlib.suppress(PulsarError):
@@ -211,7 +211,7 @@ class _Watch:
 def _watched(pattern: TopicPattern) -> tuple[str, ...]:
     """Return the texts under which a broker may watch a pattern, the best one first.
 
-    Before 3.0.11, 3.3.6 and 4.0.4 it is compared with whole names. But a text can be too long.
+    Before 3.0.11, 3.3.6 and 4.0.4 brokers match full names. But that text can be too long.
     """
     if not pattern.local:
         return (pattern.regex,)

@@ -14,20 +14,20 @@ _REMEDY = (
     "Write tenant and namespace as they are and the pattern behind them: "
     "persistent://tenant/namespace/orders-.*"
 )
-# Whatever else stands where a tenant or namespace is expected is pattern, not name. A dot can be
-# in a name, and stands for itself there.
+# Any other character, where a tenant or namespace should be, makes it a pattern. A dot is valid in
+# names, and is taken literally there.
 _ENTITY = re.compile(r"[-=:.A-Za-z0-9_]+")
-# An alternative that begins with a tenant or namespace, where a topic's own name is expected.
+# An alternative that starts with a tenant or namespace instead of a local name.
 _LONG_ALTERNATIVE = re.compile(r"\|[-=:.A-Za-z0-9_]*/")
 _FULL_NAME = re.compile(r"([a-z-]+)://([^/]*)/([^/]*)/")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """A regular expression on names of persistent topics of one namespace.
+    """A regular expression for names of persistent topics of one namespace.
 
-    It is matched with whole full names, or with whole local names where `local` is set. Build
-    one with `parse`. Topics of other `domains` than persistent ones match where they are given.
+    It matches whole full names, or whole local names with `local`. Build it with `parse`. Topics of
+    further `domains` match if those are given.
     """
 
     namespace: str
@@ -37,10 +37,10 @@ class TopicPattern:
 
     @classmethod
     def parse(cls, text: str) -> TopicPattern:
-        """Return the pattern that `text` gives.
+        """Parse a pattern.
 
-        Raises OptionError for one that is not a regular expression, that spans tenants or
-        namespaces, or that can match non-persistent topics only.
+        Raises OptionError if it is not a regular expression, spans several tenants or namespaces,
+        or can only match non-persistent topics.
         """
         text = text.strip()
         try:
@@ -63,10 +63,10 @@ class TopicPattern:
         return cls(namespace, parts[2], local=True)
 
     def select(self, names: Iterable[str]) -> list[str]:
-        """Return the full names, without partition suffix, of the topics that match, sorted.
+        """Return the full names of the matching topics, without partition suffix, sorted.
 
-        `names` are those of the namespace's topics and partitions. System topics and
-        those of other domains never match.
+        `names` are the namespace's topics and partitions. System topics and other domains never
+        match.
         """
         pattern = re.compile(self.regex)
         matches: dict[str, bool] = {}
@@ -74,7 +74,7 @@ class TopicPattern:
             try:
                 topic = TopicName.parse(name).partitioned
             except InvalidTopicName:
-                # A broker can list names that were made by other rules: they match nothing.
+                # Skip names that are invalid here; brokers may list some.
                 continue
             full = str(topic)
             if full not in matches:
@@ -88,7 +88,7 @@ class TopicPattern:
 
 
 def _namespace_of_full(text: str) -> str:
-    # An alternative can hold a full name of its own: all must be of one namespace.
+    # An alternative may contain its own full name: all must have the same namespace.
     found = {(domain, tenant, name) for domain, tenant, name in _FULL_NAME.findall(text)}
     if not re.match(rf"[\^(?:]*{PERSISTENT}://", text) or {d for d, *_ in found} != {PERSISTENT}:
         raise OptionError(
