@@ -231,18 +231,16 @@ class PulsarConsumer(Closing):
         """Acknowledge one message.
 
         Acknowledgements are sent together, after 100 ms at the latest. With receipts, this waits
-        for the broker's confirmation, and raises its error. With `properties`, which the broker
-        stores, the whole entry is acknowledged at once. Within `txn` the acknowledgement takes
-        effect at commit; raises TransactionConflict if another transaction has acknowledged the
-        message.
+        for the broker's confirmation, and raises its error. With `properties` it is sent at once;
+        of a batch, they go with the last message. Brokers keep those of cumulative ones only.
+        Within `txn` the acknowledgement takes effect at commit; raises TransactionConflict if
+        another transaction has acknowledged the message.
         """
         consumer, message_id = self._find(message)
         if txn is not None:
             self._acknowledge_in(txn, consumer, message_id, cumulative=False)
-        elif properties:
-            self._wait(consumer.acknowledge_with(message_id, dict(properties), cumulative=False))
         else:
-            self._wait(consumer.acknowledge(message_id))
+            self._wait(consumer.acknowledge(message_id, properties))
 
     def acknowledge_cumulative(
         self,
@@ -264,10 +262,8 @@ class PulsarConsumer(Closing):
         consumer, message_id = self._find(message)
         if txn is not None:
             self._acknowledge_in(txn, consumer, message_id, cumulative=True)
-        elif properties:
-            self._wait(consumer.acknowledge_with(message_id, dict(properties), cumulative=True))
         else:
-            self._wait(consumer.acknowledge_upto(message_id))
+            self._wait(consumer.acknowledge_upto(message_id, properties))
 
     def _acknowledge_in(
         self,

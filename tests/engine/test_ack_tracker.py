@@ -176,6 +176,26 @@ def test_receipts_come_with_the_answer_or_its_error(timers: Timers, broker: Brok
         last.result(0)
 
 
+def test_properties_go_with_their_own_message_and_wait_for_a_place(
+    timers: Timers, broker: Broker
+) -> None:
+    acks = tracker(timers, broker, ack_receipts=True)
+    broker.there = False
+    acks.acknowledge(one(1))
+    acks.acknowledge(one(2), [(1, 3)], {"round": 7})
+    acks.acknowledge(one(4))
+    acks.acknowledge_upto(one(0), {"upto": 9})
+    broker.there = True
+    acks.flush()
+    told = [
+        ([found.entryId for found in ack.message_ids], [(p.key, p.value) for p in ack.properties])
+        for ack in broker.acks
+    ]
+    assert told == [([0], [("upto", 9)]), ([1], []), ([2, 3], [("round", 7)]), ([4], [])]
+    # Answers come in order, so that the last one tells of all.
+    assert [ack.receipt for ack in broker.acks] == [True, False, False, True]
+
+
 def test_a_seek_forgets_everything(timers: Timers, broker: Broker) -> None:
     acks = tracker(timers, broker)
     acks.acknowledge(one(1))

@@ -119,6 +119,26 @@ def test_a_batch_comes_again_until_all_of_it_is_acknowledged(
         assert values(receive(consumer, 1)) == [b"next"]
 
 
+@pytest.mark.parametrize("cumulative", [False, True], ids=["one", "cumulative"])
+def test_an_acknowledgement_with_properties_covers_no_more_than_its_message(
+    client: PulsarClient, topic: str, send_batch: Send, cumulative: bool
+) -> None:
+    send_batch(*numbers(3))
+    for upto in (1, 3):
+        with client.subscribe(topic, "s", initial_position=EARLIEST) as consumer:
+            # The whole batch comes, even if a part of it is acknowledged.
+            found = receive(consumer, 3)
+            assert values(found) == numbers(3)
+            if cumulative:
+                consumer.acknowledge_cumulative(found[upto - 1], properties={"round": upto})
+            else:
+                for message in found[:upto]:
+                    consumer.acknowledge(message, properties={"round": upto})
+    send_batch(b"next")
+    with client.subscribe(topic, "s") as consumer:
+        assert values(receive(consumer, 1)) == [b"next"]
+
+
 def test_a_refused_message_comes_again_and_says_how_often(
     client: PulsarClient, topic: str, send: Send
 ) -> None:

@@ -8,6 +8,7 @@ are sent after it; messages redelivered meanwhile are recognised as acknowledged
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,10 +70,13 @@ class AckTracker:
         self._partial: OrderedDict[EntryKey, int] = OrderedDict()
         # To be sent: an entry's remaining bits, 0 if all are acknowledged.
         self._pending: dict[EntryKey, tuple[int, int]] = {}
+        # Properties of some of these, which are sent in commands of their own.
+        self._noted: dict[EntryKey, Mapping[str, int]] = {}
         # No entry after this one was acknowledged.
         self._highest: EntryKey = (-1, -1)
         self._upto: Position | None = None
         self._upto_id: pb.MessageIdData | None = None
+        self._upto_noted: Mapping[str, int] | None = None
         self._waiting: list[Future[None]] = []
         self._waiting_upto: list[Future[None]] = []
         self._timed = False
@@ -85,12 +89,15 @@ class AckTracker:
             self._keep_partial(key, left)
 
     def acknowledge(
-        self, message_id: MessageIdAdv, chunks: Iterable[EntryKey] = ()
+        self,
+        message_id: MessageIdAdv,
+        chunks: Iterable[EntryKey] = (),
+        properties: Mapping[str, int] | None = None,
     ) -> tuple[bool, Future[None] | None]:
         """Acknowledge one message; `chunks` are the entries of a chunked one.
 
-        Returns whether its entry is complete, and a receipt if those are on. Raises OptionError for
-        an id without its batch's size.
+        With `properties` it is sent at once. Returns whether its entry is complete, and a receipt
+        if those are on. Raises OptionError for an id without its batch's size.
         """
         key = (message_id.ledger_id, message_id.entry_id)
         with self._lock:
@@ -102,18 +109,22 @@ class AckTracker:
                 self._highest = key
             for chunk in chunks:
                 self._pending[chunk] = (0, 0)
+            if properties:
+                self._noted.update(dict.fromkeys((key, *chunks), properties))
             receipt = self._receipt(self._waiting)
             full = len(self._pending) >= self._options.ack_group_size
-            if full or receipt is not None or not self._options.ack_delay:
+            if full or receipt is not None or properties or not self._options.ack_delay:
                 self._flush()
             else:
                 self._be_timed()
         return not left, receipt
 
-    def acknowledge_upto(self, message_id: MessageIdAdv) -> Future[None] | None:
+    def acknowledge_upto(
+        self, message_id: MessageIdAdv, properties: Mapping[str, int] | None = None
+    ) -> Future[None] | None:
         """Acknowledge a message and all before it; returns a receipt if those are on.
 
-        Raises OptionError as `acknowledge`.
+        Takes `properties`, and raises OptionError, as `acknowledge`.
         """
         check_batch(message_id)
         position = Position.after(message_id)
@@ -125,8 +136,9 @@ class AckTracker:
                 self._upto = position
                 self._highest = max(self._highest, position[:2])
                 self._upto_id = cumulative_ack(position, size)
+                self._upto_noted = properties
             receipt = self._receipt(self._waiting_upto)
-            if receipt is not None or not self._options.ack_delay:
+            if receipt is not None or properties or not self._options.ack_delay:
                 self._flush()
             else:
                 self._be_timed()
@@ -192,7 +204,8 @@ class AckTracker:
         with self._lock:
             self._partial.clear()
             self._pending.clear()
-            self._upto = self._upto_id = None
+            self._noted.clear()
+            self._upto = self._upto_id = self._upto_noted = None
             self._complete(self._take_waiting(), None)
 
     def close(self) -> None:
@@ -218,29 +231,47 @@ class AckTracker:
             self._flush()
 
     def _flush(self) -> None:
+        upto = [] if self._upto_id is None else [self._upto_id]
         if self._upto is not None and self._send_group(
-            [] if self._upto_id is None else [self._upto_id], self._waiting_upto, cumulative=True
+            upto, self._waiting_upto, self._upto_noted, cumulative=True
         ):
             self._forget_before(self._upto)
             self._upto, self._waiting_upto = None, []
         while self._pending:
-            keys = list(self._pending)[: self._options.ack_group_size]
+            keys, noted = self._next_group()
             ids = [_entry_id(key, *self._pending[key]) for key in keys]
             # Answers come in order: the last group's answer covers them all.
             is_last = len(keys) == len(self._pending)
-            if not self._send_group(ids, self._waiting if is_last else [], cumulative=False):
+            waiting = self._waiting if is_last else []
+            if not self._send_group(ids, waiting, noted, cumulative=False):
                 return
             for key in keys:
                 del self._pending[key]
+                self._noted.pop(key, None)
         self._waiting = []
 
+    def _next_group(self) -> tuple[list[EntryKey], Mapping[str, int] | None]:
+        """Return what goes out in one command next, and what the broker is to keep with it."""
+        noted = self._noted.get(next(iter(self._pending)))
+        same = itertools.takewhile(lambda key: self._noted.get(key) is noted, self._pending)
+        keys = same if self._noted else self._pending
+        return list(itertools.islice(keys, self._options.ack_group_size)), noted
+
     def _send_group(
-        self, ids: list[pb.MessageIdData], waiting: list[Future[None]], *, cumulative: bool
+        self,
+        ids: list[pb.MessageIdData],
+        waiting: list[Future[None]],
+        properties: Mapping[str, int] | None,
+        *,
+        cumulative: bool,
     ) -> bool:
         if not ids:
             self._complete(waiting, None)
             return True
-        answer = self._send(Ack(ids, cumulative=cumulative, receipt=bool(waiting)))
+        receipt = bool(waiting)
+        answer = self._send(
+            Ack(ids, cumulative=cumulative, receipt=receipt, properties=properties)
+        )
         if isinstance(answer, Future):
             answer.add_done_callback(lambda done: self._complete(waiting, done.exception()))
         return answer is not False
@@ -254,7 +285,8 @@ class AckTracker:
                 receipt.set_exception(error)
 
     def _forget_before(self, position: Position) -> None:
-        for book in (self._partial, self._pending):
+        books: tuple[dict[EntryKey, Any], ...] = (self._partial, self._pending, self._noted)
+        for book in books:
             for key in [key for key in book if (*key, 0) < position and key != position[:2]]:
                 del book[key]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
@@ -500,7 +500,9 @@ class TopicConsumer(AttachedConsumer):
 
     # --- acknowledging ------------------------------------------------------------------------
 
-    def acknowledge(self, message_id: MessageIdAdv) -> Future[None] | None:
+    def acknowledge(
+        self, message_id: MessageIdAdv, properties: Mapping[str, int] | None = None
+    ) -> Future[None] | None:
         """Acknowledge a message; raises and returns as `AckTracker.acknowledge`.
 
         Brokers ignore acknowledgements on non-persistent topics: nothing is sent.
@@ -509,31 +511,24 @@ class TopicConsumer(AttachedConsumer):
             return None
         key = (message_id.ledger_id, message_id.entry_id)
         chunks = self._entries_of(key) if self._chunks else ()
-        done, receipt = self.acks.acknowledge(message_id, chunks)
+        done, receipt = self.acks.acknowledge(message_id, chunks, properties)
         if done:
             self._forget(key)
         return receipt
 
-    def acknowledge_upto(self, message_id: MessageIdAdv) -> Future[None] | None:
+    def acknowledge_upto(
+        self, message_id: MessageIdAdv, properties: Mapping[str, int] | None = None
+    ) -> Future[None] | None:
         """Acknowledge a message and all before it; as `AckTracker.acknowledge_upto`."""
         if not self._keeps:
             return None
-        receipt = self.acks.acknowledge_upto(message_id)
+        receipt = self.acks.acknowledge_upto(message_id, properties)
         position = Position(message_id.ledger_id, message_id.entry_id)
         if message_id.batch_index + 1 >= message_id.batch_size:
             position = Position(message_id.ledger_id, message_id.entry_id + 1)
         self._given.discard_before(position)
         self._refused.discard_before(position)
         return receipt
-
-    def acknowledge_with(
-        self, message_id: MessageIdAdv, properties: dict[str, int], *, cumulative: bool
-    ) -> Future[Any] | bool:
-        """Acknowledge a whole entry at once, with properties that the broker stores."""
-        key = (message_id.ledger_id, message_id.entry_id)
-        data = pb.MessageIdData(ledgerId=key[0], entryId=key[1])
-        self._forget(key)
-        return self._send_ack(Ack([data], cumulative=cumulative, properties=properties))
 
     def acknowledge_in_operation(
         self, txn: TxnId, message_id: MessageIdAdv, deadline: Deadline, *, cumulative: bool
