@@ -12,7 +12,7 @@ import logging
 import re
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -175,12 +175,15 @@ class PulsarClient(Closing):
         crypto_key_reader: KeyReader | None = None,
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: MessageRouter | None = None,
+        *,
+        auto_update_partitions_interval_seconds: int = 60,
     ) -> PulsarProducer:
         """Create a producer on a topic, with all of its partitions.
 
         Keys are routed by JavaStringHash, as in the Java client. Messages are encrypted for the
-        names in `encryption_key`. Raises the broker's error, OptionError for invalid or
-        contradictory values, CryptoError for keys that cannot be used.
+        names in `encryption_key`. New partitions are looked for every
+        `auto_update_partitions_interval_seconds`, never if that is 0. Raises the broker's error,
+        OptionError for invalid or contradictory values, CryptoError for keys that cannot be used.
         """
         if batching_enabled and chunking_enabled:
             raise OptionError("batching and chunking of messages cannot be enabled together")
@@ -221,7 +224,15 @@ class PulsarClient(Closing):
         except PulsarError:
             writer.abort()
             raise
-        producer = PulsarProducer(writer, self._callbacks, checked, rules, self._forget_producer)
+        growth = self._growth_of(
+            writer.topic,
+            partitions,
+            auto_update_partitions_interval_seconds,
+            lambda found: writer.grow(len(found)),
+        )
+        producer = PulsarProducer(
+            writer, self._callbacks, checked, rules, self._forget_producer, growth
+        )
         with self._lock:
             self._producers.add(producer)
         return producer
@@ -239,13 +250,16 @@ class PulsarClient(Closing):
         crypto_key_reader: KeyReader | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        auto_update_partitions_interval_seconds: int = 60,
     ) -> PulsarReader:
         """Create a reader of a topic, with all of its partitions.
 
         It starts after `start_message_id`, or at that message if `start_message_id_inclusive`. It
         acknowledges nothing and leaves no subscription. The broker may create a missing topic,
-        as its policy says. Raises the broker's error; with FAIL, EncryptedMessage for a message
-        that cannot be decrypted.
+        as its policy says. New partitions are read from their beginning; they are looked for every
+        `auto_update_partitions_interval_seconds`, never if that is 0. Raises the broker's error;
+        with FAIL, EncryptedMessage for a message that cannot be decrypted.
         """
         if not isinstance(start_message_id, MessageId):
             raise OptionError("start_message_id is not a MessageId of this package")
@@ -279,6 +293,14 @@ class PulsarClient(Closing):
             self._receiver_budget,
             inclusive=start_message_id_inclusive,
             on_close=self._forget_reader,
+        )
+        reader.follow(
+            self._growth_of(
+                str(name),
+                len(names) if names != [str(name)] else 0,
+                auto_update_partitions_interval_seconds,
+                reader.on_topics,
+            )
         )
         with self._lock:
             self._readers.add(reader)
@@ -418,11 +440,17 @@ class PulsarClient(Closing):
         return consumer
 
     def create_table_view(
-        self, topic: str, subscription_name: str | None = None, schema: Any = None
+        self,
+        topic: str,
+        subscription_name: str | None = None,
+        schema: Any = None,
+        *,
+        auto_update_partitions_interval_seconds: int = 60,
     ) -> TableView:
         """Read a topic to its end, and return the latest value of each key, kept up to date.
 
-        On a compacted topic it reads the compacted view. Raises as `create_reader`.
+        On a compacted topic it reads the compacted view. Follows new partitions, and raises, as
+        `create_reader`.
         """
         checked = check_schema(schema)
         reader = self.create_reader(
@@ -431,6 +459,7 @@ class PulsarClient(Closing):
             checked,
             subscription_role_prefix=subscription_name,
             is_read_compacted=True,
+            auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
         values = MessageValues(checked, self._context.lookup)
         view = TableView(reader, topic, subscription_name, values)
@@ -499,6 +528,20 @@ class PulsarClient(Closing):
         self._context.close()
         for thread in (self._callbacks, *self._listener_threads):
             thread.close()
+
+    def _growth_of(
+        self,
+        topic: str,
+        partitions: int,
+        period: float,
+        on_found: Callable[[set[str]], None],
+    ) -> TopicDiscovery | None:
+        """Look for new partitions of a topic from now on, if it can get any."""
+        if not partitions or period <= 0:
+            return None
+        growth = TopicDiscovery(self._context, [topic], None, period, on_found)
+        growth.begin(now=False)
+        return growth
 
     def _forget_producer(self, producer: PulsarProducer) -> None:
         with self._lock:

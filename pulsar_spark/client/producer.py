@@ -17,6 +17,7 @@ from pulsar_spark.client.schema import Schema
 from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing
+from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.producers.batch_accumulator import (
     DeferredCallback,
     MessageCallback,
@@ -66,6 +67,7 @@ class PulsarProducer(Closing):
         schema: Schema,
         rules: SendingRules,
         on_close: Callable[[PulsarProducer], None],
+        growth: TopicDiscovery | None = None,
     ) -> None:
         self._writer = writer
         self._callbacks = callbacks
@@ -73,6 +75,7 @@ class PulsarProducer(Closing):
         self._values = MessageValues(schema)
         self._rules = rules
         self._on_close = on_close
+        self._growth = growth
 
     def topic(self) -> str:
         """The full name of the topic."""
@@ -203,7 +206,7 @@ class PulsarProducer(Closing):
 
     def close(self) -> None:
         """Flush, and leave the topic. Raises as `flush`, and frees the resources even then."""
-        self._on_close(self)
+        self._leave()
         try:
             self._writer.close()
         finally:
@@ -211,8 +214,13 @@ class PulsarProducer(Closing):
 
     def abort(self) -> None:
         """Close the producer without waiting for receipts."""
-        self._on_close(self)
+        self._leave()
         self._writer.abort()
+
+    def _leave(self) -> None:
+        self._on_close(self)
+        if self._growth is not None:
+            self._growth.close()
 
     def _give_up(self) -> None:
         self.abort()

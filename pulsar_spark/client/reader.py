@@ -17,6 +17,7 @@ from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.options import ReaderOptions
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
@@ -28,6 +29,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +92,6 @@ class _Merged:
     """
 
     def __init__(self, sources: list[PartitionSource], budget: ReceiverBudget) -> None:
-        self._sources = sources
         self._budget = budget
         self._lock = threading.Lock()
         self._came = threading.Condition(self._lock)
@@ -100,15 +101,21 @@ class _Merged:
         self._bytes = 0
         self._error: Exception | None = None
         self._stopped = False
+        # Belong to the thread that reads, and to `close`.
+        self._sources: list[PartitionSource] = []
+        self._threads: list[threading.Thread] = []
         budget.join()
-        self._threads = [
-            threading.Thread(
-                target=self._pump, args=(source,), name=f"pulsar-reader-{source.topic}", daemon=True
-            )
-            for source in sources
-        ]
-        for thread in self._threads:
-            thread.start()
+        for source in sources:
+            self.add(source)
+
+    def add(self, source: PartitionSource) -> None:
+        """Read one more partition; not after `close`."""
+        thread = threading.Thread(
+            target=self._pump, args=(source,), name=f"pulsar-reader-{source.topic}", daemon=True
+        )
+        self._sources.append(source)
+        self._threads.append(thread)
+        thread.start()
 
     @property
     def held(self) -> int:
@@ -135,10 +142,10 @@ class _Merged:
             is_first, self._stopped = not self._stopped, True
             self._came.notify_all()
             self._went.notify_all()
-        answers = [source.begin_close() for source in self._sources]
+        answers = [source.begin_close() for source in list(self._sources)]
         wait_for([answer for answer in answers if answer is not None], _CLOSE_SECONDS)
         deadline = Deadline(_CLOSE_SECONDS)
-        for thread in self._threads:
+        for thread in list(self._threads):
             thread.join(deadline.remaining())
         if is_first:
             self._budget.leave()
@@ -205,6 +212,9 @@ class PulsarReader(Closing):
         self._lock = threading.Lock()
         # Guarded by _lock, as is the choice of the current source.
         self._closed = False
+        self._growth: TopicDiscovery | None = None
+        # Partitions that were found, and are not read yet.
+        self._found: list[str] = []
         self._listener: threading.Thread | None = None
         # Each partition's last message, when we last asked.
         self._ends: dict[str, wire.MessageIdAdv] = {}
@@ -230,6 +240,7 @@ class PulsarReader(Closing):
         deadline = Deadline(seconds)
         while True:
             self._check_open()
+            self._read_found()
             message = self._source.next(min(deadline.remaining(), _SLICE))
             if message is not None:
                 found = message.message_id().unwrap()
@@ -243,6 +254,7 @@ class PulsarReader(Closing):
     def has_message_available(self) -> bool:
         """Whether the topic has a message that `read_next` has not returned yet."""
         self._check_open()
+        self._read_found()
         if not self._is_behind():
             # All messages that we knew of are read: only the broker knows of more.
             self._ends = self._last_ids()
@@ -255,6 +267,7 @@ class PulsarReader(Closing):
         The broker searches as if publish times were ordered.
         """
         self._check_open()
+        self._read_found()
         if isinstance(messageid, MessageId):
             positions = self._resolve(messageid)
         elif isinstance(messageid, int):
@@ -278,12 +291,41 @@ class PulsarReader(Closing):
             if self._closed:
                 return
             self._closed = True
-            source = self._source
+            source, growth = self._source, self._growth
+        if growth is not None:
+            growth.close()
         self._on_close(self)
         source.close()
         if self._listener not in (None, threading.current_thread()):
             assert self._listener is not None
             self._listener.join(2 * _SLICE + 1.0)
+
+    def follow(self, growth: TopicDiscovery | None) -> None:
+        """Be told of new partitions by `growth`, which is closed with the reader."""
+        self._growth = growth
+
+    def on_topics(self, found: set[str]) -> None:
+        """Read new partitions from their beginning; for discoveries, on any thread."""
+        with self._lock:
+            known = {*self._partitions, *self._found}
+            new = sorted(found - known)
+            # A topic that was made anew without partitions is another one.
+            self._found += [name for name in new if TopicName.parse(name).partition_index >= 0]
+
+    def _read_found(self) -> None:
+        """Begin to read the partitions that were found since the last call."""
+        if not self._found:
+            return
+        with self._lock:
+            if self._closed:
+                return
+            found, self._found = self._found, []
+            self._partitions = [*self._partitions, *found]
+            self._positions.update(dict.fromkeys(found, EARLIEST_POSITION))
+            if not isinstance(self._source, _Merged):
+                self._source = _Merged([self._source], self._budget)
+            for topic in found:
+                self._source.add(self._source_of(topic))
 
     def listen(self, listener: ReaderListener) -> None:
         """Pass every message to `listener`, on a thread of the reader, until it is closed."""
@@ -319,13 +361,18 @@ class PulsarReader(Closing):
         return any(Position.after(ends[topic]) > self._positions[topic] for topic in ends)
 
     def _open(self) -> PartitionSource | _Merged:
-        sources = [
-            PartitionSource(
-                self._context, topic, position, self._values, self._options, self._budget
-            )
-            for topic, position in self._positions.items()
-        ]
+        sources = [self._source_of(topic) for topic in self._positions]
         return sources[0] if len(sources) == 1 else _Merged(sources, self._budget)
+
+    def _source_of(self, topic: str) -> PartitionSource:
+        return PartitionSource(
+            self._context,
+            topic,
+            self._positions[topic],
+            self._values,
+            self._options,
+            self._budget,
+        )
 
     def _resolve(self, message_id: MessageId) -> dict[str, Position]:
         wanted = message_id.unwrap()

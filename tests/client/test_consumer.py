@@ -400,6 +400,17 @@ def test_of_several_topics_only_one_has_a_last_message(
         assert consumer.get_last_message_id() == max(i for i in ids if i.partition() == 1)
 
 
+def test_without_a_period_new_partitions_are_not_looked_for(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    topic = broker.create_topic("parts", partitions=2)
+    with client.subscribe(topic, "s", auto_update_partitions_interval_seconds=0) as consumer:
+        send(client, topic, 100)
+        values(consumer, 100)
+        # One for the consumer, one for its first look, one for the producer.
+        assert broker.faults.seen("PARTITIONED_METADATA") <= 3
+
+
 def test_a_callback_is_told_of_what_cannot_be_read(
     broker: EmbeddedBroker, client: PulsarClient, topic: str
 ) -> None:

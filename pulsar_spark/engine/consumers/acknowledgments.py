@@ -269,9 +269,7 @@ class AckTracker:
             self._complete(waiting, None)
             return True
         receipt = bool(waiting)
-        answer = self._send(
-            Ack(ids, cumulative=cumulative, receipt=receipt, properties=properties)
-        )
+        answer = self._send(Ack(ids, cumulative=cumulative, receipt=receipt, properties=properties))
         if isinstance(answer, Future):
             answer.add_done_callback(lambda done: self._complete(waiting, done.exception()))
         return answer is not False

@@ -37,7 +37,7 @@ class TopicDiscovery:
     """Finds the topic partitions of `names`, or of a pattern's topics; close it at the end.
 
     After `begin`, `on_found` gets the complete set after each discovery, on a thread that must not
-    wait.
+    wait. A `period` of 0 looks again only when a broker reports a change.
     """
 
     def __init__(
@@ -66,9 +66,12 @@ class TopicDiscovery:
         timeout = self._context.options.operation_timeout
         return run(lambda deadline: retrying(self._find_operation, deadline), timeout)
 
-    def begin(self) -> None:
-        """Start polling."""
-        self._look()
+    def begin(self, *, now: bool = True) -> None:
+        """Start polling: `now`, or after a period."""
+        if now:
+            self._look()
+        else:
+            self._look_later()
 
     def _find_operation(self, deadline: Deadline) -> Operation[set[str]]:
         lookup = self._context.lookup
@@ -139,9 +142,15 @@ class TopicDiscovery:
             logger.info("topics cannot be looked for now: %s", error)
         if again:
             self._look()
+        else:
+            self._look_later()
+
+    def _look_later(self) -> None:
+        if self._period <= 0:
             return
         with self._lock, contextlib.suppress(ClosedError):
-            self._timer = self._context.timers.after(self._period, self._look)
+            if not self._closed:
+                self._timer = self._context.timers.after(self._period, self._look)
 
     def close(self) -> None:
         """Stop."""

@@ -121,6 +121,14 @@ class PartitionedProducer(Closing):
             reconnects=sum(counts.reconnects for counts in all_counts),
         )
 
+    def grow(self, partitions: int) -> None:
+        """Send to more partitions from now on, if the topic has so many."""
+        with self._lock:
+            # A topic without partitions never gets any.
+            if 0 < self.partitions < partitions:
+                self._router.grow(partitions)
+                self.partitions = partitions
+
     # --- writing ------------------------------------------------------------------------------
 
     def open(

@@ -71,11 +71,18 @@ class PartitionRouter:
             )
         self.partitions = max(partitions, 1)
         self._hash = _HASHES[hashing_scheme]
-        self._fixed = routing_mode == SINGLE_PARTITION or self.partitions == 1
+        self._single = routing_mode == SINGLE_PARTITION
+        self._fixed = self._single or self.partitions == 1
         self._run_length = max(run_length, 1)
         self._current = (rng or random.Random()).randrange(self.partitions)
         self._run = 0
         self._cache: dict[Key, int] = {}
+
+    def grow(self, partitions: int) -> None:
+        """Route over more partitions from now on."""
+        self.partitions = max(partitions, self.partitions)
+        self._fixed = self._single or self.partitions == 1
+        self._cache.clear()
 
     @property
     def spreads(self) -> bool:
