@@ -44,14 +44,14 @@ class Backoff:
 
 
 ATTEMPT_SECONDS = 10.0
-"""A broker that lets go of a topic can leave a request about it unanswered for ever.
+"""A broker that unloads a topic may never answer a request about it.
 
-Asked again it answers, so no attempt waits longer than this.
+It answers the next attempt, so no attempt waits longer than this.
 """
 
 
 class Deadline:
-    """A point on the monotonic clock, `seconds` from its creation; None means never."""
+    """A point in time `seconds` from its creation, on the monotonic clock; None means never."""
 
     __slots__ = ("at", "seconds")
 
@@ -60,11 +60,11 @@ class Deadline:
         self.at = float("inf") if seconds is None else time.monotonic() + seconds
 
     def remaining(self) -> float:
-        """Seconds that are left, never negative; infinite without an end."""
+        """Remaining seconds, never negative; infinite without a deadline."""
         return max(self.at - time.monotonic(), 0.0)
 
     def attempt(self, at_most: float = ATTEMPT_SECONDS) -> float:
-        """Seconds that one question of many attempts may take, more than 0."""
+        """Seconds that one of several attempts may take, more than 0."""
         return max(min(self.remaining(), at_most, ATTEMPT_SECONDS), 0.001)
 
     def expired(self) -> bool:
@@ -78,21 +78,21 @@ class Deadline:
 
 
 class Pause(NamedTuple):
-    """What an operation yields to go on after some seconds."""
+    """Yielded by an operation to continue after some seconds."""
 
     seconds: float
 
 
 def is_retryable(error: PulsarError) -> bool:
-    """Whether the same can be tried again; what is no Pulsar broker will not become one."""
+    """Whether retrying may help: a server that is not a Pulsar broker stays so."""
     return error.retryable and not isinstance(error, RemoteProtocolError)
 
 
 def retrying(attempt: OperationFactory[T], deadline: Deadline) -> Operation[T]:
-    """Return an operation that makes attempts, ever further apart, until one succeeds.
+    """Return an operation that retries, with growing pauses, until an attempt succeeds.
 
-    Errors that can pass, among them that an attempt got no answer in the time it allowed, end it
-    only when the deadline leaves no room for another attempt.
+    A temporary error, such as an attempt without an answer, is raised only if the deadline leaves
+    no time for another attempt.
     """
     backoff = Backoff(maximum=_RETRY_MAXIMUM)
     attempts = 0

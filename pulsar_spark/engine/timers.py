@@ -1,8 +1,8 @@
-"""Timers: callbacks at a given time, on one thread that never waits.
+"""Timers: callbacks at given times, on one thread that never waits.
 
-Deadlines of operations and sends, pauses between attempts and batches that are due are all
-timers of one client context. What a timer calls must be quick, and must not wait for anything;
-whatever waits is an operation (see `operations`).
+Deadlines of operations and sends, pauses between attempts and due batches all use their client
+context's timers. A callback must be quick and must not wait; anything that waits is an operation
+(see `operations`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pulsar_spark.errors import ClosedError
 logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 5.0
-"""The thread ends when there has been no timer for so long."""
+"""The thread ends after this long without a timer."""
 
 _MANY_CANCELLED = 64
 
 
 class Timer:
-    """A call at a time. It is forgotten once it has been made, cancelled or dropped."""
+    """A scheduled call. It is forgotten once it was made, cancelled or dropped."""
 
     __slots__ = ("_dropped", "_function", "_owner", "due")
 
@@ -47,22 +47,22 @@ class Timer:
         return self._function is not None
 
     def cancel(self) -> None:
-        """Keep the call from being made, unless it is on its way already."""
+        """Prevent the call, unless it has started."""
         if self.take() is not None:
             self._owner.on_cancelled()
 
     def take(self, *, dropped: bool = False) -> Callable[[], object] | None:
-        """Return what to call, for once, and let go of all that it refers to."""
+        """Return the function to call, once, and drop all references."""
         function, self._function = self._function, None
         told, self._dropped = self._dropped, None
         return told if dropped else function
 
 
 class Timers:
-    """Calls functions at given times, on one daemon thread that exists while it is needed.
+    """Calls functions at given times, on one daemon thread that exists while needed.
 
-    Calls of equal time are made in the order in which they were given; what they raise is
-    logged. `close` drops what was not made. Not for use in a forked child.
+    Calls due at the same time are made in the order of scheduling; their errors are logged. `close`
+    drops pending calls. Not for use in a forked child.
     """
 
     def __init__(self, name: str = "pulsar-spark-timers") -> None:
@@ -81,9 +81,9 @@ class Timers:
         function: Callable[[], object],
         dropped: Callable[[], object] | None = None,
     ) -> Timer:
-        """Call `function`, which must be quick, in `delay` seconds; raises ClosedError.
+        """Call `function`, which must be quick, after `delay` seconds; raises ClosedError.
 
-        `dropped` is called instead if the timers are closed before.
+        If the timers close first, `dropped` is called instead.
         """
         timer = Timer(self, time.monotonic() + max(delay, 0.0), function, dropped)
         with self._wakeup:
@@ -98,7 +98,7 @@ class Timers:
         return timer
 
     def close(self, timeout: float = 5.0) -> None:
-        """Drop the timers, and wait up to `timeout` seconds for a call that is being made."""
+        """Drop the timers, and wait up to `timeout` seconds for a running call."""
         with self._wakeup:
             self._closed = True
             dropped = [timer for _, _, timer in sorted(self._heap)]
@@ -112,12 +112,12 @@ class Timers:
 
     @property
     def waiting(self) -> int:
-        """Timers whose calls are still to be made."""
+        """The number of pending calls."""
         with self._wakeup:
             return sum(timer.waits for _, _, timer in self._heap)
 
     def on_cancelled(self) -> None:
-        """Forget cancelled timers before they are most of all there are."""
+        """Remove cancelled timers before they are the majority."""
         with self._wakeup:
             self._cancelled += 1
             if self._cancelled > max(_MANY_CANCELLED, len(self._heap) // 2):
@@ -130,7 +130,7 @@ class Timers:
         try:
             self._thread.start()
         except BaseException:
-            # Whoever comes next tries again; this caller is told.
+            # The next caller tries again; this one gets the error.
             self._thread = None
             self._heap.remove(entry)
             heapq.heapify(self._heap)
@@ -141,7 +141,7 @@ class Timers:
             _call(timer.take())
 
     def _next(self) -> Timer | None:
-        """Wait for the next timer that is due; None where the thread is to end."""
+        """Wait for the next due timer; None if the thread should end."""
         idle_until = time.monotonic() + IDLE_SECONDS
         with self._wakeup:
             while not self._closed:

@@ -1,11 +1,11 @@
 """Transactions: the client of the coordinators, and an open transaction.
 
-A coordinator is a partition of a system topic, which says where it is. It gives out transactions,
-is told which topic partitions and subscriptions take part, and ends them: by commit, by abort, or
-by abort when their time is up. Any of its answers can be lost, and the coordinator can move: what
-is asked of it is asked again until the deadline. That is harmless for all but the end. A
-coordinator forgets a transaction that it has ended, however it did, so an end whose answer was lost
-is neither a commit nor an abort before its outcome is found out otherwise.
+A coordinator is a partition of a system topic, whose broker runs it. It begins transactions,
+records which topic partitions and subscriptions take part, and ends them: by commit, by abort, or
+by abort at the timeout. Answers can be lost, and coordinators move, so requests are repeated until
+the deadline. That is harmless for all requests but the end: a coordinator forgets an ended
+transaction, so if the answer is lost, nobody knows whether it committed or aborted until this is
+found out in another way.
 
 Pulsar binary protocol, commands TC_CLIENT_CONNECT_REQUEST to END_TXN.
 """
@@ -54,10 +54,10 @@ _GRACE = 1.0
 
 
 class Coordinators:
-    """The transaction coordinators of a cluster, asked over the connections of a pool.
+    """The transaction coordinators of a cluster. Thread-safe.
 
-    Operations retry what can pass until their deadline. They raise UnsupportedFeature where
-    transactions are switched off, and what a coordinator refuses with. Thread-safe.
+    Operations retry temporary errors until their deadline. They raise UnsupportedFeature if
+    transactions are off, and the coordinator's errors.
     """
 
     def __init__(self, lookup: Lookup) -> None:
@@ -72,15 +72,15 @@ class Coordinators:
     # --- on the caller's thread ---------------------------------------------------------------
 
     def check(self, timeout: float) -> None:
-        """Return if transactions of `timeout` seconds can be begun, and aborted: one is.
+        """Check that transactions of `timeout` seconds can be begun, by beginning and aborting one.
 
-        No command asks a coordinator for its limits, so what it refuses with is all that tells.
+        No command asks a coordinator for its limits; only its refusal shows them.
         """
         txn = self.begin(timeout)
         run(lambda deadline: self.end_operation(txn, deadline, commit=False), self._timeout)
 
     def begin(self, timeout: float) -> TxnId:
-        """Begin a transaction, which its coordinator aborts after `timeout` seconds."""
+        """Begin a transaction; its coordinator aborts it after `timeout` seconds."""
         return run(lambda deadline: self.begin_operation(timeout, deadline), self._timeout)
 
     def end_all(
@@ -90,7 +90,7 @@ class Coordinators:
         commit: bool,
         timeout: float | None = None,
     ) -> dict[TxnId, PulsarError | None]:
-        """End transactions, all at a time; tell of each the error, or None where it was ended."""
+        """End transactions, all at the same time; return each one's error, None if it ended."""
 
         def factory(txn: TxnId) -> OperationFactory[None]:
             return lambda deadline: self.end_operation(txn, deadline, commit=commit)
@@ -101,7 +101,7 @@ class Coordinators:
     def add_partition_to_all(
         self, transactions: Sequence[TxnId], partition: str
     ) -> dict[TxnId, PulsarError | None]:
-        """As `end_all`: let a topic partition take part in all of these transactions."""
+        """As `end_all`: add a topic partition to all of these transactions."""
 
         def add(txn: TxnId, deadline: Deadline) -> Operation[None]:
             yield from self.add_partitions_operation(txn, [partition], deadline)
@@ -128,7 +128,7 @@ class Coordinators:
     def add_partitions_operation(
         self, txn: TxnId, partitions: Sequence[str], deadline: Deadline
     ) -> Operation[None]:
-        """Let topic partitions take part in a transaction, before anything is sent to them."""
+        """Add topic partitions to a transaction, before anything is sent to them."""
         return self._ask(
             txn.most_bits,
             lambda request_id: commands.add_partition_to_txn(request_id, txn, partitions),
@@ -138,7 +138,7 @@ class Coordinators:
     def add_subscription_operation(
         self, txn: TxnId, topic: str, subscription: str, deadline: Deadline
     ) -> Operation[None]:
-        """Let a subscription take part, before anything on it is acknowledged."""
+        """Add a subscription, before anything on it is acknowledged."""
         part = pb.Subscription(topic=topic, subscription=subscription)
         return self._ask(
             txn.most_bits,
@@ -149,9 +149,9 @@ class Coordinators:
     def end_operation(self, txn: TxnId, deadline: Deadline, *, commit: bool) -> Operation[None]:
         """Commit or abort a transaction.
 
-        Raises TransactionOutcomeUnknown where an end was asked for and it cannot be told whether
-        it happened. A transaction that the coordinator does not know (any more) is aborted if
-        that was asked for; a commit of it raises TransactionNotFound, or InvalidTxnStatus.
+        Raises TransactionOutcomeUnknown if the end was requested and may or may not have happened.
+        If the coordinator does not know the transaction (any more), an abort succeeds, and a
+        commit raises TransactionNotFound or InvalidTxnStatus.
         """
         may_have_ended = False
 
@@ -169,7 +169,7 @@ class Coordinators:
                 raise
             except PulsarError as error:
                 self._detach(txn.most_bits, connection)
-                # A coordinator that met an error can go on with the end by itself.
+                # After an error a coordinator may still finish the end by itself.
                 if not _is_refusal(error):
                     may_have_ended = True
                 raise
@@ -183,7 +183,7 @@ class Coordinators:
         except PulsarError as error:
             raise _unknown(txn, error) if may_have_ended else _named(txn, error) from error
 
-    # --- asking -------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------
 
     def _ask(
         self, tc_id: int, builder: Callable[[int], pb.BaseCommand], deadline: Deadline
@@ -193,7 +193,7 @@ class Coordinators:
     def _attempts(
         self, tc_id: int, builder: Callable[[int], pb.BaseCommand] | None = None
     ) -> OperationFactory[Any]:
-        """Return attempts to ask a coordinator something, or only to be attached to it."""
+        """Return attempts at a request to a coordinator, or only at attaching to it."""
 
         def attempt(deadline: Deadline) -> Operation[Any]:
             connection = yield from self._connection(tc_id, deadline)
@@ -226,9 +226,9 @@ class Coordinators:
         return next(self._turns) % count
 
     def _connection(self, tc_id: int, deadline: Deadline) -> Operation[ClientConnection]:
-        """Return a connection to a coordinator's broker that knows of this client.
+        """Return a connection to a coordinator's broker that knows this client.
 
-        Whoever comes first attaches, and the others wait for that.
+        The first caller attaches, and the others wait for that.
         """
         with self._lock:
             attached = self._attached.get(tc_id)
@@ -256,7 +256,7 @@ class Coordinators:
         topic = str(COORDINATORS.partition(tc_id))
         connection = yield from self._lookup.connection_operation(topic, deadline)
         if connection.protocol_version < COORDINATOR_CONNECT:
-            # Older coordinators take transactions from whoever comes.
+            # Older coordinators need no attaching.
             return connection
         try:
             yield connection.request_async(
@@ -272,7 +272,7 @@ class Coordinators:
         return connection
 
     def _detach(self, tc_id: int, connection: ClientConnection) -> None:
-        """Look the coordinator up again the next time."""
+        """Forget the connection: look the coordinator up again next time."""
         with self._lock:
             attached = self._attached.get(tc_id)
             if (
@@ -291,14 +291,14 @@ def _is_over(attached: Future[ClientConnection]) -> bool:
 
 
 def _is_refusal(error: PulsarError) -> bool:
-    """Whether an answer tells that the coordinator has done nothing, and will not."""
+    """Whether an answer means that the coordinator has done nothing, and will not."""
     if isinstance(error, TransactionCoordinatorNotFound):
         return True
     return isinstance(error, BrokerError) and not error.retryable
 
 
 def name_of(txn: TxnId) -> str:
-    """Return a transaction's id as Pulsar's tools write it."""
+    """Return a transaction's id as Pulsar's tools print it."""
     return f"({txn.most_bits},{txn.least_bits})"
 
 
@@ -317,7 +317,7 @@ def _unknown(txn: TxnId, error: PulsarError) -> TransactionOutcomeUnknown:
 
 
 class TransactionState(Enum):
-    """Where a transaction stands, as far as this client knows; Java's names."""
+    """A transaction's state as far as this client knows; Java's names."""
 
     OPEN = "open"
     COMMITTING = "committing"
@@ -329,7 +329,7 @@ class TransactionState(Enum):
 
 
 class UnderWay:
-    """A message or an acknowledgement of a transaction that nothing is heard of yet."""
+    """A pending message or acknowledgement of a transaction."""
 
     __slots__ = ("_owner",)
 
@@ -337,21 +337,21 @@ class UnderWay:
         self._owner = owner
 
     def end(self, error: PulsarError | None = None) -> None:
-        """It ended, with an error if nothing must be committed. The first call counts."""
+        """It is complete; with an error the transaction must not commit. The first call counts."""
         self._owner._on_end(self, error)
 
 
 class Transaction:
-    """A transaction that was begun: what takes part in it, and what is under way.
+    """An open transaction: its participants and pending operations.
 
-    Whoever sends or acknowledges in it calls `add_partition` or `add_subscription` first, then
-    `begin_operation`, and `end` of what that gives. Thread-safe.
+    Before sending or acknowledging, call `add_partition` or `add_subscription`, then
+    `begin_operation`, and `end` on its result. Thread-safe.
     """
 
     def __init__(self, coordinators: Coordinators, timeout: float, seconds: float) -> None:
         self.timeout = timeout
         self._coordinators = coordinators
-        # How long one request may take.
+        # Timeout of one request.
         self._seconds = seconds
         begun = time.monotonic()
         self.txn_id = coordinators.begin(timeout)
@@ -368,12 +368,12 @@ class Transaction:
 
     @property
     def state(self) -> TransactionState:
-        """Where it stands; one that nobody ended in time was aborted by its coordinator."""
+        """The state; after the timeout, the coordinator has aborted it."""
         with self._changed:
             return self._look()
 
     def add_partition(self, topic: str) -> None:
-        """Let a topic partition take part; returns when its coordinator knows."""
+        """Add a topic partition; returns when the coordinator knows it."""
         self._take_part(
             (topic,),
             lambda deadline: self._coordinators.add_partitions_operation(
@@ -382,7 +382,7 @@ class Transaction:
         )
 
     def add_subscription(self, topic: str, subscription: str) -> None:
-        """Let a subscription of a topic partition take part; returns when it is known."""
+        """Add a topic partition's subscription; returns when the coordinator knows it."""
         self._take_part(
             (topic, subscription),
             lambda deadline: self._coordinators.add_subscription_operation(
@@ -391,7 +391,7 @@ class Transaction:
         )
 
     def begin_operation(self) -> UnderWay:
-        """Take note of a message or an acknowledgement; raises unless the transaction is open."""
+        """Register a pending message or acknowledgement; raises unless the transaction is open."""
         under_way = UnderWay(self)
         with self._changed:
             self._check_open()
@@ -406,11 +406,11 @@ class Transaction:
                 self._changed.notify_all()
 
     def commit(self) -> None:
-        """Wait for what is under way, then make all of it visible at once.
+        """Wait for pending operations, then make everything visible at once.
 
-        If any of it failed, the transaction is aborted and that error raised. Raises
-        TransactionNotFound or InvalidTxnStatus if it was aborted before, since its time was up,
-        and TransactionOutcomeUnknown where the coordinator does not tell.
+        If one of them failed, aborts the transaction and raises that error. Raises
+        TransactionNotFound or InvalidTxnStatus if the transaction timed out and was aborted, and
+        TransactionOutcomeUnknown if the coordinator does not answer.
         """
         self._end(TransactionState.COMMITTING)
         if (failed := self._wait()) is not None:
@@ -421,7 +421,7 @@ class Transaction:
         self._finish(commit=True)
 
     def abort(self) -> None:
-        """Wait for what is under way, then drop all of it."""
+        """Wait for pending operations, then drop everything."""
         self._end(TransactionState.ABORTING)
         self._wait()
         self._finish(commit=False)
@@ -471,7 +471,7 @@ class Transaction:
             self._state = state
 
     def _wait(self) -> PulsarError | None:
-        """Wait until nothing is under way, as long as the transaction has time."""
+        """Wait until nothing is pending, as long as the transaction has time."""
         with self._changed:
             while self._under_way:
                 left = self._expires_at - time.monotonic()

@@ -1,1 +1,1 @@
-"""Everything that sends: batches, the in-flight window, producers of topics and partitions."""
+"""Sending: batches, the in-flight window, producers of topics and partitions."""

@@ -27,33 +27,33 @@ MessageCallback = Callable[[PulsarError | None, MessageIdAdv | None], None]
 
 logger = logging.getLogger(__name__)
 
-# About what a message needs in a batch besides payload, key and properties.
+# Roughly what a message needs in a batch besides payload, key and properties.
 _OVERHEAD = 16
-# Bytes of memory that a message needs while it waits in a batch, besides its own: the objects of
-# a column, of a message with fields, of each of its properties, and of a callback.
+# Memory that a waiting message needs besides its bytes: objects of a column, of a message with
+# fields, of each of its properties, and of a callback.
 _HELD_IN_COLUMN = 150
 _HELD_WITH_FIELDS = 250
 _HELD_BY_PROPERTY = 170
 _HELD_BY_CALLBACK = 350
 
 
-# Messages that are not batched and that nobody waits for: so many, of so many bytes in all, are
-# written together, and one that is larger by itself.
+# Messages outside of batches, without callbacks, are written together: up to so many, of so many
+# bytes in all; a larger message is written alone.
 _TOGETHER = 64
 _TOGETHER_BYTES = 64 * 1024
 _LARGE = 8 * 1024
 
 
 def unheard(error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
-    """The callback of a message for which nobody wants to know how it ends."""
+    """The callback of a message whose result nobody needs."""
     if error is not None:
         logger.warning("a message without a callback was not sent: %s", error)
 
 
 class DeferredCallback:
-    """A MessageCallback that runs elsewhere: `run` takes a function and calls it there.
+    """A MessageCallback that runs elsewhere: `run` is given a function to call there.
 
-    The messages of an entry are told in one go.
+    All messages of an entry share one such call.
     """
 
     __slots__ = ("callback", "run")
@@ -65,12 +65,12 @@ class DeferredCallback:
         self.run = run
 
     def __call__(self, error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
-        """Call the callback where it belongs."""
+        """Schedule the callback."""
         self.run(lambda: self.callback(error, message_id))
 
 
 class FailedAt(Exception):
-    """Which of several messages could not be sent, and why: for callers that know its row."""
+    """Which of several messages could not be sent, and why; callers know its row."""
 
     def __init__(self, index: int, error: MessageTooLarge | InvalidRow) -> None:
         super().__init__(index, error)
@@ -81,16 +81,14 @@ class FailedAt(Exception):
 class BatchAccumulator:
     """Collects the messages of one partition and hands full batches to its producer.
 
-    A batch is full at `batching_max_messages` or `batching_max_bytes`; `max_bytes` can lower
-    the latter. A message that does not fit goes into the next one, and alone if it is larger.
-    With `batching_by_key` a batch is sent in several, of the messages of one key each, so that a
-    Key_Shared subscription can give each to the consumer of that key.
-    Without batching every message is sent by itself. What waits in a batch is reserved in the
-    client's memory.
+    A batch is full at `batching_max_messages` or `batching_max_bytes`; `max_bytes` can lower the
+    latter. A message that does not fit starts the next batch; a larger one is sent alone. With
+    `batching_by_key` a batch is sent as several, one per key, so that a Key_Shared subscription can
+    deliver each to the key's consumer. Without batching every message is sent by itself. Waiting
+    messages count against the client's memory limit.
 
-    Thread-safe. All but `hurry` block where `Producer.send` does. What that raises, and the
-    messages of the batch are not sent then, goes to their callbacks, or is raised if they have
-    none.
+    Thread-safe. All methods but `hurry` block as `Producer.send` does. If a batch cannot be sent,
+    its messages' callbacks get the error; without callbacks it is raised.
     """
 
     def __init__(
@@ -104,11 +102,11 @@ class BatchAccumulator:
         self._by_key = options.batching_by_key
         self._resumes = options.resumes
         self._turn_timeout = options.send_timeout or NO_TIMEOUT
-        # Whether the batch is to be sent as soon as there is room; whoever ends its turn looks.
+        # Whether to send the batch once there is room; checked at the end of each turn.
         self._due = False
         self._look = False
-        # The following are guarded by _turn, which is held while a batch is sent: the order of
-        # the messages is the order of the batches.
+        # The following are guarded by _turn, which is held while a batch is sent: batches keep the
+        # order of their messages.
         self._turn = threading.Lock()
         self._size = 0
         self._held = 0
@@ -117,7 +115,7 @@ class BatchAccumulator:
         self._uniform = UniformMessages([])
         self._mixed: list[MessageFields] = []
         self._callbacks: list[MessageCallback | None] = []
-        # Without batching, what is to be written together.
+        # Without batching: messages to write together.
         self._waiting: list[MessageFields] = []
         self._waiting_bytes = 0
         producer.on_room = self._send_if_due
@@ -125,7 +123,7 @@ class BatchAccumulator:
 
     @property
     def count(self) -> int:
-        """Messages that wait for others: in the batch that is being filled, or without one."""
+        """Messages that wait to be sent: in the current batch, or to be written together."""
         return self._count + len(self._waiting)
 
     def add(
@@ -134,7 +132,7 @@ class BatchAccumulator:
         callback: MessageCallback | None = None,
         solo: Solo | None = None,
     ) -> None:
-        """Add one message; the batch is sent if it is full then."""
+        """Add one message; send the batch if it is full."""
         self._take_turn()
         try:
             self._add(message, callback, solo)
@@ -142,10 +140,10 @@ class BatchAccumulator:
             self._leave_turn()
 
     def add_unheard(self, message: MessageFields) -> None:
-        """Add a message for which nobody wants to know how it ends.
+        """Add a message whose result nobody needs.
 
-        Without batching it is an entry of its own still, but while others are under way it is
-        written together with those that follow, at the latest when `hurry` is called.
+        Without batching it is still an entry of its own. While others are in flight it is written
+        together with later ones, at the latest when `hurry` is called.
         """
         size = message_size(message)
         waits = self._waiting or self.producer.pending_messages
@@ -162,7 +160,7 @@ class BatchAccumulator:
             self._leave_turn()
 
     def add_all(self, messages: Sequence[tuple[MessageFields, Solo | None]]) -> None:
-        """Add messages; raises FailedAt with the one that was being added."""
+        """Add messages; raises FailedAt with the one that failed."""
         at = 0
         try:
             if self._batching:
@@ -196,8 +194,8 @@ class BatchAccumulator:
     ) -> int:
         """Add a column of messages; without batching none of them has fields.
 
-        Goes on from index `start`, for some messages or until `one_batch` was sent, and returns
-        the index of the next message. Raises MessageTooLarge only for the message at `start`.
+        Starts at index `start`, and ends after some messages or after `one_batch`; returns the
+        index of the next message. Raises MessageTooLarge only for the message at `start`.
         """
         with self._my_turn():
             if not self._batching:
@@ -222,7 +220,7 @@ class BatchAccumulator:
         is_full = stop < len(messages) or self._is_full(stop - start, size)
         is_one = not self._by_key or part.keys is None or len(part) == 1
         if is_full and is_one and not self._count:
-            # What makes up a batch at once need not wait in it.
+            # A full batch is sent directly.
             return start + self.producer.send_column(part, stop - start)
         self._reserve(size + _HELD_IN_COLUMN * len(part))
         if not self._count:
@@ -235,20 +233,20 @@ class BatchAccumulator:
         return stop
 
     def flush(self) -> None:
-        """Send what there is."""
+        """Send everything that waits."""
         with self._my_turn():
             self._flush()
 
     def hurry(self) -> None:
-        """Send what there is as soon as there is room, without waiting for it.
+        """Send everything that waits as soon as there is room, without blocking.
 
-        For timers and the receive thread. Errors go to the callbacks, and to whoever comes next.
+        For timers and the receive thread. Callbacks, and the next caller, get errors.
         """
         self._due = True
         self._send_if_due()
 
     def discard(self, error: PulsarError) -> None:
-        """Drop what there is, and tell its callbacks why."""
+        """Drop everything that waits; its callbacks get the error."""
         with self._my_turn():
             self._take_waiting()
             self._drop(error)
@@ -265,7 +263,7 @@ class BatchAccumulator:
             self._leave_turn()
 
     def _take_turn(self) -> None:
-        """Wait until no other thread is in. One that waits too long for that fails alone."""
+        """Wait for the turn. A thread that waits too long fails alone."""
         if not self._turn.acquire(timeout=self._turn_timeout):
             raise OperationTimeout(
                 f"the message could not be sent within {self._turn_timeout:g} s",
@@ -278,7 +276,7 @@ class BatchAccumulator:
             self._send_if_due()
 
     def _send_if_due(self) -> None:
-        # Who has the turn meanwhile looks again when it leaves: there may be room by then.
+        # The thread whose turn it is looks again when it ends: there may be room by then.
         self._look = True
         while self._due and self._look and self._turn.acquire(blocking=False):
             self._look = False
@@ -286,7 +284,7 @@ class BatchAccumulator:
                 if self._try_waiting() and (not self._count or self._try_flush()):
                     self._due = False
             except PulsarError as error:
-                # Its messages have callbacks, or the next call raises the same.
+                # The callbacks of its messages get the error, or the next call raises it.
                 logger.debug("a batch for %s was not sent: %s", self.producer.topic, error)
                 self._due = False
             finally:
@@ -298,7 +296,7 @@ class BatchAccumulator:
         self, message: MessageFields, callback: MessageCallback | None, solo: Solo | None
     ) -> None:
         own_id = message.sequence_id
-        # A broker drops a batch of which the lowest id is known, whatever else is in it.
+        # A broker drops a batch whose lowest id it knows, whatever else is in it.
         if self._resumes and own_id is not None and self.producer.has_sent(own_id):
             if callback is not None:
                 callback(None, None)
@@ -322,23 +320,23 @@ class BatchAccumulator:
 
     def _reserve(self, size: int) -> None:
         if not self._budget.try_reserve(size):
-            # This batch may be all that there is to be acknowledged.
+            # This batch may be the only one in flight, so nothing else would trigger sending it.
             self._flush()
             self.producer.reserve(size)
         self._held += size
 
     @property
     def _bound(self) -> int:
-        """Bytes of a batch of a column: no more than the broker takes in any case.
+        """The maximum size of a column's batch, small enough for the broker in any case.
 
-        So what is too large is a message that fills a batch alone, and known by its place.
+        So a message that is too large fills a batch alone, and its row is known.
         """
         return min(self._max_bytes, self.producer.max_payload or self._max_bytes)
 
     def _takes(self, message: MessageFields, size: int) -> bool:
         if self._size + size > self._max_bytes:
             return False
-        # Ids that the user chose must grow within a batch, which is known by its lowest and
+        # Users' own ids must increase within a batch, which is identified by its lowest and
         # highest.
         if message.sequence_id is None:
             return not self._mixed or self._mixed[-1].sequence_id is None
@@ -357,7 +355,7 @@ class BatchAccumulator:
             self._flush()
 
     def _fitting(self, messages: UniformMessages, start: int) -> tuple[int, int]:
-        """Return up to where the column fits into the batch, and the bytes of that."""
+        """Return where the part of the column ends that fits into the batch, and its bytes."""
         stop = min(start + self._max_messages - self._count, len(messages))
         sizes = messages.part(start, stop).sizes()
         total = sum(sizes) + _OVERHEAD * (stop - start)
@@ -367,14 +365,14 @@ class BatchAccumulator:
         taken = 0
         for index, own in enumerate(sizes, start):
             size = own + _OVERHEAD
-            # A message larger than any batch is let in where it is the only one.
+            # A message larger than any batch is accepted if it is the only one.
             if taken + size > room and (self._count or index > start):
                 return index, taken
             taken += size
         return stop, taken
 
     def _largest(self, messages: UniformMessages) -> int:
-        """Return about the bytes of the largest of the batches that are full by their count."""
+        """Return roughly the size of the largest batch that is full by count."""
         most = self._max_messages
         sums = list(accumulate(messages.sizes()))[most - 1 :: most]
         largest: int = max(map(sub, sums, [0, *sums]))
@@ -399,7 +397,7 @@ class BatchAccumulator:
         return waiting
 
     def _send_waiting(self) -> None:
-        """Send what is to be written together; one that cannot be sent is left out."""
+        """Write the waiting messages together; skip one that cannot be sent."""
         if not self._waiting:
             return
         waiting, at = self._take_waiting(), 0
@@ -411,7 +409,7 @@ class BatchAccumulator:
                 at += 1
 
     def _try_waiting(self) -> bool:
-        """As `_send_waiting`, as far as it goes without waiting; return whether all was sent."""
+        """As `_send_waiting`, as far as possible without blocking; return whether all was sent."""
         while self._waiting:
             try:
                 sent = self.producer.try_send_messages(self._waiting)
@@ -437,7 +435,7 @@ class BatchAccumulator:
         if mixed:
             self._send_groups(mixed, callbacks, held)
             return
-        # What a column holds is measured again, as it is sent by itself.
+        # Columns are reserved again when they are sent.
         self._budget.release(held)
         start = 0
         while start < len(uniform):
@@ -450,9 +448,9 @@ class BatchAccumulator:
             start = stop
 
     def _group(self) -> None:
-        """Put the messages of a key next to each other, in their order; of keys, the last ends.
+        """Sort the messages by key, keeping their order; keys are ordered by their last message.
 
-        So ids that the user chose grow from entry to entry, each known by its highest one.
+        So users' ids increase from entry to entry, each of which is identified by its highest id.
         """
         rows: Sequence[MessageFields | bytes] = self._mixed or self._uniform.keys or ()
         if not self._by_key or len(rows) < 2:
@@ -471,7 +469,7 @@ class BatchAccumulator:
             self._uniform = self._uniform.take(order)
 
     def _together(self, rows: Sequence[MessageFields | bytes], start: int) -> int:
-        """Return how many of a batch's messages, or of its keys, go in one entry from one on."""
+        """Return how many messages from `start` on share an entry: a batch, or those of one key."""
         if not self._by_key:
             return len(rows) - start
         key = _group_of(rows[start])
@@ -502,7 +500,7 @@ class BatchAccumulator:
             self._budget.release(left)
 
     def _try_flush(self) -> bool:
-        """Send the batch, in parts if it is too large, as far as it goes without waiting."""
+        """Send the batch, split if it is too large, as far as possible without blocking."""
         while self._count:
             self._group()
             number = self._count
@@ -527,7 +525,7 @@ class BatchAccumulator:
         return True
 
     def _first(self, number: int) -> OutgoingEntry:
-        """Return the first messages of the batch as an entry."""
+        """Return the batch's first messages as an entry."""
         if self._mixed:
             return _mixed(self._mixed[:number], self._callbacks[:number], self._by_key)
         return uniform_entry(self._uniform.part(0, number))
@@ -536,7 +534,7 @@ class BatchAccumulator:
         return self._held * number // self._count
 
     def _forget_first(self, number: int) -> None:
-        """Drop the first messages of the batch, whose memory is the producer's now."""
+        """Drop the batch's first messages; the producer now owns their memory."""
         self._held -= self._part_held(number)
         self._size -= self._size * number // self._count
         self._count -= number
@@ -579,7 +577,7 @@ class BatchAccumulator:
         try:
             self.producer.send(entry, held)
         except PulsarError as error:
-            # Of a batch that is too large, the messages may still fit one by one.
+            # The messages of a batch that is too large may still fit one by one.
             can_split = isinstance(error, MessageTooLarge) and entry.count > 1
             if entry.callback is None or can_split:
                 raise
@@ -591,7 +589,7 @@ def _goes_along(message: tuple[MessageFields, Solo | None]) -> bool:
 
 
 def _group_of(row: MessageFields | bytes) -> object:
-    """Return what messages have in common that go in one batch: what Key_Shared goes by."""
+    """Return what messages of one batch share with `batching_by_key`: Key_Shared's key."""
     if isinstance(row, bytes):
         return row
     if row.ordering_key is not None:
@@ -614,14 +612,15 @@ def _mixed(
         callback=_for_each(callbacks, len(messages)) if callbacks else None,
     )
     if first.sequence_id is not None and last.sequence_id is not None:
-        # Ids of batches by key overlap: such a one is known by its highest alone, as Java's are.
+        # Ids of batches by key overlap: such a batch is identified by its highest id alone, as in
+        # Java.
         lowest = last.sequence_id if by_key else first.sequence_id
         entry.sequence_ids = (lowest, last.sequence_id)
     return entry
 
 
 def message_size(message: MessageFields) -> int:
-    """Return about how many bytes a message takes in a batch."""
+    """Return roughly how many bytes a message needs in a batch."""
     size = len(message.payload or b"") + len(message.key or "") + len(message.ordering_key or b"")
     for name, value in message.properties:
         size += len(name) + len(value) + _OVERHEAD
@@ -629,13 +628,13 @@ def message_size(message: MessageFields) -> int:
 
 
 def _held_by(message: MessageFields, size: int, callback: MessageCallback | None) -> int:
-    """Return about how many bytes of memory a message of that size holds."""
+    """Return roughly how much memory a message of that size needs."""
     held = size + _HELD_WITH_FIELDS + _HELD_BY_PROPERTY * len(message.properties)
     return held if callback in (None, unheard) else held + _HELD_BY_CALLBACK
 
 
 def _encode(messages: list[MessageFields], sequence_id: int) -> bytes:
-    """Return the body of a batch, by the fast way where its messages allow that."""
+    """Encode a batch, on the fast path if its messages allow it."""
     plain = all(map(_is_plain, messages))
     keys = [message.key for message in messages if message.key is not None]
     if plain and len(keys) in (0, len(messages)):
@@ -659,7 +658,7 @@ def _is_plain(message: MessageFields) -> bool:
 
 
 def _for_each(callbacks: list[MessageCallback | None], count: int) -> MessageCallback:
-    """Return a callback for an entry that tells each message of it."""
+    """Return a callback for an entry that calls back for each of its messages."""
 
     def tell(
         chosen: list[tuple[int, MessageCallback]],

@@ -1,4 +1,4 @@
-"""From messages to what the in-flight window holds: an entry, messages alone, or a column."""
+"""Turns messages into the in-flight window's sends: an entry, single messages, or a column."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _now() -> int:
 
 
 def entry_sends(entry: OutgoingEntry, first: int, limits: SendLimits) -> Iterator[PendingSends]:
-    """Yield the sends of an entry, several if it is in chunks; raises what `encode_entry` does."""
+    """Yield an entry's sends, several if it is chunked; raises as `encode_entry`."""
     for send in encode_entry(entry, first, limits, _now()):
         yield PendingSends(
             send.buffers,
@@ -40,9 +40,9 @@ def entry_sends(entry: OutgoingEntry, first: int, limits: SendLimits) -> Iterato
 def message_sends(
     messages: Sequence[MessageFields], first: int, limits: SendLimits
 ) -> PendingSends | None:
-    """Return as many of the messages as go together, each without a batch.
+    """Return the sends of as many messages as fit together, each without a batch.
 
-    None if the first one is unusual, and to be sent as an entry.
+    None if the first one is unusual and must be sent as an entry.
     """
     if limits.entry_by_entry:
         return None
@@ -63,7 +63,7 @@ def message_sends(
 def column_sends(
     messages: UniformMessages, first: int, per_entry: int, encoder: SendEncoder, largest: int
 ) -> PendingSends:
-    """Return all messages of a column, in batches of `per_entry` of which the largest is known."""
+    """Return the sends of a whole column, in batches of `per_entry`; `largest` is their maximum."""
     count = len(messages)
     last, now = first + count - 1, _now()
     if largest < LARGE_ENTRY:
@@ -73,7 +73,7 @@ def column_sends(
         return PendingSends(
             [data], first, last, count, ends=ends, per_entry=per_entry, largest=largest
         )
-    # The entry is the only one of its block, and its payload is not copied.
+    # The block is one entry, whose payload is not copied.
     body = messages.payloads[0]
     if count > 1:
         body = encoder.body(messages.payloads, messages.keys, first, messages.fields)

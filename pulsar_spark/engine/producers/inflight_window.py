@@ -1,7 +1,7 @@
-"""The in-flight window: what a producer has sent and the broker has not acknowledged yet.
+"""The in-flight window: messages that were sent and that the broker has not acknowledged yet.
 
-What is sent together stays together: the messages of a column are one block, of which receipts
-take entries off in order, many at a time.
+Messages sent together stay together: a column is one block, from which receipts remove entries in
+order, many at a time.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from pulsar_spark.protocol.message_id import MessageIdAdv
 logger = logging.getLogger(__name__)
 
 EntryCallback = Callable[[PulsarError | None, MessageIdAdv | None], None]
-"""Called once per entry: with an error, or with the id under which the broker stored it."""
+"""Called once per entry: with an error, or with the id that the broker stored it under."""
 
 NO_TIMEOUT = 86_400.0
-"""Seconds that stand for a send timeout of 0, which sets no limit of its own."""
+"""Seconds used for a send timeout of 0, which means no limit."""
 
-# What the end leaves undone is told to callbacks, which may take so many seconds.
+# How long the callbacks of unsent messages may take after the end, in seconds.
 _LAST_CALLBACKS = 2.0
 
-# Seconds that a sender waits for memory before the batches of all producers are sent.
+# A sender that waits this long for memory has the batches of all producers sent.
 _PATIENCE = 0.05
 
 _HELD_PER_BLOCK = 400
@@ -44,7 +44,7 @@ _HELD_PER_CALLBACK = 350
 
 @dataclass(frozen=True, slots=True)
 class ProducerCounts:
-    """What a producer did so far. `duplicates` are messages that the broker had already."""
+    """A producer's counters. `duplicates` are messages that the broker already had."""
 
     messages: int
     bytes: int
@@ -55,14 +55,14 @@ class ProducerCounts:
 
 
 class PendingSends:
-    """SENDs that wait for their receipts: one entry, or many entries of a column.
+    """SENDs that wait for receipts: one entry, or many entries of a column.
 
-    `buffers` are their frames, kept so that they can be sent again. With `ends`, frame i ends at
-    ``ends[i]`` of the only buffer, and each entry but the last has `per_entry` messages. Sequence
-    ids and counts are of what is not acknowledged yet; `largest` is what no entry has more bytes
-    than. `length` are the bytes of the frames, `size` those of memory that the block holds;
-    `deadline` is a time of the monotonic clock. Of a message in chunks only the last one has the
-    callback and counts as a message. What was sent over an earlier connection too is `resent`.
+    `buffers` are their frames, kept for resending. With `ends`, frame i ends at ``ends[i]`` of the
+    only buffer, and each entry but the last has `per_entry` messages. Sequence ids and counts are
+    those of the unacknowledged entries; `largest` is the maximum size of an entry. `length` is the
+    size of the frames, `size` the memory that the block needs; `deadline` is on the monotonic
+    clock. In a chunked message only the last chunk has the callback and counts as a message.
+    `resent` blocks were sent on an earlier connection too.
     """
 
     __slots__ = (
@@ -116,35 +116,35 @@ class PendingSends:
 
     @property
     def entries(self) -> int:
-        """Entries that are not acknowledged."""
+        """The number of unacknowledged entries."""
         return len(self.ends) - self.done if self.ends else 1
 
     @property
     def highest_of_next(self) -> int:
-        """The highest sequence id of the entry whose receipt comes next."""
+        """The highest sequence id of the entry that is acknowledged next."""
         if self.ends:
             return min(self.sequence_id + self.per_entry - 1, self.highest_sequence_id)
         return self.highest_sequence_id
 
     def unacknowledged(self) -> list[Buffer]:
-        """Return the frames that would have to be sent again."""
+        """Return the frames to resend."""
         if not self.done:
             return self.buffers
         return [memoryview(self.buffers[0])[self.ends[self.done - 1] :]]
 
     def matching(self, ids: array[int]) -> int:
-        """Return how many receipts, by their sequence ids, are of the entries here in order."""
+        """Return how many receipts match the entries here in order, by their sequence ids."""
         if not self.ends:
             return int(self.sequence_id <= ids[0] <= self.highest_sequence_id)
         count = min(len(ids), self.entries)
         first, step = self.sequence_id, self.per_entry
-        # Brokers name a batch by its lowest id or its highest.
+        # Brokers identify a batch by its lowest or highest id.
         if ids[:count] == array("q", range(first, first + count * step, step)):
             return count
         return int(first <= ids[0] <= self.highest_of_next)
 
     def take(self, count: int) -> int:
-        """Take off the next `count` entries, and return their messages."""
+        """Remove the next `count` entries, and return their number of messages."""
         if not self.ends or count == self.entries:
             messages, self.num_messages = self.num_messages, 0
             self.done += count
@@ -161,7 +161,7 @@ def _held(buffer: Buffer) -> int:
 
 
 class ReceiptVerdict(Enum):
-    """What a receipt means for the queue it is held against."""
+    """How a receipt relates to the queue."""
 
     OLDEST = auto()
     BEHIND = auto()
@@ -169,9 +169,9 @@ class ReceiptVerdict(Enum):
 
 
 class Taken(NamedTuple):
-    """Entries that receipts took off the queue; `last` is the highest sequence id of them.
+    """Entries that receipts removed from the queue; `last` is their highest sequence id.
 
-    `ends` is whether the block is done with them.
+    `ends` says whether the block is complete.
     """
 
     sends: PendingSends
@@ -180,7 +180,7 @@ class Taken(NamedTuple):
     ends: bool
 
     def split(self, receipts: array[int]) -> tuple[int, tuple[int, int] | None]:
-        """Return how many messages the broker had already, and where the last other entry is."""
+        """Return how many messages were duplicates, and the position of the last new entry."""
         each = self.sends.per_entry or self.messages
         left, duplicates, stored = self.messages, 0, None
         for ledger, entry in zip(receipts[2::4], receipts[3::4], strict=True):
@@ -193,16 +193,16 @@ class Taken(NamedTuple):
 
 
 class PendingQueue:
-    """Blocks of sends in the order in which receipts come. Not thread-safe: its producer locks."""
+    """Blocks of sends in the order of their receipts. Not thread-safe: its producer locks."""
 
     def __init__(self) -> None:
         self._sends: deque[PendingSends] = deque()
         self.messages = 0
         self.bytes = 0
         self.entries = 0
-        """Entries that were ever appended."""
+        """Number of entries ever appended."""
         self.blocks = 0
-        """Blocks that were ever appended."""
+        """Number of blocks ever appended."""
 
     def __len__(self) -> int:
         return len(self._sends)
@@ -212,11 +212,11 @@ class PendingQueue:
 
     @property
     def oldest(self) -> PendingSends | None:
-        """The block whose receipts come next."""
+        """The block that is acknowledged next."""
         return self._sends[0] if self._sends else None
 
     def append(self, sends: PendingSends) -> None:
-        """Add the newest block."""
+        """Append a block."""
         self._sends.append(sends)
         self.messages += sends.num_messages
         self.bytes += sends.length
@@ -224,10 +224,10 @@ class PendingQueue:
         self.blocks += 1
 
     def judge(self, sequence_id: int) -> ReceiptVerdict:
-        """Say which entry a receipt or an error for `sequence_id` is about.
+        """Find out which entry a receipt or an error for `sequence_id` is about.
 
-        Brokers name a batch by its lowest or its highest id. An id behind the oldest entry is of
-        one that was completed before; one ahead of it means that something was lost.
+        Brokers identify a batch by its lowest or highest id. A lower id than the oldest entry's
+        belongs to a completed entry; a higher one means that something was lost.
         """
         oldest = self.oldest
         if oldest is None or sequence_id < oldest.sequence_id:
@@ -237,10 +237,10 @@ class PendingQueue:
         return ReceiptVerdict.OLDEST
 
     def take(self, ids: array[int]) -> tuple[int, Taken | None]:
-        """Take off what receipts, which there are, acknowledge at the oldest block.
+        """Remove what receipts (at least one) acknowledge in the oldest block.
 
-        Return how many receipts that used up, and what was taken off: None with 1 is a receipt
-        of the past, None with 0 one that is ahead.
+        Return how many receipts were used, and what was removed: None with 1 is a receipt for an
+        earlier entry, None with 0 one that is ahead.
         """
         oldest = self.oldest
         count = 0 if oldest is None else oldest.matching(ids)
@@ -257,29 +257,29 @@ class PendingQueue:
         return count, Taken(oldest, messages, last, ends)
 
     def pop(self) -> PendingSends:
-        """Take out the oldest block."""
+        """Remove the oldest block."""
         sends = self._sends.popleft()
         self.messages -= sends.num_messages
         self.bytes -= sends.length
         return sends
 
     def clear(self) -> list[PendingSends]:
-        """Take out everything, oldest first."""
+        """Remove everything, oldest first."""
         return [self.pop() for _ in range(len(self._sends))]
 
 
 class Hoarder(Protocol):
-    """Who reserves memory for what it has not sent, and can be asked to send it."""
+    """Reserves memory for unsent messages, and can be asked to send them."""
 
     def hurry(self) -> None:
-        """Send what there is as soon as can be, without waiting. Called on any thread."""
+        """Send everything as soon as possible, without blocking. Called on any thread."""
 
 
 class MemoryBudget:
-    """Bytes that messages may hold until they are acknowledged, shared by a client's producers.
+    """Bytes that a client's producers share for their unacknowledged messages.
 
-    A message larger than the whole budget is let through while nothing else is pending. Who
-    waits continues at a low mark, so that not every receipt wakes it.
+    A message larger than the whole budget is accepted if nothing else is pending. Waiting senders
+    continue at a low mark, so that not every receipt wakes them.
     """
 
     def __init__(self, limit: int) -> None:
@@ -297,7 +297,7 @@ class MemoryBudget:
         return self._used
 
     def add(self, hoarder: Hoarder) -> None:
-        """Have somebody asked to send what it holds when memory is short."""
+        """Register someone to hurry when memory is short."""
         with self._freed:
             self._hoarders.add(hoarder)
 
@@ -310,10 +310,10 @@ class MemoryBudget:
             return True
 
     def reserve(self, size: int, deadline: float, given_up: Callable[[], bool]) -> bool:
-        """Wait for room for `size` bytes, at most until `deadline` (monotonic clock).
+        """Wait for room for `size` bytes, until `deadline` (monotonic clock).
 
-        Returns False if there was none, or `given_up()` became true meanwhile; whoever makes
-        it true calls `wake`.
+        Returns False if there was none, or if `given_up()` became true; whoever makes it true calls
+        `wake`.
         """
         hurried = False
         while True:
@@ -328,13 +328,13 @@ class MemoryBudget:
                     self._used += size
                     return True
                 hoarders = list(self._hoarders)
-            # Receipts alone may not do it: what is under construction must go out.
+            # Receipts alone may not free enough: unsent batches must be sent.
             hurried = True
             for hoarder in hoarders:
                 hoarder.hurry()
 
     def _wait(self, size: int, seconds: float, hurried: bool) -> bool:
-        """Wait for room; return False if others should be hurried that were not yet."""
+        """Wait for room; return False if others should be hurried and were not yet."""
         low = max(min(self.limit - size, self.limit * 3 // 4), 0)
         self._wake_at = max(self._wake_at, low)
         self._waiting += 1
@@ -345,29 +345,28 @@ class MemoryBudget:
         return woken or hurried
 
     def release(self, size: int) -> None:
-        """Give back reserved bytes; of a negative size, take more, room or not."""
+        """Release reserved bytes; a negative size reserves more, even without room."""
         with self._freed:
             self._used -= size
             if self._waiting and self._used <= self._wake_at:
                 self._freed.notify_all()
 
     def wake(self) -> None:
-        """Let everyone who waits look again whether to give up."""
+        """Let all waiting senders check whether to give up."""
         with self._freed:
             self._freed.notify_all()
 
 
 class InflightWindow:
-    """Holds pending sends until their receipts come, their time is up, or `end` is called.
+    """Holds sends until their receipts come, their time is up, or `end` is called.
 
-    At most `max_messages` (0: any number) and the budget's bytes are under way; a single entry
-    that is larger is let through alone. A sender that finds no room continues when half of the
-    messages are acknowledged. When no receipt has come for `timeout` seconds, an OperationTimeout
-    is given to `give_up`, which ends the window by way of its producer; with `goes_on` only what
-    was sent that long ago fails.
+    At most `max_messages` (0: any number) and the budget's bytes are in flight; one larger entry
+    is accepted alone. A sender without room continues when half of the messages are acknowledged.
+    Without a receipt for `timeout` seconds, `give_up` gets an OperationTimeout; through its
+    producer, it ends the window. With `goes_on`, only the sends that old fail.
 
-    `changed` is the lock of the window and of its producer's state. `describe` returns where
-    the producer stands, as keyword arguments of errors, and `trouble` its last one.
+    `changed` is the lock of the window and of its producer's state. `describe` returns the
+    producer's state as keyword arguments of errors, and `trouble` its last error.
     """
 
     def __init__(
@@ -394,18 +393,18 @@ class InflightWindow:
         # The following are guarded by `changed`.
         self.pending = PendingQueue()
         self.settled = 0
-        """Blocks that were taken out, and whose callbacks have returned."""
+        """Number of removed blocks whose callbacks have returned."""
         self.acknowledged = 0
         self.sent_messages = 0
         self.sent_bytes = 0
         self.loss: OperationTimeout | None = None
-        """Why messages have failed that nobody was told of by `wait_until_acknowledged`."""
+        """Errors of messages that `wait_until_acknowledged` has not raised yet."""
         self.broken_message = -1
-        """The sequence id of the last message of which a chunk has failed."""
+        """The sequence id of the last message with a failed chunk."""
         self._end: PulsarError | None = None
         self._sweep: Timer | None = None
         self._progress = 0.0
-        # Whoever waits is woken when so few messages are pending, or so many blocks settled.
+        # Wake waiters when this many messages are pending, or this many blocks settled.
         self._room_at = -1
         self._settled_at: int | None = None
 
@@ -413,11 +412,11 @@ class InflightWindow:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether the window has ended."""
         return self._end is not None
 
     def check(self) -> None:
-        """Raise what ended the window."""
+        """Raise the error that ended the window."""
         if self._end is not None:
             raise self._end.with_context()
 
@@ -432,9 +431,9 @@ class InflightWindow:
         return messages <= self.room() or not len(self.pending)
 
     def wait_for_room(self, messages: int) -> None:
-        """Wait until an entry of so many messages may be sent; more may be by then.
+        """Wait until an entry of so many messages may be sent; there may be more room then.
 
-        Raises what ended the window, or OperationTimeout when no receipt has come for the
+        Raises the error that ended the window, or OperationTimeout without a receipt for the
         timeout. One thread at a time.
         """
         started = time.monotonic()
@@ -463,9 +462,9 @@ class InflightWindow:
                 raise self._no_room()
 
     def reserve(self, size: int) -> None:
-        """Wait until there is memory for `size` bytes, which `append` or `release` ends.
+        """Reserve `size` bytes of memory, waiting for room; `append` or `release` must follow.
 
-        Raises what ended the window, or OperationTimeout when no receipt has come for the
+        Raises the error that ended the window, or OperationTimeout without a receipt for the
         timeout.
         """
         if self.budget.try_reserve(size):
@@ -486,11 +485,11 @@ class InflightWindow:
                     raise self._no_room()
 
     def release(self, size: int) -> None:
-        """Give memory back."""
+        """Release memory."""
         self.budget.release(size)
 
     def append(self, sends: PendingSends) -> None:
-        """Add sends for which there is room; their time begins. `changed` is held."""
+        """Append sends, for which there must be room; their timeout starts. `changed` is held."""
         sends.deadline = time.monotonic() + self.timeout
         self.pending.append(sends)
         self.sent_messages += sends.num_messages
@@ -499,10 +498,10 @@ class InflightWindow:
             self._sweep = self._look_again(self.timeout)
 
     def wait_until_acknowledged(self, deadline: Deadline) -> None:
-        """Return when all that was appended before is acknowledged, and callbacks have run.
+        """Wait until everything appended so far is acknowledged, and callbacks have run.
 
-        Raises what ended the window, or why a message failed since the last such wait, or
-        OperationTimeout at the deadline.
+        Raises the error that ended the window, or of a message that failed since the last such
+        wait, or OperationTimeout at the deadline.
         """
         with self.changed:
             target = self.pending.blocks
@@ -528,7 +527,7 @@ class InflightWindow:
                     if self.settled < target:
                         raise self._no_receipt(deadline.seconds or 0.0)
 
-    # --- the end of one send, and of all ------------------------------------------------------
+    # --- completion and end -------------------------------------------------------------------
 
     def take(self, ids: array[int]) -> tuple[int, Taken | None]:
         """As `PendingQueue.take`; `settle` follows if a block ends. `changed` is held."""
@@ -541,7 +540,7 @@ class InflightWindow:
         return found
 
     def settle(self, sends: PendingSends) -> None:
-        """Give back the memory of sends that were taken out, after their callback has returned."""
+        """Release the memory of removed sends, after their callback has returned."""
         self.budget.release(sends.size)
         with self.changed:
             self.settled += 1
@@ -552,9 +551,9 @@ class InflightWindow:
                 self.changed.notify_all()
 
     def end(self, error: PulsarError) -> list[PendingSends] | None:
-        """Let everyone who waits or comes have `error`; return the sends that were under way.
+        """End the window with `error` for everyone; return the sends in flight.
 
-        None if the window has ended before. `changed` is held. `wake` follows without it.
+        None if the window had already ended. `changed` is held. Call `wake` next, without the lock.
         """
         if self._end is not None:
             return None
@@ -569,7 +568,7 @@ class InflightWindow:
         self.budget.wake()
 
     def expire(self) -> None:
-        """See to sends whose time is up; look again when the next ones are due."""
+        """Fail sends whose time is up; check again when the next ones are due."""
         lost: list[PendingSends] = []
         with self.changed:
             sweep, self._sweep = self._sweep, None
@@ -597,7 +596,7 @@ class InflightWindow:
         error: PulsarError | None,
         message_id: MessageIdAdv | None = None,
     ) -> None:
-        """Tell the callback of sends that were taken out how they ended, and settle them."""
+        """Tell the callback of removed sends the result, and settle them."""
         try:
             if sends.callback is not None:
                 sends.callback(error, message_id)
@@ -621,7 +620,7 @@ class InflightWindow:
         return lost
 
     def time_left(self) -> float:
-        """Seconds until the oldest sends fail, or that they would have if there were some."""
+        """Seconds until the oldest sends time out; the whole timeout if there are none."""
         with self.changed:
             return min(self._time_left(), self.timeout)
 
@@ -650,7 +649,7 @@ class InflightWindow:
         )
 
     def intrusion(self) -> ProducerBusy:
-        """The error for messages that were stored by the name of a producer that resumes."""
+        """The error for another producer that wrote under a resuming producer's name."""
         return ProducerBusy(
             "the broker stored messages of this producer's name after it was opened: an earlier "
             "attempt had them under way, and some of this one's may be missing",

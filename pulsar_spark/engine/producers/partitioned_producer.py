@@ -32,29 +32,29 @@ from pulsar_spark.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
 
-# What an operation is given beyond its own deadline, whose words are better.
+# Extra time for an operation beyond its own deadline, whose error is clearer.
 _GRACE = 1.0
 _ABORT_SECONDS = 1.0
-# Batches that are being filled share half of the memory for messages, with a least size each.
+# Batches share half of the memory for messages; this is the minimum for each.
 _MIN_BATCH_BYTES = 4096
-# Messages with fields that are made of rows before they are sent.
+# How many rows are turned into messages with fields before these are sent.
 _ROWS_TOGETHER = 1000
-# Rows that are written one by one where a column has a gap, before columns are tried again.
+# How many rows are written one by one where a column has a gap.
 _ROWS_AROUND_A_GAP = 1000
-# Messages that one partition is dealt before the next one's turn, where each has one in turn.
+# How many messages one partition gets before the next one's turn, without batching.
 _DEALT = 64
-# How long messages without a batch, and without a callback, wait for others to be written with.
+# How long messages without batch and callback wait to be written together.
 _TOGETHER_SECONDS = 0.005
 
 
 class PartitionedProducer(Closing):
-    """A producer for each partition of a topic, opened when a first message goes there.
+    """A producer for each partition of a topic, opened when the first message goes there.
 
-    `write` takes columns, `send` single messages. Nothing is promised before `flush` or `close`
-    returns. Batches wait for more messages until they are full or `flush` is called; with
-    `timed` also only for the options' `batching_max_delay`. The first final error of a
-    partition is the writer's: every later call raises it. With `txn` all messages are of that
-    transaction, which the partitions take part in that messages go to. Thread-safe.
+    `write` takes columns, `send` single messages. Messages are only safe once `flush` or `close`
+    has returned. Batches wait until they are full or `flush` is called; with `timed` at most for
+    the options' `batching_max_delay`. The first permanent error of a partition is the writer's:
+    every later call raises it. With `txn` all messages belong to that transaction, and partitions
+    are added to it as they get messages. Thread-safe.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class PartitionedProducer(Closing):
         self._options = options or ProducerOptions()
         self._goes_on = goes_on
         self._txn = txn
-        # Whether there is a time at which what waits is sent.
+        # Whether a timer sends what waits.
         self._waits = timed
         self._pid = os.getpid()
         if partitions is None:
@@ -94,23 +94,23 @@ class PartitionedProducer(Closing):
         self._closed = False
         self._error: PulsarError | None = None
 
-    # --- what it is ---------------------------------------------------------------------------
+    # --- attributes ---------------------------------------------------------------------------
 
     @property
     def producers(self) -> list[Producer]:
-        """The producers that were opened so far."""
+        """The producers opened so far."""
         with self._lock:
             return [batcher.producer for batcher in self._batchers.values()]
 
     @property
     def last_message_ids(self) -> dict[str, MessageIdAdv]:
-        """Where the last acknowledged entry of each partition written to is stored."""
+        """Each written partition's last acknowledged entry."""
         found = ((producer.topic, producer.last_message_id) for producer in self.producers)
         return {topic: message_id for topic, message_id in found if message_id is not None}
 
     @property
     def counts(self) -> ProducerCounts:
-        """What all partitions did so far, in sum."""
+        """The sum of all partitions' counters."""
         all_counts = [producer.counts for producer in self.producers]
         return ProducerCounts(
             messages=sum(counts.messages for counts in all_counts),
@@ -134,9 +134,9 @@ class PartitionedProducer(Closing):
     def open(
         self, timeout: float | None = None, *, first_only: bool = False
     ) -> PartitionedProducer:
-        """Open the producers of all partitions now, or only the one whose turn it is.
+        """Open the producers of all partitions now, or only the current one's.
 
-        Raises what `Producer.open` raises.
+        Raises as `Producer.open`.
         """
         self._check_usable()
         deadline = Deadline(timeout or self._context.options.operation_timeout)
@@ -152,9 +152,9 @@ class PartitionedProducer(Closing):
     def write(self, columns: MessageColumns) -> None:
         """Write messages given as columns.
 
-        Blocks while the window is full. Raises MessageTooLarge and InvalidRow with the row,
-        the writer's final error, and what `Producer.send` raises; what came before that row
-        is on its way.
+        Blocks while the window is full. Raises MessageTooLarge and InvalidRow with the row, the
+        writer's permanent error, and as `Producer.send`; the messages before that row are in
+        flight.
         """
         self._check_usable()
         if not columns.plain:
@@ -181,9 +181,9 @@ class PartitionedProducer(Closing):
         *,
         at_once: bool = False,
     ) -> None:
-        """Write one message, to `partition` if it is given, and its batch `at_once` if asked.
+        """Write one message, to `partition` if given; with `at_once` send its batch too.
 
-        With a callback errors of the message go there, otherwise they are raised.
+        Its errors go to the callback; without one they are raised.
         """
         self._check_usable()
         if partition is None:
@@ -203,12 +203,12 @@ class PartitionedProducer(Closing):
         return str(self._topic.partition(partition) if self.partitions else self._topic)
 
     def unacknowledged(self, partition: int) -> int:
-        """Return how many messages of a partition wait for their batch or for a receipt."""
+        """Return how many messages of a partition wait for their batch or a receipt."""
         batcher = self._batcher(partition)
         return batcher.count + batcher.producer.pending_messages
 
     def route(self, message: MessageFields) -> int:
-        """Return the partition for a message; for one without a key it is the next one's turn."""
+        """Return the partition for a message; without a key, the next one in turn."""
         if self.partitions <= 1:
             return 0
         with self._lock:
@@ -216,20 +216,20 @@ class PartitionedProducer(Closing):
                 if self._options.resumes and message.sequence_id is not None:
                     return self._router.next_of(message.sequence_id)
                 return self._router.next_unkeyed()
-            # A key in base64 is hashed as that text.
+            # A base64 key is hashed as text.
             return self._router.partition_of(message.key)
 
     def flush_batches(self) -> None:
-        """Send the batches that are being filled, without waiting for receipts."""
+        """Send the current batches, without waiting for receipts."""
         self._check_usable()
         for batcher in self._all_batchers():
             batcher.flush()
 
     def flush(self, timeout: float | None = None) -> None:
-        """Return when everything that was written before is acknowledged.
+        """Wait until everything written so far is acknowledged.
 
-        Raises the writer's final error, or OperationTimeout after `timeout` seconds (default:
-        none but the send timeout of each message).
+        Raises the writer's permanent error, or OperationTimeout after `timeout` seconds (default:
+        only each message's send timeout).
         """
         self.flush_batches()
         deadline = Deadline(timeout)
@@ -238,7 +238,7 @@ class PartitionedProducer(Closing):
         self._check_usable()
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, and leave the brokers. Raises what `flush` raises, after all is given back."""
+        """Flush, and leave the brokers. Raises as `flush`, after freeing all resources."""
         if self._closed and self._error is None:
             return
         try:
@@ -255,13 +255,13 @@ class PartitionedProducer(Closing):
         self.abort()
 
     def abort(self) -> None:
-        """Leave the brokers without waiting: what is not acknowledged fails with ClosedError."""
+        """Leave the brokers without waiting: unacknowledged messages fail with ClosedError."""
         with self._lock:
             self._closed = True
         if os.getpid() != self._pid:
             return
         error = self._error or ClosedError("the writer was aborted", topic=self.topic)
-        # The producers end first, so that nobody who waits for room keeps the batches.
+        # End the producers first, so that senders waiting for room release the batches.
         self._run_all(lambda producer: producer.abort_operation, _ABORT_SECONDS)
         for batcher in self._all_batchers():
             batcher.discard(error)
@@ -292,7 +292,7 @@ class PartitionedProducer(Closing):
                     self._router.advance()
 
     def _deal(self, columns: MessageColumns, messages: UniformMessages) -> None:
-        """Give each partition in turn one message, as without batching, but many at a time."""
+        """Give each partition one message in turn, as without batching, but many at a time."""
         if None in columns.payloads:
             self._write_rows(columns, 0, len(columns))
             return
@@ -407,7 +407,7 @@ class PartitionedProducer(Closing):
     def _run_all(
         self, operation: Callable[[Producer], OperationFactory[None]], timeout: float
     ) -> None:
-        """Run an operation for all partitions at a time; raises the first error at the end."""
+        """Run an operation for all partitions together; raises the first error at the end."""
         results = run_many([operation(producer) for producer in self.producers], timeout)
         for result in results:
             if isinstance(result, PulsarError):
@@ -440,14 +440,13 @@ Properties = Mapping[str, str] | Sequence[tuple[str, str]]
 
 @dataclass(slots=True)
 class MessageColumns:
-    """Messages as columns of equal length; a column that is None is missing in all of them.
+    """Messages as columns of equal length; None for a column that no message has.
 
-    Payload None is a null value, a `str` key is a string key, a `bytes` key is sent as base64
-    with its flag. Times are milliseconds since the epoch; None and 0 are no time. Sequence ids
-    that are None are given by the producer. Errors name a message by `first_row` plus its
-    index. `fields` can stand for event times and properties where there is nothing else but
-    string keys (which they hold, too) and no null value: see `UniformMessages`. Raises InvalidRow
-    for columns of different lengths.
+    Payload None is a null value, a `str` key is a string key, a `bytes` key is sent as base64 and
+    marked so. Times are milliseconds since the epoch; None and 0 mean no time. The producer assigns
+    sequence ids that are None. Errors name a message by `first_row` plus its index. `fields` can
+    replace event times, properties and string keys if there is nothing else and no null value: see
+    `UniformMessages`. Raises InvalidRow for columns of different lengths.
     """
 
     payloads: Sequence[bytes | None]
@@ -474,13 +473,13 @@ class MessageColumns:
 
     @property
     def plain(self) -> bool:
-        """Whether there is nothing but payloads, keys and maybe fields."""
+        """Whether there are only payloads, keys and perhaps fields."""
         return all(getattr(self, name) is None for name in _RICH)
 
     def text_keys(self) -> list[bytes] | None:
-        """Return the keys in UTF-8 if every message has a string key, else None.
+        """Return the keys in UTF-8 if every message has a string key, otherwise None.
 
-        Raises InvalidRow for text that UTF-8 cannot express.
+        Raises InvalidRow for text that is not valid Unicode.
         """
         if self.keys is None:
             return None
@@ -498,7 +497,7 @@ class MessageColumns:
     def rows(
         self, start: int = 0, stop: int | None = None
     ) -> Iterator[tuple[MessageFields, Solo | None]]:
-        """Yield the messages of a range one by one, with what must be sent by itself."""
+        """Yield a range of messages one by one, with the fields that prevent batching."""
         for index in range(start, len(self) if stop is None else stop):
             yield self._row(index)
 
@@ -525,7 +524,7 @@ class MessageColumns:
 
 
 def pairs(properties: Properties | None) -> Sequence[tuple[str, str]]:
-    """Return properties as a list of pairs, which can repeat a name."""
+    """Return properties as a list of pairs; names may repeat."""
     if not properties:
         return ()
     return list(properties.items()) if isinstance(properties, Mapping) else properties

@@ -1,13 +1,12 @@
 """The producer of one topic partition: a bounded window of SENDs, acknowledged in order.
 
-Threads. `send…`, `flush` and `close` run on the caller's thread, which does the work of encoding
-and writing. Receipts arrive on the connection's receive thread, which completes the window and
-runs the callbacks of sends; a callback must be quick and must not wait for the producer. When the
-broker or the connection goes away, an operation in the background registers again, with growing
-pauses, and everything that is pending is written once more, so a producer whose callers do
-something else makes progress too. A timer ends sends whose time is up. Neither the receive thread
-nor the timers ever wait for a sender: they use `try_send`, and who makes room or ends its turn
-calls `on_room` for those who came in vain.
+Threads. `send…`, `flush` and `close` run on the caller's thread, which encodes and writes. Receipts
+arrive on the connection's receive thread, which completes the window and runs the callbacks of
+sends; a callback must be quick and must not wait for the producer. After a disconnect, an
+operation in the background registers the producer again, with growing pauses, and resends
+everything pending, even if no caller waits. A timer fails sends whose time is up. Neither the
+receive thread nor the timers wait for a sender: they use `try_send`, and whoever makes room or ends
+its turn calls `on_room`.
 
 Locks, taken in this order: `_order` (one sender at a time, also while it waits for room),
 `_window.changed` (the state, and the order of what is queued on the connection; never held while
@@ -73,17 +72,17 @@ logger = logging.getLogger(__name__)
 
 _ABORT_SECONDS = 1.0
 
-# A refusal of a message that sending it again cannot change.
+# Errors that resending the message cannot change.
 _FATAL_SEND_ERRORS = (TopicTerminated, NotAllowed, ProducerFenced)
 
 
 class Producer:
-    """Writes to one topic partition. `send` opens it; `flush` or `close` makes sure of all.
+    """Writes to one topic partition. `send` opens it; `flush` or `close` waits for receipts.
 
-    Errors are final: once a message cannot be delivered, every later `send`, `flush` and
-    `close` raises the same error. Only MessageTooLarge and InvalidRow, which are found before
-    anything is sent, leave the producer usable; with `goes_on` also a message whose time is up:
-    it alone fails, and `flush` says so once. `on_failure` is told the final error once.
+    Errors are permanent: once a message cannot be delivered, every later `send`, `flush` and
+    `close` raises the same error. After MessageTooLarge and InvalidRow, which are raised before
+    anything is sent, the producer can be used again. With `goes_on`, a message that times out fails
+    alone, and `flush` raises that once. `on_failure` gets the permanent error once.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class Producer:
         self._options = options or ProducerOptions()
         self._context = context
         self.budget = context.budget
-        """The memory that it shares with the other producers of the client."""
+        """The memory budget shared with the client's other producers."""
         self._topic = TopicName.parse(topic)
         self.topic = str(self._topic)
         self.partition = self._topic.partition_index
@@ -124,9 +123,9 @@ class Producer:
             goes_on=goes_on,
         )
         self.on_room: Callable[[], object] | None = None
-        """Called, on any thread, when `try_send` may succeed after it did not."""
+        """Called, on any thread, when a failed `try_send` may succeed now."""
         self._wanted = False
-        # Bytes that were queued on the connection and not written; belongs to the sender in turn.
+        # Bytes queued on the connection and not written; for the sender whose turn it is.
         self._unwritten = 0
         # The following are guarded by _window.changed.
         self._opening = False
@@ -142,11 +141,11 @@ class Producer:
         self._intruded = False
         context.add(self)
 
-    # --- what it is ---------------------------------------------------------------------------
+    # --- attributes ---------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """The producer's name, given by the broker unless the options name one."""
+        """The producer's name: from the options, otherwise from the broker."""
         return self._registrar.identity.name or ""
 
     @property
@@ -156,7 +155,7 @@ class Producer:
 
     @property
     def last_sequence_id(self) -> int:
-        """The highest sequence id known to be stored, -1 before the first."""
+        """The highest sequence id known to be stored, -1 if none is."""
         return self._last_sequence_id
 
     @property
@@ -166,29 +165,29 @@ class Producer:
 
     @property
     def schema_version(self) -> bytes:
-        """The version of the options' schema on the topic, empty without one."""
+        """The version of the options' schema on the topic, empty without a schema."""
         return b"" if self._limits is None else self._limits.schema_version
 
     @property
     def max_message_size(self) -> int:
-        """Bytes of metadata and payload that the broker takes in one message."""
+        """The broker's limit for metadata and payload of one message, in bytes."""
         return 0 if self._limits is None else self._limits.max_message_size
 
     @property
     def max_payload(self) -> int:
-        """Bytes that a batch without compression and key may have; 0 before it is open."""
+        """The maximum size of a batch without compression and key; 0 before it is open."""
         if self._limits is None or self._encoder is None:
             return 0
         return max(self._limits.max_message_size - self._encoder.overhead, 1)
 
     @property
     def pending_messages(self) -> int:
-        """Messages that are sent, or wait for a connection, and are not acknowledged."""
+        """Messages sent or waiting for a connection, and not acknowledged."""
         return self._window.pending.messages
 
     @property
     def counts(self) -> ProducerCounts:
-        """What it did so far."""
+        """The producer's counters."""
         with self._window.changed:
             return ProducerCounts(
                 messages=self._window.sent_messages,
@@ -204,13 +203,13 @@ class Producer:
     def open(self, timeout: float | None = None) -> Producer:
         """Register with the broker, within `timeout` (default: the operation timeout) seconds.
 
-        Errors that can pass are retried, a name that is taken only for some seconds. Raises the
-        broker's refusal, or OperationTimeout with the last trouble as its cause.
+        Temporary errors are retried, a name in use only for some seconds. Raises the broker's
+        error, or OperationTimeout with the last error as its cause.
         """
         self._check_process()
         seconds = timeout or self._context.options.operation_timeout
         deadline = Deadline(seconds)
-        # The operation ends by itself, with better words.
+        # The operation times out earlier, with a clearer error.
         run(lambda _: self.open_operation(deadline), seconds + 1.0)
         return self
 
@@ -236,12 +235,12 @@ class Producer:
             raise
 
     def send(self, entry: OutgoingEntry, held: int = 0) -> None:
-        """Send an entry as soon as the window has room; `entry.callback` learns how it ends.
+        """Send an entry once the window has room; `entry.callback` gets the result.
 
-        Blocks while the window is full, as long as receipts come at least once in the send
-        timeout. Of the client's memory `held` bytes are reserved for it already; they are the
-        producer's from here on. Raises MessageTooLarge or InvalidRow for an entry that cannot be
-        sent, the final error of the producer, and OperationTimeout.
+        Blocks while the window is full, as long as receipts arrive within the send timeout. `held`
+        bytes of the client's memory are already reserved for the entry; the producer releases
+        them. Raises MessageTooLarge or InvalidRow for an entry that cannot be sent, the
+        producer's permanent error, and OperationTimeout.
         """
         begun = False
         try:
@@ -255,8 +254,8 @@ class Producer:
     def send_column(self, messages: UniformMessages, per_entry: int = 1, start: int = 0) -> int:
         """Send a column of messages in batches of `per_entry` (1: without batches), as `send`.
 
-        Returns the index of the next message: the end of the column, or a message that is too
-        large; if it is the one at `start`, raises MessageTooLarge.
+        Returns the index of the next message: the column's end, or a message that is too large; if
+        that is the one at `start`, raises MessageTooLarge.
         """
         at = start
         with self._my_turn():
@@ -272,7 +271,7 @@ class Producer:
     def send_messages(self, messages: Sequence[MessageFields], start: int = 0) -> int:
         """Send messages with fields, each without a batch, as `send_column` does a column.
 
-        Returns the index of the next message; raises for the one at `start` alone.
+        Returns the index of the next message; raises only for the one at `start`.
         """
         with self._my_turn():
             self._make_room(1)
@@ -285,18 +284,17 @@ class Producer:
             return start + sends.num_messages
 
     def _message_block(self, messages: Sequence[MessageFields], start: int) -> PendingSends | None:
-        """Return the sends of some messages, each without a batch; None if the first is unusual."""
+        """Return the sends of messages without a batch; None if the first one is unusual."""
         assert self._limits is not None
         most = max(min(self._window.room(), BLOCK_MESSAGES), 1)
         part = messages[start : start + most]
         return message_sends(part, self._next_sequence_id, self._limits)
 
     def try_send(self, entry: OutgoingEntry, held: int) -> bool:
-        """Send an entry whose memory is reserved, if it can be done without waiting.
+        """Send an entry whose memory is reserved, if that needs no waiting.
 
-        Returns False if there is no room, if another sender has its turn, or if the producer is
-        not open yet: `on_room` is called later. Raises as `send`; for timers and the receive
-        thread.
+        Returns False if there is no room, another sender has the turn, or the producer is not open
+        yet: `on_room` is called later. Raises as `send`; for timers and the receive thread.
         """
         if not self._try_turn(entry.count):
             return False
@@ -308,9 +306,9 @@ class Producer:
             self._order.release()
 
     def try_send_messages(self, messages: Sequence[MessageFields]) -> int:
-        """Send messages as `send_messages`, as many as can be without waiting; return how many.
+        """As `send_messages`, for as many messages as possible without waiting; return how many.
 
-        As `try_send`; their memory is reserved here.
+        As `try_send`, but it reserves the memory itself.
         """
         if not self._try_turn(1):
             return 0
@@ -326,7 +324,7 @@ class Producer:
             self._order.release()
 
     def _try_turn(self, messages: int) -> bool:
-        """Take the turn to send if that needs no waiting, and nor does an entry of so many."""
+        """Take the turn if that needs no waiting, and there is room for so many messages."""
         self._wanted = True
         if not self._order.acquire(blocking=False):
             return False
@@ -343,12 +341,12 @@ class Producer:
         return can
 
     def _try_submit(self, sends: Sequence[PendingSends], held: int) -> None:
-        """Send without waiting what `held` bytes are reserved for."""
+        """Send without waiting; `held` bytes are reserved."""
         self._window.release(held - sum(send.size for send in sends))
         try:
             self._submit(sends, wait=False)
         except PulsarError:
-            # What was reserved is the caller's still.
+            # The caller still owns the reserved memory.
             self._window.release(-held)
             raise
         self._unwritten = 0
@@ -356,16 +354,16 @@ class Producer:
             self._write(session, wait=False)
 
     def reserve(self, size: int) -> None:
-        """Reserve memory of the client for messages that `send` comes with later; waits for it.
+        """Reserve memory for messages of a later `send`; waits for it.
 
-        Raises OperationTimeout, or the final error.
+        Raises OperationTimeout, or the permanent error.
         """
         self._window.reserve(size)
 
     def has_sent(self, sequence_id: int) -> bool:
-        """Whether a producer of this name had sent a message before this one was opened.
+        """Whether a producer of this name sent a message before this one was opened.
 
-        If so, it is counted as a duplicate that is acknowledged. Opens this one; raises as `open`.
+        If so, it counts as an acknowledged duplicate. Opens the producer; raises as `open`.
         """
         if self._limits is None:
             self.open()
@@ -377,18 +375,18 @@ class Producer:
         return True
 
     def flush(self, timeout: float | None = None) -> None:
-        """Return when everything that was sent before is acknowledged.
+        """Wait until everything sent so far is acknowledged.
 
-        Raises the final error of the producer, or OperationTimeout after `timeout` seconds
-        (default: none but the send timeout of each message).
+        Raises the producer's permanent error, or OperationTimeout after `timeout` seconds
+        (default: only each message's send timeout).
         """
         self._check_process()
         self._window.wait_until_acknowledged(Deadline(timeout))
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, then leave the broker. Raises the final error, or what `flush` raises.
+        """Flush, then leave the broker. Raises the permanent error, or as `flush`.
 
-        Its resources are given back in any case.
+        Frees its resources in any case.
         """
         if os.getpid() != self._pid:
             return
@@ -399,11 +397,11 @@ class Producer:
             run(self.close_operation, self._context.options.operation_timeout)
 
     def close_operation(self, deadline: Deadline) -> Operation[None]:
-        """Return an operation that leaves the broker; it raises nothing."""
+        """Return an operation that leaves the broker; it never raises."""
         return self._leave(ClosedError("the producer is closed", topic=self.topic), deadline)
 
     def abort(self) -> None:
-        """Leave without waiting for anything: what is pending fails with ClosedError."""
+        """Leave without waiting: pending messages fail with ClosedError."""
         if os.getpid() == self._pid:
             run(self.abort_operation, _ABORT_SECONDS)
 
@@ -415,9 +413,9 @@ class Producer:
 
     @contextmanager
     def _my_turn(self) -> Iterator[None]:
-        """Let one sender at a time in: sequence ids follow the order in which entries are sent.
+        """Let one sender in at a time: sequence ids follow the order of sending.
 
-        Whoever waits too long for its turn fails alone. What was queued is written at the end.
+        A thread that waits too long fails alone. Queued frames are written at the end.
         """
         self._check_process()
         if not self._order.acquire(timeout=self._window.timeout):
@@ -445,7 +443,7 @@ class Producer:
                     self._reserve(send.size - held)
                 except OperationTimeout as error:
                     if send.chunk and not self._window.goes_on:
-                        # Some chunks are out; a message that ends in the middle stays so.
+                        # Some chunks were sent; the message cannot be completed any more.
                         self._fail(error)
                     raise
                 held = 0
@@ -470,7 +468,7 @@ class Producer:
         stop, largest = block_of(messages, per_entry, start, most)
         has_fields = messages.fields is not None
         if has_fields and stop > entry_stop and (stop - start) % per_entry == 1:
-            # The last one goes by itself, and carefully, as it is no batch.
+            # The last message alone is no batch, so it takes the careful path.
             stop -= 1
         alone = has_fields and stop - start == 1
         if largest > self.max_payload or limits.entry_by_entry or alone:
@@ -482,9 +480,9 @@ class Producer:
         return stop
 
     def _send_carefully(self, messages: UniformMessages, start: int, stop: int) -> int:
-        """Send as many messages as the broker takes in one entry; return the next one's index.
+        """Send as many messages as fit into one entry; return the next one's index.
 
-        Raises MessageTooLarge if even the first alone is too large.
+        Raises MessageTooLarge if even the first one alone is too large.
         """
         while True:
             part = messages.part(start, stop)
@@ -500,7 +498,7 @@ class Producer:
     def _make_room(self, messages: int) -> None:
         if self._window.has_room(messages):
             return
-        # What is waited for may be on its way only now.
+        # The awaited receipts may depend on frames that are still queued.
         self._write_queued()
         self._window.wait_for_room(messages)
 
@@ -512,7 +510,7 @@ class Producer:
             self._window.reserve(size)
 
     def _submit(self, sends: Sequence[PendingSends], *, wait: bool = True) -> None:
-        """Take sends for which there is room, and queue them if there is a connection."""
+        """Append sends, for which there is room, and queue them if there is a connection."""
         window = self._window
         with window.changed:
             if window.ended or (sends[0].sequence_id == window.broken_message and sends[0].chunk):
@@ -532,14 +530,14 @@ class Producer:
             self._write_queued()
 
     def _queue(self, send: PendingSends) -> None:
-        """Queue what is not acknowledged of sends on the connection. `changed` is held."""
+        """Queue the unacknowledged frames of sends on the connection. `changed` is held."""
         session = self._session
         if session is None:
             return
         try:
             session.connection.put_sends(session.producer_id, send.unacknowledged())
         except PulsarError:
-            # The end of the connection is told to the session, and all is sent again.
+            # The session is told that the connection ended, and everything is resent.
             return
         self._unwritten += send.length
 
@@ -549,14 +547,14 @@ class Producer:
             self._write(session, wait=True)
 
     def _write(self, session: ProducerSession, *, wait: bool) -> None:
-        """Write to the connection; what fails stays pending and is sent again."""
+        """Write to the connection; sends that fail stay pending and are resent."""
         try:
             if wait:
                 session.connection.write(self._window.timeout)
             else:
                 session.connection.write_now()
         except PulsarError as error:
-            # One that only had to wait for its turn has done no harm: others write its bytes.
+            # If it only timed out waiting for its turn, other threads write its bytes.
             if session.connection.closed:
                 self.on_lost(session, error)
 
@@ -574,7 +572,7 @@ class Producer:
     # --- for the registrar --------------------------------------------------------------------
 
     def adopt(self, session: ProducerSession, success: pb.CommandProducerSuccess) -> None:
-        """Use a session from now on, and send what is pending again, in order."""
+        """Use a session from now on, and resend pending messages in order."""
         limits = SendLimits(
             producer_name=success.producer_name,
             producer_id=session.producer_id,
@@ -631,16 +629,16 @@ class Producer:
             session.close_quietly()
 
     def give_up(self, error: PulsarError) -> None:
-        """There will be no session: fail for good."""
+        """There will be no session: fail permanently."""
         self._fail(error)
 
     @property
     def waits_for_receipts(self) -> bool:
-        """Whether something was sent that the broker has not acknowledged."""
+        """Whether the broker owes receipts."""
         return len(self._window.pending) > 0
 
     def time_left(self) -> float:
-        """Seconds that the oldest pending message has, or would have if there was one."""
+        """Seconds until the oldest pending message times out; the whole timeout without one."""
         return self._window.time_left()
 
     def _begin_sequence(self, last_sequence_id: int) -> None:
@@ -651,7 +649,7 @@ class Producer:
     # --- on the receive thread ----------------------------------------------------------------
 
     def on_receipts(self, session: ProducerSession, receipts: array[int]) -> None:
-        """Entries are stored: they must be the oldest ones that are pending, in order."""
+        """Entries are stored: they must be the oldest pending ones, in order."""
         ids = receipts[0::4]
         done: list[tuple[PendingSends, MessageIdAdv]] = []
         ahead = None
@@ -676,15 +674,15 @@ class Producer:
         if self._intruded:
             self._fail(self._window.intrusion())
         if ahead is not None:
-            # Raised on the receive thread it ends the connection, and all that is pending is sent
-            # again on a new one.
+            # Raised on the receive thread, it ends the connection, and everything pending is resent
+            # on a new one.
             raise RemoteProtocolError(
                 f"the broker acknowledged sequence id {ahead} before older ones", **self._where()
             )
         self._call_on_room()
 
     def _note_receipts(self, taken: Taken, receipts: array[int]) -> MessageIdAdv:
-        """Take account of entries that are stored, and return the id of the last one."""
+        """Count stored entries, and return the last one's id."""
         sends = taken.sends
         message_id = MessageIdAdv(receipts[-2], receipts[-1], self.partition)
         if sends.chunk == 0:
@@ -692,11 +690,11 @@ class Producer:
         elif sends.chunk is not None:
             message_id = replace(message_id, first_chunk=self._first_chunk)
         self._last_sequence_id = max(self._last_sequence_id, taken.last)
-        # A message that the broker had already is acknowledged under no id.
+        # A duplicate is acknowledged without an id.
         if min(receipts[2::4]) >= 0:
             self._last_message_id = message_id
             return message_id
-        # Nothing that was known then was sent, so it can only be known of this very sending.
+        # Ids that the broker knew at the start are not sent, so another producer sent this one.
         self._intruded = self._intruded or (self._options.resumes and not sends.resent)
         duplicates, stored = taken.split(receipts)
         self._duplicates += duplicates
@@ -705,7 +703,7 @@ class Producer:
         return message_id
 
     def on_send_error(self, session: ProducerSession, command: pb.CommandSendError) -> None:
-        """An entry was refused: give up, or register again and send what is pending again."""
+        """The broker refused an entry: give up, or register again and resend."""
         with self._window.changed:
             if session is not self._session:
                 return
@@ -733,12 +731,12 @@ class Producer:
     # --- the end ------------------------------------------------------------------------------
 
     def on_client_closed(self) -> None:
-        """The client was closed: what is pending fails, a producer with nothing to lose ends."""
+        """The client was closed: fail what is pending, end if nothing is."""
         error = ClosedError("the client was closed", **self._where())
         if self.pending_messages:
             self._fail(error)
         elif (session := self._end(error, failed=False)[1]) is not None:
-            # The connection may go on without this client.
+            # The connection may live on without this client.
             session.close_quietly()
 
     def _fail(self, error: PulsarError) -> None:
@@ -779,7 +777,7 @@ class Producer:
     # --- checks -------------------------------------------------------------------------------
 
     def _check_process(self) -> None:
-        # Before any lock is touched: another thread may have held it when the process forked.
+        # Before any lock: another thread may have held it when the process forked.
         if os.getpid() != self._pid:
             raise ClosedError(
                 "the producer was made by another process and cannot be used after a fork",

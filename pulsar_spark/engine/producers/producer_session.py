@@ -1,9 +1,9 @@
 """Registers a producer at its broker, and again after each disconnect.
 
-A producer that comes back after a disconnect gets a new session, so that what an old connection
-still says is told from what the present one says. The first time it registers within a deadline
-of the caller. Later in the background, with growing pauses, for as long as the producer lives:
-its pending messages have their own time limit.
+After each disconnect a producer gets a new session, so that late events of the old connection are
+not confused with new ones. The first registration has the caller's deadline. Later ones run in the
+background, with growing pauses, for as long as the producer lives: its pending messages have their
+own timeouts.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 logger = logging.getLogger(__name__)
 
 BUSY_SECONDS = 15.0
-"""How long a producer name may be taken: a broker needs a while to notice a dead connection."""
+"""How long to retry a producer name in use: a broker may not have noticed a dead connection yet."""
 
 _BUSY_PAUSE = 1.5
-# However far apart attempts are, one is made before this part of the time that is left is over,
-# so that a broker that comes back late still finds messages whose time is not up.
+# Make an attempt before this part of the remaining time is over, so that a broker that recovers
+# late still gets messages before they time out.
 _PART_OF_TIME_LEFT = 0.25
 _LEAST_PAUSE = 0.1
-# A producer comes back for as long as it lives.
+# A producer retries as long as it lives.
 _FOR_LIFE = 1e9
 
 
 @dataclass(slots=True)
 class Identity:
-    """What PRODUCER says of a producer; the broker's answers are kept for the next time.
+    """A producer's fields of PRODUCER; the broker's answers are kept for the next registration.
 
-    A name that the broker gave is repeated, so that the messages of before and after a
-    reconnect carry one name. `epoch` grows with every attempt: the broker lets a producer take
-    over from itself only with a higher one.
+    A name chosen by the broker is repeated, so that messages before and after a reconnect have the
+    same name. `epoch` grows with every attempt: only a higher one may take over from the producer's
+    own earlier session.
     """
 
     topic: str
@@ -74,7 +74,7 @@ class Identity:
 
     @classmethod
     def of(cls, topic: str, options: ProducerOptions) -> Identity:
-        """What the options say of a producer that was not registered before."""
+        """Return the identity of a producer that was never registered."""
         return cls(
             topic,
             options.producer_name,
@@ -89,24 +89,24 @@ class Identity:
 
 
 class SessionOwner(Protocol):
-    """Who is told what happens to a session, on the connection's receive thread."""
+    """Gets a session's events, on the connection's receive thread."""
 
     @property
     def waits_for_receipts(self) -> bool:
-        """Whether something was sent that the broker has not acknowledged."""
+        """Whether the broker owes receipts."""
 
     def on_receipts(self, session: ProducerSession, receipts: array[int]) -> None:
         """Entries are stored: sequence id, highest sequence id, ledger and entry of each."""
 
     def on_send_error(self, session: ProducerSession, error: pb.CommandSendError) -> None:
-        """An entry was refused."""
+        """The broker refused an entry."""
 
     def on_lost(self, session: ProducerSession, error: PulsarError) -> None:
         """The session has ended: `session.close_command` is set if the broker closed it."""
 
 
 class ProducerSession:
-    """A producer on a connection. `open` it once; after `on_lost` it is useless."""
+    """A producer's registration on a connection. `open` it once; after `on_lost` it is useless."""
 
     def __init__(self, owner: SessionOwner, connection: ClientConnection) -> None:
         self._owner = owner
@@ -124,17 +124,17 @@ class ProducerSession:
 
     def open(self, identity: Identity, timeout: float) -> pb.CommandProducerSuccess:
         """Do `open_operation` on the caller's thread."""
-        # The operation has its own, better words for the end of its time.
+        # The operation times out earlier, with a clearer error.
         return run(lambda _: self.open_operation(identity, timeout), 2 * timeout)
 
     def open_operation(
         self, identity: Identity, timeout: float
     ) -> Operation[pb.CommandProducerSuccess]:
-        """Register with the broker and return its answer; takes account of it in `identity`.
+        """Register with the broker, update `identity`, and return the answer.
 
-        Where another producer has exclusive access, that answer comes when it is this one's
-        turn. Raises the broker's error, ConnectionLost, or OperationTimeout after `timeout`
-        seconds; the broker is told then to forget the attempt.
+        If another producer has exclusive access, the answer comes when it is this one's turn.
+        Raises the broker's error, ConnectionLost, or OperationTimeout after `timeout` seconds;
+        the broker is then told to forget the attempt.
         """
         self.producer_id = self.connection.add_producer(self, identity.producer_id)
         identity.producer_id = self.producer_id
@@ -155,7 +155,7 @@ class ProducerSession:
             ) from None
         except BaseException:
             if self.connection.forget(request):
-                # The broker may let it in nevertheless, on a connection that others go on using.
+                # The broker may register it nevertheless, on a connection that others use.
                 self.close_quietly()
             else:
                 self.connection.remove_producer(self.producer_id)
@@ -166,7 +166,7 @@ class ProducerSession:
         return success
 
     def cancel(self, error: PulsarError) -> None:
-        """Let `open_operation` raise an error instead of waiting any longer for its answer."""
+        """Make `open_operation` raise an error instead of waiting for its answer."""
         self._settle(error=error)
 
     def close(self, timeout: float) -> None:
@@ -174,7 +174,7 @@ class ProducerSession:
         run(self.close_operation, timeout)
 
     def close_operation(self, deadline: Deadline) -> Operation[None]:
-        """Tell the broker that the producer is gone and wait for its answer; may raise."""
+        """Close the producer at the broker and wait for the answer; may raise."""
         timeout = max(deadline.remaining(), 0.001)
         try:
             yield self.connection.request_async(
@@ -184,7 +184,7 @@ class ProducerSession:
             self.connection.remove_producer(self.producer_id)
 
     def close_quietly(self) -> None:
-        """Tell the broker without waiting for an answer. Never raises."""
+        """Close the producer at the broker, without waiting for an answer. Never raises."""
         self.connection.remove_producer(self.producer_id)
         try:
             self.connection.request_async(
@@ -197,7 +197,7 @@ class ProducerSession:
 
     @property
     def waits_for_receipts(self) -> bool:
-        """Whether something was sent that the broker has not acknowledged."""
+        """Whether the broker owes receipts."""
         return self._owner.waits_for_receipts
 
     def on_receipts(self, receipts: array[int]) -> None:
@@ -205,16 +205,16 @@ class ProducerSession:
         self._owner.on_receipts(self, receipts)
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
-        """An entry was refused."""
+        """The broker refused an entry."""
         self._owner.on_send_error(self, error)
 
     def on_close(self, command: pb.CommandCloseProducer) -> None:
-        """The broker closed the producer, most often because the topic moves."""
+        """The broker closed the producer, usually because the topic moves."""
         self.close_command = command
         self._lose(ServiceNotReady("the broker closed the producer", broker=self.broker))
 
     def on_command(self, body: Message) -> None:
-        """The topic went to another cluster: writing to the old one would lose messages."""
+        """The topic moved to another cluster: writing to the old one would lose messages."""
         if isinstance(body, pb.CommandTopicMigrated):
             self.connection.remove_producer(self.producer_id)
             self._lose(topic_migrated(self.broker))
@@ -242,7 +242,7 @@ class ProducerSession:
         success: pb.CommandProducerSuccess | None = None,
         error: PulsarError | None = None,
     ) -> None:
-        # The answer and the loss of the producer can come from different threads.
+        # The answer and the producer's loss can come on different threads.
         with self._settling:
             if self._answer.done():
                 return
@@ -272,7 +272,7 @@ def _producer_command(identity: Identity, producer_id: int, request_id: int) -> 
 
 
 class RegistrarOwner(SessionOwner, Protocol):
-    """The producer that is to be registered."""
+    """The producer to register."""
 
     def adopt(self, session: ProducerSession, success: pb.CommandProducerSuccess) -> None:
         """Use a session from now on; raises the reason if it is lost already."""
@@ -281,14 +281,14 @@ class RegistrarOwner(SessionOwner, Protocol):
         """There will be no session."""
 
     def time_left(self) -> float:
-        """Seconds that the oldest pending message has, or would have if there was one."""
+        """Seconds until the oldest pending message times out; the whole timeout without one."""
 
 
 class Registrar:
-    """Registers one producer. At any time at most one attempt is under way.
+    """Registers one producer, with one attempt at a time.
 
-    `trouble` is the last error of an attempt, or that ended a session; the owner forgets it when
-    messages get through again.
+    `trouble` is the last error of an attempt or session; the owner resets it when messages get
+    through again.
     """
 
     def __init__(self, context: ClientContext, owner: RegistrarOwner, identity: Identity) -> None:
@@ -301,13 +301,13 @@ class Registrar:
         self._stopped = False
         self._pausing: Future[None] | None = None
         self._opening: ProducerSession | None = None
-        # The rest belongs to the attempt that is under way.
+        # The following are used by the current attempt only.
         self._backoff = Backoff()
         self._busy_until: float | None = None
         self._assigned: BrokerAddress | None = None
 
     def stop(self) -> None:
-        """Make no further attempt; an operation that pauses or waits to be let in ends."""
+        """Stop trying; an operation that pauses or waits for access ends."""
         with self._lock:
             self._stopped = True
             pausing, self._pausing = self._pausing, None
@@ -318,9 +318,9 @@ class Registrar:
             opening.cancel(self._closed())
 
     def open_operation(self, deadline: Deadline) -> Operation[None]:
-        """Register for the first time, retrying what can pass until the deadline.
+        """Register for the first time; retry temporary errors until the deadline.
 
-        Raises the error that cannot pass, or OperationTimeout with the last one as its cause.
+        Raises a permanent error, or OperationTimeout with the last error as its cause.
         """
         while not self._stopped:
             try:
@@ -349,7 +349,7 @@ class Registrar:
     ) -> None:
         """Register again after `error`, which ended the session `lost`. Does not wait.
 
-        If the broker still holds the lost one, `close_first` is set.
+        Set `close_first` if the broker still holds the lost session.
         """
         self._note_assignment(lost)
         returning = start(
@@ -368,7 +368,7 @@ class Registrar:
             self._owner.give_up(ConnectionLost(f"an internal error, see the log: {error!r}"))
 
     def _return(self, closing: ProducerSession | None, error: PulsarError) -> Operation[None]:
-        """Register again, however often it takes; raises what cannot pass."""
+        """Register again, with any number of attempts; raises permanent errors."""
         while True:
             self.trouble = error
             if not self._may_pass(error):
@@ -379,8 +379,8 @@ class Registrar:
             deadline = Deadline(self._context.options.operation_timeout)
             try:
                 if closing is not None:
-                    # The broker ends what it still works on before it answers, so that nothing
-                    # of the old life arrives in the new one.
+                    # The broker finishes pending sends before it answers, so that no event of the
+                    # old session reaches the new one.
                     closed, closing = closing, None
                     yield from closed.close_operation(deadline)
                 yield from self._register(deadline)
@@ -432,7 +432,7 @@ class Registrar:
             raise
 
     def _may_pass(self, error: PulsarError) -> bool:
-        """Whether another attempt can succeed; keeps the time for a name that is taken."""
+        """Whether another attempt can succeed; also limits how long a name may be in use."""
         if isinstance(error, ProducerBusy):
             now = time.monotonic()
             if self._busy_until is None:
@@ -440,7 +440,7 @@ class Registrar:
             return now < self._busy_until
         self._busy_until = None
         if isinstance(error, ClosedError):
-            # A connection that someone closed can be replaced, a closed client cannot.
+            # A closed connection can be replaced, a closed client cannot.
             return not self._context.closed
         return error.retryable or isinstance(error, OperationTimeout)
 
@@ -449,5 +449,5 @@ class Registrar:
         if self._assigned is not None:
             return 0.0
         delay = min(delay, max(time_left * _PART_OF_TIME_LEFT, _LEAST_PAUSE))
-        # A taken name must be tried again before its time is up, whatever the back-off says.
+        # Retry a name in use before its time is up, whatever the backoff says.
         return min(delay, _BUSY_PAUSE) if isinstance(error, ProducerBusy) else delay

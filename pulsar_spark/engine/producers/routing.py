@@ -1,9 +1,9 @@
 """Which partition a message goes to.
 
-A message with a key goes to hash(key) mod partitions, so that all clients that agree on the
-hashing scheme send a key to the same place. One without a key goes round robin: a run of
-messages that makes up a batch stays together, or every message would be a batch of its own.
-Pulsar concepts, "Routing modes" and "Hashing scheme".
+A message with a key goes to hash(key) mod partitions, so all clients with the same hashing scheme
+send a key to the same partition. Messages without a key go round robin, in runs that fill a batch;
+otherwise every message would be a batch of its own. Pulsar concepts, "Routing modes" and "Hashing
+scheme".
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SINGLE_PARTITION = "SinglePartition"
 
 Key = str | bytes
 
-# Ids of messages without a key that go to one partition, where ids decide: with any options.
+# Without keys, this many consecutive ids go to the same partition, if ids decide.
 _IDS_TOGETHER = 1000
-# Keys repeat, and hashing one in Python costs some microseconds.
+# Keys repeat, and hashing in Python takes microseconds.
 _MAX_CACHED_KEYS = 100_000
 
 
@@ -44,11 +44,11 @@ def key_text(key: Key) -> str:
 
 
 class PartitionRouter:
-    """Routes the messages of one topic with `partitions` partitions (0 or 1: nothing to route).
+    """Routes messages of a topic with `partitions` partitions (0 or 1: nothing to route).
 
-    `run_length` messages without a key in a row go to one partition before the next one's turn;
-    1 spreads every message. The first partition is random, as many writers start at a time.
-    Not thread-safe. Raises OptionError for an unknown scheme or mode.
+    `run_length` consecutive messages without a key go to one partition; 1 spreads every message.
+    The first partition is random, as many writers may start together. Not thread-safe. Raises
+    OptionError for an unknown scheme or mode.
     """
 
     def __init__(
@@ -91,17 +91,17 @@ class PartitionRouter:
 
     @property
     def current(self) -> int:
-        """The partition whose turn it is for messages without a key."""
+        """The current partition for messages without a key."""
         return self._current
 
     def advance(self) -> None:
-        """Give the next partition its turn; a single-partition router stays where it is."""
+        """Move on to the next partition; a single-partition router stays."""
         self._run = 0
         if not self._fixed:
             self._current = (self._current + 1) % self.partitions
 
     def partition_of(self, key: Key) -> int:
-        """Return the partition of a key. The same for a bytes key and its base64 text."""
+        """Return a key's partition; a bytes key has that of its base64 text."""
         if self.partitions == 1:
             return 0
         partition = self._cache.get(key)
@@ -120,16 +120,16 @@ class PartitionRouter:
         return partition
 
     def next_of(self, sequence_id: int) -> int:
-        """Return the partition of a message without a key by its id: the same at any time."""
+        """Return the partition of an id's message without a key: always the same."""
         if self._fixed:
             return 0
         return sequence_id // _IDS_TOGETHER % self.partitions
 
     def route(self, keys: Sequence[Key | None]) -> list[int]:
-        """Return the partition of each message of a column of keys."""
+        """Return each message's partition, given a column of keys."""
         if self.partitions == 1:
             return [0] * len(keys)
-        # Most keys of a column were met before.
+        # Most keys of a column are cached.
         routes = [self._cache.get(key) for key in keys]  # type: ignore[arg-type]
         if None not in routes:
             return routes  # type: ignore[return-value]
