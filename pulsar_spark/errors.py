@@ -496,6 +496,15 @@ class AuthorizationError(BrokerError):
     code = 4
 
 
+class AuthorizationUnavailable(AuthorizationError):
+    """The broker could not check what the role may do.
+
+    Cause: the broker cannot reach its metadata store at the moment, for example after a long pause.
+    """
+
+    retryable = True
+
+
 class ConsumerBusy(BrokerError):
     """Another consumer holds the subscription.
 
@@ -693,6 +702,9 @@ class ProducerFenced(BrokerError):
 
 _BY_CODE: dict[int, type[BrokerError]] = {kind.code: kind for kind in BrokerError.__subclasses__()}
 
+# A broker uses one code for a role that lacks a permission and for a check that it could not make.
+_CHECK_FAILED = "Exception occurred while trying to authorize"
+
 _REMEDIES: dict[type[PulsarError], str] = {
     AuthenticationError: (
         "Check pulsar.client.authPluginClassName and pulsar.client.authParams; the token may have "
@@ -700,6 +712,9 @@ _REMEDIES: dict[type[PulsarError], str] = {
     ),
     AuthorizationError: (
         "Grant the role the permission (pulsar-admin namespaces grant-permission)."
+    ),
+    AuthorizationUnavailable: (
+        "Check the metadata store; the request was retried until its timeout."
     ),
     TopicNotFound: "Check the topic's name, tenant and namespace; reading never creates a topic.",
     ConsumerBusy: "Another query or consumer uses this subscription: give each its own name.",
@@ -750,5 +765,7 @@ def from_server_error(
     kind = _BY_CODE.get(code, UnknownServerError)
     # Cut only after redacting: half a secret would not match.
     text = redact(message, secrets)[:_MAX_PEER_TEXT].strip() or "the broker gave no reason"
+    if kind is AuthorizationError and _CHECK_FAILED in text:
+        kind = AuthorizationUnavailable
     summary = (kind.__doc__ or "").split("\n")[0].rstrip(".")
     return kind(f"{summary}: {text}", remedy_of(kind), **context)

@@ -186,6 +186,16 @@ def test_what_can_pass_is_asked_again_on_the_same_connection(code: int) -> None:
         assert not connection.closed
 
 
+@pytest.mark.fault(18)
+def test_a_permission_that_the_broker_could_not_check_is_asked_for_again() -> None:
+    """The brokers' text where their metadata store does not answer, with the code of a refusal."""
+    text = "Exception occurred while trying to authorize lookup"
+    with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
+        broker.faults.error("LOOKUP", "AuthorizationError", text, times=2)
+        Lookup(pool).broker(TOPIC)
+        assert broker.faults.seen("LOOKUP") == 3
+
+
 def test_what_cannot_pass_is_asked_once() -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         broker.faults.error("LOOKUP", "AuthorizationError", "not for you", times=None)

@@ -173,7 +173,7 @@ _PERMISSIONS = {
 def naming_permission(error: PulsarError, what: str) -> PulsarError:
     """Return a request's error; if the role lacks a permission, it names that permission."""
     permission = _PERMISSIONS.get(what)
-    if not isinstance(error, AuthorizationError) or permission is None:
+    if type(error) is not AuthorizationError or permission is None:
         return error
     remedy = (
         f"Grant the role the permission to {permission} (pulsar-admin namespaces "
