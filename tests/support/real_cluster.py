@@ -11,7 +11,14 @@ from typing import Any
 
 from tests.support.java_server import JavaServer, WorkingFolder, free_ports
 from tests.support.pulsar_distribution import Distribution
-from tests.support.real_broker import BROKER_CONF, KEEP_ALL, RealBroker, ServerBroker, rest_path
+from tests.support.real_broker import (
+    BROKER_CONF,
+    KEEP_ALL,
+    AdminError,
+    RealBroker,
+    ServerBroker,
+    rest_path,
+)
 from tests.support.waiting import wait_until
 
 _SMALL = ("-Xms32m", "-Xmx128m", "-XX:MaxDirectMemorySize=128m")
@@ -35,8 +42,9 @@ _STORES = {
 
 _BROKERS = {
     "clusterName": "c1",
-    # The topics of a broker that is gone are free for the other one after this time.
-    "metadataStoreSessionTimeoutMillis": "2000",
+    # The topics of a broker that is killed are free for the other one after this time. So are
+    # those of one that gets no processor time for so long, which must not happen by itself.
+    "metadataStoreSessionTimeoutMillis": "10000",
     "loadBalancerEnabled": "true",
     "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl",
     # Only tests move topics.
@@ -119,17 +127,15 @@ class RealCluster(RealBroker):
             broker.launch()
         for broker in self.brokers:
             broker.wait_until_ready()
-        wait_until(
-            lambda: len(self.admin("GET", "brokers/c1")) == 2, "the brokers found each other"
-        )
+        self._wait_until_both_are_there()
         self.admin("POST", "namespaces/public/default/retention", KEEP_ALL)
 
     def _start_zookeeper(self) -> None:
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         server = self._add("zookeeper", main, "zoo.cfg")
         settings = {
-            # Sessions end after a whole number of ticks.
-            "tickTime": 200,
+            # Sessions end after a whole number of ticks, of which they may last 20.
+            "tickTime": 1000,
             "dataDir": server.folder / "data",
             "clientPort": self._zookeeper_port,
             "clientPortAddress": "127.0.0.1",
@@ -168,12 +174,12 @@ class RealCluster(RealBroker):
         for broker in self.brokers:
             broker.resume()
             broker.wait_until_ready()
+        self._wait_until_both_are_there()
+
+    def _wait_until_both_are_there(self) -> None:
         wait_until(
             lambda: len(self.admin("GET", "brokers/c1")) == 2, "the brokers found each other"
         )
-
-    def _wait_until_both_are_there(self) -> None:
-        wait_until(lambda: len(self.admin("GET", "brokers/c1")) == 2, "both brokers are there")
 
     def close(self) -> None:
         """Stop all of it and remove its data."""
@@ -201,7 +207,18 @@ class RealCluster(RealBroker):
         path = rest_path(topic)
         bundle = self.admin("GET", f"/lookup/v2/topic/{path}/bundle")
         namespace = "/".join(path.split("/")[1:3])
-        self.admin("PUT", f"namespaces/{namespace}/{bundle}/unload?destinationBroker={to.id}")
+        unload = f"namespaces/{namespace}/{bundle}/unload?destinationBroker={to.id}"
+        wait_until(lambda: self._is_taken(unload), f"{to.id} can take {topic}")
+
+    def _is_taken(self, unload: str) -> bool:
+        try:
+            self.admin("PUT", unload)
+        except AdminError as error:
+            # The other broker does not see it yet, or still moves the bundle.
+            if error.status in (409, 412):
+                return False
+            raise
+        return True
 
     # --- proxies ------------------------------------------------------------------------------
 
