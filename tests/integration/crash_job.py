@@ -1,7 +1,7 @@
 """Queries that write exactly once, in a Spark of their own that is killed at crash points.
 
-``python -m tests.integration.crash_job MODE URL FOLDER ROUNDS TOPIC``: there are queries, each with
-a topic (`TOPIC-POINT-ROUND`) and a checkpoint, for each crash point, and in as many rounds.
+``python -m tests.integration.crash_job MODE URL FOLDER TOPIC``: for each crash point there is a
+query with a topic (`TOPIC-NAME`) and a checkpoint of its own.
 ``strike`` runs each until its Python process has died at the point, and then until its batch is
 done. ``hold`` has all of them stand at their points at the same time, to be killed with the JVM.
 ``finish`` runs each to the end of its next micro-batch. The test reads "done" where all went well.
@@ -18,24 +18,24 @@ from pyspark.sql import SparkSession
 
 import pulsar_spark
 from pulsar_spark.spark.writing.crash_points import POINTS, TASK_POINTS
-from tests.integration.test_spark_stream_sink import Job
+from tests.integration.test_spark_stream_sink import TASKS, Job
 
 ORPHANING = (*TASK_POINTS, "before-decision")
 """The points behind which transactions stay that nobody ends."""
 
-_HELD_SECONDS = 120.0
+# Longer than a micro-batch takes on a busy machine, and no longer than a reader waits.
+_ORPHAN_TIMEOUT = "60s"
+# The time limit of the test comes first.
+_NEVER_SECONDS = 3600.0
 
-
-def queries(rounds: int) -> list[tuple[str, str]]:
-    """Return the names of queries, and at which point they are killed."""
-    found = [(f"{point}-{number}", point) for number in range(rounds) for point in POINTS]
-    # Behind each end there is another place.
-    return found + [(f"between-ends-again-{number}", "between-ends") for number in range(rounds)]
+QUERIES = [(point, point) for point in POINTS] + [("between-ends-again", "between-ends")]
+"""The names of queries, and where they are killed: behind each of two ends there is a place."""
 
 
 def session() -> SparkSession:
     settings = {
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "600m",
         "spark.log.level": "OFF",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -43,21 +43,23 @@ def session() -> SparkSession:
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     # Tasks that are held stay in their slots.
-    builder = SparkSession.builder.master("local[14,8]").appName("crash points")
+    slots = len(TASK_POINTS) + TASKS
+    builder = SparkSession.builder.master(f"local[{slots},8]").appName("crash points")
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
-def arm(folder: Path, name: str, point: str, how: str) -> None:
-    """Have the next process that comes to the point die there."""
+def arm(folder: Path, name: str, point: str, how: str) -> Path:
+    """Have the next process that comes to the point die there; return the file that says so."""
     place = folder / "crash"
-    time_of_it = 2 if "again" in name else 1
+    time_of_it = 2 if name == "between-ends-again" else 1
     (place / "part").write_text(f"{time_of_it} {how}")
-    (place / "part").rename(place / point)
+    return (place / "part").rename(place / point)
 
 
 def run(job: Job, name: str, attempts: int = 1) -> None:
+    """Run the next micro-batch, again if it fails: a process that dies ends the query."""
     for _ in range(attempts):
         try:
             job.run()
@@ -67,40 +69,65 @@ def run(job: Job, name: str, attempts: int = 1) -> None:
             return
 
 
-def hold(spark: SparkSession, job: Job, name: str) -> None:
-    # A thread of its own has no active session, in which Spark looks for sinks.
-    pulsar_spark.register(spark)
-    run(job, name, 3)
+class Held:
+    """A query that stands at its point.
+
+    Nothing but one process may come to a point while it is armed. So a query that is held in a task
+    has no other task, and the next query starts when this one stands still.
+    """
+
+    def __init__(self, job: Job, name: str, point: str) -> None:
+        self._job = job
+        self._name = name
+        job.tasks = 1 if point in TASK_POINTS else TASKS
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def wait(self, armed: Path) -> None:
+        """Return when it stands there."""
+        self._thread.start()
+        held = armed.with_suffix(".held")
+        while not held.exists():
+            self.check()
+            time.sleep(0.05)
+        held.rename(armed.with_name(f"{self._name}.pid"))
+
+    def check(self) -> None:
+        """See that it has neither failed nor come to its end."""
+        assert self._thread.is_alive(), f"{self._name} is not held"
+
+    def _run(self) -> None:
+        # A thread of its own has no active session, in which Spark looks for sinks.
+        pulsar_spark.register(self._job.spark)
+        run(self._job, self._name)
 
 
-def main(mode: str, url: str, place: str, rounds: str, topic: str) -> None:
+def main(mode: str, url: str, place: str, topic: str) -> None:
     folder = Path(place)
     spark = session()
-    for name, point in queries(int(rounds)):
-        own = folder / name
-        timeout = "20s" if point in ORPHANING else "1h"
+    all_held: list[Held] = []
+    for name, point in QUERIES:
+        orphaned = mode != "finish" and point in ORPHANING
         job = Job(
-            spark, own, url, topic=f"{topic}-{name}", deliveryGuarantee="exactly-once",
-            transactionTimeout=timeout,
+            spark, folder / name, url, topic=f"{topic}-{name}", deliveryGuarantee="exactly-once",
+            transactionTimeout=_ORPHAN_TIMEOUT if orphaned else "1h",
         )  # fmt: skip
+        job.seconds = _NEVER_SECONDS
         if mode == "finish":
             run(job, name, 3)
             continue
-        arm(folder, name, point, mode)
+        armed = arm(folder, name, point, mode)
         if mode == "strike":
             run(job, name, 4)
-            assert not (folder / "crash" / point).exists(), f"{point} was not reached"
+            assert not armed.exists(), f"{point} was not reached"
             continue
-        threading.Thread(target=hold, args=(spark, job, name), daemon=True).start()
-        held = folder / "crash" / f"{point}.held"
-        deadline = time.monotonic() + _HELD_SECONDS
-        while not held.exists():
-            assert time.monotonic() < deadline, f"{point} was not reached"
-            time.sleep(0.05)
-        held.rename(folder / "crash" / f"{name}.pid")
+        held = Held(job, name, point)
+        held.wait(armed)
+        all_held.append(held)
+    for held in all_held:
+        held.check()
     print("done", flush=True)
     if mode == "hold":
-        time.sleep(_HELD_SECONDS)
+        time.sleep(_NEVER_SECONDS)
 
 
 if __name__ == "__main__":

@@ -15,15 +15,17 @@ from typing import Any
 import pytest
 
 from pulsar_spark.spark.writing.crash_points import VARIABLE
-from tests.integration.crash_job import queries
+from tests.integration.crash_job import QUERIES
 from tests.integration.test_spark_stream_sink import numbers
 from tests.support.real_broker import RealBroker
 
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
 ROUNDS = int(os.environ.get("PULSAR_SPARK_CRASH_ROUNDS", "1"))
-SECONDS = 300 * ROUNDS
+SECONDS = 420
 PARTITIONS = 2
+# As long as a transaction that nobody ends may be open, and more.
+READ_MS = 120_000
 
 
 class Crash:
@@ -34,7 +36,7 @@ class Crash:
         self.topic = topic
         self._url = broker.service_url
         (folder / "crash").mkdir()
-        for name, _ in queries(ROUNDS):
+        for name, _ in QUERIES:
             broker.create_topic(f"{topic}-{name}", PARTITIONS)
 
     def run(self, mode: str) -> None:
@@ -42,7 +44,7 @@ class Crash:
         command = [sys.executable, "-m", "tests.integration.crash_job", mode, self._url]
         with (self.folder / f"{mode}.log").open("w+") as log:
             process = subprocess.Popen(
-                [*command, str(self.folder), str(ROUNDS), self.topic],
+                [*command, str(self.folder), self.topic],
                 env={**os.environ, VARIABLE: str(self.folder / "crash")},
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -73,7 +75,7 @@ class Crash:
 
     def check(self, client: Any) -> None:
         """See that each topic has each row of the micro-batches that Spark committed, once."""
-        for name, _ in queries(ROUNDS):
+        for name, _ in QUERIES:
             commits = self.folder / name / "checkpoint" / "commits"
             batches = len(list(commits.glob("[0-9]*")))
             assert batches >= 1, name
@@ -88,8 +90,11 @@ def read(client: Any, topic: str) -> Counter[bytes]:
         producer = client.create_producer(name)
         producer.send(b"end")
         reader = client.create_reader(name, pulsar.MessageId.earliest)
-        while (value := reader.read_next(timeout_millis=60_000).data()) != b"end":
-            found[value] += 1
+        try:
+            while (value := reader.read_next(timeout_millis=READ_MS).data()) != b"end":
+                found[value] += 1
+        except pulsar.Timeout:
+            pytest.fail(f"{name}: {len(found)} rows are read, and then a transaction is open")
         for one in (reader, producer):
             one.close()
     return found
@@ -103,22 +108,20 @@ def crash(tmp_path: Path, real_broker: RealBroker) -> Crash:
 @pytest.mark.slow
 @pytest.mark.fault(78, 79)
 @pytest.mark.timeout(SECONDS)
+@pytest.mark.parametrize("_number", range(ROUNDS))
 def test_python_processes_that_are_killed_at_any_point_write_each_row_once(
-    crash: Crash, real_broker: RealBroker, official_client: Callable[..., Any]
+    crash: Crash, real_broker: RealBroker, official_client: Callable[..., Any], _number: int
 ) -> None:
     crash.run("strike")
     crash.check(official_client(real_broker.service_url))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    "PULSAR_SPARK_CRASH_ROUNDS" not in os.environ,
-    reason="only make soak-sink kills whole Sparks: that is not stable yet (docs/delivery.md)",
-)
 @pytest.mark.fault(78, 79)
 @pytest.mark.timeout(SECONDS)
+@pytest.mark.parametrize("_number", range(ROUNDS))
 def test_a_spark_that_is_killed_at_any_point_writes_each_row_once(
-    crash: Crash, real_broker: RealBroker, official_client: Callable[..., Any]
+    crash: Crash, real_broker: RealBroker, official_client: Callable[..., Any], _number: int
 ) -> None:
     crash.run("hold")
     crash.run("finish")

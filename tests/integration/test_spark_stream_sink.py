@@ -44,7 +44,13 @@ def own() -> Iterator[EmbeddedBroker]:
 
 
 class Job:
-    """A query from numbered rows to a topic; each run of it is one micro-batch of `ROWS` rows."""
+    """A query from numbered rows to a topic; each run of it is one micro-batch of `ROWS` rows.
+
+    It has so many `tasks`, and has to end in so many `seconds`.
+    """
+
+    tasks = TASKS
+    seconds = 100.0
 
     def __init__(self, spark: SparkSession, folder: Path, url: str, **options: str) -> None:
         self.spark = spark
@@ -53,7 +59,7 @@ class Job:
 
     def rows(self) -> DataFrame:
         source = self.spark.readStream.format("rate-micro-batch")
-        return source.option("rowsPerBatch", ROWS).option("numPartitions", TASKS).load()
+        return source.option("rowsPerBatch", ROWS).option("numPartitions", self.tasks).load()
 
     def run(self, frame: DataFrame | None = None, mode: str = "append") -> None:
         """Run the next micro-batch, after the last one if that was not committed."""
@@ -63,7 +69,7 @@ class Job:
         writer = writer.options(**self.options).option("checkpointLocation", str(self.checkpoint))
         query = writer.trigger(availableNow=True).start()
         try:
-            assert query.awaitTermination(100), "the micro-batch does not end"
+            assert query.awaitTermination(self.seconds), "the micro-batch does not end"
         finally:
             query.stop()
 
