@@ -26,7 +26,7 @@ ORPHANING = (*TASK_POINTS, "before-decision")
 # Longer than a micro-batch takes on a busy machine, and no longer than a reader waits.
 _ORPHAN_TIMEOUT = "60s"
 # The time limit of the test comes first.
-_NEVER_SECONDS = 3600.0
+_NEVER_SECONDS = 3600
 
 QUERIES = [(point, point) for point in POINTS] + [("between-ends-again", "between-ends")]
 """The names of queries, and where they are killed: behind each of two ends there is a place."""

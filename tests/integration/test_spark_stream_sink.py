@@ -50,7 +50,7 @@ class Job:
     """
 
     tasks = TASKS
-    seconds = 100.0
+    seconds = 100
 
     def __init__(self, spark: SparkSession, folder: Path, url: str, **options: str) -> None:
         self.spark = spark
