@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain, repeat
-from operator import itemgetter, methodcaller
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
 from pulsar_spark.protocol.batches import UnpackedBatch
@@ -70,6 +70,63 @@ Told = tuple[int, int, int, bytes, bytes, Metadata, int, "int | None"]
 producer name, other metadata, redelivery count, broker's index."""
 
 
+class Entries:
+    """What is told of entries, in columns.
+
+    Lists of numbers cost the garbage collector nothing; a tuple for each entry would take a quarter
+    of the time of decoding.
+    """
+
+    __slots__ = (
+        "entry_ids", "indexes", "ledger_ids", "metadata", "micros", "names", "redelivery_counts",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.ledger_ids: list[int] = []
+        self.entry_ids: list[int] = []
+        self.micros: list[int] = []
+        self.names: list[bytes] = []
+        self.metadata: list[Metadata] = []
+        self.redelivery_counts: list[int] = []
+        self.indexes: list[int | None] = []
+
+    def add(self, told: Told) -> None:
+        """Add an entry."""
+        ledger_id, entry_id, micros, _, name, metadata, redelivery_count, index = told
+        self.ledger_ids.append(ledger_id)
+        self.entry_ids.append(entry_id)
+        self.micros.append(micros)
+        self.names.append(name)
+        self.metadata.append(metadata)
+        self.redelivery_counts.append(redelivery_count)
+        self.indexes.append(index)
+
+    def extend(self, entries: Alone) -> None:
+        """Add entries of one ledger."""
+        count = len(entries.entry_ids)
+        self.ledger_ids += repeat(entries.ledger_id, count)
+        self.entry_ids += entries.entry_ids
+        self.micros += entries.micros
+        self.names += repeat(b"", count)
+        self.metadata += entries.metadata or repeat(PLAIN, count)
+        self.redelivery_counts += repeat(entries.redelivery_count, count)
+        self.indexes += entries.indexes or repeat(None, count)
+
+
+class Alone(NamedTuple):
+    """What is told of entries of one ledger; without their producers.
+
+    No `metadata` stands for PLAIN of all, no `indexes` for None.
+    """
+
+    ledger_id: int
+    redelivery_count: int
+    entry_ids: Sequence[int]
+    micros: Sequence[int]
+    metadata: Sequence[Metadata] = ()
+    indexes: Sequence[int | None] = ()
+
+
 class PendingRows:
     """Rows of one BlockColumns. A method that raises UnusualFrame has added nothing."""
 
@@ -90,7 +147,7 @@ class PendingRows:
         self.ids: list[bytes] = []
         # Rows, first batch index (-1 outside of a batch) and batch size of each entry.
         self.spans: list[tuple[int, int, int]] = []
-        self.told: list[Told] = []
+        self.entries = Entries()
         # By row.
         self.events: dict[int, int] = {}
         self.ordering_keys: dict[int, bytes] = {}
@@ -123,7 +180,7 @@ class PendingRows:
         self.keys.append(key)
         self.ids.append(head + self.id_tail)
         self.spans.append(_ALONE)
-        self.told.append(told)
+        self.entries.add(told)
         if self._wants_sequences:
             self.sequences.append(sequence_id(told))
         if self._wants_sizes:
@@ -136,14 +193,17 @@ class PendingRows:
         values: Sequence[bytes | memoryview | None],
         keys: Iterable[bytes | None],
         ids: Iterable[bytes],
-        told: Iterable[Told],
+        entries: Alone,
         size: int,
     ) -> None:
-        """Add messages outside of batches, after `add_rare` for those that have more."""
+        """Add messages outside of batches, after `add_rare` for those that have more.
+
+        For columns that need neither names of producers nor what `Told` has besides.
+        """
         self.values += values
         self.keys += keys
         self.ids += ids
-        self.told += told
+        self.entries.extend(entries)
         self.spans += repeat(_ALONE, len(values))
         self.rows += len(values)
         self.nbytes += size
@@ -205,7 +265,7 @@ class PendingRows:
         head += self.id_tail
         self.ids += [head + tail for tail in _id_tails(count, rows)]
         self.spans.append((high - first, first, count))
-        self.told.append(told)
+        self.entries.add(told)
         if self._wants_sequences:
             self.sequences += _sequence_ids(batch, sequence_id(told), rows)
         if self._wants_sizes:
@@ -245,7 +305,6 @@ class PendingRows:
 
 
 _ALONE = (1, -1, 0)
-_METADATA_OF = itemgetter(5)
 _values_of = methodcaller("values")
 
 
@@ -313,9 +372,9 @@ class BlockColumns:
     """Rows as columns, see `blocks.Columns`."""
 
     __slots__ = (
+        "_entries",
         "_spans",
         "_starts",
-        "_told",
         "batch_index",
         "entry_id",
         "event_time",
@@ -360,7 +419,7 @@ class BlockColumns:
         self.rows = rows.rows
         self.nbytes = rows.nbytes
         self._spans = rows.spans
-        self._told = rows.told
+        self._entries = rows.entries
         self._starts: list[int] | None = None
         self.version_runs = _version_runs(rows)
         for name, build in _BUILDERS.items():
@@ -374,9 +433,9 @@ class BlockColumns:
             self._starts = list(accumulate((span[0] for span in self._spans), initial=0))
         number = bisect_right(self._starts, row) - 1
         _, first, count = self._spans[number]
-        told = self._told[number]
         index = first + row - self._starts[number] if count else -1
-        return told[0], told[1], index, count
+        entries = self._entries
+        return entries.ledger_ids[number], entries.entry_ids[number], index, count
 
 
 def _version_runs(rows: PendingRows) -> VersionRuns:
@@ -385,7 +444,10 @@ def _version_runs(rows: PendingRows) -> VersionRuns:
     last: bytes | None = None
     last_metadata: Metadata | None = None
     row = 0
-    for (count, _, _), metadata in zip(rows.spans, map(_METADATA_OF, rows.told), strict=True):
+    told = rows.entries.metadata
+    if told.count(told[0]) == len(told):
+        return [told[0].schema_version], array("i", [0]), array("i", [0])
+    for (count, _, _), metadata in zip(rows.spans, told, strict=True):
         if metadata is not last_metadata:
             last_metadata, version = metadata, metadata.schema_version
             if version != last:
@@ -479,8 +541,7 @@ def _batch_indexes(rows: PendingRows) -> Iterable[int]:
 
 def _indexes(rows: PendingRows) -> list[int | None]:
     found: list[int | None] = []
-    for (count, first, size), told in zip(rows.spans, rows.told, strict=True):
-        last = told[7]
+    for (count, first, size), last in zip(rows.spans, rows.entries.indexes, strict=True):
         if last is None:
             found += repeat(None, count)
         else:
@@ -490,30 +551,32 @@ def _indexes(rows: PendingRows) -> list[int | None]:
     return found
 
 
-def _of_entries(kind: str, read: Callable[[Told], int]) -> Callable[[PendingRows], FixedColumn]:
-    return lambda rows: _fixed(kind, _spread(rows, map(read, rows.told)))
+def _of_entries(
+    kind: str, read: Callable[[Entries], list[int]]
+) -> Callable[[PendingRows], FixedColumn]:
+    return lambda rows: _fixed(kind, _spread(rows, read(rows.entries)))
 
 
-def _text_of_entries(read: Callable[[Told], bytes | None]) -> Callable[[PendingRows], BinaryColumn]:
-    return lambda rows: _binary(list(_spread(rows, map(read, rows.told))))
+def _of_metadata(read: Callable[[Metadata], bytes | None]) -> Callable[[PendingRows], BinaryColumn]:
+    return lambda rows: _binary(list(_spread(rows, map(read, rows.entries.metadata))))
 
 
 _BUILDERS: dict[str, Callable[[PendingRows], Any]] = {
     "value": lambda rows: _binary(rows.values),
     "key": lambda rows: _binary(rows.keys),
     "message_id": lambda rows: _binary(rows.ids),
-    "publish_time": _of_entries("q", itemgetter(2)),
+    "publish_time": _of_entries("q", attrgetter("micros")),
     "event_time": lambda rows: _sparse(rows.rows, rows.events),
     "properties": _maps,
-    "ledger_id": _of_entries("q", itemgetter(0)),
-    "entry_id": _of_entries("q", itemgetter(1)),
+    "ledger_id": _of_entries("q", attrgetter("ledger_ids")),
+    "entry_id": _of_entries("q", attrgetter("entry_ids")),
     "batch_index": lambda rows: _fixed("i", _batch_indexes(rows)),
-    "producer_name": _text_of_entries(lambda told: told[4]),
+    "producer_name": lambda rows: _binary(list(_spread(rows, rows.entries.names))),
     "sequence_id": lambda rows: _fixed("q", rows.sequences),
     "ordering_key": lambda rows: _sparse_binary(rows.rows, rows.ordering_keys),
-    "schema_version": _text_of_entries(lambda told: told[5].schema_version or None),
-    "redelivery_count": _of_entries("i", itemgetter(6)),
+    "schema_version": _of_metadata(lambda found: found.schema_version or None),
+    "redelivery_count": _of_entries("i", attrgetter("redelivery_counts")),
     "size": lambda rows: _fixed("i", rows.sizes),
     "index": lambda rows: _fixed_with_nulls("q", _indexes(rows)),
-    "replicated_from": _text_of_entries(lambda told: told[5].replicated_from),
+    "replicated_from": _of_metadata(lambda found: found.replicated_from),
 }

@@ -13,9 +13,8 @@ field by field, once for all messages that have the same bytes there.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import repeat
 from struct import Struct
 from struct import error as StructError
 from typing import Any, NamedTuple
@@ -25,10 +24,10 @@ from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch
 from pulsar_spark.protocol.block_columns import (
     LAST_MILLIS,
     PLAIN,
+    Alone,
     BlockColumns,
     Metadata,
     PendingRows,
-    Told,
     UnusualFrame,
 )
 from pulsar_spark.protocol.blocks import (
@@ -473,28 +472,25 @@ class PythonBlockDecoder:
         )
         if even is None or max(even.times) > LAST_MILLIS:
             return nothing
-        metadata: Iterable[Metadata] = repeat(PLAIN)
+        metadata: Sequence[Metadata] = ()
         if even.rests is not None:
             known = {
                 rest: self._read_rest(rest, False) if rest else PLAIN for rest in set(even.rests)
             }
             if any(each.is_rare for each in known.values()):
                 return nothing
-            metadata = map(known.__getitem__, even.rests)
+            metadata = list(map(known.__getitem__, even.rests))
         count = len(even.digits)
         head, tail = command.id_head, pending.id_tail
-        told = zip(
-            repeat(ledger_id),
+        entries = Alone(
+            ledger_id,
+            command.redelivery_count,
             range(entry, entry + count),
             [1000 * time for time in even.times],
-            repeat(b""),
-            repeat(b""),
             metadata,
-            repeat(command.redelivery_count),
-            repeat(None),
         )
         ids = [head + digits + tail for digits in even.digits]
-        pending.add_messages_alone(even.values, even.keys, ids, told, even.size)
+        pending.add_messages_alone(even.values, even.keys, ids, entries, even.size)
         return even.end, count, (ledger_id, entry + count, 0)
 
     def _take_messages(  # noqa: PLR0912, PLR0915 - calls would cost more than the rest
@@ -513,14 +509,14 @@ class PythonBlockDecoder:
         unpack, before, behind = command.unpack, command.before, command.behind
         head_to, many = command.rest_at, command.digits > 1
         id_head, id_tail, known_high, high_part = command.id_head, pending.id_tail, None, 0
-        redelivery_count, has_broker_metadata = (
-            command.redelivery_count,
-            command.has_broker_metadata,
-        )
+        has_broker_metadata = command.has_broker_metadata
         values: list[bytes | memoryview | None] = []
         keys: list[bytes | None] = []
         ids: list[bytes] = []
-        told: list[Told] = []
+        entries: list[int] = []
+        times: list[int] = []
+        told: list[Metadata] = []
+        indexes: list[int | None] = []
         time_of, head_of, checksum_of = _PUBLISH_TIME, _HEAD.unpack_from, extend_crc32c
         index: int | None = None
         first_row = pending.rows
@@ -579,13 +575,18 @@ class PythonBlockDecoder:
                 if time != last_time:
                     last_time = time
                     micros = min(NUMBERS[time[1:]] << 7 | time[0] & 127, LAST_MILLIS) * 1000
-                told.append((ledger_id, entry, micros, b"", b"", metadata, redelivery_count, index))
+                entries.append(entry)
+                times.append(micros)
+                told.append(metadata)
+                if has_broker_metadata:
+                    indexes.append(index)
                 expected = entry + 1
                 used += size
                 at = end
         except _NOT_TAKEN:
             pass
-        pending.add_messages_alone(values, keys, ids, told, used)
+        alone = Alone(ledger_id, command.redelivery_count, entries, times, told, indexes)
+        pending.add_messages_alone(values, keys, ids, alone, used)
         return at, len(values), (ledger_id, expected, 0)
 
     def _read_rest(self, data: bytes, has_key: bool) -> Metadata:
