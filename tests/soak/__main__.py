@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import random
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 from tests.integration.brokers import Real
-from tests.soak.soak import Settings, Soak
+from tests.soak.soak import Report, Settings, Soak, chosen_seed, conduct, say
 from tests.support.real_broker import OwnBroker, prepare
 
 BROKER = {
@@ -33,20 +29,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="default: another one each time")
     parser.add_argument("--rate", type=float, default=8000.0, help="rows written a second, at most")
     arguments = parser.parse_args()
-    seed = random.SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
-    settings = Settings(arguments.rows, arguments.faults, seed, arguments.rate)
-    print(f"{settings}: --seed {seed} strikes the same way again", flush=True)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    folder = Path(tempfile.mkdtemp(prefix="pulsar-spark-soak-"))
-    with contextlib.closing(OwnBroker(prepare(), BROKER)) as broker:
-        broker.start()
-        report = Soak(Real(broker), folder, settings, lambda line: print(line, flush=True)).run()
-    print(report, flush=True)
-    if report.problems:
-        print(f"What it has left is in {folder}")
-        return 1
-    shutil.rmtree(folder, ignore_errors=True)
-    return 0
+    settings = Settings(
+        arguments.rows, arguments.faults, chosen_seed(arguments.seed), arguments.rate
+    )
+
+    def soak(folder: Path) -> Report:
+        with contextlib.closing(OwnBroker(prepare(), BROKER)) as broker:
+            broker.start()
+            return Soak(Real(broker), folder, settings, say).run()
+
+    return conduct(settings, "pulsar-spark-soak-", soak)
 
 
 if __name__ == "__main__":

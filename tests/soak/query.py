@@ -138,10 +138,10 @@ def commands() -> Iterator[dict[str, Any] | None]:
             yield json.loads(line)
 
 
-def main(folder: str, options: str) -> None:
-    """Run until standard input ends."""
+def serve(kind: type[Runner], folder: str, options: str) -> None:
+    """Run a query until standard input ends."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    runner = Runner(session(), Path(folder), json.loads(options))
+    runner = kind(session(), Path(folder), json.loads(options))
     tell("ready")
     for command in commands():
         if command is None:
@@ -152,4 +152,4 @@ def main(folder: str, options: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    serve(Runner, *sys.argv[1:])

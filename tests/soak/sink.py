@@ -10,11 +10,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
-import os
 import random
-import shutil
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,7 +23,7 @@ from typing import Any, TypeVar
 from pulsar_spark.spark.writing.crash_points import DRIVER_POINTS, TASK_POINTS, VARIABLE
 from tests.soak.job import Job
 from tests.soak.processes import kill
-from tests.soak.soak import SoakFailed, schedule
+from tests.soak.soak import SoakFailed, chosen_seed, conduct, say, schedule
 from tests.soak.witness import Witness
 from tests.support.pulsar_distribution import BrokerUnavailable
 from tests.support.real_broker import AdminError, prepare
@@ -342,26 +339,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="default: another one each time")
     parser.add_argument("--limit", type=float, help="end after so many seconds, whatever was done")
     arguments = parser.parse_args()
-    seed = random.SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
     settings = Settings(
         arguments.batches,
         arguments.rows_per_batch,
         arguments.faults,
-        seed,
+        chosen_seed(arguments.seed),
         limit_seconds=arguments.limit,
     )
-    print(f"{settings}: --seed {seed} strikes the same way again", flush=True)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    folder = Path(tempfile.mkdtemp(prefix="pulsar-spark-soak-sink-"))
-    with contextlib.closing(RealCluster(prepare())) as cluster:
-        cluster.start()
-        report = SinkSoak(cluster, folder, settings, lambda line: print(line, flush=True)).run()
-    print(report, flush=True)
-    if report.problems:
-        print(f"What it has left is in {folder}")
-        return 1
-    shutil.rmtree(folder, ignore_errors=True)
-    return 0
+
+    def soak(folder: Path) -> Report:
+        with contextlib.closing(RealCluster(prepare())) as cluster:
+            cluster.start()
+            return SinkSoak(cluster, folder, settings, say).run()
+
+    return conduct(settings, "pulsar-spark-soak-sink-", soak)
 
 
 if __name__ == "__main__":

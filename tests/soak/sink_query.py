@@ -7,14 +7,10 @@ more.
 
 from __future__ import annotations
 
-import faulthandler
-import json
-import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.soak.query import Runner, commands, session, tell
+from tests.soak.query import Runner, serve, tell
 from tests.soak.rows import KEYS
 
 if TYPE_CHECKING:
@@ -59,18 +55,5 @@ class SinkRunner(Runner):
         return writer.start()
 
 
-def main(folder: str, options: str) -> None:
-    """Run until standard input ends."""
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
-    runner = SinkRunner(session(), Path(folder), json.loads(options))
-    tell("ready")
-    for command in commands():
-        if command is None:
-            runner.look()
-        else:
-            runner.obey(command)
-    runner.obey({"do": "stop"})
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    serve(SinkRunner, *sys.argv[1:])

@@ -7,7 +7,10 @@ so: what is acknowledged too early is lost, and seen.
 from __future__ import annotations
 
 import http.client
+import os
 import random
+import shutil
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -97,13 +100,16 @@ class Report:
         return f"PASSED: each row once and in order of its key; {done}"
 
 
-class _Faulty(Protocol):
+class _Seeded(Protocol):
     @property
     def faults(self) -> int: ...
 
+    @property
+    def seed(self) -> int: ...
+
 
 def schedule(
-    settings: _Faulty, rng: random.Random, weights: Mapping[str, int] = FAULTS
+    settings: _Seeded, rng: random.Random, weights: Mapping[str, int] = FAULTS
 ) -> list[str]:
     """Return the faults in their order: each kind is among them if there are enough."""
     once = [kind for kind, weight in weights.items() for _ in range(weight)]
@@ -116,6 +122,38 @@ def schedule(
             part = sorted(dict.fromkeys(part), key=weights.__getitem__) + part
         found += part
     return found[: settings.faults]
+
+
+class _Judged(Protocol):
+    @property
+    def problems(self) -> list[str]: ...
+
+
+def chosen_seed(given: int | None) -> int:
+    """Return the seed that is given, or another one each time."""
+    return random.SystemRandom().randrange(10**6) if given is None else given
+
+
+def conduct(settings: _Seeded, prefix: str, soak: Callable[[Path], _Judged]) -> int:
+    """Run a soak in a folder of its own and print its report; return the exit status.
+
+    What it has left in the folder stays if it failed.
+    """
+    print(f"{settings}: --seed {settings.seed} strikes the same way again", flush=True)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    report = soak(folder)
+    print(report, flush=True)
+    if report.problems:
+        print(f"What it has left is in {folder}")
+        return 1
+    shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+def say(line: str) -> None:
+    """Print a line of progress at once."""
+    print(line, flush=True)
 
 
 class Unloader:

@@ -246,6 +246,18 @@ def test_tasks_time_out_by_themselves(broker: EmbeddedBroker, sink: Sink) -> Non
     assert seen(broker) == Counter()
 
 
+@pytest.mark.fault(78, 84)
+def test_an_attempt_that_spark_does_not_choose_is_never_seen_and_holds_nothing_for_long(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    # The loser of speculation is killed, or ends well, and nobody tells it to abort.
+    loser = Sink(broker.service_url, "t", "s", "2s").write(0, 0)
+    assert loser.txn is not None
+    sink.run(0)
+    wait_until(lambda: not broker.open_transactions(), "they are open")
+    assert seen(broker) == Counter(whole(0))
+
+
 # --- ids -----------------------------------------------------------------------------------------
 
 
