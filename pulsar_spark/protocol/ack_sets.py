@@ -1,7 +1,7 @@
 """Which messages of a batch are acknowledged: the wire format of an `ack_set`.
 
-Signed longs of a little-endian bit set in which the bit of a message is set while it is not
-acknowledged (Pulsar binary protocol, "Ack").
+A little-endian bit set as signed longs; a message's bit is set until it is acknowledged (Pulsar
+binary protocol, "Ack").
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 _LONG_BITS = 64
 
 MAX_BATCH = 1 << 20
-"""A batch has at most so many messages: no number of bits is made from what a peer says."""
+"""The largest batch; a peer's number of bits is never believed beyond it."""
 
 
 def ack_bits(ack_set: Sequence[int]) -> int:
@@ -33,5 +33,5 @@ def ack_longs(bits: int) -> list[int]:
 
 
 def bits_from(first: int, size: int) -> int:
-    """Return the bits of a batch of `size` messages of which those before `first` are done."""
+    """Return the bits of a batch of `size` messages, all before `first` being acknowledged."""
     return ((1 << size) - 1) & ~((1 << first) - 1)

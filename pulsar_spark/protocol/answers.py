@@ -1,6 +1,6 @@
 """Builders of commands that only brokers send: answers to requests, and notifications.
 
-As in `commands.py`, arguments carry the protocol's own names, and None is not put on the wire.
+As in `commands.py`, arguments have the protocol's names, and None is not sent.
 """
 
 from __future__ import annotations

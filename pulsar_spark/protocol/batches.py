@@ -3,16 +3,15 @@
     u32 size of metadata   big endian
     SingleMessageMetadata  protobuf, that many bytes
     payload                as many bytes as the metadata's payload_size says
-    ... once per message, with nothing in between or behind
+    ... once per message, with nothing in between or after
 
-Pulsar binary protocol, Batch messages. The body is compressed and encrypted as a whole, so it
-arrives here in clear. A payload is a batch whenever MessageMetadata has num_messages_in_batch,
-also when that is 1.
+Pulsar binary protocol, Batch messages. Compression and encryption apply to the whole body, and are
+already undone here. A payload is a batch if MessageMetadata has num_messages_in_batch, even if that
+is 1.
 
-Both directions work on columns. Reading, one pass over the body finds where every payload
-lies; no object is made per message, and protobuf parses only metadata of an unusual shape.
-Writing, `encode_uniform_batch` takes whole columns, and `encode_batch` takes messages with
-everything that a message can have.
+Both directions work on columns. Reading finds all payloads in one pass over the body, without an
+object per message; protobuf parses only metadata of an unusual shape. `encode_uniform_batch` writes
+whole columns, `encode_batch` messages with any fields.
 """
 
 from __future__ import annotations
@@ -53,9 +52,9 @@ from pulsar_spark.protocol.single_metadata import (
 
 # Four bytes of length, then the required payload_size: a tag and at least one digit.
 _MIN_MESSAGE = 6
-# Offsets are signed 32-bit numbers, as Arrow takes them.
+# Offsets are signed 32-bit numbers, as in Arrow.
 _MAX_BODY = 2**31 - 1
-# Messages smaller than this on average are worth a copy of the body, as bytes slice faster.
+# If messages are smaller than this on average, copy the body: bytes slice faster.
 _COPY_BELOW = 4096
 _CACHED_COUNT = 10_000
 
@@ -70,16 +69,16 @@ _parse_metadata = pb.SingleMessageMetadata.FromString
 
 
 class UnpackedBatch:
-    """Where the messages of a batch lie in its body, and what is special about some of them.
+    """Where a batch's messages are in its body, and what is special about some of them.
 
-    `body` and `edges` are all that is needed for the payloads: payload i is
-    ``body[edges[2 * i]:edges[2 * i + 1]]``. As an array of int32, `edges` can serve as the
-    offsets of an Arrow binary array over the body, whose even elements are the payloads.
+    `body` and `edges` give the payloads: payload i is ``body[edges[2 * i]:edges[2 * i + 1]]``. As
+    an array of int32, `edges` can be the offsets of an Arrow binary array over the body, whose even
+    elements are the payloads.
 
-    `nulls` are the indexes of null values, `compacted` those of messages that compaction has
-    removed (skip them; their indexes still count), both ascending. All indexes count from 0 in
-    the entry. Metadata is parsed where it is asked for and not kept: a batch can hold hundreds
-    of thousands of messages. So ask for the rows that are needed, all if `rows` is left out.
+    `nulls` are the indexes of null values, `compacted` those of messages removed by compaction
+    (skip them; their indexes still count), both ascending. Indexes count from 0 in the entry.
+    Metadata is parsed on request and not kept, because a batch can have hundreds of thousands of
+    messages; so pass the `rows` you need, or none for all.
     """
 
     __slots__ = ("_keys", "_payloads", "_unusual", "body", "compacted", "count", "edges", "nulls")
@@ -90,21 +89,21 @@ class UnpackedBatch:
         self.edges: memoryview[int] = memoryview(array("i"))
         self.nulls: list[int] = []
         self.compacted: list[int] = []
-        # Messages that have more than a sequence id and a string key, ascending.
+        # Messages with more than a sequence id and a string key, ascending.
         self._unusual = array("i")
         self._keys: dict[int, bytes] = {}
-        # All payloads, where they were cut out already.
+        # All payloads, if they were sliced already.
         self._payloads: Sequence[bytes] = ()
 
     @property
     def has_extras(self) -> bool:
-        """Whether `extras` of all rows has any."""
+        """Whether `extras` returns any."""
         return len(self._unusual) > 0
 
     def keys(self, rows: Sequence[int] | None = None) -> list[bytes | None] | None:
-        """Return the key of each message as bytes (base64 undone), None where there is none.
+        """Return each message's key as bytes (base64 decoded), None for a missing key.
 
-        None altogether if no message of the batch has a key, or if metadata was not asked for.
+        None if no message of the batch has a key, or if it was unpacked without metadata.
         """
         found = self._keys
         if not found:
@@ -114,8 +113,8 @@ class UnpackedBatch:
         return list(map(found.get, range(self.count) if rows is None else rows))
 
     def extras(self, rows: Sequence[int] | None = None) -> dict[int, pb.SingleMessageMetadata]:
-        """Return the metadata of each message that may have more than a sequence id and a
-        string key, by its index; none if metadata was not asked for.
+        """Return, by index, the metadata of messages that may have more than a sequence id and a
+        string key; none if it was unpacked without metadata.
         """
         unusual: Sequence[int] = self._unusual
         if rows is not None and len(unusual):
@@ -146,7 +145,7 @@ class UnpackedBatch:
         return _parse_metadata(bytes(self.body[begin + 4 : self.edges[2 * index]]))
 
     def metadata(self, rows: Sequence[int] | None = None) -> list[pb.SingleMessageMetadata]:
-        """Return the metadata of messages, parsed again: for when `extras` will not do."""
+        """Return metadata of messages, parsed again, if `extras` is not enough."""
         return [self.metadata_of(row) for row in (range(self.count) if rows is None else rows)]
 
 
@@ -155,9 +154,9 @@ def unpack_batch(
 ) -> UnpackedBatch:
     """Find the `num_messages` messages of a batch in its decompressed `body`.
 
-    Keys and extras are collected if `with_metadata`. Raises CorruptBatch unless the body
-    holds exactly that many well-formed messages; nothing is allocated before the number is
-    known to be possible.
+    Keys and extras are collected if `with_metadata`. Raises CorruptBatch unless the body has
+    exactly that many well-formed messages; allocates nothing before it knows that the number is
+    possible.
     """
     size = len(body)
     if num_messages < 1:
@@ -179,7 +178,7 @@ def unpack_batch(
 
 
 def _unpack_carefully(body: bytes | memoryview, count: int, with_metadata: bool) -> UnpackedBatch:
-    """Unpack any batch, one message after the other: what the fast ways must agree with."""
+    """Unpack any batch, one message at a time: the reference for the fast paths."""
     batch = UnpackedBatch(body, count)
     edges = array("i")
     size = len(body)
@@ -209,14 +208,14 @@ def _unpack_carefully(body: bytes | memoryview, count: int, with_metadata: bool)
 
 
 def _take_metadata(batch: UnpackedBatch, index: int, data: bytes, with_metadata: bool) -> int:
-    """Parse the metadata of message `index`, keep what is special, and return payload_size."""
+    """Parse the metadata of message `index`, keep special fields, and return payload_size."""
     try:
         metadata = _parse_metadata(data)
     except (DecodeError, UnicodeDecodeError):
         raise _corrupt_metadata(batch, index, "is damaged") from None
     size = metadata.payload_size
-    # The parser does not miss required fields: payload_size (0 without it) and those inside
-    # of properties. Asking is slow, and without this byte there can be no property.
+    # The parser accepts missing required fields: payload_size (then 0) and those of properties.
+    # Checking is slow, and without this byte there are no properties.
     if (size == 0 or PROPERTIES in data) and not metadata.IsInitialized():
         raise _corrupt_metadata(batch, index, "lacks a required field")
     if size < 0:
@@ -238,14 +237,14 @@ def _corrupt_metadata(batch: UnpackedBatch, index: int, why: str) -> CorruptBatc
 
 
 def message_key(metadata: pb.SingleMessageMetadata | pb.MessageMetadata) -> bytes | None:
-    """Return the key of a message as bytes: UTF-8 of a string key, or what the base64 holds.
+    """Return a message's key as bytes: a string key's UTF-8, or the decoded base64.
 
-    None without a key. Raises CorruptMessage if a key is marked as base64 and is not.
+    None without a key. Raises CorruptMessage if a key claims to be base64 and is not.
     """
     text: str | bytes = metadata.partition_key
     if not text and not metadata.HasField("partition_key"):
         return None
-    # Protobuf hands out bytes where a string is not UTF-8; such keys pass as they are.
+    # Protobuf returns bytes if a string is not UTF-8; keep such keys as they are.
     key = text.encode() if isinstance(text, str) else text
     if not metadata.partition_key_b64_encoded:
         return key
@@ -263,7 +262,7 @@ def _unpack_fast(  # noqa: PLR0912 - a call per message would cost more than the
     edges: list[int] = []
     add_edge = edges.append
     keys = batch._keys
-    # The sequence id's digits but the first, as last seen: the same for 128 messages in a row.
+    # The last seen digits of a sequence id except the first: equal for 128 messages in a row.
     known: bytes | None = None
     position = 0
     try:
@@ -285,7 +284,7 @@ def _unpack_fast(  # noqa: PLR0912 - a call per message would cost more than the
                 elif digit2 < 128:
                     size = digit & 127 | digit2 << 7
                     at += 1
-                # Here `at` is behind the payload size. Java says of each key that it is text.
+                # Now `at` is after the payload size. Java marks each text key as not base64.
                 if at < start and body[at] == KEY_IS_BASE64 and not body[at + 1]:
                     at += 2
                 if at != start and (
@@ -306,7 +305,7 @@ def _unpack_fast(  # noqa: PLR0912 - a call per message would cost more than the
             add_edge(position)
     except (StructError, IndexError):
         return None
-    # Every step went forward, so one look at the end tells whether all of them were inside.
+    # Positions only grow, so one check at the end shows that all were inside.
     if position != len(body):
         return None
     batch.edges = memoryview(array("i", edges))
@@ -314,9 +313,9 @@ def _unpack_fast(  # noqa: PLR0912 - a call per message would cost more than the
 
 
 def _unpack_even(body: bytes, count: int, with_metadata: bool) -> UnpackedBatch | None:
-    """Unpack a batch whose messages are all laid out alike.
+    """Unpack a batch whose messages all have the same layout.
 
-    None if they are not, or if the layout is not one of the usual shapes.
+    None if they differ, or if the layout is unusual.
     """
     stride, rest = divmod(len(body), count)
     if rest:
@@ -330,8 +329,8 @@ def _unpack_many(body: bytes, stride: int, count: int, with_metadata: bool) -> U
     layout = layout_of(body)
     if layout is None or layout.stop != stride:
         return None
-    # Whatever tells how to read the rest must be the same in all messages: everything before
-    # the payload but the key and the digits of the sequence id.
+    # All bytes that determine the layout must be equal in all messages: everything before the
+    # payload except the key and the digits of the sequence id.
     for offset in chain(range(layout.key_at), range(layout.key_end, layout.digits_at)):
         if body[offset::stride] != body[offset : offset + 1] * count:
             return None
@@ -352,10 +351,10 @@ def _unpack_many(body: bytes, stride: int, count: int, with_metadata: bool) -> U
 
 
 class _Fields(NamedTuple):
-    """How batches of a few messages are cut, all of which are laid out alike.
+    """How to cut small batches whose messages all have the same layout.
 
-    `unpack` gives of each message what precedes the key, that, what precedes the digits of the
-    sequence id, those, and the payload.
+    `unpack` returns for each message: the bytes before the key, the key, the bytes before the
+    sequence id's digits, the digits, and the payload.
     """
 
     layout: Layout
@@ -364,8 +363,8 @@ class _Fields(NamedTuple):
 
 
 def _unpack_few(body: bytes, stride: int, count: int, with_metadata: bool) -> UnpackedBatch | None:
-    """As `_unpack_even`, by cutting the body into all fields of all messages at once."""
-    # Batches that follow each other are mostly cut as the last one with the same sizes was.
+    """As `_unpack_even`, by slicing all fields of all messages at once."""
+    # Consecutive batches usually have the same sizes, and so the same cuts.
     sizes = (body[:_SIZES], stride, count)
     fields = _CUTS.get(sizes)
     parts = fields.unpack(body) if fields is not None else ()
@@ -402,10 +401,10 @@ def _fields(layout: Layout, body: bytes, count: int) -> _Fields:
     return _Fields(layout, body[layout.key_end : layout.digits_at], Struct(one * count).unpack)
 
 
-# From this number of messages on, strides are faster, and fields would take too much memory.
+# For more messages strides are faster, and fields would need too much memory.
 _MAX_FIELDS = 64
 _MAX_CUTS = 256
-# Of the first message: size of its metadata, tag and size of the key.
+# From the first message: size of its metadata, tag and size of the key.
 _SIZES = 6
 _CUTS: dict[tuple[bytes, int, int], _Fields] = {}
 
@@ -424,7 +423,7 @@ def _make_edges(start: int, stride: int, count: int) -> memoryview[int]:
     return memoryview(edges).toreadonly()
 
 
-# A topic's batches tend to repeat each other's layout.
+# Consecutive batches of a topic often have the same layout.
 _cached_edges = lru_cache(8)(_make_edges)
 
 
@@ -433,11 +432,11 @@ _cached_edges = lru_cache(8)(_make_edges)
 
 @dataclass(slots=True)
 class MessageFields:
-    """One message to be written. A message with a delivery time never enters a batch.
+    """A message to write. A message with a delivery time is never batched.
 
-    `payload` None is a null value, `event_time` 0 (milliseconds) is none. A `key` that stands
-    for bytes is base64 text with `key_is_base64`. `null_key` marks the missing key of a
-    KEY_VALUE message with separate encoding. `sequence_id` is one that the user gave.
+    `payload` None is a null value, `event_time` 0 (milliseconds) means none. With
+    `key_is_base64`, `key` is the base64 text of a bytes key. `null_key` marks the missing key of a
+    KEY_VALUE message with separate encoding. `sequence_id` is a user's own.
     """
 
     payload: bytes | None
@@ -452,10 +451,10 @@ class MessageFields:
 
 @dataclass(slots=True)
 class UniformMessages:
-    """Messages as columns, that have payloads, maybe string keys in UTF-8, and no rarer fields.
+    """Messages as columns: payloads, perhaps string keys in UTF-8, and no rarer fields.
 
-    `fields` are for messages with properties or event times: all of each one's metadata in a
-    batch that stands before the number of its sequence id, the key too.
+    `fields` are for messages with properties or event times: each one's batch metadata up to the
+    digits of the sequence id, including the key.
     """
 
     payloads: list[bytes]
@@ -483,12 +482,12 @@ class UniformMessages:
         )
 
     def is_like(self, other: UniformMessages) -> bool:
-        """Whether others have the same columns."""
+        """Whether `other` has the same columns."""
         mine, theirs = (self.keys, self.fields), (other.keys, other.fields)
         return [column is None for column in mine] == [column is None for column in theirs]
 
     def extend(self, other: UniformMessages) -> None:
-        """Append messages that have the same columns."""
+        """Append messages with the same columns."""
         self.payloads += other.payloads
         if self.keys is not None:
             self.keys += other.keys or ()
@@ -496,13 +495,13 @@ class UniformMessages:
             self.fields += other.fields or ()
 
     def sizes(self) -> list[int]:
-        """Return the bytes of each message's payload, key and fields."""
+        """Return the size of each message's payload, key and fields."""
         sizes: Iterable[int] = map(len, self.payloads)
         beside = self.keys if self.fields is None else self.fields
         return list(sizes if beside is None else map(add, sizes, map(len, beside)))
 
     def messages(self) -> list[MessageFields]:
-        """Return the messages one by one."""
+        """Return the messages as objects."""
         if self.fields is not None:
             return list(map(message_of, self.payloads, self.fields))
         messages = [MessageFields(payload) for payload in self.payloads]
@@ -512,8 +511,8 @@ class UniformMessages:
 
 
 def message_of(payload: bytes, fields: bytes) -> MessageFields:
-    """Return a message of `UniformMessages` by itself, without a sequence id."""
-    # That is missing behind its tag.
+    """Return one message of `UniformMessages`, without a sequence id."""
+    # After its tag, the sequence id's digits are missing.
     metadata = pb.SingleMessageMetadata.FromString(fields + b"\0")
     return MessageFields(
         payload,
@@ -525,7 +524,7 @@ def message_of(payload: bytes, fields: bytes) -> MessageFields:
 
 @dataclass(frozen=True, slots=True)
 class BatchBody:
-    """A batch before compression, and what its MessageMetadata says about it."""
+    """A batch before compression, with its values for MessageMetadata."""
 
     payload: bytes
     num_messages: int
@@ -539,10 +538,10 @@ def encode_uniform_batch(
     keys: Sequence[bytes] | None = None,
     fields: Sequence[bytes] | None = None,
 ) -> bytes:
-    """Return the body of a batch of messages that have no rarer fields, given as columns.
+    """Return a batch's body, for messages without rarer fields, given as columns.
 
     Sequence ids count up from `first_sequence_id`. `keys` are string keys in UTF-8, one per
-    message; with `fields` (see `UniformMessages`) they are not looked at. Raises
+    message, and ignored with `fields` (see `UniformMessages`). Raises
     LocalProtocolError for an empty batch, a wrong number of keys, or a sequence id out of range.
     """
     return b"".join(uniform_parts(payloads, first_sequence_id, keys, fields))
@@ -554,9 +553,9 @@ def uniform_parts(
     keys: Sequence[bytes] | None = None,
     fields: Sequence[bytes] | None = None,
 ) -> list[bytes]:
-    """Return the parts that `encode_uniform_batch` joins, as many of each message.
+    """Return the parts that `encode_uniform_batch` joins; each message has equally many.
 
-    So that one column can become many batches.
+    So one column can be cut into many batches.
     """
     count = len(payloads)
     if count == 0:
@@ -575,11 +574,11 @@ def uniform_parts(
 
 
 def encode_batch(messages: Iterable[MessageFields], first_sequence_id: int) -> BatchBody:
-    """Return a batch of any messages, of any number from 1.
+    """Return a batch of one or more messages of any kind.
 
-    A message without a sequence id of its own gets the one after its predecessor's, the first
-    one `first_sequence_id`. Raises LocalProtocolError for no messages or sequence ids that do not
-    rise, InvalidRow for a value out of range.
+    Sequence ids that are missing count up from the previous message's, the first from
+    `first_sequence_id`. Raises LocalProtocolError for no messages or for sequence ids that do not
+    increase, InvalidRow for a value out of range.
     """
     parts: list[bytes] = []
     first = last = -1

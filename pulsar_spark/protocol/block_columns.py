@@ -1,7 +1,7 @@
 """Builds rows and their columns, as buffers in Arrow's layout.
 
-What messages have of their own is kept by row; what they have of their entry, by entry; what few
-messages have, only for those.
+Values that differ per message are stored by row, values of an entry once per entry, rare values
+only for the messages that have them.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from pulsar_spark.protocol.message_id import MessageIdAdv, id_tails
 
 _MAX_LONG = 2**63 - 1
 LAST_MILLIS = 253_402_300_799_999
-"""The last millisecond of the year 9999: neither Spark's SQL nor Python has later times."""
+"""The last millisecond of the year 9999: Spark SQL and Python have no later times."""
 _NEEDS_METADATA = frozenset({"key", "event_time", "properties", "ordering_key"})
-# Ids begin with ledger, entry and partition; what else they have comes behind.
+# Serialized ids start with ledger, entry and partition; everything else follows.
 _NO_ID = MessageIdAdv(0, 0)
 _NO_ID_SIZE = len(_NO_ID.serialize())
 _CACHED_COUNT = 10_000
 
 
 class UnusualFrame(Exception):
-    """The frame is one for the careful path."""
+    """The frame needs the careful path."""
 
 
 class Metadata(NamedTuple):
-    """Fields of MessageMetadata behind the publish time.
+    """MessageMetadata's fields after the publish time.
 
-    `is_rare` is whether a message with them has more than payload, key, and schema version, or is
-    none outside of a batch. `before_key` is whether any has its place before the key, or is it.
+    `is_rare`: a message with them has more than payload, key and schema version, or cannot stand
+    outside of a batch. `before_key`: some field precedes the key, or is the key.
     """
 
     is_rare: bool = False
@@ -66,12 +66,13 @@ class Metadata(NamedTuple):
 PLAIN = Metadata()
 
 Told = tuple[int, int, int, bytes, bytes, Metadata, int, "int | None"]
-"""What is told of an entry once: ledger, entry, publish time (µs), digits of the sequence id,
-producer name, other metadata, redelivery count, broker's index."""
+"""What is stored once for each entry: ledger, entry, publish time (µs), digits of the sequence
+id, producer name, other metadata, redelivery count, broker's index.
+"""
 
 
 class Entries:
-    """What is told of entries, in columns.
+    """What is stored for each entry, in columns.
 
     Lists of numbers cost the garbage collector nothing; a tuple for each entry would take a quarter
     of the time of decoding.
@@ -114,7 +115,7 @@ class Entries:
 
 
 class Alone(NamedTuple):
-    """What is told of entries of one ledger; without their producers.
+    """What is stored for entries of one ledger, without their producers.
 
     No `metadata` stands for PLAIN of all, no `indexes` for None.
     """
@@ -128,7 +129,7 @@ class Alone(NamedTuple):
 
 
 class PendingRows:
-    """Rows of one BlockColumns. A method that raises UnusualFrame has added nothing."""
+    """Rows of one BlockColumns. A method that raises UnusualFrame has changed nothing."""
 
     def __init__(self, options: BlockOptions) -> None:
         wanted = options.columns
@@ -145,7 +146,7 @@ class PendingRows:
         self.values: list[bytes | memoryview | None] = []
         self.keys: list[bytes | None] = []
         self.ids: list[bytes] = []
-        # Rows, first batch index (-1 outside of a batch) and batch size of each entry.
+        # For each entry: its rows, first batch index (-1 outside of a batch) and batch size.
         self.spans: list[tuple[int, int, int]] = []
         self.entries = Entries()
         # By row.
@@ -155,12 +156,12 @@ class PendingRows:
         # Of all rows.
         self.property_keys: list[bytes] = []
         self.property_values: list[bytes] = []
-        # For each row, if they are asked for.
+        # For each row, if requested.
         self.sequences: list[int] = []
         self.sizes: list[int] = []
 
     def has_room(self, count: int, size: int) -> bool:
-        """Whether an entry with `count` messages of `size` bytes may be added whole."""
+        """Whether an entry with `count` messages of `size` bytes fits."""
         return not self.rows or (
             self.rows + count <= self.options.max_rows
             and self.nbytes + size <= self.options.max_bytes
@@ -196,9 +197,9 @@ class PendingRows:
         entries: Alone,
         size: int,
     ) -> None:
-        """Add messages outside of batches, after `add_rare` for those that have more.
+        """Add messages outside of batches; call `add_rare` first for those with rare fields.
 
-        For columns that need neither names of producers nor what `Told` has besides.
+        For columns that need neither producer names nor the other parts of `Told`.
         """
         self.values += values
         self.keys += keys
@@ -209,7 +210,7 @@ class PendingRows:
         self.nbytes += size
 
     def add_rare(self, row: int, metadata: Metadata, key: bytes | None) -> bytes | None:
-        """Add what few messages have, of a message outside of a batch; return its key."""
+        """Add rare fields of a message outside of a batch; return its key."""
         if self._wants_origins and metadata.replicated_from is not None:
             check_text(metadata.replicated_from)
         if key is not None and metadata.key_is_base64:
@@ -236,9 +237,9 @@ class PendingRows:
         told: Told,
         metadata_size: int,
     ) -> int:
-        """Add the messages of a batch from `first` up to `stop`, or as many as may be.
+        """Add a batch's messages from `first` up to `stop`, or as many as fit.
 
-        Returns where it stopped. There is room for all of them, or there are no rows at all.
+        Returns where it stopped. Either all of them fit, or there are no rows yet.
         """
         if batch.compacted:
             raise UnusualFrame
@@ -297,7 +298,7 @@ class PendingRows:
                 map(str.encode, chain.from_iterable(map(_values_of, properties.values())))
             )
         except TypeError:
-            # Protobuf hands out bytes where a string is not UTF-8.
+            # Protobuf returns bytes if a string is not UTF-8.
             raise UnusualFrame from None
         self.property_counts.update(zip(properties, map(len, properties.values()), strict=True))
         self.property_keys += keys
@@ -313,7 +314,7 @@ def _id_tail(partition: int) -> bytes:
 
 
 def _id_tails(count: int, rows: range) -> list[bytes]:
-    """Return what the ids of a batch's messages end with: index and size of the batch."""
+    """Return the ends of the ids of a batch's messages: index and size of the batch."""
     if count > _CACHED_COUNT:
         return id_tails(rows, count)
     tails = _cached_id_tails(count)
@@ -326,17 +327,17 @@ def _cached_id_tails(count: int) -> list[bytes]:
 
 
 def sequence_id(told: Told) -> int:
-    """Return the sequence id of an entry: that of its first message."""
+    """Return an entry's sequence id: its first message's."""
     return NUMBERS[told[3][1:]] << 7 | told[3][0] & 127
 
 
 def _sequence_ids(batch: UnpackedBatch, first: int, rows: range) -> list[int]:
-    """Return those of the messages, or count on from the batch's where they have none."""
+    """Return the messages' sequence ids; missing ones count up from the batch's."""
     numbers = (
         metadata.sequence_id if metadata.HasField("sequence_id") else first + row
         for row, metadata in zip(rows, batch.metadata(rows), strict=True)
     )
-    # Java keeps the wire's unsigned numbers as signed ones.
+    # Java reads the wire's unsigned numbers as signed ones.
     return [number - 2**64 if number > _MAX_LONG else number for number in numbers]
 
 
@@ -348,7 +349,7 @@ def _from_base64(key: bytes) -> bytes:
 
 
 def as_map(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return properties as a map: of a repeated key the last value counts, at the first place."""
+    """Return properties as a map: a repeated key keeps its first place and its last value."""
     pairs = list(pairs)
     if not b"".join(chain.from_iterable(pairs)).isascii():
         for text in chain.from_iterable(pairs):
@@ -459,7 +460,7 @@ def _version_runs(rows: PendingRows) -> VersionRuns:
 
 
 def _spread(rows: PendingRows, per_entry: Iterable[Any]) -> Iterable[Any]:
-    """Return what is the same for all rows of an entry, for each row."""
+    """Repeat each entry's value for all its rows."""
     if rows.rows == len(rows.spans):
         return per_entry
     return chain.from_iterable(map(repeat, per_entry, [span[0] for span in rows.spans]))
@@ -507,7 +508,7 @@ def _offsets(parts: Iterable[Any]) -> array[int]:
 
 
 def _bits(flags: Iterable[bool]) -> bytes:
-    """Return a bitmap, the lowest bit first."""
+    """Return a bitmap, lowest bit first."""
     digits = bytes(flags).translate(_AS_DIGITS)[::-1]
     return int(digits, 2).to_bytes((len(digits) + 7) // 8, "little")
 
@@ -545,7 +546,7 @@ def _indexes(rows: PendingRows) -> list[int | None]:
         if last is None:
             found += repeat(None, count)
         else:
-            # It is that of the entry's last message.
+            # The broker's index is that of the entry's last message.
             start = last + 1 - size + first if size else last
             found += range(start, start + count)
     return found

@@ -1,13 +1,12 @@
 """The BlockDecoder in pure Python: frames → rows → columns.
 
-What it takes of a frame, and how fields follow each other, is in `docs/protocol`'s words: the
-command, optionally the broker's entry metadata, the checksum, metadata, payload. Fields must come
-in the order of their numbers, as all writers have them, each once and with the wire type that it
-has; whatever else there is makes the frame SLOW.
+A frame has the command, optionally the broker's entry metadata, the checksum, metadata and payload
+(`frames.py`). The decoder accepts fields in the order of their numbers, as all writers send them,
+each once and with its wire type; any other frame is SLOW.
 
-Commands of one consumer differ in the digits of the entry alone, so the last one serves as the
-template of the next. Of the metadata one pattern reads what every message has; the rest is read
-field by field, once for all messages that have the same bytes there.
+Commands of one consumer differ only in the digits of the entry, so each serves as the template of
+the next. One pattern reads the metadata that every message has; the rest is read field by field,
+once for all messages with the same bytes.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _U32 = Struct(">I")
 # Behind the checksum's magic: checksum, size of the metadata, the producer name's tag and size.
 _HEAD = Struct(">IIBB")
 
-# A number of up to nine digits, that is below 2^63; in the second form only the shortest one.
+# A number of up to nine digits, so below 2^63; the second form accepts only the shortest encoding.
 _V = rb"[\x80-\xff]{0,8}[\0-\x7f]"
 _SHORTEST = rb"(?:[\0-\x7f]|[\x80-\xff]{1,8}[\x01-\x7f])"
 _COMMAND = re.compile(
@@ -74,13 +73,13 @@ _BROKER = b"\x0e\x02"
 
 _MAX_INT = 2**31 - 1
 _MAX_LONG = 2**63 - 1
-# Of other columns more must be kept of each message.
+# Other columns need more values per message.
 _OF_MESSAGES = COLUMNS - {"producer_name", "sequence_id", "size", "replicated_from"}
 _NAME = 0x0A  # tag of the producer's name
-# Pieces of metadata that are remembered, and how long they may be: longer ones hardly come again.
+# How many pieces of metadata are cached, and up to what length: longer ones rarely repeat.
 _MAX_KNOWN = 1024
 _KNOWN_SIZE = 64
-# From this size on a view serves better than a copy.
+# From this size on a view is faster than a copy.
 _LARGE = 4096
 
 
@@ -90,7 +89,7 @@ _NOT_TAKEN = (UnusualFrame, StructError, IndexError, PulsarError)
 # --- the metadata's fields ----------------------------------------------------------------
 
 
-# By tag. Those of an encrypted, chunked or compacted entry, or a marker, are in neither table.
+# By tag. Fields of encrypted, chunked or compacted entries, or markers, are in neither table.
 _FIELDS = {
     0x2A: "replicated_from",
     0x32: "key",
@@ -107,7 +106,7 @@ _FIELDS = {
 # null_partition_key, schema_id, entry_hash_min, entry_hash_max.
 _IGNORED = frozenset({0x3A, 0x98, 0xB0, 0xB8, 0xC0, 0xF0, 0x102, 0x108, 0x110})
 _REPLICATE_TO = 0x3A
-# Each with a key and a value.
+# Each property has a key and a value.
 _PROPERTIES, _KEY, _VALUE = 0x22, 0x0A, 0x12
 _INTEGERS = frozenset({0x40, 0x48, 0x58})
 _NOT_RARE = frozenset({"uncompressed_size", "schema_version"})
@@ -116,7 +115,7 @@ _KEY_FIELD = 6
 
 
 def _read_metadata(data: bytes) -> Metadata:
-    """Read the fields behind the publish time; raises UnusualFrame."""
+    """Read the fields after the publish time; raises UnusualFrame."""
     found: dict[str, Any] = {}
     at, last, end = 0, _LAST_BEFORE, len(data)
     before_key = data[0] >> 3 <= _KEY_FIELD
@@ -155,7 +154,7 @@ def _read_metadata(data: bytes) -> Metadata:
 
 
 def _read_properties(data: bytes) -> tuple[list[tuple[bytes, bytes]], int]:
-    """Return the properties that metadata begins with, and where the next field begins."""
+    """Return the properties at the start of metadata, and where the next field starts."""
     found: list[tuple[bytes, bytes]] = []
     at, end = 0, len(data)
     while at < end and data[at] == _PROPERTIES:
@@ -190,7 +189,7 @@ def _read_number(data: bytes, at: int, match: _Match) -> tuple[int, int]:
 
 
 class _Highs(dict[bytes, int]):
-    """What all digits but the first add to a number; of the shortest digits alone."""
+    """The value of a number's digits except the first; for the shortest encoding only."""
 
     def __missing__(self, digits: bytes) -> int:
         found = _SIZE(digits)
@@ -207,10 +206,10 @@ _BYTES = [bytes((byte,)) for byte in range(256)]
 
 
 class _Command(NamedTuple):
-    """What the commands of a consumer's entries in one ledger have in common.
+    """What the commands of one consumer's entries in one ledger share.
 
-    A frame begins with its size, then comes `before`, then `digits` bytes of the entry, then
-    `behind`, which ends with a magic number. An id begins with `id_head`.
+    A frame starts with its size, then `before`, then `digits` bytes of the entry, then `behind`,
+    which ends with a magic number. An id starts with `id_head`.
     """
 
     before: bytes
@@ -231,7 +230,7 @@ def _unpacks(before: int, digits: int, behind: int) -> Callable[[bytes, int], tu
     return Struct(f">I{before}sB{digits - 1}s{behind}sIIBB").unpack_from
 
 
-# No command is that large.
+# No command is this large.
 _NO_COMMAND = _Command(b"\xff", 0, b"", 0, 0, 0, 0, 0, b"", False, _unpacks(1, 1, 0))
 
 
@@ -246,7 +245,7 @@ def _read_command(data: bytes, at: int) -> _Command:
     end = found.end()
     magic = data[end : end + 2]
     message_id = len(head) + len(entry) + len(partition)
-    # That the parts have the sizes which they say makes it the only way to read them.
+    # If all parts have their stated sizes, there is no other way to read them.
     if size[0] != end - at - 8 or body_size[0] != end - at - 12 or id_size[0] != message_id:
         raise UnusualFrame
     if magic not in (_CHECKSUM, _BROKER):
@@ -277,8 +276,8 @@ def _read_command(data: bytes, at: int) -> _Command:
 class PythonBlockDecoder:
     """Takes the frames of one reader, in order, into rows. Not thread-safe.
 
-    The contract is that of `blocks.BlockDecoder`. `decompress` undoes codecs; it raises a
-    PulsarError for what it cannot undo.
+    See `blocks.BlockDecoder` for the contract. `decompress` handles codecs; it raises a
+    PulsarError if it cannot.
     """
 
     def __init__(self, options: BlockOptions, decompress: Decompress) -> None:
@@ -286,11 +285,11 @@ class PythonBlockDecoder:
         self._decompress = decompress
         self._command = _NO_COMMAND
         self._known: dict[bytes, Metadata] = {}
-        # The batch that was begun, with the data and place of its frame.
+        # The partly taken batch, with the data and position of its frame.
         self._begun: tuple[bytes, int, UnpackedBatch] | None = None
         self._pending = PendingRows(options)
         self._filters = options.published_from is not None or options.published_before is not None
-        # Whether the last frame was one message, and so perhaps is the next.
+        # Whether the last frame was a single message; then the next may be one too.
         self._alone = False
         self._may_be_alone = options.columns <= _OF_MESSAGES and not self._filters
         self.slow_frames = 0
@@ -306,7 +305,7 @@ class PythonBlockDecoder:
         return self._pending.nbytes
 
     def take(self) -> BlockColumns | None:
-        """Hand over the pending rows, None if there are none."""
+        """Return and remove the pending rows, None if there are none."""
         if not self._pending.rows:
             return None
         taken, self._pending = self._pending, PendingRows(self._options)
@@ -336,9 +335,9 @@ class PythonBlockDecoder:
     def _take_frame(  # noqa: PLR0911, PLR0912, PLR0915 - calls would cost more than the rest
         self, data: bytes, view: memoryview, at: int, position: Place
     ) -> tuple[int, int, int, Place]:
-        """Take the frame at `at`; return its end, its cost in permits, status and new position.
+        """Take the frame at `at`; return its end, its permits, status and new position.
 
-        Raises one of _NOT_TAKEN, and then has changed nothing that is seen from outside.
+        If it raises one of _NOT_TAKEN, nothing visible has changed.
         """
         options, pending, command = self._options, self._pending, self._command
         end = at + 4 + _U32.unpack_from(data, at)[0]
@@ -377,7 +376,7 @@ class PythonBlockDecoder:
         elif rest_at < body_at:
             metadata = self._read_rest(data[rest_at:body_at], key_size is not None)
         elif found.end(2) == body_at:
-            # What looked like a key is the payload.
+            # What looked like a key belongs to the payload.
             key_size, metadata = None, PLAIN
         else:
             raise UnusualFrame
@@ -430,10 +429,10 @@ class PythonBlockDecoder:
     def _take_alone(
         self, data: bytes, view: memoryview, at: int, stop: int, position: Place
     ) -> tuple[int, int, Place]:
-        """Take messages outside of batches that are not compressed.
+        """Take uncompressed messages outside of batches.
 
-        The same as `_take_frame` in less time, which does all that is not done here. Returns
-        where it stopped, the number of messages, and the new position.
+        Does the same as `_take_frame`, faster, for frames that it can handle. Returns where it
+        stopped, the number of messages, and the new position.
         """
         try:
             taken = self._take_even(data, at, stop, position)
@@ -444,7 +443,7 @@ class PythonBlockDecoder:
     def _take_even(
         self, data: bytes, at: int, stop: int, position: Place
     ) -> tuple[int, int, Place]:
-        """As `_take_messages`, for many that are laid out alike; takes none where they are not."""
+        """As `_take_messages`, for many frames with the same layout; takes none if they differ."""
         options, pending, command = self._options, self._pending, self._command
         nothing = at, 0, position
         begin = at + command.digits_at
@@ -496,7 +495,7 @@ class PythonBlockDecoder:
     def _take_messages(  # noqa: PLR0912, PLR0915 - calls would cost more than the rest
         self, data: bytes, view: memoryview, at: int, stop: int, position: Place
     ) -> tuple[int, int, Place]:
-        """As `_take_alone`, one after the other."""
+        """As `_take_alone`, one frame after the other."""
         options, pending, command = self._options, self._pending, self._command
         ledger_id, expected, first = position
         range_end = options.end or (_MAX_LONG, _MAX_LONG, 0)
@@ -593,7 +592,7 @@ class PythonBlockDecoder:
         metadata = self._known.get(data)
         if metadata is None:
             metadata = _read_metadata(data)
-            # What differs from message to message does not come again.
+            # Don't cache what differs from message to message.
             if len(data) <= _KNOWN_SIZE and not (metadata.properties or metadata.event_time):
                 if len(self._known) >= _MAX_KNOWN:
                     self._known.clear()
@@ -616,7 +615,7 @@ class PythonBlockDecoder:
 
 
 def _read_broker_metadata(data: bytes, at: int) -> tuple[int | None, int]:
-    """Return the index, if there is one, and where what follows the checksum's magic begins."""
+    """Return the broker's index, if any, and where the checksum's magic number ends."""
     size: int = _U32.unpack_from(data, at)[0]
     end = at + 4 + size
     found = _BROKER_METADATA(data, at + 4, end) if size <= _KNOWN_SIZE else None

@@ -1,13 +1,11 @@
-"""Blocks: all MESSAGE frames from one read of the socket → columns, without an object for each.
+"""Blocks: the MESSAGE frames of one socket read → columns, without an object per message.
 
-Two implementations keep this contract: the one in pure Python, `block_decoder`, which says what is
-right, and the compiled package pulsar-spark-native. `implementation` chooses between them.
-
-A block is handled in two steps. On the receive thread `scan_messages` finds how far the frames of
-one consumer reach; on the thread that reads, a BlockDecoder takes them into rows. What is rare or
-damaged it does not take: it stops before such a frame, and the careful path decides what becomes
-of it, so that errors and rare features are in one place. What it takes, the careful path would
-have taken with the very same rows.
+Two implementations fulfil this contract: `block_decoder` in pure Python, the reference, and the
+compiled package pulsar-spark-native. `implementation` chooses between them.
+A block is handled in two steps. On the receive thread `scan_messages` finds the run of one
+consumer's frames; on the reading thread a BlockDecoder turns them into rows. It stops before a rare
+or damaged frame, which then takes the careful path, so that errors and rare features have one home.
+For the frames that it takes, the careful path would give the same rows.
 """
 
 from __future__ import annotations
@@ -21,35 +19,36 @@ from struct import error as StructError
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 CONTRACT: Final = 2
-"""Version of what is said here and in `sends.SendEncoder`.
+"""Version of this contract and of `sends.SendEncoder`.
 
-Compiled code of another one is refused.
+Compiled code with another version is refused.
 """
 
 DONE: Final = 0
 """All frames were taken."""
 FULL: Final = 1
-"""The pending rows are as many as may be: `take()` them and go on from the place returned."""
+"""The maximum number of rows is pending: `take()` them and continue at the returned place."""
 END: Final = 2
-"""The next frame lies at or behind the end of the range."""
+"""The next frame is at or after the end of the range."""
 SLOW: Final = 3
-"""The next frame is one for the careful path; nothing of it was taken."""
+"""The next frame needs the careful path; nothing of it was taken."""
 
 Buffer = bytes | bytearray | memoryview
 Place = tuple[int, int, int]
 """A position: ledger, entry, batch index."""
 
 Decompress = Callable[[int, Buffer, int, int], Buffer]
-"""Codec, data, size that it must have when decompressed, most bytes that are acceptable → bytes."""
+"""Codec, data, exact decompressed size, maximum acceptable size → bytes."""
 
 ArrowBuffer: TypeAlias = "bytes | array[int]"
 BinaryColumn: TypeAlias = "tuple[bytes | None, ArrowBuffer, ArrowBuffer, int]"
-"""Validity (None: no nulls), int32 offsets, data, number of nulls; also of text."""
+"""Validity (None: no nulls), int32 offsets, data, number of nulls; for binary and text."""
 FixedColumn: TypeAlias = "tuple[bytes | None, ArrowBuffer, int]"
 """Validity (None: no nulls), data, number of nulls."""
 VersionRuns: TypeAlias = "tuple[list[bytes], ArrowBuffer, ArrowBuffer]"
-"""Versions of the schema, b"" for none, as they are met; int32 first rows of the runs of rows with
-the same one, and int32 places of the runs' versions among those."""
+"""Distinct schema versions, b"" for none; the int32 first row of each run of rows with the same
+version; each run's int32 index among the versions.
+"""
 MapColumn: TypeAlias = "tuple[ArrowBuffer, BinaryColumn, BinaryColumn]"
 """int32 offsets of the maps, their keys, their values."""
 
@@ -74,18 +73,18 @@ COLUMNS: Final = frozenset(
         "replicated_from",
     }
 )
-"""The columns that can be asked for: attributes of Columns."""
+"""The columns to choose from: attributes of Columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockOptions:
-    """What is wanted of a topic partition; plain data.
+    """What to read from a topic partition; plain data.
 
-    `partition` goes into message ids, -1 without. `end` is where the range ends, itself not part
-    of it. One Columns has at most `max_rows` rows, and about `max_bytes` bytes of metadata and
-    payloads unless a single message has more. No payload is decompressed to more than
-    `max_payload` bytes. Entries published (ms) before `published_from`, or at or after
-    `published_before`, give no rows.
+    `partition` goes into message ids, -1 if not partitioned. `end` is the exclusive end of the
+    range. A Columns has at most `max_rows` rows, and about `max_bytes` bytes of metadata and
+    payloads unless one message has more. No payload is decompressed to more than `max_payload`
+    bytes. Entries published (ms) before `published_from`, or at or after `published_before`, are
+    skipped.
     """
 
     topic: str
@@ -102,7 +101,7 @@ class BlockOptions:
 class Progress(NamedTuple):
     """How far a BlockDecoder came: `at` in the data, `position` on the topic.
 
-    `messages` is what the frames taken cost in permits, those passed by too.
+    `messages` is the permits of the frames taken or skipped.
     """
 
     at: int
@@ -112,7 +111,7 @@ class Progress(NamedTuple):
 
 
 class Columns(Protocol):
-    """Rows as buffers in Arrow's layout; a column that was not asked for is None."""
+    """Rows as buffers in Arrow's layout; None for a column that was not requested."""
 
     @property
     def rows(self) -> int:
@@ -128,7 +127,7 @@ class Columns(Protocol):
 
     @property
     def key(self) -> BinaryColumn | None:
-        """Keys as bytes, null where there is none."""
+        """Keys as bytes, null if missing."""
 
     @property
     def message_id(self) -> BinaryColumn | None:
@@ -144,7 +143,7 @@ class Columns(Protocol):
 
     @property
     def properties(self) -> MapColumn | None:
-        """Properties, in the order they were sent."""
+        """Properties, in the order in which they were sent."""
 
     @property
     def ledger_id(self) -> FixedColumn | None:
@@ -168,11 +167,11 @@ class Columns(Protocol):
 
     @property
     def ordering_key(self) -> BinaryColumn | None:
-        """Null where there is none."""
+        """Null if missing."""
 
     @property
     def schema_version(self) -> BinaryColumn | None:
-        """Null where there is none."""
+        """Null if missing."""
 
     @property
     def redelivery_count(self) -> FixedColumn | None:
@@ -184,22 +183,22 @@ class Columns(Protocol):
 
     @property
     def index(self) -> FixedColumn | None:
-        """int64, null where the broker sends none."""
+        """int64, null if the broker sends none."""
 
     @property
     def replicated_from(self) -> BinaryColumn | None:
-        """The cluster, null for messages of this one."""
+        """The source cluster, null for messages of this cluster."""
 
     @property
     def version_runs(self) -> VersionRuns:
-        """Which rows were written with which version of the schema."""
+        """Which rows were written with which schema version."""
 
     def locate(self, row: int) -> tuple[int, int, int, int]:
         """Return ledger, entry, batch index (-1) and batch size (0) of the message in a row."""
 
 
 class BlockDecoder(Protocol):
-    """Takes the frames of one reader, in order, into rows. Not thread-safe."""
+    """Turns a reader's frames, in order, into rows. Not thread-safe."""
 
     @property
     def rows(self) -> int:
@@ -211,17 +210,17 @@ class BlockDecoder(Protocol):
 
     @property
     def slow_frames(self) -> int:
-        """Frames that were left to the careful path so far."""
+        """How many frames were left to the careful path so far."""
 
     def decode(self, data: bytes, at: int, stop: int, position: Place) -> Progress:
-        """Take the frames of `data[at:stop]`, whole MESSAGE frames of one consumer.
+        """Take the frames of `data[at:stop]`, complete MESSAGE frames of one consumer.
 
-        Entries before `position` are passed by, the one at it begins with its batch index. Never
-        raises for what the frames hold: damage is for the careful path.
+        Skips entries before `position`; the entry at it starts with its batch index. Never raises
+        because of the frames' content: damage is left to the careful path.
         """
 
     def take(self) -> Columns | None:
-        """Hand over the pending rows, None if there are none."""
+        """Return and remove the pending rows, None if there are none."""
 
 
 # --- scanning -----------------------------------------------------------------------------
@@ -230,7 +229,7 @@ class BlockDecoder(Protocol):
 _COMMAND = Struct(">IHBBB")
 _IDENTITY = 13  # where the number of the consumer or producer begins in the frame
 _LARGEST = 9  # bytes that it may have
-# Size of the frame, and what its command begins with, by the bytes of that number.
+# A frame's size and the start of its command, by the length of the id.
 _COMMANDS = [Struct(f">I{_COMMAND.size + digits}s") for digits in range(_LARGEST + 1)]
 _MESSAGE_TYPE, _MESSAGE_TAG, _IDENTITY_TAG = 0x0809, 0x4A, 0x08
 
@@ -244,17 +243,17 @@ _RECEIPT = re.compile(
 
 
 def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int]:
-    """Return end, consumer and number of the MESSAGE frames that begin at `at`.
+    """Return end, consumer and number of the MESSAGE frames that start at `at`.
 
-    They are the longest run of whole frames of one consumer. The consumer is -1 where there is
-    none: another command, an unusual one, a frame that is cut or longer than `limit` bytes.
-    Looks at sizes and the first bytes only.
+    They are the longest run of complete frames of one consumer. The consumer is -1 if there is
+    none: another or an unusual command, an incomplete frame, one longer than `limit` bytes. Reads
+    sizes and first bytes only.
     """
     identity = _identity(data, at)
     if not identity:
         return at, -1, 0
     start, count, size_of_data = at, 0, len(data)
-    # Commands that follow each other mostly begin with the very same bytes.
+    # Consecutive commands usually start with the same bytes.
     unpack, known = _COMMANDS[len(identity)].unpack_from, b""
     command_size = 0
     try:
@@ -276,18 +275,18 @@ def scan_messages(data: bytes, at: int, limit: int) -> tuple[int, int, int]:
 
 
 def _command_size(head: bytes, identity: bytes) -> int:
-    """Return the size of a MESSAGE command that begins with `head`; 0 if it is none, or unusual."""
+    """Return the size of a MESSAGE command that starts with `head`; 0 for any other command."""
     size, kind, tag, body_size, first = _COMMAND.unpack_from(head)
     if kind != _MESSAGE_TYPE or tag != _MESSAGE_TAG or first != _IDENTITY_TAG:
         return 0
-    # The body has one byte of size, and nothing follows it in the command.
+    # The body's size has one byte, and nothing follows the body in the command.
     if size != body_size + 4 or body_size > 127 or not head.endswith(identity):
         return 0
     return int(size)
 
 
 def _identity(data: bytes, at: int) -> bytes:
-    """Return the digits of the number that a command's body begins with, none if there is none."""
+    """Return the digits of the id at the start of a command's body, empty if there is none."""
     digits = data[at + _IDENTITY : at + _IDENTITY + _LARGEST]
     for place, digit in enumerate(digits, 1):
         if digit < 128:
@@ -296,7 +295,7 @@ def _identity(data: bytes, at: int) -> bytes:
 
 
 class _Numbers(dict[bytes, int]):
-    """Numbers by their digits, seven bits each, the lowest first. Forgets them now and then."""
+    """Cache of numbers by their digits, seven bits each, lowest first; cleared when it is full."""
 
     def __missing__(self, digits: bytes) -> int:
         value = 0
@@ -313,11 +312,11 @@ NUMBERS = _Numbers()
 
 
 def scan_receipts(data: bytes, at: int, limit: int) -> tuple[int, int, array[int]]:
-    """Return end, producer and contents of the SEND_RECEIPT frames that begin at `at`.
+    """Return end, producer and contents of the SEND_RECEIPT frames that start at `at`.
 
-    They are the longest run of whole frames of one producer, laid out as brokers do. There are
-    four signed numbers for each: sequence id, highest sequence id (of a batch; else the sequence
-    id), ledger, entry. The producer is -1 where there is none.
+    They are the longest run of complete frames of one producer in the brokers' usual layout. Each
+    has four signed numbers: sequence id, highest sequence id (a batch's; otherwise the sequence
+    id), ledger, entry. The producer is -1 if there is none.
     """
     found = array("q")
     match, add, identity = _RECEIPT.match, found.extend, b""
@@ -327,7 +326,7 @@ def scan_receipts(data: bytes, at: int, limit: int) -> tuple[int, int, array[int
         id_size, message_id, ledger, entry, top = rest
         end = receipt.end()
         total = end - at
-        # That the parts have the sizes which they say makes it the only way to read them.
+        # If all parts have their stated sizes, there is no other way to read them.
         if size[0] != total - 4 or command_size[0] != total - 8 or body_size[0] != total - 12:
             break
         if id_size[0] != len(message_id) or size[0] > limit:
@@ -336,7 +335,7 @@ def scan_receipts(data: bytes, at: int, limit: int) -> tuple[int, int, array[int
             break
         identity = producer
         highest = sequence_id = _signed(sequence)
-        # 2^64-1 and 0 are said where there is none.
+        # Brokers send 2^64-1 or 0 if there is none.
         if top is not None and top != _NONE:
             highest = max(_signed(top), sequence_id)
         if ledger != last_ledger:
@@ -347,10 +346,10 @@ def scan_receipts(data: bytes, at: int, limit: int) -> tuple[int, int, array[int
 
 
 def _signed(digits: bytes) -> int:
-    # Numbers that follow each other share all digits but the first.
+    # Consecutive numbers share all digits except the first.
     value = NUMBERS[digits[1:]] << 7 | digits[0] & 127
     if value > _MAX_LONG:
-        # Java's numbers are signed; of the tenth digit one bit counts.
+        # Java's numbers are signed; only one bit of the tenth digit counts.
         value = (value & _UNSIGNED) - (2**64 if value & 2**63 else 0)
     return value
 

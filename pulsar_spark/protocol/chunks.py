@@ -1,8 +1,8 @@
 """Chunked messages: one large message as several entries, split and reassembled.
 
-Pulsar binary protocol, Chunked messages. The payload is compressed as a whole, then cut. All
-chunks repeat the message's metadata with the same uuid, the number of chunks and the size of
-them all, and are counted by chunk_id from 0. Chunks of several messages may be interleaved.
+Pulsar binary protocol, Chunked messages. The whole payload is compressed, then cut. All chunks
+repeat the message's metadata with the same uuid, number of chunks and total size; chunk_id counts
+from 0. Chunks of several messages may be interleaved.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pulsar_spark.protocol.message_id import MessageIdAdv
 
 DEFAULT_MAX_BYTES = 128 * 1024 * 1024
 
-# The least that a pending chunk counts for, so that tiny ones are not free.
+# Minimum cost of a pending chunk, so that tiny ones are not free.
 _LEAST_COST = 512
 
 
@@ -35,22 +35,22 @@ def split_message(payload: Buffer, max_chunk: int) -> list[memoryview]:
 
 
 class DiscardReason(Enum):
-    """Why chunks were given up."""
+    """Why chunks were discarded."""
 
     RESTARTED = "its first chunk came again"
-    """The producer sent the message again from the start: nothing is lost by that."""
+    """The producer sent the message again from the start: nothing is lost."""
     NO_FIRST_CHUNK = "its first chunk was not seen"
     OUT_OF_ORDER = "a chunk is missing"
     CONTRADICTORY = "its chunks do not agree on their number or size"
     CROWDED_OUT = "the unfinished messages in chunks need more memory than they may have"
-    """It is there for whoever reads it again from its first chunk on."""
+    """A reader that starts at its first chunk can still read it."""
 
 
 class AssembledMessage(NamedTuple):
-    """A complete message: `payload` joined and still compressed, `metadata` of the last chunk.
+    """A complete message: the joined payload, still compressed, and the last chunk's metadata.
 
-    `message_id` is that of the last chunk and names the first one; `chunk_ids` are all of
-    them, in order.
+    `message_id` is the last chunk's, with the first chunk's in it; `chunk_ids` has all ids in
+    order.
     """
 
     payload: bytes
@@ -60,7 +60,7 @@ class AssembledMessage(NamedTuple):
 
 
 class DiscardedMessage(NamedTuple):
-    """Chunks of a message that will not become complete from these."""
+    """Chunks of a message that cannot become complete."""
 
     uuid: str
     reason: DiscardReason
@@ -68,7 +68,7 @@ class DiscardedMessage(NamedTuple):
 
 
 class ChunkResult(NamedTuple):
-    """What came of a chunk: perhaps a complete message, and what was given up for it."""
+    """Result of adding a chunk: perhaps a complete message, and messages that were discarded."""
 
     message: AssembledMessage | None
     discarded: list[DiscardedMessage]
@@ -78,7 +78,7 @@ class ChunkResult(NamedTuple):
 class _Pending:
     chunks: int
     total: int
-    # What all messages together had taken when its last chunk so far came.
+    # The total cost of all chunks when this message's last one came.
     touched: int = 0
     ids: list[MessageIdAdv] = field(default_factory=list)
     parts: list[bytes] = field(default_factory=list)
@@ -87,11 +87,11 @@ class _Pending:
 
 
 class ChunkAssembler:
-    """Puts messages together from their chunks, within a bounded number of bytes.
+    """Assembles messages from chunks, within a limited number of bytes.
 
-    Any number of messages may be unfinished at once. What does not fit into `max_bytes` is
-    given up, and reported: a message that nothing was added to while so many bytes came for
-    others, else the one whose chunk is one too many, so that the others become whole. Not
+    Any number of messages may be incomplete at once. If chunks do not fit into `max_bytes`, a
+    message is discarded and reported: one that got no chunk while so many bytes came for others,
+    otherwise the one whose chunk does not fit, so that the others can become complete. Not
     thread-safe.
     """
 
@@ -99,32 +99,32 @@ class ChunkAssembler:
         if max_bytes < 1:
             raise LocalProtocolError("the bound of chunks is a positive number")
         self._max_bytes = max_bytes
-        # In the order of their last chunks so far.
+        # In the order of their latest chunks.
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
         self._buffered = 0
-        # What all chunks cost that ever came.
+        # The total cost of all chunks so far.
         self._taken = 0
-        # Kept over an error that `add` raises, and given out with the next result.
+        # Kept if `add` raises, and returned with the next result.
         self._reports: list[DiscardedMessage] = []
 
     @property
     def pending(self) -> int:
-        """Messages of which some chunks are here."""
+        """The number of incomplete messages."""
         return len(self._pending)
 
     @property
     def buffered(self) -> int:
-        """Bytes that are held, or somewhat more if chunks are tiny."""
+        """Bytes held, or a little more if chunks are tiny."""
         return self._buffered
 
     def add(
         self, metadata: pb.MessageMetadata, message_id: MessageIdAdv, payload: Buffer
     ) -> ChunkResult:
-        """Take one chunk, a copy of it, and return what came of it.
+        """Add a copy of one chunk, and return the result.
 
-        Raises CorruptMessage if the metadata makes no sense or the chunks have not the size
-        that they say, MessageTooLarge if the whole message would exceed the bound; what was
-        there of the message is then forgotten.
+        Raises CorruptMessage if the metadata is inconsistent or the total size is wrong,
+        MessageTooLarge if the whole message would exceed the limit; the message's chunks are then
+        forgotten.
         """
         _check_fields(metadata)
         uuid, number = metadata.uuid, metadata.chunk_id
@@ -166,7 +166,7 @@ class ChunkAssembler:
                 f"the chunks of a message have more than the declared {pending.total} bytes"
             )
         pending.ids.append(message_id)
-        # A view would keep the whole receive buffer of its frame alive.
+        # A view would keep its frame's whole receive buffer alive.
         pending.parts.append(bytes(payload))
         pending.size += len(payload)
         cost = max(len(payload) + len(uuid), _LEAST_COST)

@@ -1,9 +1,9 @@
 """Builders: one function per command, from plain values to a `BaseCommand`.
 
-Here is what clients send, and what both sides do; `answers.py` has what only brokers say.
-Arguments carry the protocol's own names; an argument left at None is not put on the wire. `build`
-makes any command by the name of its type, for those that have no function of their own (topic
-list watchers, scalable topics, the brokers' own transaction commands).
+Commands that clients or both sides send; `answers.py` has those that only brokers send. Arguments
+have the protocol's names; None is not sent. `build` makes any command by the name of its type, for
+those without a function here (topic list watchers, scalable topics, the brokers' own transaction
+commands).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.frames import BODY_FIELDS
 
 CLIENT_PROTOCOL_VERSION = 21
-"""The newest version of the protocol that this package speaks."""
+"""The newest protocol version that this package speaks."""
 
 NO_REQUEST_ID = 2**64 - 1
 """Request id of a command that expects no answer, such as a broker's own CLOSE_CONSUMER."""
 
 
 class TxnId(NamedTuple):
-    """A transaction's id: `most_bits` names the coordinator, `least_bits` counts."""
+    """A transaction's id: `most_bits` is the coordinator, `least_bits` its counter."""
 
     most_bits: int
     least_bits: int
@@ -32,8 +32,8 @@ class TxnId(NamedTuple):
 def build(kind: str, **fields: Any) -> pb.BaseCommand:
     """Return the command of the type named `kind`, such as ``"LOOKUP"``.
 
-    Fields that are None are left out. Raises LocalProtocolError for a type or field that the
-    interface does not have, and for values of a wrong type or out of range.
+    Fields that are None are left out. Raises LocalProtocolError for an unknown type or field, and
+    for values of a wrong type or out of range.
     """
     try:
         number = pb.BaseCommand.Type.Value(kind)
@@ -66,7 +66,7 @@ def key_values(items: Mapping[str, str] | None) -> list[pb.KeyValue]:
 
 
 def txn_fields(txn: TxnId | None) -> dict[str, int]:
-    """Return the two fields by which commands name a transaction, none for None."""
+    """Return the two fields that name a transaction in commands, none for None."""
     if txn is None:
         return {}
     return {"txnid_least_bits": txn.least_bits, "txnid_most_bits": txn.most_bits}
@@ -233,7 +233,7 @@ def send(
     """SEND: publish one entry; its metadata and payload follow the command."""
     command = pb.BaseCommand(type=pb.BaseCommand.SEND)
     body = command.send
-    # Once for each message where there are no batches: `build` would take twice the time.
+    # Called once per message without batching, where `build` would take twice the time.
     try:
         body.producer_id = producer_id
         body.sequence_id = sequence_id

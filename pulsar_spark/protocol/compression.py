@@ -1,14 +1,14 @@
 """Compression of payloads: NONE, LZ4, ZLIB, ZSTD, SNAPPY, in Pulsar's wire formats.
 
 All are raw: LZ4 and SNAPPY are single blocks without a frame, ZSTD is one frame, ZLIB a zlib
-stream, which Java's client flushes but never finishes. Pulsar binary protocol, Message metadata:
-`compression` names the codec, `uncompressed_size` the size before; a batch or a message in chunks
-is compressed as a whole.
+stream, which the Java client flushes but never finishes. Pulsar binary protocol, Message metadata:
+`compression` names the codec, `uncompressed_size` the original size; batches and chunked messages
+are compressed as a whole.
 
-A payload is never believed: the declared size is held against a limit, and against what a ZSTD
-frame or SNAPPY block says itself, before anything is allocated; no more than that is allocated,
-and the output must have exactly that size. NONE, LZ4 and ZLIB are done here. ZSTD and SNAPPY are
-checked here, and done by functions that whoever makes a `Codecs` hands in.
+Sizes in a payload are never trusted. Before anything is allocated, the declared size is checked
+against a limit, and against the size in a ZSTD frame or SNAPPY block; the output must then have
+exactly that size. NONE, LZ4 and ZLIB are implemented here. ZSTD and SNAPPY are only checked here; a
+`Codecs` is given functions for them.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from pulsar_spark.protocol.validation import hidden_number
 
 _COMPRESSION_FIELD = 8  # of MessageMetadata
 
-# ZLIB is decompressed in pieces of this many bytes, so that little is held beside the output.
+# ZLIB is decompressed in pieces of this size, so that little memory is needed besides the output.
 _PIECE = 256 * 1024
 
-# Frames of at most this window need no more memory than any decoder must have by the format's
-# specification; a larger window is fine up to the size of what it decodes to.
+# Every decoder must support this window, by the format's specification; a larger one is accepted up
+# to the size of the output.
 _ZSTD_WINDOW = 8 * 1024 * 1024
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_RESERVED_BIT = 0x08
 _ZSTD_CHECKSUM_BIT = 0x04
-# Number of bytes by the two bits that tell it.
+# Length of the dictionary id by its two flag bits.
 _ZSTD_DICTIONARY_SIZES = (0, 1, 2, 4)
 _ZSTD_CONTENT_SIZES = (0, 2, 4, 8)
 
@@ -45,8 +45,8 @@ _ZSTD_CONTENT_SIZES = (0, 2, 4, 8)
 class CompressionCodec(NamedTuple):
     """One codec's functions, each for a whole payload.
 
-    `decompress` gets the size that the payload must have, which is checked before, and allocates
-    no more. It raises ValueError for damaged bytes and for bytes of another size.
+    `decompress` gets the exact output size, which is checked before, and allocates no more. Raises
+    ValueError for damaged bytes and for output of another size.
     """
 
     compress: Callable[[Buffer], bytes]
@@ -54,18 +54,18 @@ class CompressionCodec(NamedTuple):
 
 
 class Codecs:
-    """Compresses and decompresses payloads by the codecs of this module and `others`.
+    """Compresses and decompresses payloads with this module's codecs and `others`.
 
-    `others` are by the numbers of `pb.CompressionType`; they go before what is built in.
+    `others` are by number of `pb.CompressionType`, and take precedence.
     """
 
     def __init__(self, others: Mapping[int, CompressionCodec] = MappingProxyType({})) -> None:
         self._codecs = {**BUILT_IN, **others}
 
     def compress(self, codec: int, data: Buffer) -> Buffer:
-        """Return `data` compressed; for NONE `data` itself.
+        """Compress `data`; NONE returns `data` itself.
 
-        Raises LocalProtocolError if the codec is not there.
+        Raises LocalProtocolError for an unknown codec.
         """
         if codec == pb.NONE:
             return data
@@ -75,11 +75,11 @@ class Codecs:
         return found.compress(data)
 
     def decompress(self, codec: int, data: Buffer, uncompressed_size: int, limit: int) -> Buffer:
-        """Return the `uncompressed_size` bytes that `data` is the compressed form of.
+        """Decompress `data` to `uncompressed_size` bytes.
 
-        `limit` is the most that is acceptable, in bytes. With NONE `data` itself is returned, and
-        its declared size ignored, as official clients do. Raises DecompressionError if the size
-        is above the limit or not the true one or the bytes are damaged, and UnsupportedCodec.
+        `limit` is the maximum acceptable size in bytes. NONE returns `data` itself and ignores the
+        declared size, as official clients do. Raises DecompressionError if the size is above the
+        limit or wrong, or if the bytes are damaged; and UnsupportedCodec.
         """
         if codec == pb.NONE:
             uncompressed_size = len(data)
@@ -109,10 +109,10 @@ class Codecs:
 
 
 def codec_of(metadata: pb.MessageMetadata) -> int:
-    """Return the number of the codec that a message is compressed with.
+    """Return the number of a message's codec.
 
-    The `compression` field alone does not tell: protobuf hides a value that it does not know,
-    and the payload would pass for an uncompressed one.
+    The `compression` field is not enough: protobuf hides a value that it does not know, and the
+    payload would pass as uncompressed.
     """
     hidden = hidden_number(metadata, _COMPRESSION_FIELD)
     return metadata.compression if hidden is None else hidden
@@ -150,7 +150,7 @@ def _decompress_lz4(data: Buffer, size: int) -> bytes:
     try:
         output: bytes = lz4.block.decompress(data, uncompressed_size=size)
     except lz4.block.LZ4BlockError as error:
-        # The block decoder does not tell a full buffer from damaged bytes.
+        # LZ4's decoder does not distinguish a full buffer from damaged bytes.
         raise ValueError(str(error)) from None
     return output
 
@@ -162,7 +162,7 @@ def _decompress_zlib(data: Buffer, size: int) -> bytes:
     stream = zlib.decompressobj()
     output = BytesIO()
     view = memoryview(data)
-    # One byte more than declared shows output that is too long; 0 would mean no bound.
+    # One byte more than declared detects output that is too long; 0 would mean no limit.
     left = size + 1
     try:
         for at in range(0, len(view), _PIECE):
@@ -174,7 +174,7 @@ def _decompress_zlib(data: Buffer, size: int) -> bytes:
                 if left == 0:
                     raise _wrong_size(pb.ZLIB, size)
                 part = stream.unconsumed_tail
-                # Output that was cut short at `wanted` continues even if all input is taken.
+                # Output that was cut at `wanted` continues even if all input is consumed.
                 if not part and len(piece) < wanted:
                     break
             if stream.unused_data:
@@ -188,14 +188,14 @@ BUILT_IN: Mapping[int, CompressionCodec] = {
     pb.LZ4: CompressionCodec(_compress_lz4, _decompress_lz4),
     pb.ZLIB: CompressionCodec(zlib.compress, _decompress_zlib),
 }
-"""The codecs that need nothing handed in."""
+"""The codecs implemented here."""
 
 
 # --- ZSTD ---------------------------------------------------------------------------------
 
 
 def _check_zstd(data: Buffer, size: int) -> None:
-    """Raise unless `data` is laid out as one whole frame that says nothing against `size`."""
+    """Raise unless `data` is one complete frame that agrees with `size`."""
     end = 0
     try:
         content_size, window, begin, has_checksum = _zstd_header(data)
@@ -215,7 +215,7 @@ def _check_zstd(data: Buffer, size: int) -> None:
 
 
 def _zstd_header(data: Buffer) -> tuple[int | None, int, int, bool]:
-    """Return content size, window, where the blocks begin, and whether a checksum follows them.
+    """Return content size, window, where the blocks start, and whether a checksum follows them.
 
     Raises IndexError if the header is damaged.
     """
@@ -239,19 +239,19 @@ def _zstd_header(data: Buffer) -> tuple[int | None, int, int, bool]:
     content_size = None
     if digits:
         content_size = int.from_bytes(field, "little") + (256 if digits == 2 else 0)
-    # The window of a frame that is a single segment is its content.
+    # A single-segment frame's window is its content.
     if is_single_segment and content_size is not None:
         window = content_size
     return content_size, window, at + digits, bool(descriptor & _ZSTD_CHECKSUM_BIT)
 
 
 def _zstd_blocks_end(data: Buffer, at: int) -> int:
-    """Return where the blocks that begin at `at` end; raises IndexError if one is cut."""
+    """Return where the blocks that start at `at` end; raises IndexError if one is incomplete."""
     is_last = False
     while not is_last:
         header = data[at] | data[at + 1] << 8 | data[at + 2] << 16
         is_last = bool(header & 1)
-        # A block of type 1 is one byte that is repeated.
+        # A block of type 1 is one repeated byte.
         at += 3 + (1 if header >> 1 & 3 == 1 else header >> 3)
     return at
 
@@ -260,7 +260,7 @@ def _zstd_blocks_end(data: Buffer, at: int) -> int:
 
 
 def _check_snappy(data: Buffer, size: int) -> None:
-    """Raise unless the block begins with `size`, a number of up to five digits of seven bits."""
+    """Raise unless the block starts with `size`, a number of up to five 7-bit digits."""
     stated = 0
     for place, digit in enumerate(data[:5]):
         stated |= (digit & 127) << 7 * place

@@ -1,8 +1,8 @@
 """The protocol of one connection, without a socket.
 
-The owner moves bytes: what it reads goes to `receive_data`, what `data_to_send` returns goes to
-the socket. It asks `events_received` for what happened. The same class serves both ends; PING is
-answered by itself. It is not thread-safe: its owner holds one mutex around every call.
+The owner moves the bytes: it passes what it reads to `receive_data`, writes what `data_to_send`
+returns, and calls `events_received`. Both ends use this class, which answers PING itself. Not
+thread-safe: the owner holds one mutex around every call.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pulsar_spark.protocol.states import Conversation, Role, State
 from pulsar_spark.protocol.validation import ANSWERS, check_body
 
 MAX_MESSAGE_SIZE_LIMIT = 256 * 1024 * 1024
-"""No broker is believed that announces larger messages than this; bytes."""
+"""The largest message size in bytes that a broker may announce."""
 
 _T = pb.BaseCommand
 _PONG = encode_command(pb.BaseCommand(type=_T.PONG, pong=pb.CommandPong()))
@@ -48,10 +48,10 @@ _WITH_REQUEST_ID = frozenset(
 
 
 class Connection:
-    """One end of a conversation: bytes in, events out, and commands in, bytes out.
+    """One end of a connection: bytes in, events out; commands in, bytes out.
 
-    `max_message_size` (bytes) is what this side takes from the peer; a client takes over the
-    value that the broker announces in CONNECTED.
+    `max_message_size` (bytes) limits what this side accepts; a client adopts the broker's value
+    from CONNECTED.
     """
 
     def __init__(self, role: Role, max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE) -> None:
@@ -69,14 +69,14 @@ class Connection:
 
     @property
     def max_message_size(self) -> int:
-        """Bytes of metadata and payload that a message may have."""
+        """The limit for metadata and payload of a message, in bytes."""
         return self._decoder.max_message_size
 
     def receive_data(self, data: Buffer) -> None:
-        """Take bytes from the peer. They must not be changed afterwards.
+        """Process bytes from the peer. They must not be changed afterwards.
 
-        Never raises for what the peer sent: a violation becomes a ConnectionFailed event, and
-        what follows it is ignored.
+        Never raises because of them: a violation becomes a ConnectionFailed event, and what follows
+        is ignored.
         """
         if self._failed:
             return
@@ -93,7 +93,7 @@ class Connection:
             self._fail(error)
 
     def receive_eof(self) -> None:
-        """Take note that the peer sends no more."""
+        """The peer sends no more."""
         if not self._failed:
             self._failed = True
             self._events.append(EndOfStream(clean=self._decoder.buffered == 0))
@@ -104,15 +104,15 @@ class Connection:
         return events
 
     def data_to_send(self) -> list[Buffer]:
-        """Return the buffers to be written since the last call, in order."""
+        """Return the buffers to write since the last call, in order."""
         data, self._outgoing = self._outgoing, []
         return data
 
     def send(self, command: pb.BaseCommand) -> bool:
         """Queue a command without payload.
 
-        Returns False, and queues nothing, where its producer or consumer is gone and the command
-        has become pointless. Raises LocalProtocolError where it is not legal now.
+        Returns False, and queues nothing, if the producer or consumer is gone and the command has
+        become pointless. Raises LocalProtocolError if it is illegal now.
         """
         if not self.conversation.apply(self.role, command):
             return False
@@ -120,11 +120,11 @@ class Connection:
         return True
 
     def forget_request(self, request_id: int) -> None:
-        """Wait no longer for the answer to a request that was sent; a later one is harmless."""
+        """Stop waiting for a request's answer; a late one is harmless."""
         self.conversation.forget_request(request_id)
 
     def send_frames(self, producer_id: int, frames: Iterable[Buffer]) -> bool:
-        """Queue whole frames of SENDs of one producer; returns and raises as `send`."""
+        """Queue complete SEND frames of one producer; returns and raises as `send`."""
         if not self.conversation.apply_sends(self.role, producer_id):
             return False
         self._outgoing += frames

@@ -1,7 +1,7 @@
-"""Events: what a connection tells its owner after it received bytes.
+"""Events: what a connection tells its owner after receiving bytes.
 
-A command's fields are those of its protobuf message, so an event carries that message itself:
-the interface's field facts have one home, `proto/PulsarApi.proto`.
+An event contains the command's protobuf message itself, so its fields are defined only once, in
+`proto/PulsarApi.proto`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pulsar_spark.protocol.frames import MessageBlock, ReceiptBlock
 class CommandReceived:
     """A command without payload arrived.
 
-    `kind` is its BaseCommand type, `body` the command's own message, and `request_id` the
-    request that it makes or answers, None for commands that have none.
+    `kind` is its BaseCommand type, `body` the command's own message, and `request_id` the request
+    that it makes or answers, if any.
     """
 
     kind: int
@@ -43,14 +43,14 @@ class SendReceived:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFailed:
-    """The peer broke the protocol. The connection is of no further use and must be closed."""
+    """The peer violated the protocol. The connection is useless and must be closed."""
 
     error: PulsarError
 
 
 @dataclass(frozen=True, slots=True)
 class EndOfStream:
-    """The peer ended the connection; `clean` tells whether it did so between two frames."""
+    """The peer closed the connection; `clean` if it did so between two frames."""
 
     clean: bool
 

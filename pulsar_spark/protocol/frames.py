@@ -15,8 +15,8 @@ Payload command (SEND, MESSAGE) continues after the command::
     u32 metadataSize, MessageMetadata
     payload                                         the rest of the frame
 
-Every size is checked against the frame's limit and against what encloses it before anything is
-sliced or allocated.
+Every size is checked against the frame's limit and its enclosing size before anything is sliced or
+allocated.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from pulsar_spark.protocol.checksum import crc32c
 from pulsar_spark.protocol.implementation import scan_messages, scan_receipts
 
 DEFAULT_MAX_MESSAGE_SIZE = 5 * 1024 * 1024
-"""Bytes of metadata and payload that a broker takes unless its CONNECTED says otherwise."""
+"""A broker's limit for metadata and payload, unless CONNECTED has another."""
 
 FRAME_PADDING = 10 * 1024
-"""What a frame may be longer than the largest message: sizes, command, broker metadata."""
+"""How much longer than the largest message a frame may be: sizes, command, broker metadata."""
 
 MAGIC_CHECKSUM = 0x0E01
 MAGIC_BROKER_ENTRY_METADATA = 0x0E02
@@ -51,7 +51,7 @@ _MAGIC_AND_U32 = Struct(">HI")
 
 _PAYLOAD_TYPES = frozenset((pb.BaseCommand.SEND, pb.BaseCommand.MESSAGE))
 
-# BaseCommand's field numbers equal the numbers of its types, so a type names its body.
+# BaseCommand's field numbers equal its type numbers, so a type names its body.
 BODY_FIELDS: dict[int, str] = {
     number: pb.BaseCommand.DESCRIPTOR.fields_by_number[number].name
     for number in pb.BaseCommand.Type.values()
@@ -71,7 +71,7 @@ M = TypeVar("M", bound=Message)
 
 
 def parse(kind: type[M], data: Buffer) -> M:
-    """Parse a protobuf message of the peer; raises RemoteProtocolError if it is none."""
+    """Parse a peer's protobuf message; raises RemoteProtocolError if it is invalid."""
     try:
         message = kind.FromString(bytes(data))
     except (DecodeError, RecursionError, ValueError) as error:
@@ -100,10 +100,10 @@ class MessageReceived:
 
 
 class MessageBlock:
-    """Whole MESSAGE frames of one consumer, one behind the other as they were received.
+    """Complete MESSAGE frames of one consumer, consecutive as they were received.
 
-    The frames are `data[start:stop]`, `count` of them. Of all but the last nothing was looked at
-    but sizes and the consumer: `message` takes one apart with care.
+    The frames are `data[start:stop]`, `count` of them. Only sizes and the consumer were checked,
+    except in the last frame; `message` parses one.
     """
 
     __slots__ = ("consumer_id", "count", "data", "start", "stop")
@@ -121,18 +121,18 @@ class MessageBlock:
         return self.stop - self.start
 
     def alone(self) -> MessageBlock:
-        """Return the same frames, in a block that keeps little else of the data in memory."""
+        """Return the same frames in a block that keeps little other data in memory."""
         if 2 * self.size >= len(self.data):
             return self
         data = self.data[self.start : self.stop]
         return MessageBlock(self.consumer_id, data, 0, len(data), self.count)
 
     def end(self, at: int) -> int:
-        """Return where the frame ends that begins at `at` of the data."""
+        """Return the end of the frame that starts at `at`."""
         return at + _U32.size + int(_U32.unpack_from(self.data, at)[0])
 
     def message(self, at: int) -> tuple[MessageReceived, int]:
-        """Return the message whose frame begins at `at` of the data, and where that ends.
+        """Return the message in the frame that starts at `at`, and the frame's end.
 
         Raises RemoteProtocolError for a command that cannot be parsed.
         """
@@ -144,7 +144,7 @@ class MessageBlock:
         return MessageReceived(frame.command.message, frame.payload), end
 
     def frames(self, at: int, stop: int) -> list[int]:
-        """Return where the frames of `data[at:stop]` begin."""
+        """Return where the frames of `data[at:stop]` start."""
         places = []
         while at < stop:
             places.append(at)
@@ -160,9 +160,9 @@ class MessageBlock:
 
 
 class ReceiptBlock(NamedTuple):
-    """Receipts of one producer, one behind the other as they were received.
+    """One producer's receipts, consecutive as they were received.
 
-    Of each there are sequence id, highest sequence id, ledger and entry, signed as Java has them.
+    Each has sequence id, highest sequence id, ledger and entry, signed as in Java.
     """
 
     producer_id: int
@@ -170,18 +170,18 @@ class ReceiptBlock(NamedTuple):
 
 
 class FrameDecoder:
-    """Turns a stream of bytes, cut anywhere, into frames.
+    """Cuts a stream of bytes into frames.
 
-    Frames that arrive in one piece are not copied: they are views of the data that was given to
-    `receive_data`. One that is cut is copied once, together with what came behind it. Memory is
-    taken for bytes that have come, never for a size that the peer claims.
+    Frames that arrive in one piece are not copied: they are views of the received data. A frame
+    that was cut is copied once, with the data after it. Memory is allocated for received bytes,
+    never for a size that the peer claims.
     """
 
     def __init__(self, max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE) -> None:
         self.max_message_size = max_message_size
         self._data = b""
         self._at = 0
-        # What came behind `_data`, and how many bytes there must be for a whole frame.
+        # Data received after `_data`, and how many bytes complete a frame.
         self._parts: list[bytes] = []
         self._buffered = 0
         self._wanted = _U32.size
@@ -189,19 +189,19 @@ class FrameDecoder:
 
     @property
     def buffered(self) -> int:
-        """Bytes received that are not part of a frame handed out yet."""
+        """Bytes received that were not returned in a frame yet."""
         return self._buffered
 
     def receive_data(self, data: Buffer) -> None:
-        """Take the next bytes of the stream. They must not be changed afterwards."""
+        """Add the next bytes of the stream. They must not be changed afterwards."""
         if len(data):
             self._parts.append(data if isinstance(data, bytes) else bytes(data))
             self._buffered += len(data)
 
     def next_frame(self) -> Frame | None:
-        """Return the next whole frame, or None until more data is received.
+        """Return the next complete frame, or None until more data is received.
 
-        Raises RemoteProtocolError for bytes that are no frame; the stream is lost then, and
+        Raises RemoteProtocolError for bytes that are no frame; then the stream is useless, and
         every further call raises the same error.
         """
         try:
@@ -216,10 +216,10 @@ class FrameDecoder:
         return frame
 
     def next_block_or_frame(self) -> MessageBlock | ReceiptBlock | Frame | None:
-        """Return the next whole frame; of MESSAGE and SEND_RECEIPT as many as follow each other.
+        """Return the next complete frame, or a run of MESSAGE or SEND_RECEIPT frames.
 
-        They are for one consumer or producer. None until more data is received; raises as
-        `next_frame`.
+        The frames of a run have one consumer or producer. None until more data is received; raises
+        as `next_frame`.
         """
         try:
             end = self._next_end()
@@ -243,7 +243,7 @@ class FrameDecoder:
         data, start = self._data, self._at
         self._advance(stop)
         if 2 * (stop - start) < len(data):
-            # A view would hold on to what others have received.
+            # A view would keep the whole data in memory.
             data, start, stop = data[start:stop], 0, stop - start
         return MessageBlock(consumer_id, data, start, stop, count)
 
@@ -251,7 +251,7 @@ class FrameDecoder:
         return _parse_frame(memoryview(self._data)[self._at + _U32.size : end])
 
     def _next_end(self) -> int | None:
-        """Return where the next frame ends in `_data`, None while it is not whole."""
+        """Return where the next frame in `_data` ends, None while it is incomplete."""
         if self._failure is not None:
             raise self._failure
         if not self._gather():
@@ -260,7 +260,7 @@ class FrameDecoder:
         return self._at + self._wanted if self._gather() else None
 
     def _gather(self) -> bool:
-        """Have the wanted bytes in one piece; return whether they have come."""
+        """Join the wanted bytes; return whether they have arrived."""
         if self._buffered < self._wanted:
             return False
         if len(self._data) - self._at < self._wanted:
@@ -318,7 +318,7 @@ def _parse_frame(body: memoryview) -> Frame:
 
 
 class PayloadParts:
-    """What follows the command of a SEND or MESSAGE, taken apart; the payload is a view."""
+    """What follows the command of a SEND or MESSAGE, parsed; the payload is a view."""
 
     __slots__ = ("broker_entry_metadata", "checksum", "metadata", "metadata_bytes", "payload")
 
@@ -338,10 +338,10 @@ class PayloadParts:
 
 
 def parse_payload(data: memoryview, *, verify: bool = True) -> PayloadParts:
-    """Take apart what follows the command of a SEND or MESSAGE.
+    """Parse what follows the command of a SEND or MESSAGE.
 
-    With `verify`, a checksum that is present is computed again. Raises ChecksumMismatch where it
-    differs, RemoteProtocolError where the sizes or the metadata make no sense.
+    With `verify`, a checksum is verified. Raises ChecksumMismatch if it differs,
+    RemoteProtocolError if sizes or metadata are invalid.
     """
     broker_entry_metadata, position = _broker_entry_metadata(data)
     checksum = None
@@ -375,7 +375,7 @@ def _broker_entry_metadata(data: memoryview) -> tuple[pb.BrokerEntryMetadata | N
 
 
 def _magic(data: memoryview, position: int) -> int:
-    # A metadata size never begins with these bytes: it would exceed any frame's limit.
+    # A metadata size never starts with these bytes: it would exceed every frame's limit.
     if len(data) - position < _U16.size:
         return 0
     magic: int = _U16.unpack_from(data, position)[0]
@@ -398,7 +398,7 @@ def encode_command(command: pb.BaseCommand) -> bytes:
 def encode_payload_command(
     command: pb.BaseCommand, metadata: bytes, payload: Buffer, *, checksum: bool = True
 ) -> list[Buffer]:
-    """Return the frame of a SEND or MESSAGE as buffers to be written one after the other.
+    """Return the frame of a SEND or MESSAGE as buffers to write in order.
 
     The payload is not copied.
     """
@@ -413,7 +413,7 @@ def encode_payload_command(
 def encode_raw_payload_command(
     command: pb.BaseCommand, data: Buffer, *, broker_entry_metadata: bytes | None = None
 ) -> list[Buffer]:
-    """Return the frame of a MESSAGE whose checksum, metadata and payload are `data` as stored."""
+    """Return a MESSAGE frame; `data` is checksum, metadata and payload as stored."""
     prefix = b""
     if broker_entry_metadata is not None:
         prefix = _MAGIC_AND_U32.pack(MAGIC_BROKER_ENTRY_METADATA, len(broker_entry_metadata))

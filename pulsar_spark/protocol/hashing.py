@@ -1,7 +1,7 @@
-"""Hash functions that map a key to a partition, identical to those of the Java client.
+"""Hash functions that map keys to partitions, identical to those of the Java client.
 
-All results are masked to 31 bits; the partition is the hash modulo the number of partitions.
-A bytes key is hashed as the base64 text that it has on the wire.
+Results have 31 bits; the partition is the hash modulo the number of partitions. A bytes key is
+hashed as its base64 text.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from struct import Struct
 _MASK31 = 0x7FFFFFFF
 _MASK32 = 0xFFFFFFFF
 
-# Keys come again and again, and a row is routed for each: results of short keys are kept.
-# Both bounds together keep a cache below about 1 MiB.
+# Keys repeat, and every row is routed: cache the hashes of short keys. Both limits keep a cache
+# below about 1 MiB.
 _CACHED_LENGTH = 64
 _CACHED_KEYS = 8192
 
@@ -22,7 +22,7 @@ _CACHED_KEYS = 8192
 _DIGITS = b"0123456789abcdefghijklmnopqrstu"
 _REMAINDERS = bytes(_DIGITS[byte % 31] for byte in range(256))
 _QUOTIENTS = bytes(_DIGITS[byte // 31] for byte in range(256))
-# int() takes quadratic time and refuses more than 4,300 digits: long keys go block by block.
+# int() takes quadratic time and refuses more than 4,300 digits: hash long keys in blocks.
 _BLOCK = 512
 _BLOCK_FACTOR = pow(31, _BLOCK, 2**32)
 # Below this many bytes the plain loop is faster.
@@ -30,9 +30,9 @@ _LOOP_LENGTH = 8
 
 
 def java_string_hash(key: str) -> int:
-    """Return Java's `String.hashCode` of `key`, masked: the scheme JavaStringHash.
+    """Return Java's `String.hashCode` of `key`, with 31 bits: the scheme JavaStringHash.
 
-    It runs over UTF-16 units. Half a surrogate pair counts as it does in Java.
+    It uses UTF-16 code units. Lone surrogates count as in Java.
     """
     if len(key) <= _CACHED_LENGTH:
         return _java_cached(key)
@@ -40,14 +40,14 @@ def java_string_hash(key: str) -> int:
 
 
 def murmur3_32(data: bytes) -> int:
-    """Return MurmurHash3 (x86, 32 bits, seed 0) of `data`, masked: the scheme Murmur3_32Hash."""
+    """Return MurmurHash3 (x86, 32 bits, seed 0) with 31 bits: the scheme Murmur3_32Hash."""
     if len(data) <= _CACHED_LENGTH:
         return _murmur_cached(bytes(data))
     return _murmur(data)
 
 
 def sticky_slot(data: bytes) -> int:
-    """Return the slot, 1 to 65535, that brokers give a sticky key on Key_Shared subscriptions."""
+    """Return the hash slot, 1 to 65535, of a key on Key_Shared subscriptions."""
     return murmur3_32(data) % 65536 or 1
 
 
@@ -67,7 +67,7 @@ def _horner31(data: bytes) -> int:
         return value
     if len(data) <= _BLOCK:
         return int(data.translate(_REMAINDERS), 31) + 31 * int(data.translate(_QUOTIENTS), 31)
-    # The short block comes first, so that every other block moves it by the same factor.
+    # The short block comes first, so that all other blocks have the same factor.
     head = len(data) % _BLOCK
     value = _horner31(data[:head])
     for start in range(head, len(data), _BLOCK):

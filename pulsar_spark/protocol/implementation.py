@@ -1,7 +1,7 @@
 """Which implementation of `blocks` and of `sends.SendEncoder` is used.
 
-The compiled one if it is installed, else pure Python. ``PULSAR_SPARK_IMPL=python`` or
-``native`` decides otherwise. The choice is made once, when this module is imported.
+The compiled one if it is installed, otherwise pure Python. ``PULSAR_SPARK_IMPL=python`` or
+``native`` overrides this. The choice is made once, on import.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _INSTALL = 'Run: pip install "pulsar-spark[native]", or, in a clone, make native
 
 
 def load(name: str | None) -> ModuleType | None:
-    """Return the compiled package, None where pure Python is to be used.
+    """Return the compiled package, None for pure Python.
 
-    `name` is the implementation that is asked for, None for whichever is there. Raises
-    MissingDependency if the compiled one is asked for and missing, or is of another version of
-    the contract, OptionError for an unknown name.
+    `name` is the requested implementation, None for the default. Raises MissingDependency if the
+    compiled one is requested and missing, or has another version of the contract; OptionError for
+    an unknown name.
     """
     if name == PYTHON:
         return None
@@ -58,7 +58,7 @@ def load(name: str | None) -> ModuleType | None:
 
 
 native: Any = load(os.environ.get(VARIABLE) or None)
-"""The compiled package, None where pure Python is used."""
+"""The compiled package, None for pure Python."""
 
 scan_messages = blocks.scan_messages if native is None else native.scan_messages
 scan_receipts = blocks.scan_receipts if native is None else native.scan_receipts
@@ -70,7 +70,7 @@ def implementation() -> str:
 
 
 def make_decoder(options: BlockOptions, decompress: Decompress) -> BlockDecoder:
-    """Return a new decoder; `decompress` serves codecs that the implementation has not itself."""
+    """Return a new decoder; `decompress` handles codecs that the implementation lacks."""
     tell()
     if native is None:
         return block_decoder.PythonBlockDecoder(options, decompress)
@@ -80,5 +80,5 @@ def make_decoder(options: BlockOptions, decompress: Decompress) -> BlockDecoder:
 
 @cache
 def tell() -> None:
-    """Say once in the log which implementation is used."""
+    """Log once which implementation is used."""
     logger.info("entries are decoded and encoded by the implementation: %s", implementation())

@@ -1,7 +1,7 @@
 """Message ids and positions on a topic.
 
-A message id names a message. A position lies just before a message; ranges of messages are
-half-open ranges of positions, and the order of positions is the order on the topic.
+A message id names a message. A position is just before a message; ranges of messages are half-open
+ranges of positions, and positions have the topic's order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pulsar_spark.protocol.single_metadata import encode_number
 _MAX_LONG = 2**63 - 1
 _MAX_INT = 2**31 - 1
 _UNSIGNED = 2**64 - 1
-# A serialized id with a first chunk and every field at its longest has 84 bytes.
+# A serialized id with a first chunk and all fields at maximum length has 84 bytes.
 _MAX_SERIALIZED = 1024
 _SHOWN = 100
 
@@ -38,12 +38,10 @@ def as_signed(value: int) -> int:
 class MessageIdAdv:
     """Where a message is stored: ledger, entry, and its index inside a batch.
 
-    The name is Java's for an id whose fields are in the open; `PulsarClient` gives its users
-    the official client's MessageIdAdv.
-    `partition` is -1 on a topic without partitions, `batch_index` -1 outside a batch.
-    `batch_size` is 0 where it is not known. `first_chunk` is set for a message that was sent
-    in chunks; the id itself is then that of the last chunk. Numbers are signed: the wire's
-    2^64-1 is -1 here.
+    The name is Java's for an id whose fields are public; users of `PulsarClient` get the official
+    client's MessageIdAdv. `partition` is -1 if the topic is not partitioned, `batch_index` -1
+    outside of a batch. `batch_size` is 0 if unknown. `first_chunk` is set for a chunked message,
+    whose own id is the last chunk's. Numbers are signed: the wire's 2^64-1 is -1 here.
     """
 
     ledger_id: int
@@ -55,7 +53,7 @@ class MessageIdAdv:
 
     @classmethod
     def from_pb(cls, data: pb.MessageIdData) -> MessageIdAdv:
-        """Return the id that a MessageIdData holds; acknowledgement bits are left out."""
+        """Convert a MessageIdData, without acknowledgement bits."""
         first = data.first_chunk_message_id if data.HasField("first_chunk_message_id") else None
         return cls(
             as_signed(data.ledgerId),
@@ -63,14 +61,14 @@ class MessageIdAdv:
             data.partition,
             data.batch_index,
             data.batch_size,
-            # A first chunk is a plain entry: whatever is nested deeper has no meaning.
+            # A first chunk is a plain entry: anything nested deeper is meaningless.
             None
             if first is None
             else cls(as_signed(first.ledgerId), as_signed(first.entryId), first.partition),
         )
 
     def to_pb(self) -> pb.MessageIdData:
-        """Return the id as MessageIdData; fields at their default are left out.
+        """Convert to MessageIdData; fields with default values are left out.
 
         Raises InvalidMessageId if a number is out of range.
         """
@@ -94,12 +92,12 @@ class MessageIdAdv:
         return data
 
     def serialize(self) -> bytes:
-        """Return the bytes that official clients give and take for this id."""
+        """Return the id in official clients' serialized form."""
         return self.to_pb().SerializeToString()
 
     @classmethod
     def deserialize(cls, data: bytes) -> MessageIdAdv:
-        """Return the id that `serialize` of this or an official client wrote.
+        """Read an id that `serialize` of this or an official client wrote.
 
         Raises InvalidMessageId for anything else.
         """
@@ -109,7 +107,7 @@ class MessageIdAdv:
             parsed = pb.MessageIdData.FromString(bytes(data))
         except DecodeError:
             parsed = pb.MessageIdData()
-        # The parser itself does not miss required fields.
+        # The parser accepts missing required fields.
         if not parsed.IsInitialized():
             raise InvalidMessageId(
                 f"the bytes {bytes(data[:_SHOWN]).hex()} are not a message id",
@@ -122,7 +120,7 @@ class MessageIdAdv:
 
     @classmethod
     def parse(cls, text: str) -> MessageIdAdv:
-        """Return the id for "ledger:entry", "…:partition" or "…:partition:batchIndex".
+        """Parse "ledger:entry", "…:partition" or "…:partition:batchIndex".
 
         Raises InvalidMessageId for any other text or a number out of range.
         """
@@ -141,7 +139,7 @@ class MessageIdAdv:
 
 
 def id_tails(indexes: Iterable[int], batch_size: int = 0) -> list[bytes]:
-    """Return what the serialized ids of messages in a batch have behind ledger, entry and
+    """Return the ends of the serialized ids of a batch's messages, after ledger, entry and
     partition: batch index, and batch size unless it is 0.
     """
     size = b"\x30" + encode_number(batch_size) if batch_size else b""
@@ -160,8 +158,8 @@ LATEST = MessageIdAdv(_MAX_LONG, _MAX_LONG)
 class Position(NamedTuple):
     """The place just before message `batch_index` of entry `entry_id` of `ledger_id`.
 
-    Positions compare as tuples, in the order of the topic. They know nothing of partitions:
-    compare only positions of one topic partition.
+    Positions compare as tuples, in the topic's order. They have no partition: compare only
+    positions of one topic partition.
     """
 
     ledger_id: int
@@ -170,19 +168,19 @@ class Position(NamedTuple):
 
     @classmethod
     def before(cls, message_id: MessageIdAdv) -> Position:
-        """Return the position whose next message is `message_id`.
+        """Return the position just before `message_id`.
 
-        For a message in chunks that is the position before its first chunk.
+        For a chunked message it is before its first chunk.
         """
         first = message_id.first_chunk or message_id
         return cls(first.ledger_id, first.entry_id, max(message_id.batch_index, 0))
 
     @classmethod
     def after(cls, message_id: MessageIdAdv) -> Position:
-        """Return the position right behind `message_id`, in the same entry if it is batched.
+        """Return the position just after `message_id`, in the same entry if it is batched.
 
-        Behind EARLIEST (also the last id of an empty topic) and LATEST, which name no
-        message, lie EARLIEST_POSITION and LATEST_POSITION.
+        EARLIEST (also the last id of an empty topic) and LATEST name no message; their positions
+        are EARLIEST_POSITION and LATEST_POSITION.
         """
         ledger_id, entry_id = message_id.ledger_id, message_id.entry_id
         if message_id.batch_index >= 0:
@@ -193,7 +191,7 @@ class Position(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Return the position that `str()` wrote as "ledger:entry:batchIndex".
+        """Parse "ledger:entry:batchIndex", as written by `str()`.
 
         Raises InvalidMessageId for any other text or a number out of range.
         """

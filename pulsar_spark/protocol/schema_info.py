@@ -1,11 +1,11 @@
 """A topic's schema: type, name, definition and properties.
 
-Pulsar binary protocol, Schema. What a definition means is not decided here. The schema of a
-KEY_VALUE topic holds two others: their definitions are joined in `schema_data`,
+Pulsar binary protocol, Schema. Codecs interpret definitions, not this module. A KEY_VALUE topic's
+schema contains two others: their definitions are joined in `schema_data`,
 
     u32 size, definition of the key, u32 size, definition of the value      (big endian)
 
-and the rest of them is in the properties `key.schema.*` and `value.schema.*`.
+and everything else is in the properties `key.schema.*` and `value.schema.*`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ENCODING = "kv.encoding.type"
 _MAX_PROPERTIES = 1024 * 1024
 
 BYTES = pb.Schema.Type.Value("None")
-"""The type of values without a schema; Java's name for it is BYTES."""
+"""The type of values without a schema; Java calls it BYTES."""
 
 PRIMITIVE_NAMES: Mapping[int, str] = {
     pb.Schema.String: "String",
@@ -45,7 +45,7 @@ PRIMITIVE_NAMES: Mapping[int, str] = {
     pb.Schema.LocalTime: "LocalTime",
     pb.Schema.LocalDateTime: "LocalDateTime",
 }
-"""The primitive types, and the names that Java's client gives to their schemas."""
+"""The primitive types, and Java's names for their schemas."""
 
 RECORD_TYPES = frozenset(
     (pb.Schema.Avro, pb.Schema.Json, pb.Schema.Protobuf, pb.Schema.ProtobufNative)
@@ -82,7 +82,7 @@ _TYPES_BY_NAME = {name: number for number, name in _TYPE_NAMES.items()} | {"NONE
 
 @dataclass(frozen=True, slots=True)
 class SchemaInfo:
-    """A schema as brokers store it. `type` is a number of `pb.Schema.Type`, known or not."""
+    """A schema as brokers store it. `type` is a `pb.Schema.Type`, perhaps an unknown one."""
 
     type: int
     name: str = ""
@@ -91,18 +91,17 @@ class SchemaInfo:
 
     @classmethod
     def from_pb(cls, data: pb.Schema) -> SchemaInfo:
-        """Return what a Schema message holds; raises RemoteProtocolError if it is no text."""
-        # A type that is newer than this package is not in the field itself.
+        """Convert a Schema message; raises RemoteProtocolError if its text is not UTF-8."""
+        # Protobuf hides the type if it is newer than this package.
         hidden = hidden_number(data, _TYPE_FIELD)
         number = data.type if hidden is None else hidden
         properties = {_text(pair.key): _text(pair.value) for pair in data.properties}
         return cls(number, _text(data.name), data.schema_data, properties)
 
     def to_pb(self) -> pb.Schema:
-        """Return the message that registers this schema or asks for it.
+        """Return the message that registers or requests this schema.
 
-        Raises LocalProtocolError for a type that this package does not know, or text that UTF-8
-        cannot express.
+        Raises LocalProtocolError for an unknown type, or for text that is not valid Unicode.
         """
         try:
             return pb.Schema(
@@ -119,19 +118,19 @@ class SchemaInfo:
 
     @property
     def type_name(self) -> str:
-        """The type as people know it, such as INT32, AVRO or KEY_VALUE."""
+        """The type's common name, such as INT32, AVRO or KEY_VALUE."""
         return _TYPE_NAMES.get(self.type, f"schema type {self.type}")
 
 
 def _text(text: str | bytes) -> str:
-    # Protobuf hands out bytes where a string is not UTF-8.
+    # Protobuf returns bytes if a string is not UTF-8.
     if isinstance(text, bytes):
         raise RemoteProtocolError("the name or a property of a schema is not text in UTF-8")
     return text
 
 
 class KeyValueSchema(NamedTuple):
-    """The two schemas of a KEY_VALUE topic, and whether keys travel as the messages' keys."""
+    """A KEY_VALUE topic's two schemas, and whether keys are sent as message keys."""
 
     key: SchemaInfo
     value: SchemaInfo
@@ -139,9 +138,9 @@ class KeyValueSchema(NamedTuple):
 
 
 def split_key_value(info: SchemaInfo) -> KeyValueSchema:
-    """Return the schemas that a KEY_VALUE schema is made of.
+    """Return the two schemas of a KEY_VALUE schema.
 
-    Raises ProtocolError if its definition or its properties are damaged.
+    Raises ProtocolError if its definition or properties are damaged.
     """
     key_data, rest = _take_sized(info.schema_data, "key")
     value_data, rest = _take_sized(rest, "value")
@@ -156,7 +155,7 @@ def split_key_value(info: SchemaInfo) -> KeyValueSchema:
 
 
 def join_key_value(key: SchemaInfo, value: SchemaInfo, *, separated: bool) -> SchemaInfo:
-    """Return the KEY_VALUE schema of these two, as Java's client registers it."""
+    """Return the KEY_VALUE schema of a key's and a value's schema, as in the Java client."""
     properties = {_ENCODING: "SEPARATED" if separated else "INLINE"}
     for side, info in (("key", key), ("value", value)):
         properties[f"{side}.schema.name"] = info.name
@@ -169,12 +168,12 @@ def join_key_value(key: SchemaInfo, value: SchemaInfo, *, separated: bool) -> Sc
 
 
 def key_value_data(key: bytes, value: bytes) -> bytes:
-    """Return the definition of a KEY_VALUE schema with these definitions of its two sides."""
+    """Return a KEY_VALUE definition that joins those of its two sides."""
     return b"".join(_SIZE.pack(len(side)) + side for side in (key, value))
 
 
 def type_of_name(name: str) -> int | None:
-    """Return the type that people know by a name, such as AVRO; None if it is not known."""
+    """Return the type with a common name such as AVRO; None if it is unknown."""
     return _TYPES_BY_NAME.get(name)
 
 

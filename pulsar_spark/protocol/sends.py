@@ -1,10 +1,9 @@
 """SENDs: from messages and batches to the bytes of their frames.
 
-What is usual goes by templates: of the command and the metadata only sequence ids, times, keys
-and sizes vary, and they are written without protobuf, byte for byte the same. A `SendEncoder`
-turns columns of messages into many frames at a time; plain buffers go in, bytes come out.
-
-What is rare (chunks, transactions) and what belongs to one message alone goes by `encode_entry`.
+The usual cases use templates: only sequence ids, times, keys and sizes vary in command and
+metadata, and they are written without protobuf, with the same bytes. A `SendEncoder` turns columns
+of messages into many frames at a time: plain buffers in, bytes out. `encode_entry` handles rare
+cases (chunks, transactions) and fields of single messages.
 
 Pulsar binary protocol, sections "Payload commands", "Batch messages" and "Chunked messages".
 """
@@ -40,55 +39,55 @@ from pulsar_spark.protocol.frames import MAGIC_CHECKSUM, encode_payload_command
 from pulsar_spark.protocol.single_metadata import encode_number, number_runs, property_name, sized
 
 Compress = Callable[[int, Buffer], Buffer]
-"""Compresses a whole payload by the codec of a number."""
+"""Compresses a whole payload; the first argument is the codec's number."""
 
 _CODECS = Codecs()
 _MAX_INT32 = 2**31 - 1
-# Bytes of num_chunks_from_msg, total_chunk_msg_size and chunk_id at their largest, with their
-# two-byte tags, and of the uuid's tag and length.
+# The maximum size of num_chunks_from_msg, total_chunk_msg_size and chunk_id with their two-byte
+# tags, and of the uuid's tag and length.
 _CHUNK_FIELDS = 3 * (2 + 5) + 2 + 3
 
 _U32 = Struct(">I")
 _SIZES = Struct(">II")
 _MAGIC = Struct(">H").pack(MAGIC_CHECKSUM)
-# What stands in a frame besides command, metadata and payload: two sizes, magic and checksum.
+# A frame's bytes besides command, metadata and payload: two sizes, magic number and checksum.
 _FRAMING = 4 + 2 + 4 + 4
 
-# BaseCommand { type: SEND, send: … } up to the length of the body, which has less than 128 bytes.
+# BaseCommand { type: SEND, send: … } up to the body's length; bodies have less than 128 bytes.
 _SEND = b"\x08\x06\x32"
-# CommandSend: num_messages of a message without a batch.
+# CommandSend.num_messages of a message outside of a batch.
 _ONE_MESSAGE = b"\x18\x01"
 
 
-# Messages of a column are encoded together up to about so many bytes, or so many of them; an entry
-# that is as large alone is not copied for that.
+# A column's messages are encoded together up to this size or number; an entry that is as large
+# alone is not copied.
 BLOCK_BYTES = 256 * 1024
 BLOCK_MESSAGES = 2000
 LARGE_ENTRY = 32 * 1024
-# What a message may take in a batch besides its payload and key.
+# The maximum size of a message in a batch besides its payload and key.
 _PER_MESSAGE = 40
 
 # --- columns of messages ------------------------------------------------------------------
 
 
 class Sends(NamedTuple):
-    """Frames of one producer in their order; frame i ends at ``ends[i]`` of `data`."""
+    """One producer's frames in order; frame i ends at ``ends[i]`` of `data`."""
 
     data: bytes
     ends: Sequence[int]
 
 
 class SendEncoder(Protocol):
-    """Encodes the messages of a producer that is open: its id, name and schema do not change.
+    """Encodes the messages of an open producer, whose id, name and schema are fixed.
 
-    Messages have a payload, maybe a string key in UTF-8, and in batches fields, see
-    `UniformMessages`; sequence ids count up from the first one. `publish_time` is in
-    milliseconds. Nothing is checked against the broker's maximum message size: see `overhead`.
+    Messages have a payload, perhaps a string key in UTF-8, and in batches `fields`, see
+    `UniformMessages`. Sequence ids count up from the first one. `publish_time` is in milliseconds.
+    The broker's maximum message size is not checked: see `overhead`.
     """
 
     @property
     def overhead(self) -> int:
-        """Bytes that the metadata of an entry has at most, besides its key."""
+        """Maximum size of an entry's metadata, besides its key."""
 
     def encode(
         self,
@@ -99,10 +98,10 @@ class SendEncoder(Protocol):
         per_entry: int,
         fields: Sequence[bytes] | None = None,
     ) -> tuple[bytes, Sequence[int]]:
-        """Return the frames of a column of messages, and where each of them ends.
+        """Return the frames of a column of messages, and where each ends.
 
-        Each batch has `per_entry` messages, the last one the rest; with 1 there are no batches.
-        A rest of one message goes without a batch, too. Without a batch no message has fields.
+        Each batch has `per_entry` messages, the last one the rest; with 1 nothing is batched. A
+        rest of one message is not batched either. Messages outside of batches have no `fields`.
         """
 
     def body(
@@ -122,14 +121,14 @@ class SendEncoder(Protocol):
         key: bytes | None = None,
         num_messages: int = 1,
     ) -> tuple[bytes, Buffer]:
-        """Return the frame of one entry: what precedes the payload, and that, compressed.
+        """Return one entry's frame; `body` is its compressed payload.
 
-        More than one message are a batch, whose key is that of its first message.
+        More than one message are a batch, whose key is its first message's.
         """
 
 
 class PythonSendEncoder:
-    """The SendEncoder in pure Python: what the compiled one must agree with."""
+    """The SendEncoder in pure Python: the reference for the compiled one."""
 
     def __init__(
         self,
@@ -156,7 +155,7 @@ class PythonSendEncoder:
         self._one_message = _ONE_MESSAGE + in_command
         self._producer = b"\x08" + encode_number(producer_id) + b"\x10"
         self.overhead = len(self._name) + len(self._version) + 128
-        """Bytes that the metadata of an entry has at most, besides its key."""
+        """Maximum size of an entry's metadata, besides its key."""
 
     def encode(
         self,
@@ -250,7 +249,7 @@ class PythonSendEncoder:
             command = self._producer + run[0] + self._one_message
             command_head = _SEND + bytes((len(command),)) + self._producer
             command_size = len(_SEND) + 1 + len(command)
-            # Of the metadata of a message without a key.
+            # The metadata's size for a message without a key.
             size = len(self._name) + len(run[0]) + len(behind_id) + len(self._version)
             fixed = _FRAMING + command_size + size
             own = payloads[index:stop]
@@ -276,7 +275,7 @@ class PythonSendEncoder:
         metadata_size: int,
         command: tuple[bytes, int],
     ) -> None:
-        """Add the frames of messages without keys, whose ids have the same number of digits."""
+        """Add frames of messages without keys, whose ids all have the same number of digits."""
         command_head, command_size = command
         fixed = _FRAMING + command_size + metadata_size
         before_id = _U32.pack(metadata_size) + self._name
@@ -301,7 +300,7 @@ class PythonSendEncoder:
         metadata_size: int,
         command: tuple[bytes, int],
     ) -> list[int]:
-        """As `_plain_run`, for messages with keys; return the sizes of their frames."""
+        """As `_plain_run`, for messages with keys; return the frames' sizes."""
         command_head, command_size = command
         behind_command = self._one_message + _MAGIC
         version = self._version
@@ -342,9 +341,9 @@ def make_encoder(
     compress: Compress,
     txn: TxnId | None = None,
 ) -> SendEncoder:
-    """Return a new encoder of a producer's messages, compiled if it can be.
+    """Return a new encoder for a producer, compiled if possible.
 
-    With `txn` they are all of that transaction.
+    With `txn` all messages belong to that transaction.
     """
     implementation.tell()
     given = (producer_id, producer_name, schema_version, compression, compress)
@@ -353,12 +352,12 @@ def make_encoder(
         compiled = implementation.native.SendEncoder(*given)
     if compiled is not None and txn is None:
         return compiled
-    # The compiled one knows of no transactions: it makes the bodies of their batches.
+    # The compiled one does not support transactions; it encodes the batches' bodies.
     return PythonSendEncoder(*given, txn, compiled)
 
 
 def _txn_fields(txn: TxnId | None) -> tuple[bytes, bytes]:
-    """Return the fields of CommandSend and of MessageMetadata that name a transaction."""
+    """Return the transaction's fields in CommandSend and in MessageMetadata."""
     if txn is None:
         return b"", b""
     least, most = encode_number(txn.least_bits), encode_number(txn.most_bits)
@@ -366,7 +365,7 @@ def _txn_fields(txn: TxnId | None) -> tuple[bytes, bytes]:
 
 
 def frame_head(send: bytes, metadata: bytes, payload: Buffer) -> bytes:
-    """Return what precedes the payload in a frame: the command with the body `send`, and so on."""
+    """Return a frame's bytes before the payload; `send` is the command's body."""
     command = _SEND + encode_number(len(send)) + send
     sized = _U32.pack(len(metadata)) + metadata
     checksum = extend_crc32c(payload, extend_crc32c(sized))
@@ -375,17 +374,16 @@ def frame_head(send: bytes, metadata: bytes, payload: Buffer) -> bytes:
 
 
 def block_of(messages: UniformMessages, per_entry: int, start: int, most: int) -> tuple[int, int]:
-    """Return where a block of whole entries ends, and about the bytes of its largest entry.
+    """Return where a block of complete entries ends, and roughly the size of its largest entry.
 
-    It has at most `most` messages, which are at least those of one entry. A large entry has a
-    block of its own.
+    It has at most `most` messages, but at least one entry's. A large entry has its own block.
     """
     stop = min(start + per_entry, len(messages))
     first = sum(messages.part(start, stop).sizes())
     largest = first + _PER_MESSAGE * (stop - start)
     if largest >= LARGE_ENTRY:
         return stop, largest
-    # No further than a block would be if all of it was like its first entry.
+    # At most as many messages as would fit if all entries were like the first.
     most = min(most, per_entry * (2 * BLOCK_BYTES // max(first, 1)))
     sums = list(accumulate(messages.part(start, start + most).sizes()))
     count = bisect_right(sums, BLOCK_BYTES)
@@ -415,11 +413,11 @@ def encode_messages(
     limits: SendLimits,
     most_bytes: int,
 ) -> Sends:
-    """Return the frames of the first messages, each without a batch.
+    """Return the frames of the first messages, each outside of a batch.
 
-    Goes as far as sequence ids count up from the first one, up to about `most_bytes` bytes, and
-    no further than to a message that `encode_entry` must look at: one that is too large, that
-    has a sequence id of its own, or values that cannot be sent.
+    Continues while sequence ids count up, up to about `most_bytes` bytes. Stops before a message
+    that needs `encode_entry`: one that is too large, has its own sequence id, or has invalid
+    values.
     """
     name = limits.producer_name.encode()
     before_id = b"\x0a" + encode_number(len(name)) + name + b"\x10"
@@ -463,9 +461,9 @@ def encode_messages(
 
 
 def _fields(message: MessageFields) -> tuple[bytes, bytes]:
-    """Return a message's fields of MessageMetadata, before and behind those of its entry.
+    """Return a message's fields in MessageMetadata, before and after those of its entry.
 
-    Raises ValueError and others for values that cannot be sent.
+    Raises ValueError and others for invalid values.
     """
     before = behind = b""
     if not 0 <= message.event_time < 2**64:
@@ -493,14 +491,13 @@ def _fields(message: MessageFields) -> tuple[bytes, bytes]:
 
 @dataclass(slots=True)
 class OutgoingEntry:
-    """One entry to be: a batch of messages, or a single message.
+    """An entry to send: a batch of messages, or a single message.
 
-    `body` is uncompressed; if it holds sequence ids, it is a function of the first one, which is
-    called once, when that is known. `num_messages` is None for a message that is not in a batch.
-    `sequence_ids` are the lowest and the highest if the caller chooses them itself. Of a batch
-    the key fields are those of its first message; `event_time`, `properties`, `deliver_at`
-    (ms since the epoch) and `null_value` are for a single message only. `callback` is the
-    sender's own.
+    `body` is uncompressed; if it contains sequence ids, it is a function of the first one, which is
+    called once, when that is known. `num_messages` is None for a message outside of a batch.
+    `sequence_ids` are the lowest and the highest one if the caller chooses them. A batch has its
+    first message's key; `event_time`, `properties`, `deliver_at` (ms since the epoch) and
+    `null_value` are for single messages only. `callback` belongs to the sender.
     """
 
     body: Buffer | Callable[[int], Buffer]
@@ -521,13 +518,13 @@ class OutgoingEntry:
 
     @property
     def count(self) -> int:
-        """Messages that the entry holds."""
+        """The number of messages in the entry."""
         return 1 if self.num_messages is None else self.num_messages
 
 
 @dataclass(frozen=True, slots=True)
 class Solo:
-    """What only a message outside of a batch can have; one that has any of it is sent alone."""
+    """Fields that only a message outside of a batch can have; with any of them it is sent alone."""
 
     deliver_at: int = 0
     replicate_to: tuple[str, ...] = ()
@@ -537,7 +534,7 @@ class Solo:
 def single_entry(
     message: MessageFields, callback: Callable[..., None] | None = None, solo: Solo | None = None
 ) -> OutgoingEntry:
-    """Return a message as an entry without a batch."""
+    """Return a message as an entry outside of a batch."""
     entry = OutgoingEntry(
         message.payload or b"",
         partition_key=message.key,
@@ -559,7 +556,7 @@ def single_entry(
 
 
 def uniform_entry(messages: UniformMessages) -> OutgoingEntry:
-    """Return a column of messages as one entry; a single one is no batch."""
+    """Return a column of messages as one entry; a single message is not batched."""
     if len(messages) == 1:
         return single_entry(messages.messages()[0])
     payloads, keys, fields = messages.payloads, messages.keys, messages.fields
@@ -571,26 +568,26 @@ def uniform_entry(messages: UniformMessages) -> OutgoingEntry:
 
 
 class PayloadCipher(Protocol):
-    """Encrypts payloads, after compression; each chunk of a message by itself."""
+    """Encrypts payloads, after compression, each chunk by itself."""
 
     @property
     def overhead(self) -> int:
-        """Bytes that a payload grows by."""
+        """How many bytes encryption adds to a payload."""
 
     def announce(self, metadata: pb.MessageMetadata) -> None:
-        """Add to the metadata what readers need, in the size that it will have."""
+        """Add to the metadata what readers need, in its final size."""
 
     def encrypt(self, metadata: pb.MessageMetadata, payload: Buffer) -> bytes:
-        """Return the payload encrypted, and complete the metadata for that."""
+        """Encrypt the payload, and complete its metadata."""
 
 
 @dataclass(slots=True)
 class SendLimits:
-    """What an entry is held against when it is encoded, fixed while a producer is open.
+    """Limits and settings for encoding entries, fixed while a producer is open.
 
-    With `chunking` a message goes in chunks if it has more than `chunk_size` bytes (0: no such
-    bound), or more than the broker takes. `cipher`, if there is one, gives the cipher of the next
-    message. All messages are of the transaction `txn`, except for those with one of their own.
+    With `chunking` a message is chunked if it has more than `chunk_size` bytes (0: no limit), or
+    more than the broker accepts. `cipher` returns the next message's cipher. Messages belong to the
+    transaction `txn`, except those with their own.
     """
 
     producer_name: str
@@ -607,14 +604,14 @@ class SendLimits:
 
     @property
     def entry_by_entry(self) -> bool:
-        """Whether all messages must be encoded by `encode_entry`."""
+        """Whether `encode_entry` must encode all messages."""
         return self.chunking or self.cipher is not None
 
 
 class EncodedSend(NamedTuple):
-    """The frame of one entry, or of one chunk of it: of a message in chunks only the last counts.
+    """The frame of one entry or chunk; only a message's last chunk counts as a message.
 
-    `size` are the bytes of metadata and payload, which the broker limits.
+    `size` is the size of metadata and payload, which the broker limits.
     """
 
     buffers: list[Buffer]
@@ -629,11 +626,11 @@ class EncodedSend(NamedTuple):
 def encode_entry(
     entry: OutgoingEntry, first_sequence_id: int, limits: SendLimits, publish_time: int
 ) -> Iterator[EncodedSend]:
-    """Yield the frames of an entry: one, or one for each chunk, which is a copy of its part.
+    """Yield an entry's frames: one, or one for each chunk, which is a copy of its part.
 
-    `publish_time` is in milliseconds. Raises MessageTooLarge, before anything is yielded, for
-    what does not fit the broker's maximum message size, and InvalidRow for text that UTF-8 cannot
-    express.
+    `publish_time` is in milliseconds. Before yielding anything, raises MessageTooLarge for an entry
+    that exceeds the broker's maximum message size, and InvalidRow for text that is not valid
+    Unicode.
     """
     highest = first_sequence_id + entry.count - 1
     if entry.sequence_ids is not None:
@@ -728,7 +725,7 @@ def _send_command(
         limits.producer_id,
         sequence_id,
         entry.count,
-        # Without it a broker that deduplicates remembers a batch by its lowest id alone.
+        # Otherwise a broker with deduplication remembers only a batch's lowest id.
         highest_sequence_id=highest if batched else None,
         txn=entry.txn or limits.txn,
         is_chunk=is_chunk,

@@ -1,12 +1,12 @@
-"""SingleMessageMetadata without protobuf, which is too slow to use once per message.
+"""SingleMessageMetadata without protobuf, which is too slow for every message.
 
-Nearly all metadata, as official clients write it, has one of two shapes (in hex, with numbers
-as protobuf writes them, in brackets what may be missing):
+Nearly all metadata, as official clients write it, has one of two shapes (in hex; numbers as
+protobuf writes them; optional fields in brackets):
 
     [12 size key] 18 payload_size [30 00] [40 sequence_id]
 
-Here is what knows their bytes: recognising them at the head of a batch, and writing them.
-Whatever looks different in any bit is no such shape, and reading it is left to protobuf.
+This module recognises and writes these shapes. Metadata that differs in any bit is left to
+protobuf.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SEQUENCE_ID = 0x40
 
 _U32 = Struct(">I")
 CONTINUING_DIGITS = bytes(range(128, 256))
-# A tenth digit can overflow 64 bits: protobuf decides about such numbers.
+# A tenth digit can overflow 64 bits: leave such numbers to protobuf.
 _MAX_DIGITS = 9
 _MAX_LONG = 2**63 - 1
 
 
 def is_sequence_id(field: bytes) -> bool:
-    """Whether `field` is a tag of sequence_id and one whole number of up to nine digits."""
+    """Whether `field` is sequence_id's tag and one complete number of up to nine digits."""
     return (
         2 <= len(field) <= 1 + _MAX_DIGITS
         and field[0] == SEQUENCE_ID
@@ -44,7 +44,7 @@ def is_sequence_id(field: bytes) -> bool:
 
 
 class Layout(NamedTuple):
-    """Offsets in the first message of a batch: key and digits are empty ranges if missing."""
+    """Offsets in a batch's first message; a missing key or missing digits are empty ranges."""
 
     has_key: bool
     key_at: int
@@ -55,7 +55,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(body: bytes) -> Layout | None:
-    """Return the layout of the first message if it has one of the usual shapes."""
+    """Return the first message's layout if its shape is usual."""
     try:
         start = 4 + _U32.unpack_from(body)[0]
         at = key_at = key_end = 4
@@ -84,24 +84,24 @@ def layout_of(body: bytes) -> Layout | None:
 
 
 def encode_number(value: int) -> bytes:
-    """Return a non-negative number as protobuf writes it: seven bits per byte, lowest first."""
+    """Encode a non-negative number as protobuf does: seven bits per byte, lowest first."""
     if value < 128:
         return _FINAL[value]
     return _CONTINUED[value & 127] + _encode_higher(value >> 7)
 
 
-# Sequence ids and times that follow each other share all digits but the first.
+# Consecutive sequence ids and times share all digits except the first.
 _encode_higher = lru_cache(4096)(encode_number)
 _FINAL = [bytes((digit,)) for digit in range(128)]
 _CONTINUED = [bytes((digit | 128,)) for digit in range(128)]
 
 
 def number_runs(first: int, count: int) -> Iterator[list[bytes]]:
-    """Yield `count` numbers from `first` on, encoded, in lists of numbers of equal length."""
+    """Yield `count` encoded numbers from `first` on, in lists of numbers of equal length."""
     end = first + count
     run: list[bytes] = []
     while first < end:
-        # Up to here the numbers differ in their first digit only.
+        # Up to here the numbers differ only in their first digit.
         stop = min((first | 127) + 1, end)
         low = first & 127
         if first > 127:
@@ -118,7 +118,7 @@ def number_runs(first: int, count: int) -> Iterator[list[bytes]]:
 
 
 class _Heads(dict[int, bytes]):
-    """What precedes the sequence id's digits of a message without a key, by payload size."""
+    """The bytes before a sequence id's digits, without a key, by payload size."""
 
     def __init__(self, digits: int) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class _Heads(dict[int, bytes]):
 
 
 class _MetadataSizes(dict[int, bytes]):
-    """What precedes the metadata, by the bytes that it has before the sequence id's digits."""
+    """The bytes before the metadata, by its size before the sequence id's digits."""
 
     def __init__(self, digits: int) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class _MetadataSizes(dict[int, bytes]):
 
 
 class _KeyedHeads(dict[tuple[int, int], tuple[bytes, bytes]]):
-    """What precedes and what follows the key, by sizes of key and payload."""
+    """The bytes before and after the key, by sizes of key and payload."""
 
     def __init__(self, digits: int) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class _KeyedHeads(dict[tuple[int, int], tuple[bytes, bytes]]):
 
 
 _MAX_HEADS = 4096
-# Each by the number of digits of the sequence id, which has at most nine.
+# By the number of digits of the sequence id, which has at most nine.
 HEADS = [_Heads(digits) for digits in range(10)]
 KEYED_HEADS = [_KeyedHeads(digits) for digits in range(10)]
 METADATA_SIZES = [_MetadataSizes(digits) for digits in range(10)]
@@ -184,10 +184,10 @@ def encode_metadata(
     ordering_key: bytes | None,
     null_key: bool,
 ) -> bytes:
-    """Return the metadata of a message, byte for byte as protobuf writes it but faster.
+    """Return a message's metadata, with the same bytes as protobuf but faster.
 
-    `payload` None is a null value. Raises InvalidRow for an event time out of range or text
-    that UTF-8 cannot express.
+    `payload` None is a null value. Raises InvalidRow for an event time out of range or text that is
+    not valid Unicode.
     """
     if not 0 <= event_time <= _MAX_LONG:
         raise InvalidRow(f"{event_time} cannot be an event time in milliseconds")
@@ -220,11 +220,11 @@ def _pair(name: str, value: str) -> bytes:
 
 @lru_cache(1024)
 def property_name(name: str) -> bytes:
-    """Return the first field of a KeyValue; raises UnicodeEncodeError."""
+    """Return a KeyValue's first field; raises UnicodeEncodeError."""
     return b"\x0a" + sized(name.encode())
 
 
 def sized(data: bytes) -> bytes:
-    """Return bytes behind their number, as protobuf writes them."""
+    """Return bytes with their length before them, as in protobuf."""
     size = len(data)
     return (_FINAL[size] if size < 128 else encode_number(size)) + data

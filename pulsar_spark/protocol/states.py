@@ -1,14 +1,12 @@
-"""Which command may follow which, as tables.
+"""Which command may follow which, as state tables.
 
-Three machines describe a conversation, and both ends run all three over every command, sent or
-received: one for the connection, one for each producer and one for each consumer. A table maps
-a state to the commands that are legal in it, each with the side that sends it and the state that
-follows. What a table does not list is a violation: by the local side `LocalProtocolError`, by
-the peer `RemoteProtocolError`.
+Three state machines describe a connection, its producers and its consumers. Both ends apply them to
+every command, sent or received. A table maps a state to the commands that are legal in it, each
+with its sender and the next state. Any other command is a violation: `LocalProtocolError` if this
+side sent it, `RemoteProtocolError` if the peer did.
 
-Commands that cross on the wire are the exception. A producer or consumer that one side closed
-can still be spoken to by the other side, which does not know yet: such commands lead to `STALE`,
-are harmless, and are dropped without a word.
+Commands that cross on the wire are an exception. After one side has closed a producer or consumer,
+the other may still send commands for it: these lead to `STALE`, are harmless, and are dropped.
 
 Pulsar binary protocol, sections "Connection establishment", "Producer" and "Consumer".
 """
@@ -37,7 +35,7 @@ class Role(IntEnum):
 
 
 class State(IntEnum):
-    """States of connections, producers and consumers; `STALE` is the verdict "drop it"."""
+    """States of connections, producers and consumers; `STALE` means "drop the command"."""
 
     START = auto()
     CONNECTING = auto()
@@ -69,13 +67,13 @@ CONNECTION: Table = {
         (_B, _T.PING): _S.CONNECTING,
         (_C, _T.PONG): _S.CONNECTING,
     },
-    # Everything but a second handshake is legal: added below.
+    # Everything except a second handshake is legal: added below.
     _S.READY: {},
     _S.CLOSED: {},
 }
 
 _HANDSHAKE = frozenset((_T.CONNECT, _T.CONNECTED))
-# By the names of the types; AUTH_RESPONSE is the one response that a client gives.
+# By type name; AUTH_RESPONSE is the only response that a client sends.
 _FROM_BROKER = frozenset(
     number
     for name, number in pb.BaseCommand.Type.items()
@@ -135,7 +133,7 @@ PRODUCER: Table = {
         (_B, _T.SEND_ERROR): _S.OPEN,
         (_C, _T.CLOSE_PRODUCER): _S.CLOSING,
         (_B, _T.CLOSE_PRODUCER): _S.ABSENT,
-        # The same id with a higher epoch takes over from itself.
+        # The same id with a higher epoch takes over from its earlier session.
         (_C, _T.PRODUCER): _S.OPENING,
         (_B, _T.PRODUCER_SUCCESS): _S.STALE,
     },
@@ -162,7 +160,7 @@ _CONSUMER_CALLS = (
 )
 _STALE_DELIVERIES = {(_B, number): _S.STALE for number in (*_DELIVERIES, _T.CLOSE_CONSUMER)}
 _STALE_CALLS = {(_C, number): _S.STALE for number in (_T.FLOW, _T.ACK, _CONSUMER_CALLS[2])}
-# A request needs an answer, so it is not dropped: the broker refuses it.
+# A request needs an answer, so it is not dropped; the broker refuses it.
 _REFUSED_CALLS = (_T.GET_LAST_MESSAGE_ID, _T.CONSUMER_STATS, _T.SEEK, _T.UNSUBSCRIBE)
 
 CONSUMER: Table = {
@@ -178,21 +176,21 @@ CONSUMER: Table = {
         (_B, _T.ERROR): _S.ABSENT,
         (_B, _T.CLOSE_CONSUMER): _S.ABSENT,
         (_C, _T.CLOSE_CONSUMER): _S.CLOSING,
-        # A delivery can overtake the answer to SUBSCRIBE.
+        # A delivery can arrive before the answer to SUBSCRIBE.
         **{(_B, number): _S.OPENING for number in _DELIVERIES},
         **_STALE_CALLS,
     },
     _S.OPEN: {
         **{(_C, number): _S.OPEN for number in _CONSUMER_CALLS},
         **{(_B, number): _S.OPEN for number in _DELIVERIES},
-        # The same id again: brokers answer it as if it were the first time.
+        # The same id again: brokers answer it as they did the first time.
         (_C, _T.SUBSCRIBE): _S.OPENING,
         (_C, _T.SEEK): _S.SEEKING,
         (_C, _T.UNSUBSCRIBE): _S.CLOSING,
         (_C, _T.CLOSE_CONSUMER): _S.CLOSING,
         (_B, _T.CLOSE_CONSUMER): _S.ABSENT,
     },
-    # A broker closes the consumer while it seeks, then answers the seek.
+    # A broker closes the consumer during a seek, then answers the seek.
     _S.SEEKING: {
         (_B, _T.SUCCESS): _S.OPEN,
         (_B, _T.ERROR): _S.OPEN,
@@ -218,20 +216,20 @@ _PRODUCER_COMMANDS = frozenset(
 _CONSUMER_COMMANDS = frozenset(
     (_T.SUBSCRIBE, _T.SEEK, _T.UNSUBSCRIBE, _T.CLOSE_CONSUMER, *_DELIVERIES, *_CONSUMER_CALLS)
 )
-# Requests whose plain SUCCESS or ERROR changes the state of their producer or consumer.
+# Requests whose SUCCESS or ERROR changes the state of their producer or consumer.
 _PRODUCER_REQUESTS = frozenset((_T.PRODUCER, _T.CLOSE_PRODUCER))
 _CONSUMER_REQUESTS = frozenset((_T.SUBSCRIBE, _T.SEEK, _T.UNSUBSCRIBE, _T.CLOSE_CONSUMER))
 _ANSWERS = frozenset((_T.SUCCESS, _T.ERROR, _T.PRODUCER_SUCCESS))
 
-# Requests of producers and consumers that are open at one time, so that a peer which never
-# answers, or a client which asks for ever, cannot grow the books.
+# Maximum number of open requests, so that a peer which never answers, or a client which asks
+# forever, cannot use up the memory.
 MAX_OPEN_REQUESTS = 100_000
 
 
 class Conversation:
-    """The state of a connection, its producers and its consumers, as one side sees it.
+    """The states of a connection, its producers and its consumers, as one side sees them.
 
-    `apply` is called for every command in the order in which it was sent or received.
+    Call `apply` for every command in the order in which it was sent or received.
     """
 
     def __init__(self, role: Role) -> None:
@@ -251,10 +249,10 @@ class Conversation:
         return self._consumers.get(consumer_id, State.ABSENT)
 
     def apply(self, sender: Role, command: pb.BaseCommand) -> bool:
-        """Take account of a command; return False if it is stale and must be dropped.
+        """Apply a command; return False if it is stale and must be dropped.
 
-        Raises LocalProtocolError where `sender` is this side and the command is not legal now,
-        RemoteProtocolError where it is the peer.
+        Raises LocalProtocolError if `sender` is this side and the command is illegal now,
+        RemoteProtocolError if it is the peer.
         """
         kind = command.type
         after = self._apply_connection(sender, kind)
@@ -267,12 +265,12 @@ class Conversation:
         return True
 
     def apply_delivery(self, sender: Role, consumer_id: int) -> bool:
-        """Take account of a block of MESSAGE for a consumer; returns and raises as `apply`."""
+        """Apply a block of MESSAGEs for a consumer; returns and raises as `apply`."""
         self._apply_connection(sender, _T.MESSAGE)
         return self._step(sender, _T.MESSAGE, CONSUMER, self._consumers, consumer_id)
 
     def forget_request(self, request_id: int) -> None:
-        """Wait no longer for the answer to a request; a later one changes nothing."""
+        """Stop waiting for a request's answer; a late one changes nothing."""
         kind, owner = self._requests.pop(request_id, (None, 0))
         for asked, states in (
             (_T.CLOSE_PRODUCER, self._producers),
@@ -289,12 +287,12 @@ class Conversation:
         return after
 
     def apply_receipts(self, sender: Role, producer_id: int) -> bool:
-        """Take account of a block of receipts for a producer; returns and raises as `apply`."""
+        """Apply a block of receipts for a producer; returns and raises as `apply`."""
         self._apply_connection(sender, _T.SEND_RECEIPT)
         return self._step(sender, _T.SEND_RECEIPT, PRODUCER, self._producers, producer_id)
 
     def apply_sends(self, sender: Role, producer_id: int) -> bool:
-        """Take account of any number of SENDs of one producer; returns and raises as `apply`."""
+        """Apply any number of SENDs of one producer; returns and raises as `apply`."""
         self._apply_connection(sender, _T.SEND)
         return self._step(sender, _T.SEND, PRODUCER, self._producers, producer_id)
 
@@ -372,7 +370,7 @@ class Conversation:
 
 
 def _answers_state(asked: int, state: State) -> bool:
-    """Whether a request of type `asked` is what put its owner into `state`."""
+    """Whether a request of type `asked` has caused `state`."""
     if asked in (_T.PRODUCER, _T.SUBSCRIBE):
         return state in (State.OPENING, State.WAITING)
     if asked == _T.SEEK:

@@ -5,8 +5,8 @@
     domain://tenant/namespace/topic             as it is
     domain://tenant/cluster/namespace/topic     the legacy form, namespace "cluster/namespace"
 
-Only in the legacy form can the last part hold slashes. Partition 3 of a partitioned topic is
-the topic `<name>-partition-3`; numbers with leading zeros or signs are no partition suffix.
+Only the legacy form allows slashes in the last part. Partition 3 of a partitioned topic is the
+topic `<name>-partition-3`; numbers with leading zeros or signs are no partition suffix.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pulsar_spark.errors import InvalidTopicName
 from pulsar_spark.protocol.checksum import crc32c
 
 MAX_NAME_BYTES = 32 * 1024
-"""Longest accepted name, in bytes of UTF-8: far above any real one, far below a frame."""
+"""Maximum length of a name in bytes of UTF-8: far above real names, far below a frame."""
 
 PERSISTENT = "persistent"
 NON_PERSISTENT = "non-persistent"
@@ -30,7 +30,7 @@ _DEFAULT_NAMESPACE = "default"
 _PARTITION_SUFFIX = "-partition-"
 _PARTITION = re.compile(r"(?s)(.+)-partition-(0|[1-9][0-9]{0,9})\Z")
 _MAX_PARTITION = 2**31 - 1
-# What brokers accept as the name of a tenant, cluster or namespace.
+# Characters that brokers accept in names of tenants, clusters and namespaces.
 _ENTITY = re.compile(r"[-=:.A-Za-z0-9_]+")
 _SHOWN = 100
 
@@ -49,8 +49,8 @@ def _invalid(text: str, why: str) -> InvalidTopicName:
 class TopicName:
     """The parts of a valid topic name; `str()` gives the full name.
 
-    `namespace` holds "cluster/namespace" for a name of the legacy form. Build one with
-    `parse`, which validates; the constructor does not.
+    `namespace` is "cluster/namespace" for a legacy name. Use `parse`, which validates; the
+    constructor does not.
     """
 
     domain: str
@@ -60,11 +60,11 @@ class TopicName:
 
     @classmethod
     def parse(cls, text: str | bytes) -> TopicName:
-        """Return the topic that `text` names in any notation.
+        """Parse any notation of a topic name.
 
-        Raises InvalidTopicName for empty or blank parts, an unknown domain, characters that
-        a tenant or namespace cannot have, more than MAX_NAME_BYTES, or text that is not Unicode
-        (protobuf hands out bytes where a text is not UTF-8).
+        Raises InvalidTopicName for empty or blank parts, an unknown domain, characters that a
+        tenant or namespace cannot have, more than MAX_NAME_BYTES, or text that is not Unicode
+        (protobuf returns bytes if text is not UTF-8).
         """
         if isinstance(text, bytes):
             raise _invalid(text.decode("utf-8", "replace"), "it is not UTF-8")
@@ -93,7 +93,7 @@ class TopicName:
 
     @property
     def namespace_name(self) -> str:
-        """Tenant and namespace, as namespace commands name them: "tenant/namespace"."""
+        """Tenant and namespace as in namespace commands: "tenant/namespace"."""
         return f"{self.tenant}/{self.namespace}"
 
     @property
@@ -103,12 +103,12 @@ class TopicName:
 
     @property
     def is_system(self) -> bool:
-        """Whether the topic is one of Pulsar's own rather than a user's."""
+        """Whether it is one of Pulsar's system topics."""
         return self.local_name.startswith("__") or self.namespace_name == "pulsar/system"
 
     @property
     def partition_index(self) -> int:
-        """The partition that the name's suffix stands for, or -1 without such a suffix."""
+        """The partition in the name's suffix, or -1 without one."""
         return _split_partition(self.local_name)[1]
 
     @property
@@ -148,7 +148,7 @@ def _check_parts(text: str, owner: list[str], local_name: str) -> None:
 
 
 def _split_partition(local_name: str) -> tuple[str, int]:
-    # A name that is nothing but a suffix stays plain: the topic without it would have no name.
+    # A name that is only a suffix is no partition: its topic would have no name.
     if match := _PARTITION.match(local_name):
         index = int(match[2])
         if index <= _MAX_PARTITION:
@@ -157,7 +157,7 @@ def _split_partition(local_name: str) -> tuple[str, int]:
 
 
 def topics_hash(names: Iterable[str]) -> str:
-    """Return the hash by which GET_TOPICS_OF_NAMESPACE tells whether a list has changed.
+    """Return the hash that GET_TOPICS_OF_NAMESPACE uses to detect a changed list.
 
     CRC32C of the sorted names joined by commas, as hex digits of its little-endian bytes.
     """

@@ -1,10 +1,9 @@
 """Validation of commands and messages beyond well-formed protobuf.
 
-Numbers on the wire have more room than Pulsar's own: ids are unsigned there and Java's signed
-`long` in truth, of which only -1 has a meaning below zero. And protobuf hands out bytes where a
-string is not UTF-8. Of commands both are refused here, once, before any field is used. Texts of
-errors, lists of topics, and what producers wrote into messages are left to those who read them: a
-part that makes no sense spoils no other.
+Numbers on the wire have a wider range than Pulsar's: ids are unsigned there and signed `long`s in
+Java, where -1 is the only valid negative value. And protobuf returns bytes if a string is not
+UTF-8. Both are refused here, once per command, before a field is used. Readers check error texts,
+topic lists and producers' texts themselves, so that one invalid part does not affect the others.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ _VARINT = 0  # the wire type of numbers
 _MAX_LONG = 2**63 - 1
 _NONE = 2**64 - 1  # -1, which says that there is no such message
 
-# `message` and `error_message` tell people what went wrong; `topics` are names, each for itself.
+# `message` and `error_message` are texts for people; `topics` are checked one by one.
 _LENIENT_FIELDS = frozenset(("message", "error_message", "topics"))
 
-# Fields that name a message, by the commands that answer with one.
+# Fields that are message ids, by answer.
 _IDS = {
     _T.SEND_RECEIPT: ("message_id",),
     _T.GET_LAST_MESSAGE_ID_RESPONSE: ("last_message_id", "consumer_mark_delete_position"),
@@ -39,14 +38,15 @@ ANSWERS = frozenset(
     for name, number in _T.Type.items()
     if name.endswith(("_RESPONSE", "_SUCCESS")) and number != _T.AUTH_RESPONSE
 ) | {_T.SUCCESS, _T.ERROR}
-"""Types of the commands that answer a request: one that is not believed fails that request only,
-where any other fails its connection."""
+"""Types of the commands that answer a request: an invalid one fails that request only; any other
+invalid command fails its connection.
+"""
 
 
 def check_body(kind: int, body: Any) -> None:
-    """Raise RemoteProtocolError for text that is not UTF-8, or a number that cannot be meant.
+    """Raise RemoteProtocolError for text that is not UTF-8, or an impossible number.
 
-    `kind` is the type of the command that `body` is the own message of.
+    `kind` is the command's type, `body` its own message.
     """
     if kind in _WITH_TEXT:
         _check_text(body, kind)
@@ -67,14 +67,14 @@ def check_id(message_id: pb.MessageIdData, *, is_stored: bool = False) -> None:
 
 
 def as_text(text: str | bytes) -> str:
-    """Return a text field of a message; protobuf hands out bytes where it is not UTF-8."""
+    """Return a text field as text; protobuf returns bytes if it is not UTF-8."""
     return text if isinstance(text, str) else text.decode("utf-8", "replace")
 
 
 def hidden_number(message: Message, field: int) -> int | None:
-    """Return the last value of an enum's field that protobuf hides, as it does not know it.
+    """Return an enum field's last value if protobuf hides it, because it is unknown.
 
-    None if there is none. A field of another wire type is another field, and means nothing.
+    None if there is none. With another wire type it is another field, and is ignored.
     """
     found: int | None = None
     unknown = UnknownFieldSet(message)
@@ -113,7 +113,7 @@ def _has_text(descriptor: Descriptor, within: frozenset[str] = frozenset()) -> b
     )
 
 
-# Commands that carry payloads, and FLOW, ACK and receipts, come by the million and have none.
+# Payload commands, FLOW, ACK and receipts come by the million and have no text.
 _WITH_TEXT = frozenset(
     number
     for number, name in BODY_FIELDS.items()

@@ -1,9 +1,9 @@
-"""What each version of the protocol brought, and how commands are put to a broker of an older one.
+"""What each protocol version added, and how to adapt commands to older brokers.
 
-`PulsarApi.proto`, ProtocolVersion. Both ends speak the older of their two versions, which CONNECT
-and CONNECTED tell. What a broker does without is left out here; what it cannot do without is an
-error that names the version. Compression (3) and batches (4) are between clients: brokers of any
-version keep them as they are.
+`PulsarApi.proto`, ProtocolVersion. Both ends use the older of their versions, which CONNECT and
+CONNECTED state. Optional features are left out for an older broker; required ones raise an error
+that names the version. Compression (3) and batches (4) concern only clients: brokers of any version
+store them unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
 KEEP_ALIVE = 1
 CLOSING = 5
-"""Brokers send single producers and consumers away, before they ended the connection."""
+"""Brokers close single producers and consumers; earlier they closed the connection."""
 CHECKSUMS = 6
 BINARY_LOOKUP = 7
 END_OF_TOPIC = 9
@@ -44,7 +44,7 @@ FIRST_VERSIONS: Mapping[int, int] = {
     _T.GET_OR_CREATE_SCHEMA: 15,
     _T.TC_CLIENT_CONNECT_REQUEST: COORDINATOR_CONNECT,
 }
-"""The version with which a command of clients came; others were always there, or have none."""
+"""The version that added a client's command; others always existed, or have no version."""
 
 _REMEDIES: Mapping[int, str] = {
     _T.GET_SCHEMA: "Read with valueFormat=raw, or use a newer broker.",
@@ -56,9 +56,9 @@ _CHECKSUM_BYTES = len(_MAGIC) + 4
 
 
 def for_peer(command: pb.BaseCommand, version: int) -> list[pb.BaseCommand]:
-    """Return what to send for a command to a broker that speaks a version; mostly the same.
+    """Return what to send for a command to a broker of some version; usually the same.
 
-    The command may be changed. Raises UnsupportedFeature for what the broker is too old for.
+    May change the command. Raises UnsupportedFeature if the broker is too old.
     """
     check_speaks(command.type, version)
     if command.type == _T.ACK:
@@ -69,14 +69,14 @@ def for_peer(command: pb.BaseCommand, version: int) -> list[pb.BaseCommand]:
 
 
 def check_speaks(kind: int, version: int) -> None:
-    """Raise UnsupportedFeature if a broker of a version does not know a type of command."""
+    """Raise UnsupportedFeature if a broker's version lacks a type of command."""
     needed = FIRST_VERSIONS.get(kind, 0)
     if version < needed:
         raise too_old(_T.Type.Name(kind), needed, version, _REMEDIES.get(kind, ""))
 
 
 def too_old(what: str, needed: int, version: int, remedy: str = "") -> UnsupportedFeature:
-    """Return the error for a broker whose version lacks something."""
+    """Return the error for a broker whose version lacks a feature."""
     return UnsupportedFeature(
         f"the broker speaks version {version} of the protocol, and {what} came with version "
         f"{needed}",
@@ -85,12 +85,12 @@ def too_old(what: str, needed: int, version: int, remedy: str = "") -> Unsupport
 
 
 def answers_acks(version: int) -> bool:
-    """Whether a broker of a version answers acknowledgements that ask for it."""
+    """Whether a broker's version can answer acknowledgements."""
     return version >= ACK_RECEIPTS
 
 
 def _acks(command: pb.BaseCommand, version: int) -> list[pb.BaseCommand]:
-    """Return an acknowledgement without what is newer, and with one message each if it must."""
+    """Return an acknowledgement without newer fields, split into single messages if necessary."""
     ack = command.ack
     if not answers_acks(version):
         ack.ClearField("request_id")
@@ -120,7 +120,7 @@ def _adapt_subscribe(subscribe: pb.CommandSubscribe, version: int) -> None:
 
 
 def without_checksums(frames: bytes) -> bytes:
-    """Return whole frames of SENDs as brokers before CHECKSUMS take them."""
+    """Return complete SEND frames as brokers before CHECKSUMS expect them."""
     parts = []
     at = 0
     while at < len(frames):
