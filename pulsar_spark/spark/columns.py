@@ -49,9 +49,9 @@ _REMEDY = "Read with valueFormat=raw and decode the bytes, as with from_avro or 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column that does not hold the value; `optional` ones can be null.
+    """A column of message metadata; `optional` ones can be null.
 
-    `help` says what it holds, for docs/columns.md.
+    `help` is its text in docs/columns.md.
     """
 
     name: str
@@ -98,7 +98,7 @@ METADATA_COLUMNS: tuple[Column, ...] = (
         "The message's properties; empty if there are none.",
     ),
 )
-"""The columns that every read has behind those of the value, in this order."""
+"""The columns that every read has after those of the value, in this order."""
 
 POSITION_COLUMNS: tuple[Column, ...] = (
     Column(
@@ -174,7 +174,7 @@ POSITION_COLUMNS: tuple[Column, ...] = (
         "Cluster that the message was replicated from; null for local messages.",
     ),
 )
-"""The columns that includeMetadata adds behind them."""
+"""The columns that includeMetadata adds after them."""
 
 _FIXED_NAMES = frozenset(column.name.lower() for column in METADATA_COLUMNS + POSITION_COLUMNS)
 
@@ -182,10 +182,10 @@ _FIXED_NAMES = frozenset(column.name.lower() for column in METADATA_COLUMNS + PO
 def read_schema(
     kind: ValueType, *, include_metadata: bool, corrupt_column: str | None = None
 ) -> StructType:
-    """Return the schema of a read with such values, with `corrupt_column` if they can be corrupt.
+    """Return a read's schema, with `corrupt_column` if its values can be corrupt.
 
-    Raises SchemaMismatch where names of the value's fields would hide others, OptionError where
-    `corrupt_column` would.
+    Raises SchemaMismatch if a field of the value has the name of another column, OptionError if
+    `corrupt_column` has.
     """
     columns = METADATA_COLUMNS + (POSITION_COLUMNS if include_metadata else ())
     fields = [*_value_fields(kind)]
@@ -199,28 +199,28 @@ def read_schema(
 def check_columns(
     schema: StructType, corrupt_column: str, mode: str, *, raw: bool
 ) -> tuple[str, ...]:
-    """Return the names of the columns that the user's `schema` asks for, as far as they are known.
+    """Return the names of the columns that the user's `schema` requests, as far as they are known.
 
-    The fields of values are known when the topics are; a name that may be one is returned as it
-    is. Raises OptionError as `project`.
+    The fields of values are only known with the topics, so a name that may be one is returned as
+    it is. Raises OptionError as `project`.
     """
     values = StructType().add(VALUE, BinaryType()) if raw else None
     return _project(schema, values, None, corrupt_column, mode)
 
 
 def project(schema: StructType, kind: ValueType, corrupt_column: str, mode: str) -> tuple[str, ...]:
-    """Return the names, as above, of the columns that the user's `schema` asks for.
+    """Return the column names, as above, that the user's `schema` requests.
 
-    The columns of includeMetadata can be asked for whether it is set or not, and
-    `corrupt_column` as string or binary; where no bytes go into it, as `mode` says, it gives way
-    to a field of the values. Spark's own rule holds: case does not matter. Raises OptionError that
-    names the column where its name, type or nullability does not fit.
+    It may request the columns of includeMetadata whether that is set or not, and `corrupt_column`
+    as string or binary; in a `mode` that never fills it, a field of the values with that name takes
+    precedence. As in Spark, case does not matter. Raises OptionError that names the column if its
+    name, type or nullability does not match.
     """
     return _project(schema, _value_fields(kind), kind.key_type, corrupt_column, mode)
 
 
 def is_offered(schema: StructType, kind: ValueType, corrupt_column: str, mode: str) -> bool:
-    """Whether a read of such values offers all columns of `schema`."""
+    """Whether a read of such values has all columns of `schema`."""
     try:
         project(schema, kind, corrupt_column, mode)
     except (OptionError, SchemaMismatch):
@@ -284,7 +284,7 @@ def _known_column(field: StructField, known: Mapping[str, Column]) -> Column:
 
 
 def _value_fields(kind: ValueType) -> StructType:
-    """Return the value's columns, all of which a tombstone makes null."""
+    """Return the value's columns; all of them are null in a tombstone."""
     fields = kind.fields
     seen: dict[str, str] = {}
     for name in fields.names:
@@ -309,7 +309,7 @@ def _type(column: Column, kind: ValueType) -> DataType:
 
 
 def _fits(given: DataType, offered: DataType, *, exactly: bool) -> bool:
-    """Whether a type is the one offered; what may be null there must be nullable, if `exactly`."""
+    """Whether a type is the offered one; with `exactly`, nullable parts must be nullable here."""
     if isinstance(given, ArrayType) and isinstance(offered, ArrayType):
         nullable = given.containsNull or not (exactly and offered.containsNull)
         return nullable and _fits(given.elementType, offered.elementType, exactly=exactly)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     ArrowStreamWriterBase = datasource.DataSourceStreamArrowWriter
 else:
-    # The base of writers of streams that take record batches, where Spark (4.1) has them.
+    # The base class of stream writers that take record batches, if Spark has it (4.1).
     ArrowStreamWriterBase = getattr(
         datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter
     )
@@ -30,41 +30,41 @@ _SINK_WORKER = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark expects of record batches for `schema`."""
+    """Return the Arrow schema that Spark expects of record batches with `schema`."""
     arguments: dict[str, Any] = {}
-    # Before it was a parameter UTC was the only choice.
+    # Before there was this parameter, the timezone was always UTC.
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
         arguments["timezone"] = "UTC"
     return to_arrow_schema(schema, **arguments)
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Return Spark's schema for columns as they are in Arrow."""
+    """Return Spark's schema for an Arrow schema."""
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def spark_type(kind: pa.DataType) -> DataType:
-    """Return Spark's type for a type of Arrow."""
+    """Return Spark's type for an Arrow type."""
     return from_arrow_type(kind, prefer_timestamp_ntz=True)
 
 
 def filters_are_pushed() -> bool:
-    """Return whether the reader that is being made is to take filters.
+    """Return whether the reader that is being created should take filters.
 
-    Spark refuses readers that define `pushFilters` while spark.sql.python.filterPushdown.enabled
-    is off. The configuration cannot be seen from a Python worker, but while it is on, and there
-    are filters, another worker module runs.
+    Spark refuses readers that define `pushFilters` while spark.sql.python.filterPushdown.enabled is
+    off. A Python worker cannot read this setting, but if it is on and there are filters, Spark runs
+    another worker module.
     """
     return keeps_scans_apart() and _runs(_PUSHDOWN_WORKER)
 
 
 def ends_micro_batch() -> bool:
-    """Return whether the writer that is being made is only to commit or abort a micro-batch."""
+    """Return whether the writer that is being created only commits or aborts a micro-batch."""
     return _runs(_SINK_WORKER)
 
 
 def _runs(worker: str) -> bool:
-    """Return whether this is a process that Spark started to run a worker module."""
+    """Return whether Spark started this process to run a worker module."""
     if worker in sys.modules:
         return True
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
@@ -72,24 +72,24 @@ def _runs(worker: str) -> bool:
 
 
 def keeps_scans_apart() -> bool:
-    """Return whether filters that one scan pushed down stay with that scan.
+    """Return whether filters pushed down by one scan stay with that scan.
 
-    In the versions of Spark that came before limits could be pushed down too, what one scan
-    pushed down holds for all scans of the same DataFrame, also for those without a filter:
-    taking a filter there would change their results.
+    In Spark versions without limit pushdown, filters that one scan pushes down apply to all scans
+    of the same DataFrame, even to those without a filter: taking a filter would change their
+    results.
     """
     return hasattr(DataSourceReader, "pushLimit")
 
 
 def streams_are_arrow() -> bool:
-    """Return whether Spark hands record batches to the writers of streams, or else rows."""
+    """Return whether Spark passes record batches, not rows, to stream writers."""
     return ArrowStreamWriterBase is not DataSourceStreamWriter
 
 
 def rows_to_arrow(rows: list[Row], schema: StructType) -> list[pa.RecordBatch]:
-    """Return rows, at least one, as record batches of the types that Spark has for `schema`.
+    """Return rows (at least one) as record batches with Spark's types for `schema`.
 
-    Times without a zone, as in the rows that Spark makes, are of this process's zone.
+    Times without a zone, as in Spark's rows, are in this process's zone.
     """
     # Only old versions need it; later versions may remove it.
     from pyspark.sql.conversion import LocalDataToArrowConversion
@@ -99,15 +99,15 @@ def rows_to_arrow(rows: list[Row], schema: StructType) -> list[pa.RecordBatch]:
 
 
 def limits_are_told() -> bool:
-    """Return whether Spark gives a stream's reader its position and a read limit (4.2)."""
+    """Return whether Spark passes a stream reader its position and a read limit (4.2)."""
     return find_spec("pyspark.sql.streaming.datasource") is not None
 
 
 def make_active(spark: SparkSession) -> None:
     """Let Spark find data sources for `df.write` on the calling thread too.
 
-    It looks them up in the thread's active session, and of Python's threads only the one that
-    made the session has it. On Spark Connect threads make no difference.
+    Spark looks in the thread's active session, and among Python's threads only the one that
+    created the session has it. Spark Connect does not depend on threads.
     """
     jvm = getattr(spark, "_jvm", None)
     if jvm is not None:

@@ -34,7 +34,7 @@ from pulsar_spark.spark.writing.stream_writer import stream_writer
 
 @dataclass(frozen=True, slots=True)
 class FormatDefaults:
-    """Options that a format brings along; their values, which may be secret, are in no repr."""
+    """A format's own options; their values may be secret, so no repr shows them."""
 
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -44,7 +44,7 @@ class PulsarDataSource(DataSource):
 
     format_name = "pulsar"
     defaults = FormatDefaults()
-    # Spark asks for the schema only where the user gives none, and pickles the data source after.
+    # Spark asks for the schema only if the user gives none, and pickles the data source afterwards.
     _inferred = False
 
     @classmethod
@@ -57,19 +57,19 @@ class PulsarDataSource(DataSource):
         return over_defaults(without_catalog_keys(self.options), self.defaults.options)
 
     def schema(self) -> StructType:
-        """Return the schema that the topics' schemas and the options give; asks the brokers."""
+        """Return the schema from the topics' schemas and the options; asks the brokers."""
         self._inferred = True
-        # Spark asks before it says whether a batch or a stream is read.
+        # Spark asks before it says whether it reads a batch or a stream.
         return infer_schema(parse_read_options(self._all_options, Scope.READS))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch with the columns of `schema`."""
+        """Return the reader of a batch, for the columns of `schema`."""
         kind = PushdownBatchReader if filters_are_pushed() else PulsarBatchReader
         options = replace(parse_read_options(self._all_options), inferred=self._inferred)
         return kind(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the writer of a batch with the columns of `schema`."""
+        """Return the writer of a batch, for the columns of `schema`."""
         writer = PulsarBatchWriter(
             parse_write_options(self._all_options), schema, overwrite=overwrite
         )
@@ -77,9 +77,9 @@ class PulsarDataSource(DataSource):
         return writer
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a stream with the columns of `schema`.
+        """Return the reader of a stream, for the columns of `schema`.
 
-        What is wrong with the options or the columns is raised when Spark asks for an offset.
+        Errors in options or columns are raised when Spark asks for an offset.
         """
         try:
             options = parse_stream_options(self._all_options)
@@ -89,20 +89,20 @@ class PulsarDataSource(DataSource):
             return RefusedStreamReader(error)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return the writer of a micro-batch with the columns of `schema`.
+        """Return the writer of a micro-batch, for the columns of `schema`.
 
         With `overwrite`, in complete mode, each micro-batch appends the whole result again: a
         topic's messages cannot be replaced.
         """
         writer = stream_writer(parse_write_options(self._all_options, Scope.STREAM_WRITE), schema)
-        # What is written must not fail to be committed because of what was checked before it.
+        # A check before writing must not prevent committing what is already written.
         if not ends_micro_batch():
             writer.check()
         return writer
 
 
 def stream_reader_class() -> type[PulsarStreamReader]:
-    """Return the reader for what this version of Spark asks of streams."""
+    """Return the reader class for this version of Spark."""
     if not limits_are_told():
         return PulsarStreamReader
     from pulsar_spark.spark.streaming.admission_reader import AdmissionStreamReader

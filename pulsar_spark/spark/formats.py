@@ -16,10 +16,10 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 def named_format(
     name: str, options: Mapping[str, str | int | float | bool]
 ) -> type[PulsarDataSource]:
-    """Return a data source that is called `name` and has defaults for its options.
+    """Return a data source called `name`, with defaults for its options.
 
-    Raises OptionError for a name that SQL cannot take, for options that are unknown and for
-    values that do not fit; UnsupportedFeature for what is not built yet.
+    Raises OptionError for a name that SQL does not accept, for unknown options and invalid values;
+    UnsupportedFeature for features that are missing.
     """
     if not _NAME.fullmatch(name):
         raise OptionError(
@@ -28,11 +28,11 @@ def named_format(
         )
     texts = {key: _text(value) for key, value in options.items()}
     resolve(texts, Scope.BOTH)
-    # Spark pickles such a class by value, so it only has plain data.
+    # Spark pickles the class by value, so it only has plain data.
     members = {"format_name": name, "defaults": FormatDefaults(texts), "__doc__": None}
     return type("PulsarFormat", (PulsarDataSource,), members)
 
 
 def _text(value: str | int | float | bool) -> str:
-    """Return a value in the form in which Spark passes those of `option(…)`."""
+    """Return a value as text, as Spark's `option(…)` does."""
     return str(value).lower() if isinstance(value, bool) else str(value)

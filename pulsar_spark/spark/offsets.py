@@ -1,8 +1,7 @@
-"""Offsets as users write them → positions; handles inclusive and exclusive ends.
+"""Offsets as users write them → positions; converts inclusive and exclusive ends.
 
-A user names messages and times: a starting id is read, and so is an ending id; times are
-half-open, [start, end). Everything below deals in positions, which lie between messages, and
-reads [start, end) of them.
+A user names messages and times. Starting and ending ids are both read; times are half-open, [start,
+end). All other modules use positions, which are between messages, and read [start, end) of them.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from pulsar_spark.spark.options.parsers import duration_millis, iso_millis
 _AGE = re.compile(r"-\s*(\d+\s*[A-Za-z]+)")
 _ID = re.compile(r"-?\d+:-?\d+(:-?\d+){0,2}")
 _WHOLE_NUMBER = re.compile(r"\d{1,18}")
-# What streamnative/pulsar-spark writes for earliest and latest where a time is expected.
+# What streamnative/pulsar-spark writes for earliest and latest as a time.
 _JAVA_EARLIEST_TIME = -1
 _JAVA_LATEST_TIME = -2
 _SHOWN = 100
 
 
 class BoundKind(Enum):
-    """What a bound of a range is given by."""
+    """The kind of a range's bound."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -75,9 +74,9 @@ LATEST_BOUND = Bound(BoundKind.LATEST)
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """The value of an option that gives starts or ends: a bound for all topics, and exceptions.
+    """An option's starts or ends: a bound for all topics, and exceptions.
 
-    `by_topic` holds full names, of topics or of single partitions.
+    `by_topic` has full names, of topics or of single partitions.
     """
 
     option: str
@@ -87,11 +86,11 @@ class OffsetSpec:
     def bounds(self, topics: Mapping[str, Sequence[str]], now_millis: int) -> dict[str, Bound]:
         """Return the bound of each partition of `topics` (full name → its partitions' names).
 
-        A partition's own bound wins over its topic's. Raises InvalidOffset for a topic that is
-        not read, and for a message id that would stand for several partitions.
+        A partition's own bound takes precedence over its topic's. Raises InvalidOffset for a topic
+        that is not read, and for a message id that would apply to several partitions.
         """
         given = dict(self.by_topic)
-        # A topic that is read by a single partition only can still be named as a whole.
+        # A topic of which only one partition is read may be named as a whole.
         parents = {
             str(TopicName.parse(partition).partitioned)
             for partitions in topics.values()
@@ -124,12 +123,12 @@ class OffsetSpec:
 
 
 def start_position(message_id: MessageIdAdv) -> Position:
-    """Return where reading starts for a given starting id: the message itself is read."""
+    """Return where reading starts for a starting id; the message itself is read."""
     return Position.before(message_id)
 
 
 def end_position(message_id: MessageIdAdv) -> Position:
-    """Return where reading ends for a given ending or last id: the message itself is read.
+    """Return where reading ends for an ending or last id; the message itself is read.
 
     An id without a batch index means its whole entry.
     """
@@ -137,10 +136,10 @@ def end_position(message_id: MessageIdAdv) -> Position:
 
 
 def entry_end(message_id: MessageIdAdv) -> Position:
-    """Return the position behind the entry of a topic's last message: the next entry's.
+    """Return the position after the entry of a topic's last message: the next entry's.
 
-    It is EARLIEST_POSITION for a topic that is empty. A broker names the last message of the
-    last entry, so nothing lies between the two forms of that position.
+    EARLIEST_POSITION for an empty topic. A broker returns the last entry's last message, so nothing
+    is between the two forms of that position.
     """
     if message_id.entry_id < 0:
         return EARLIEST_POSITION
@@ -152,8 +151,8 @@ def parse_offsets(
 ) -> OffsetSpec:
     """Return the spec for `earliest`, `latest` or a JSON object of topics.
 
-    Topics that the object leaves out take `default`. Raises InvalidOffset for anything else,
-    and for the kinds that `refused` names.
+    Topics that the object leaves out get `default`. Raises InvalidOffset for anything else, and for
+    the kinds in `refused`.
     """
     return _parse(option, text, default, frozenset(refused), _offset_bound)
 
@@ -163,7 +162,7 @@ def parse_times(
 ) -> OffsetSpec:
     """Return the spec for a publish time: milliseconds, ISO-8601, an age, or JSON per topic.
 
-    Topics that the object leaves out take `default`. Raises InvalidOffset for anything else.
+    Topics that the object leaves out get `default`. Raises InvalidOffset for anything else.
     """
     return _parse(option, text, default, frozenset(refused), _time_bound)
 
@@ -199,7 +198,7 @@ def _json_object(option: str, text: str) -> list[tuple[str, Any]]:
     pairs: list[tuple[str, Any]] = []
 
     def keep(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        # Objects inside come first and the outermost last; as a dict it would lose duplicates.
+        # Inner objects come first and the outermost last; a dict would lose duplicates.
         pairs[:] = items
         return dict(items)
 

@@ -15,10 +15,10 @@ from pulsar_spark.spark.options.table import Scope
 
 
 def topic_schema(topic: str, options: Mapping[str, str]) -> str:
-    """Return the definition of the topic's newest schema, of its values for KEY_VALUE topics.
+    """Return the definition of the topic's newest schema; for KEY_VALUE topics, of the value.
 
-    Raises SchemaMismatch where values are no records with a definition in text, OptionError for
-    wrong options, and what brokers refuse with.
+    Raises SchemaMismatch if values are not records with a text definition, OptionError for invalid
+    options, and the broker's error.
     """
     parsed = parse_read_options({**options, "topic": topic}, Scope.READS)
     (name,) = parsed.topics

@@ -31,7 +31,7 @@ _BINARY = StructType().add(VALUE, BinaryType())
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """What values are decoded to: `schema` of a topic, or bytes as they are. Plain data."""
+    """How values are decoded: with the `schema` of a topic, or as raw bytes. Plain data."""
 
     schema: SchemaInfo | None = None
 
@@ -42,7 +42,7 @@ class ValueType:
 
     @property
     def key_type(self) -> DataType | None:
-        """The type of the topic's keys, None where they are the messages' own, in bytes."""
+        """The type of the topic's keys, None if these are the message keys, in bytes."""
         key = None if self.schema is None else typed_columns(self.schema).key
         return None if key is None else spark_type(key)
 
@@ -50,9 +50,9 @@ class ValueType:
 def value_type(schemas: Mapping[str, SchemaInfo | None], *, allow_different: bool) -> ValueType:
     """Return the type of the values of topics with these schemas.
 
-    Raises OptionError for topics with different schemas, unless they are allowed: then values
-    are bytes. Raises SchemaMismatch for a schema that cannot be columns. Logs a warning where
-    there is one whose values are not decoded.
+    Raises OptionError for topics with different schemas, unless they are allowed: then values are
+    bytes. Raises SchemaMismatch for a schema that cannot be converted to columns. Logs a warning if
+    values of some schema are not decoded.
     """
     by_schema: dict[tuple[int, bytes], tuple[SchemaInfo, list[str]]] = {}
     for topic, found in schemas.items():
@@ -75,8 +75,8 @@ def value_type(schemas: Mapping[str, SchemaInfo | None], *, allow_different: boo
 def check_alike(schemas: Mapping[str, SchemaInfo | None], wanted: SchemaInfo) -> None:
     """Raise SchemaMismatch for a topic whose schema does not match the query's columns.
 
-    Values of another record would be decoded to rows of nulls: fields that a record has not are
-    null. Versions of one record have its name, and share fields.
+    Values of another record would be read as rows of nulls, because missing fields are null.
+    Versions of one record have the same name and common fields.
     """
     for topic, schema in schemas.items():
         if schema is None or schema == wanted:
@@ -86,7 +86,7 @@ def check_alike(schemas: Mapping[str, SchemaInfo | None], wanted: SchemaInfo) ->
 
 
 def _parts(schema: SchemaInfo) -> tuple[SchemaInfo, ...]:
-    """Return the value's schema, and with a KEY_VALUE one the key's."""
+    """Return the value's schema, and with KEY_VALUE the key's too."""
     if schema.type != pb.Schema.KeyValue:
         return (schema,)
     parts = key_value_parts(schema)
@@ -105,7 +105,8 @@ def _check_record(topic: str, found: SchemaInfo, wanted: SchemaInfo) -> None:
                 set(typed_columns(wanted).fields.names),
             )
         except SchemaMismatch:
-            # It cannot be columns, but the query's version can, and its messages may be of that.
+            # It cannot be columns, but the query's version can, and its messages may have that
+            # version.
             return
         if fields & wanted_fields or not fields or not wanted_fields:
             return

@@ -1,1 +1,1 @@
-"""Options: the table of all, their text → values, and what those add up to."""
+"""Options: the option table, parsing, and the resulting settings."""

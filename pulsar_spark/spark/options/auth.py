@@ -39,10 +39,10 @@ _METHODS = {
 
 
 def auth_options(plugin: str | None, params: str | None, trusted: str | None = None) -> AuthOptions:
-    """Return how to log in; `trusted` are the authorities that the connections trust.
+    """Return how to log in; `trusted` are the connections' trusted authorities.
 
-    Raises OptionError for a plugin that is not known or parameters that do not fit it,
-    UnsupportedFeature for methods that are not built.
+    Raises OptionError for an unknown plugin or parameters that do not match it,
+    UnsupportedFeature for methods that are missing.
     """
     if plugin is None:
         if params is not None:
@@ -52,7 +52,7 @@ def auth_options(plugin: str | None, params: str | None, trusted: str | None = N
     if method is None and _is_class(plugin):
         return AuthOptions("plugin", plugin=plugin, plugin_params=params)
     if method is None:
-        # It is not repeated: people put tokens here.
+        # Not shown: people put tokens here.
         raise OptionError(
             f"{_PLUGIN} names an unknown authentication plugin",
             "Use token, basic, tls or oauth2, Java's class name, or a class of your own as "
@@ -73,7 +73,7 @@ def auth_options(plugin: str | None, params: str | None, trusted: str | None = N
 
 
 def _is_class(plugin: str) -> bool:
-    """Whether it reads as ``module:Class``, and not as credentials that are in the wrong place."""
+    """Whether it looks like ``module:Class``, and not like misplaced credentials."""
     match = _CLASS.fullmatch(plugin)
     return match is not None and match[1] not in (*_METHODS, "file", "env", "data", "content")
 

@@ -47,7 +47,7 @@ def _row(option: Option) -> str:
 
 
 def _written(value: object) -> str:
-    """Return a value as users write it."""
+    """Return a value in users' notation."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -1,8 +1,8 @@
-"""Configuration keys of the Java client without an option here.
+"""The Java client's configuration keys that have no option here.
 
-Jobs written for the Scala connector carry them. Most tune threads and caches that do not exist
-here and are passed over with a log line; those that choose whom to trust or where to connect
-must never be passed over, so each names what does the same here.
+Jobs written for the Scala connector set them. Most tune threads and caches that do not exist here;
+they are logged and ignored. Keys that choose whom to trust or where to connect are never ignored:
+their error names the equivalent here.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ IGNORED: dict[str, str] = {
     **_keys("pulsar.reader", _READER),
     **_keys("pulsar.producer", _PRODUCER),
 }
-"""Lower-case key → key: real keys that change nothing here."""
+"""Lower-case key → key, for valid keys that have no effect here."""
 
 _CLIENT_PREFIX = "pulsar.client."
 
 IGNORED_PREFIX = "pulsar.admin."
-"""All keys of Java's admin client: the admin port is not used."""
+"""All keys of Java's admin client: this package does not use the admin port."""
 
 REFUSED: dict[str, tuple[str, str]] = {
     key.lower(): (key, remedy)
@@ -78,15 +78,16 @@ REFUSED: dict[str, tuple[str, str]] = {
     "pulsar.reader.cryptokeyreader": ("pulsar.reader.cryptoKeyReader", _KEYS),
     "pulsar.producer.cryptokeyreader": ("pulsar.producer.cryptoKeyReader", _KEYS),
 }
-"""Lower-case key → (key, what to do instead): passing over these would change security."""
+"""Lower-case key → (key, what to do instead): ignoring these would change security."""
 
 HARMLESS_VALUES = {"pulsar.client.usekeystoretls": "false", "pulsar.client.usetls": "false"}
-"""Values of refused keys that ask for nothing."""
+"""Values of refused keys that change nothing."""
 
 UNPREFIXED: dict[str, str] = {
     key.removeprefix(_CLIENT_PREFIX): key
     for key in (*IGNORED, *REFUSED)
     if key.startswith(_CLIENT_PREFIX)
 }
-"""Lower-case key without its prefix → lower-case key, of the client: those of readers and
-producers, such as topicName, are too close to options of other names."""
+"""Lower-case key without prefix → lower-case key, for the client's keys only: those of readers and
+producers, such as topicName, resemble other options.
+"""

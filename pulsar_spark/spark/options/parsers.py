@@ -1,8 +1,8 @@
-"""Text of one option's value → value.
+"""Parsers: one option's text → its value.
 
-A parser takes the text and returns the value or raises ValueError with what was expected, as in
-"a duration such as 500ms". It knows neither the option's name nor whether its value is secret:
-the table of options adds the one and withholds the other.
+A parser returns the value, or raises ValueError with what it expected, as in "a duration such as
+500ms". It knows neither the option's name nor whether its value is secret: the option table adds
+the name and withholds the value.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _MILLIS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 
 _SIZE = re.compile(r"(\d{1,18})\s*(?:(k|m|g)i?b?|b)?", re.IGNORECASE)
 _FACTORS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _INTEGER = re.compile(r"[+-]?\d{1,18}")
-# Python 3.10 reads neither "Z" nor other fractions than of 3 and 6 digits, so ISO-8601 is
-# taken apart here: date, time, fraction, zone.
+# Python 3.10 reads neither "Z" nor fractions with other than 3 or 6 digits, so ISO-8601 is parsed
+# here: date, time, fraction, zone.
 _ISO_TIME = re.compile(
     r"(\d{4}-\d{2}-\d{2})(?:[Tt ](\d{2}:\d{2}(?::\d{2})?)(?:[.,](\d{1,9}))?)?"
     r"\s*([Zz]|[+-]\d{2}(?::?\d{2})?)?"
@@ -34,7 +34,7 @@ _NANOS = 10**9
 
 
 def text(value: str) -> str:
-    """Return the text without blanks around it; ValueError if nothing is left."""
+    """Return the stripped text; ValueError if it is empty."""
     value = value.strip()
     if not value:
         raise ValueError("a non-empty text")
@@ -42,12 +42,12 @@ def text(value: str) -> str:
 
 
 def text_or_none(value: str) -> str | None:
-    """Return the text without blanks around it, None if nothing is left, as Java's jobs have it."""
+    """Return the stripped text, None if it is empty, as in Java's jobs."""
     return value.strip() or None
 
 
 def boolean(value: str) -> bool:
-    """Return the truth value of "true" or "false", in any case."""
+    """Parse "true" or "false", in any case."""
     word = value.strip().lower()
     if word not in ("true", "false"):
         raise ValueError("true or false")
@@ -63,7 +63,7 @@ def duration_millis(value: str) -> int:
 
 
 def duration_seconds(value: str) -> float:
-    """Return seconds for a duration as of `duration_millis`."""
+    """Return seconds for a duration as in `duration_millis`."""
     return duration_millis(value) / 1000
 
 
@@ -85,7 +85,7 @@ def size(value: str) -> int:
 
 
 def integer(value: str) -> int:
-    """Return the integer that the text holds."""
+    """Parse an integer."""
     if not _INTEGER.fullmatch(value.strip()):
         raise ValueError("an integer")
     return int(value)
@@ -94,7 +94,7 @@ def integer(value: str) -> int:
 def within(
     parse: Callable[[str], T], low: float, high: float | None = None, unit: str = ""
 ) -> Callable[[str], T]:
-    """Return a parser that also holds the value to `low` … `high`, both included."""
+    """Return a parser that also requires a value from `low` to `high`, both included."""
     limits = f"at least {low}" if high is None else f"from {low} to {high}"
 
     def parse_within(value: str) -> T:
@@ -109,7 +109,7 @@ def within(
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A parser for one of `words`, in any case; the value is spelt as in `words`."""
+    """Parses one of `words`, in any case; the value is spelled as in `words`."""
 
     words: tuple[str, ...]
 
@@ -128,14 +128,14 @@ def choice(*words: str) -> Choice:
 
 
 def avro_name(value: str) -> str:
-    """Return the name of a record as Avro allows them."""
+    """Parse a record's name as Avro allows it."""
     if not _AVRO_NAME.fullmatch(value):
         raise ValueError("an Avro name: letters, digits and _, not beginning with a digit")
     return value
 
 
 def avro_namespace(value: str) -> str:
-    """Return a namespace as Avro allows them."""
+    """Parse a namespace as Avro allows it."""
     for part in value.split("."):
         if not _AVRO_NAME.fullmatch(part):
             raise ValueError(
@@ -154,7 +154,7 @@ def text_list(value: str) -> tuple[str, ...]:
 
 
 def keys_by_name(value: str) -> tuple[tuple[str, str], ...]:
-    """Return pairs of a name and a key, which is a path or PEM text; one without a name is ""."""
+    """Return pairs of a name ("" if missing) and a key, which is a path or PEM text."""
     value = value.strip()
     if not value.startswith("{"):
         return (("", text(value)),)
@@ -169,10 +169,10 @@ def keys_by_name(value: str) -> tuple[tuple[str, str], ...]:
 
 
 def iso_millis(value: str) -> int:
-    """Return milliseconds since 1970 for an ISO-8601 date or date and time.
+    """Parse an ISO-8601 date or date and time into milliseconds since 1970.
 
-    A time without a zone is UTC. A fraction of a millisecond counts as a whole one, so that a
-    range never takes in a message published before its start.
+    A time without a zone is UTC. Fractions of a millisecond are rounded up, so that a range never
+    includes a message published before its start.
     """
     match = _ISO_TIME.fullmatch(value.strip())
     if match is None:
@@ -180,7 +180,7 @@ def iso_millis(value: str) -> int:
     date, time, fraction, zone = match.groups()
     try:
         moment = datetime.fromisoformat(f"{date}T{time or '00:00'}").replace(tzinfo=_zone(zone))
-        # The clock shows whole seconds and zones have whole minutes: nothing is cut off here.
+        # Both times have whole seconds here, so nothing is rounded.
         seconds = (moment - _EPOCH) // timedelta(seconds=1)
     except (ValueError, OverflowError):
         raise ValueError("a valid ISO-8601 time") from None

@@ -29,10 +29,10 @@ from pulsar_spark.spark.options.table import Scope
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Everything that planning and reading need; plain data.
+    """The options of a read; plain data.
 
-    Either `topics` (full names) or `pattern` is set. Times are milliseconds. A stream that is
-    `waiting` begins also while topics do not exist.
+    Either `topics` (full names) or `pattern` is set. Times are milliseconds. A `waiting` stream
+    starts even if its topics do not exist yet.
     """
 
     client: ClientOptions
@@ -54,11 +54,11 @@ class ReadOptions:
     query: StructType | None = None
     """The columns of the query."""
     inferred: bool = False
-    """Whether they are those that the topics had when it was planned, not the user's choice."""
+    """Whether these were inferred from the topics at planning, not chosen by the user."""
 
 
 def parse_read_options(options: Mapping[str, str], scope: Scope = Scope.READ) -> ReadOptions:
-    """Return the options of a batch read, of a stream (STREAM_READ) or of any read (READS).
+    """Parse the options of a batch read, of a stream (STREAM_READ) or of any read (READS).
 
     Raises OptionError, InvalidOffset or UnsupportedFeature that names the option.
     """
@@ -66,7 +66,7 @@ def parse_read_options(options: Mapping[str, str], scope: Scope = Scope.READ) ->
 
 
 def read_options(values: Values, options: Mapping[str, str], scope: Scope) -> ReadOptions:
-    """Return the options of a read from the `values` that were resolved of `options`."""
+    """Return a read's options from the resolved `values` of `options`."""
     client = client_options(values)
     topics, pattern = _topics(values, options)
     if values["valueFormat"] not in ("auto", "raw"):
@@ -106,9 +106,9 @@ def read_options(values: Values, options: Mapping[str, str], scope: Scope) -> Re
 
 
 def client_options(values: Values) -> ClientOptions:
-    """Return the client's options, of a read or a write.
+    """Return the client's options for a read or a write.
 
-    Raises OptionError for a missing or wrong service URL and credentials that do not fit.
+    Raises OptionError for a missing or invalid service URL and for mismatched credentials.
     """
     if values["service.url"] is None:
         raise OptionError(
@@ -147,14 +147,14 @@ def client_options(values: Values) -> ClientOptions:
 
 
 def crypto_keys(values: Values, option: str) -> PemKeys | None:
-    """Return the keys of end-to-end encryption that an option gives."""
+    """Return an option's keys for end-to-end encryption."""
     return None if values[option] is None else PemKeys(option, values[option])
 
 
 def single_topic(values: Values) -> str | None:
-    """Return the full name that `topic`, `.load(…)` or `.save(…)` gives, or None.
+    """Return the full name in `topic`, `.load(…)` or `.save(…)`, or None.
 
-    Raises OptionError for several names and for two that differ, InvalidTopicName.
+    Raises OptionError for several names and for two different ones; InvalidTopicName.
     """
     names = {str(_topic(name)) for name in (values["topic"], values.path) if name}
     if len(names) > 1:
@@ -199,7 +199,7 @@ def _topics(
 
 
 def _paths(options: Mapping[str, str]) -> list[str]:
-    """Return the names of `.load([…])`, which Spark passes as a JSON array."""
+    """Return the names in `.load([…])`, which Spark passes as a JSON array."""
     text = next((value for name, value in options.items() if name.lower() == "paths"), "[]")
     try:
         names = json.loads(text)
@@ -231,7 +231,7 @@ def _ending(values: Values, scope: Scope) -> OffsetSpec:
 
 
 def _one_of(values: Values, keys: tuple[str, str]) -> tuple[Any, Any]:
-    """Return the values of two options that exclude each other; raises OptionError for both."""
+    """Return two options that exclude each other; raises OptionError if both are set."""
     first, second = (values[key] for key in keys)
     if first is not None and second is not None:
         raise OptionError(f"{' and '.join(keys)} cannot be used together", "Set one of them.")

@@ -1,6 +1,6 @@
 """Options as text from Spark → parsed values, checked against the option table.
 
-What an option needs beyond its own text is the business of `read`, `stream` and `write`.
+`read`, `stream` and `write` check options against each other.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _SPARK_KEYS = frozenset(
         *CATALOG_KEYS,
     }
 )
-# Spark adds its own keys with this prefix, such as for partitionBy.
+# Spark's own keys have these prefixes, for example for partitionBy.
 _SPARK_PREFIXES = ("__", "spark.", OPTION_PREFIX)
 
 START_OPTIONS = ("startingOffsets", "startingTime")
-"""Where a read begins, by position or by time."""
+"""Where a read starts, by position or by time."""
 END_OPTIONS = ("endingOffsets", "endingTime")
-"""Where it ends."""
-# Of each group one option may be given.
+"""Where a read ends."""
+# Only one option of each group may be set.
 _EXCLUSIVE = (
     ("topic", "topics", "topicsPattern", "path", "paths"),
     START_OPTIONS,
@@ -71,10 +71,10 @@ class Values:
 
 
 def resolve(options: Mapping[str, str], scope: Scope) -> Values:
-    """Return the value of every option for `scope`, given or default.
+    """Return the value of every option in `scope`: the given one or the default.
 
-    Raises OptionError for names and values that the table does not know, UnsupportedFeature for
-    what is not built yet. Logs ignored options in one line.
+    Raises OptionError for unknown names and invalid values, UnsupportedFeature for missing
+    features. Logs ignored options in one line.
     """
     found: dict[str, tuple[str, Any]] = {}
     ignored: list[str] = []
@@ -110,14 +110,14 @@ def resolve(options: Mapping[str, str], scope: Scope) -> Values:
 
 
 def over_defaults(given: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
-    """Return `given` and the defaults that it leaves: not the same option, nor what excludes it."""
+    """Return `given` plus the defaults for options that it neither sets nor excludes."""
     taken = {_kind(name) for name in given}
     left = {name: value for name, value in defaults.items() if _kind(name) not in taken}
     return {**left, **given}
 
 
 def _kind(name: str) -> str:
-    """Return what names of one option, and of options that exclude each other, have in common."""
+    """Return what names share that mean the same option or options that exclude each other."""
     lower = name.lower()
     option = _BY_NAME.get(lower)
     key = lower if option is None else option.key
@@ -145,7 +145,7 @@ def _parse(option: Option, value: str) -> Any:
 
 
 def _check_elsewhere(option: Option, value: str) -> None:
-    """Raise OptionError or InvalidOffset for a value that makes no sense for its option either."""
+    """Raise OptionError or InvalidOffset for a value that its option would not accept either."""
     parsed = _parse_text(option, value)
     if option.key in START_OPTIONS + END_OPTIONS:
         check = parse_times if option.key.endswith("Time") else parse_offsets
@@ -156,7 +156,7 @@ def _check_foreign(name: str, value: str, ignored: list[str]) -> None:
     lower = name.lower()
     if lower in _SPARK_KEYS or lower.startswith(_SPARK_PREFIXES):
         return
-    # Settings of Java's client are also written without the prefix.
+    # The Java client's settings are also written without the prefix.
     lower = java_options.UNPREFIXED.get(lower, lower)
     if lower in java_options.REFUSED:
         key, remedy = java_options.REFUSED[lower]
@@ -176,7 +176,7 @@ def _suggestion(lower: str) -> str:
     for option in OPTIONS:
         for name in (option.key, *option.aliases):
             candidates[name.lower()] = name
-            # People leave the prefix out, or write another one.
+            # People leave out the prefix, or write another one.
             candidates.setdefault(name.lower().rpartition(".")[2], name)
     close = difflib.get_close_matches(lower, candidates, n=1, cutoff=0.6)
     if not close:

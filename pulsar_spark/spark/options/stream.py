@@ -1,4 +1,4 @@
-"""The options of a stream: those of a read, its subscription, and its caps."""
+"""The options of a stream: those of a read, its subscription and its caps."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PREFIX = "spark-pulsar"
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Bounds of one micro-batch; None sets none. `max_delay` is in seconds.
+    """Limits of one micro-batch; None for no limit. `max_delay` is in seconds.
 
-    A batch waits for `min_messages` until `max_delay` has passed since the one before.
+    A batch waits for `min_messages`, but at most `max_delay` after the previous one.
     """
 
     max_messages: int | None = None
@@ -28,13 +28,13 @@ class Caps:
 
     @property
     def bounded(self) -> bool:
-        """Whether there is an upper bound."""
+        """Whether there is an upper limit."""
         return self.max_messages is not None or self.max_bytes is not None
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """Everything that a stream needs; plain data. `subscription` is None for a generated name."""
+    """The options of a stream; plain data. `subscription` is None for a generated name."""
 
     read: ReadOptions
     subscription: str | None
@@ -47,7 +47,7 @@ class StreamOptions:
 
 
 def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
-    """Return the options of a stream.
+    """Parse the options of a stream.
 
     Raises OptionError, InvalidOffset or UnsupportedFeature that names the option.
     """
@@ -62,7 +62,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
 
 
 def _check_endless(options: Mapping[str, str]) -> None:
-    """Raise OptionError for an end: who gives one would wait for a query that never stops."""
+    """Raise OptionError for an end: its user would wait for a query that never stops."""
     given = {name.lower() for name in options}
     for key in END_OPTIONS:
         if key.lower() in given:
@@ -81,7 +81,7 @@ def _caps(values: Values) -> Caps:
         )
     return Caps(
         max_messages=most,
-        # 0 bytes is the Scala connector's way to set no bound.
+        # In the Scala connector 0 bytes means no limit.
         max_bytes=values["maxBytesPerTrigger"] or None,
         min_messages=least,
         max_delay=values["maxTriggerDelay"],

@@ -51,10 +51,10 @@ EVERY_VALUE = _Every()
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. `default` is text that `parse` takes, or None where there is none.
+    """One option. `default` is text for `parse`, or None if there is no default.
 
-    `shown_default` is for people where `default` does not tell. Values in `unbuilt` are
-    documented and not supported yet. A `secret` value is repeated nowhere.
+    Docs show `shown_default` if `default` is not clear enough. Values in `unbuilt` are documented
+    but not supported yet. A `secret` value is never shown.
     """
 
     key: str

@@ -17,9 +17,9 @@ from pulsar_spark.spark.writing.schemas import SchemaChoice
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Everything that writing needs; plain data.
+    """The options of a write; plain data.
 
-    `topic` is a full name, or None where rows name theirs. With `wait_for_receipts` False
+    `topic` is a full name, or None if rows name their topics. With `wait_for_receipts` False
     (deliveryGuarantee none) failed messages are counted, not raised. With `exactly_once` each task
     writes in a transaction.
     """
@@ -34,7 +34,7 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str], scope: Scope = Scope.WRITE) -> WriteOptions:
-    """Return the options of a write, of a batch or with `Scope.STREAM_WRITE` of a stream.
+    """Parse the options of a batch write or, with `Scope.STREAM_WRITE`, of a stream's.
 
     Raises OptionError or UnsupportedFeature that names the option.
     """
@@ -64,12 +64,12 @@ def _sink(values: Values, options: Mapping[str, str]) -> SinkOptions | None:
                 )
         return None
     if values["pulsar.producer.producerName"] is not None:
-        # A deduplicating broker would drop rewritten messages as duplicates of aborted ones.
+        # A broker with deduplication would drop rewritten messages as duplicates of aborted ones.
         raise OptionError(
             "pulsar.producer.producerName cannot be used with deliveryGuarantee=exactly-once",
             "Leave it out: rows are written once by transactions, not by their sequence ids.",
         )
-    # Spark's own option, which is not in this table.
+    # Spark's own option, which the table does not have.
     checkpoint = next(
         (value for key, value in options.items() if key.lower() == "checkpointlocation"), None
     )
@@ -82,7 +82,7 @@ def _sink(values: Values, options: Mapping[str, str]) -> SinkOptions | None:
 
 
 def producer_options(values: Values) -> ProducerOptions:
-    """Return how producers batch, compress and route; raises OptionError for what contradicts."""
+    """Return the producers' options; raises OptionError for contradictions."""
     chunking = values["pulsar.producer.chunkingEnabled"]
     batching = values["pulsar.producer.batchingEnabled"]
     if chunking and batching:
@@ -113,7 +113,7 @@ def _encryption(values: Values) -> EncryptionOptions | None:
     if names is None and keys is None:
         return None
     if names is None or keys is None:
-        # Never send unencrypted what was to be encrypted.
+        # Never send unencrypted what should be encrypted.
         raise OptionError(
             "pulsar.producer.encryptionKeys and cryptoPublicKeyPath are needed together",
             "encryptionKeys names the keys, cryptoPublicKeyPath has them.",

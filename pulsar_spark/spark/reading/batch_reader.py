@@ -1,7 +1,7 @@
 """The reader of a batch: plans on the driver, reads in tasks.
 
-What is pickled to the tasks is plain data: the options and the projection. Connections are made
-where they are used and closed there.
+Only plain data is pickled to the tasks: the options and the projection. Tasks open and close their
+own connections.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 def infer_values(options: ReadOptions) -> ValueType | None:
-    """Return what the values of a read are, from the schemas of its topics; asks the brokers.
+    """Return the type of a read's values, from its topics' schemas; asks the brokers.
 
-    None is for topics that do not exist yet: such values are bytes, unless the topics say
-    otherwise when they are there. Raises what `Planner.topics` and `Planner.value_type` raise.
+    None for topics that do not exist yet: their values are bytes, unless the topics turn out to
+    have a schema. Raises as `Planner.topics` and `Planner.value_type`.
     """
     if options.raw and options.pattern is None:
-        # Nothing needs to be asked, and planning says whether the topics exist.
+        # No broker needs to be asked, and planning checks whether the topics exist.
         return ValueType()
     with ClientContext.shared(options.client) as context:
         planner = Planner(context, options)
@@ -48,8 +48,8 @@ def infer_values(options: ReadOptions) -> ValueType | None:
 def infer_schema(options: ReadOptions) -> StructType:
     """Return the schema of a read, as `infer_values`.
 
-    With PERMISSIVE, which keeps the bytes of values that do not decode, they have a column. Raises
-    what `read_schema` raises.
+    PERMISSIVE adds a column for the bytes of values that cannot be decoded. Raises as
+    `read_schema`.
     """
     kind = infer_values(options) or ValueType()
     return read_schema(
@@ -60,7 +60,7 @@ def infer_schema(options: ReadOptions) -> StructType:
 
 
 class PulsarBatchReader(DataSourceReader):
-    """Reads topics as they are when `partitions` is called. Asks no broker before that."""
+    """Reads topics as they are when `partitions` is called. Asks no broker before."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = replace(options, query=schema)
@@ -70,9 +70,9 @@ class PulsarBatchReader(DataSourceReader):
         self._pushed = PushedFilters()
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the read: topics, ends and pieces, fixed from now on.
+        """Plan the read: its topics, ends and splits are fixed from now on.
 
-        Raises what `Planner` raises, and OptionError for a schema that does not fit the topics.
+        Raises as `Planner`, and OptionError for a schema that does not match the topics.
         """
         with ClientContext.shared(self._options.client) as context:
             planner = Planner(context, self._options)
@@ -82,7 +82,7 @@ class PulsarBatchReader(DataSourceReader):
             return [*planner.partitions(topics, kind, self._pushed)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one of the partitions, in a task."""
+        """Read one partition, in a task."""
         # If nothing is planned, Spark adds an empty partition itself.
         if not isinstance(partition, PulsarInputPartition):
             return iter(())
@@ -97,14 +97,14 @@ class PulsarBatchReader(DataSourceReader):
 
 
 class PushdownBatchReader(PulsarBatchReader):
-    """A batch reader that takes filters. Spark refuses such a class while pushdown is off."""
+    """A batch reader that accepts filters. Spark refuses such a class while pushdown is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take the filters that can be met exactly, and return the others."""
+        """Take the filters that can be applied exactly, and return the others."""
         filters = list(filters)
         columns = self._columns
         if KEY in columns and self._keys_are_typed(filters):
-            # Typed keys are not compared as the bytes that messages have.
+            # Filters on typed keys are not comparisons of the messages' key bytes.
             columns = tuple("" if column == KEY else column for column in columns)
         self._pushed, left = take_filters(filters, columns, self._schema.fieldNames())
         return left

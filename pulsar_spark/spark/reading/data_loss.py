@@ -1,10 +1,9 @@
-"""Data loss of a stream, judged by its position, its subscription and its topic.
+"""Data loss of a stream, judged by its position, subscription and topic.
 
-A topic has many ledgers, gaps in entry ids are normal, and ledgers that everybody has read are
-deleted. So neither a gap nor a later ledger is a loss. What tells is the stream's own durable
-subscription, which holds what was not read: it moves forward by the stream's acknowledgements
-only. If it stands further on, others moved it, the broker expired messages, or it is not the one
-that the stream had.
+Ledger ids and entry ids normally have gaps, and fully read ledgers are deleted, so neither a gap
+nor a later ledger is a loss. The stream's own durable subscription shows a loss: it retains unread
+messages, and only the stream's acknowledgements move it forward. If it is further ahead, somebody
+moved it, the broker expired messages, or it is not the same subscription.
 """
 
 from __future__ import annotations
@@ -19,29 +18,28 @@ logger = logging.getLogger(__name__)
 
 
 class LossVerdict(Enum):
-    """What became of the messages from a stream's position on."""
+    """What happened to the messages from a stream's position on."""
 
     KEPT = auto()
     ROLLED_BACK = auto()
-    """The topic ends before the position: it is another topic of that name."""
+    """The topic ends before the position: it is another topic with the same name."""
     SKIPPED = auto()
-    """The subscription stands behind messages that the stream has not read."""
+    """The subscription has passed messages that the stream has not read."""
     UNHELD = auto()
-    """The subscription is at the end of the topic: it was created again, or emptied manually."""
+    """The subscription is at the end of the topic: it was created again, or cleared by hand."""
 
 
 def judge(
     position: Position, end: Position, done: Position | None, seen: Position | None = None
 ) -> LossVerdict:
-    """Return what became of the messages from `position` on.
+    """Return what happened to the messages from `position` on.
 
-    `end` is the position behind the topic's last entry, EARLIEST_POSITION if it is empty, `done`
-    the one up to which the subscription is acknowledged, `seen` the first end behind `position`
-    that was met at an earlier look, if any. What a subscription has lost is still to be looked
-    for: it may be stored yet.
+    `end` is the position after the topic's last entry, EARLIEST_POSITION if it is empty; everything
+    before `done` is acknowledged; `seen` is the first end after `position` that was observed
+    earlier, if any. Messages that the subscription lost may still be stored: check that next.
     """
     if position == EARLIEST_POSITION:
-        # Nothing was read yet, so there is nothing that the subscription could be compared with.
+        # Nothing was read yet, so there is nothing to compare the subscription with.
         return LossVerdict.KEPT
     entry = Position(*position[:2])
     if EARLIEST_POSITION != end < entry:
@@ -49,12 +47,12 @@ def judge(
     if done is None or done <= entry:
         return LossVerdict.KEPT
     unread = end > position
-    # The entry before that end was not read, and it does not hold it any more.
+    # The entry before that end was not read, and the subscription no longer retains it.
     known_unread = seen is not None and position < seen <= done
     if unread and done >= end:
         return LossVerdict.UNHELD
-    # At the beginning of a ledger it stands where all earlier ones were read and deleted.
-    # An empty topic whose subscription was moved within a later ledger had messages there.
+    # It is at a ledger's beginning after all earlier ones were read and deleted. An empty topic
+    # whose subscription moved within a later ledger had messages there.
     emptied = end == EARLIEST_POSITION and done.ledger_id != position.ledger_id
     if done.entry_id > 0 and (unread or emptied):
         return LossVerdict.SKIPPED
@@ -62,25 +60,25 @@ def judge(
 
 
 def keeps_from(first: Position | None, position: Position) -> bool:
-    """Whether a topic keeps the entry at a position, its first one being at `first`, None for none.
+    """Whether a topic retains the entry at a position, given its first entry (None if it is empty).
 
-    An entry is kept whole, wherever in it the position is.
+    Entries are retained as a whole, wherever the position is inside.
     """
     return first is not None and first[:2] <= position[:2]
 
 
 def report_loss(error: PulsarError, *, fail: bool) -> None:
-    """Raise the error of a loss, or log it where failOnDataLoss is off."""
+    """Raise a loss as an error, or log it if failOnDataLoss is off."""
     if fail:
         raise error
     logger.warning("data was lost: %s", error)
 
 
 def extent(start: Position, stop: Position | None, known: Position | None = None) -> str:
-    """Return how many entries lie between two positions, in brackets, as far as can be told.
+    """Return how many entries are between two positions, in brackets, if that is known.
 
-    Entries are counted within a ledger; how many earlier ones had nobody tells any more. `stop` is
-    None for a topic's end, `known` an end that was seen earlier.
+    Entries are counted within a ledger; the size of earlier, deleted ledgers is unknown. `stop` is
+    None for a topic's end, `known` an end observed earlier.
     """
     if stop is not None and stop.ledger_id == start.ledger_id:
         return f" ({_entries(start, stop)} at most)"

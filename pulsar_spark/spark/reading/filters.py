@@ -1,7 +1,7 @@
-"""Spark's filters → the topic partitions and ranges of messages that pass them.
+"""Spark's filters → the topic partitions and message ranges that match.
 
-Only filters whose meaning is met exactly are taken; the others are left to Spark. Filters are
-known by the names of their classes, as not every supported Spark has them.
+Only filters that can be applied exactly are taken; Spark applies the others. Filters are recognised
+by class name, because not every supported Spark version has all of them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _CONSTANTS = (names.TOPIC, names.PARTITION)
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A filter on a column that is the same for all rows of a topic partition."""
+    """A filter on a column whose value is the same for a whole topic partition."""
 
     column: str
     kind: str
     value: Any = None
 
     def holds(self, value: Any) -> bool:
-        """Return whether `value`, which is never null, passes."""
+        """Return whether `value`, which is never null, matches."""
         given = self.value
         if self.kind in _TESTS:
             return given is not None and bool(_TESTS[self.kind](value, given))
@@ -54,13 +54,13 @@ _TESTS: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class PushedFilters:
-    """What has been taken: conditions on topic partitions, and a filter of messages."""
+    """The filters taken: conditions on topic partitions, and a filter of messages."""
 
     conditions: tuple[Condition, ...] = ()
     row_filter: RowFilter = field(default_factory=RowFilter)
 
     def takes_partition(self, topic: str) -> bool:
-        """Whether a topic partition, by its full name, can have rows."""
+        """Whether a topic partition, by its full name, can have matching rows."""
         values = {names.TOPIC: topic, names.PARTITION: TopicName.parse(topic).partition_index}
         return all(condition.holds(values[condition.column]) for condition in self.conditions)
 
@@ -68,9 +68,9 @@ class PushedFilters:
 def take_filters(
     filters: Iterable[Any], columns: Sequence[str], aliases: Sequence[str]
 ) -> tuple[PushedFilters, list[Any]]:
-    """Return what could be taken of `filters`, and the filters that Spark must apply.
+    """Return what could be taken of `filters`, and the filters left to Spark.
 
-    `aliases` are the names that the user's schema has for `columns`.
+    `aliases` are the names of `columns` in the user's schema.
     """
     by_alias = dict(zip(aliases, columns, strict=True))
     taken = PushedFilters()
@@ -111,7 +111,7 @@ def _by_time(found: RowFilter, kind: str, value: Any) -> RowFilter | None:
         return _NO_TIME
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
-    # Publish times are whole milliseconds: the first at or behind the given microsecond counts.
+    # Publish times are whole milliseconds: take the first one at or after the given microsecond.
     micros = (value - _EPOCH) // _MICROSECOND
     at, behind = -(-micros // 1000), micros // 1000 + 1
     low, high = {
@@ -156,7 +156,7 @@ def _by_id(found: RowFilter, kind: str, value: Any) -> RowFilter | None:
 
 
 def _bytes_of(kind: str, value: Any) -> frozenset[bytes] | None:
-    """Return the bytes that a filter compares with, or None if it is another kind of filter."""
+    """Return the bytes that a filter compares with, or None for another kind of filter."""
     members = value if kind == "In" else [value] if kind in ("EqualTo", "EqualNullSafe") else None
     if members is None or (kind == "EqualNullSafe" and value is None):
         return None

@@ -1,9 +1,9 @@
 """Detects messages of a range that were deleted before a task read them.
 
-Ids that no entry has are no loss: transactions and compaction leave such gaps. Nor is it one that
-a ledger is deleted that was read already. What tells is the first entry that the topic still
-keeps: what is after it was not deleted. For a ledger of which nothing is kept any more, it has
-to be known where it ended, and what came behind it: that is asked when its first entry comes.
+Unused entry ids are no loss: transactions and compaction leave such gaps. Nor is the deletion of a
+ledger that was read already. What matters is the first entry that the topic retains: everything
+after it is still there. If a ledger was deleted, its end and the next entry must be known; they are
+requested when the ledger's first entry arrives.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 
 class LossWatch:
-    """Watches the ledgers that a reader meets in the range of a partition. It is a RangeWatch.
+    """Watches the ledgers that a reader meets in a partition's range: a RangeWatch.
 
-    With failOnDataLoss it raises DataLossError, otherwise it logs what was lost.
+    With failOnDataLoss it raises DataLossError, otherwise it logs the loss.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class LossWatch:
         self._probe = Probe(context.pool)
         self._is_silent = options.reader.read_compacted
         self._began = False
-        # Where the ledger ends that is being read, None where that is not known.
+        # The end of the ledger that is being read, None if unknown.
         self._ledger: LedgerEnd | None = None
 
     def on_ledger(self, before: Position, found: Position) -> None:
-        """The first entry of the range came, or the first one of another ledger."""
+        """The first entry of the range, or of another ledger, arrived."""
         if self._is_silent:
             return
         if not self._began:
@@ -62,7 +62,7 @@ class LossWatch:
                 )
 
     def on_end(self, before: Position, found: Position | None) -> None:
-        """Nothing more comes of the range: the next entry is the one found, None for none."""
+        """The range has nothing more; the next entry is `found`, or None."""
         if self._is_silent:
             return
         end = self._partition.range[1]
@@ -78,9 +78,9 @@ class LossWatch:
         report_loss(error, fail=self._options.fail_on_data_loss)
 
     def _expected(self, before: Position) -> Position | None:
-        """Return the position where the next entry is to be, or none up to there was deleted.
+        """Return the position of the next entry if nothing before it was deleted.
 
-        None where nothing came behind the ledger that was read to its end.
+        None if nothing followed the ledger that was read to its end.
         """
         ledger = self._ledger
         if ledger is None or before.entry_id <= ledger.last_entry_id:
@@ -102,7 +102,7 @@ class LossWatch:
         if found[:2] <= start[:2]:
             return
         if start == EARLIEST_POSITION:
-            # What was deleted before the read began was not to be read, except for all of it.
+            # Messages deleted before the read started are no loss, unless all are gone.
             if found >= end and not keeps_from(self._first_kept(), end):
                 self._tell("between planning and reading: the range ends", end, None)
             return
@@ -113,10 +113,10 @@ class LossWatch:
             self._tell("between planning and reading: the range begins", start, kept)
 
     def _is_read_before(self, found: Position) -> bool:
-        """Whether a range that another one ended before can well begin with nothing.
+        """Whether a range that continues an earlier one may start with nothing.
 
-        A ledger goes when all of it was read, so that a range begins in a later one. And a range
-        can hold nothing but aborted transactions.
+        A fully read ledger is deleted, so the range starts in a later one. And a range may contain
+        only aborted transactions.
         """
         start, end = self._partition.range
         if found != end:

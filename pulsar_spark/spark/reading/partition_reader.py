@@ -31,10 +31,10 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a partition.
 
-    Connections are made when the first batch is asked for, and closed when the iterator ends,
-    fails or is closed. Raises what the reader and the builder of record batches raise. With
-    failOnDataLoss, raises TopicNotFound for a topic that is gone and DataLossError for messages
-    that were deleted before they were read; without, logs them and continues.
+    Connects when the first batch is requested; closes when the iterator ends, fails or is closed.
+    Raises as the reader and the builder of record batches. With failOnDataLoss, raises
+    TopicNotFound for a deleted topic and DataLossError for messages deleted before they were read;
+    otherwise logs them and continues.
     """
     with ClientContext.shared(options.client) as context:
         builder = RecordBatchBuilder(
@@ -50,7 +50,7 @@ def read_partition(
 
 
 def _tell_counts(partition: PulsarInputPartition, builder: RecordBatchBuilder) -> None:
-    """Log what a task has read; the log is its only output besides rows."""
+    """Log what a task has read; besides rows, the log is its only output."""
     start, end = partition.range
     logger.info(
         "%s: a task has read %d messages (about %d bytes) from %s to %s; %d values could not be "

@@ -10,10 +10,10 @@ from pulsar_spark.schema.table.runs import RowFilter
 
 
 class PulsarInputPartition(InputPartition):
-    """Positions [start, end) of one topic partition, of which the filter takes messages.
+    """The positions [start, end) of one topic partition, with a filter of messages.
 
-    `schema` is what values are decoded to, None for bytes as they are; `resumed` says that
-    another range ended where this one starts.
+    `schema` decodes values, None for raw bytes; `resumed` means that another range ended where this
+    one starts.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class PulsarInputPartition(InputPartition):
         resumed: bool = False,
     ) -> None:
         self.topic = topic
-        # Tuples of numbers rather than Positions: what is logged and pickled stays readable.
+        # Tuples of numbers instead of Positions, so that logged and pickled values stay readable.
         self.start = tuple(start)
         self.end = tuple(end)
         self.row_filter = row_filter or RowFilter()

@@ -1,7 +1,7 @@
-"""Topics and bounds → the ranges that tasks read, fixed once for a batch.
+"""Topics and bounds → the ranges that tasks read, fixed when a batch is planned.
 
-Whatever is asked of brokers is asked for all topic partitions at once. Nothing is created, and
-nothing is left behind.
+Each question goes to the brokers of all topic partitions at once. Planning creates nothing and
+leaves no trace.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Topics = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class FoundTopics:
-    """The topics that exist, and the broker's error for each one that does not."""
+    """The topics that exist, and the broker's error for each of the others."""
 
     topics: Topics
     missing: Mapping[str, TopicNotFound]
@@ -56,9 +56,9 @@ class FoundTopics:
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """What is read of one topic partition: the positions [start, end), of which the filter takes.
+    """What to read of one topic partition: the positions [start, end), with a filter.
 
-    `resumed` says that the range continues where an earlier one of the same stream ended.
+    `resumed` means that an earlier range of the same stream ended where this one starts.
     """
 
     topic: str
@@ -77,7 +77,7 @@ class Start:
 
 
 class Planner:
-    """Plans one read with the connections of a client context, which it does not close."""
+    """Plans one read with a client context's connections, which it does not close."""
 
     def __init__(self, context: ClientContext, options: ReadOptions) -> None:
         self._options = options
@@ -89,7 +89,7 @@ class Planner:
     def topics(self) -> Topics:
         """Return the topics to read with their partitions.
 
-        Raises TopicNotFound for a topic that does not exist, and where no topic matches.
+        Raises TopicNotFound for a missing topic, and if no topic matches.
         """
         found = self.find_topics()
         for error in found.missing.values():
@@ -102,7 +102,7 @@ class Planner:
         return found.topics
 
     def find_topics(self) -> FoundTopics:
-        """Return the topics to read that exist, with their partitions, and those that do not."""
+        """Return the existing topics with their partitions, and the missing ones."""
         names: Sequence[str] = self._options.topics
         pattern = self._options.pattern
         if pattern is not None:
@@ -113,9 +113,9 @@ class Planner:
         }
         counts = _all({name: result for name, result in results.items() if name not in missing})
         if pattern is not None:
-            # It was deleted since the topics were listed.
+            # It was deleted after the topics were listed.
             missing.clear()
-        # A partition that is named beside its topic is read once.
+        # A partition named in addition to its topic is read once.
         seen: set[str] = set()
         topics: dict[str, list[str]] = {}
         for name in sorted(counts, key=lambda name: -counts[name]):
@@ -127,10 +127,10 @@ class Planner:
         return FoundTopics(topics, missing)
 
     def value_type(self, topics: Topics) -> ValueType:
-        """Return what the values are: for a query the newest that has its columns.
+        """Return the values' type; for a running query, the newest that has its columns.
 
-        Raises OptionError where schemas exclude each other, SchemaMismatch for one that cannot
-        be columns.
+        Raises OptionError for schemas that exclude each other, SchemaMismatch for one that cannot
+        be converted to columns.
         """
         if self._options.raw:
             return ValueType()
@@ -143,18 +143,18 @@ class Planner:
     def _type_of_query(
         self, schemas: Mapping[str, SchemaInfo | None], query: StructType
     ) -> ValueType:
-        """Return the version of the topics' schema that a query's columns are of.
+        """Return the version of the topics' schema that has the query's columns.
 
         Raises SchemaMismatch for a topic with other records, unless different schemas are allowed.
-        If they were inferred it is the newest that has just these columns, else the newest that
-        has them all: a query keeps its columns while the schemas of its topics go on, each at
-        its own time.
+        With inferred columns it is the newest version with exactly these, otherwise the newest with
+        all of them: a query keeps its columns while its topics' schemas evolve, each at its own
+        time.
         """
         corrupt = (self._options.corrupt_column, self._options.mode)
         inferred = self._options.inferred
         kinds = {None if found is None else found.type for found in schemas.values()}
         if inferred and len(kinds) == 1:
-            # They were one when the columns were inferred.
+            # They were equal when the columns were inferred.
             newest = dict([next(iter(schemas.items()))])
         else:
             newest = dict(schemas)
@@ -186,15 +186,15 @@ class Planner:
     def partitions(
         self, topics: Topics, kind: ValueType, pushed: PushedFilters | None = None
     ) -> list[PulsarInputPartition]:
-        """Return what each task reads; nothing for topic partitions without anything to read.
+        """Return what each task reads, without empty topic partitions.
 
-        Raises InvalidOffset for bounds that do not fit the topics, DataLossError for a message
-        id that is gone, unless failOnDataLoss is off.
+        Raises InvalidOffset for bounds that do not match the topics, DataLossError for a deleted
+        message id, unless failOnDataLoss is off.
         """
         return self.tasks(self._ranges(topics, pushed or PushedFilters()), kind)
 
     def tasks(self, ranges: Sequence[ReadRange], kind: ValueType) -> list[PulsarInputPartition]:
-        """Return what each task reads of ranges, split as the options ask."""
+        """Split ranges into tasks, as the options ask."""
         pieces = split_ranges(
             [(found.topic, found.start, found.end) for found in ranges],
             self._options.partitions_per_topic_partition,
@@ -217,7 +217,7 @@ class Planner:
     def starts(self, bounds: Mapping[str, Bound]) -> dict[str, Start]:
         """Return where a stream starts on each topic partition.
 
-        Raises DataLossError for a message id that is gone, unless failOnDataLoss is off.
+        Raises DataLossError for a deleted message id, unless failOnDataLoss is off.
         """
         last_ids = self.last_ids(list(bounds))
         ends = dict.fromkeys(bounds, LATEST_BOUND)
@@ -266,10 +266,10 @@ class Planner:
         return ranges
 
     def last_ids(self, partitions: Sequence[str]) -> dict[str, MessageIdAdv]:
-        """Return the last message of each topic partition, EARLIEST for those without any."""
+        """Return each topic partition's last message, EARLIEST for an empty one."""
         results = self._lookup.last_message_ids(partitions)
         for topic, result in results.items():
-            # Partitions are made lazily and removed when idle: such a one is empty.
+            # Partitions are created lazily and removed when idle: a missing one is empty.
             if isinstance(result, TopicNotFound) and TopicName.parse(topic).partition_index >= 0:
                 results[topic] = EARLIEST
         return _all(results)
@@ -294,9 +294,9 @@ class Planner:
     def _first_positions(
         self, starts: Mapping[str, Bound], ends: Mapping[str, Bound]
     ) -> dict[str, FoundEntry | None]:
-        """Return the first entry that is kept, for partitions with a given id."""
+        """Return the first retained entry of partitions with a given id."""
         if self._options.reader.read_compacted:
-            # What compaction removed is not lost.
+            # Messages removed by compaction are no loss.
             return dict.fromkeys(starts)
         questions = [
             (topic, EARLIEST_POSITION)
@@ -361,9 +361,9 @@ class Planner:
 
 
 def _check_order(topic: str, start: Bound, end: Bound) -> None:
-    """Raise InvalidOffset for a time to start at behind the time to end at."""
-    # Ids can be so where nothing is new: a job's start then lies right behind its end. For times
-    # a start that is the end says the same.
+    """Raise InvalidOffset for a starting time after the ending time."""
+    # Ids may be in this order if nothing is new: then a job's start is just after its end. With
+    # times, equal start and end mean the same.
     if start.kind is end.kind is BoundKind.TIME and start.millis > end.millis:
         raise InvalidOffset(
             f"the read would start at {start}, after its end at {end}",
@@ -383,7 +383,7 @@ def _start(bound: Bound, found: FoundEntry | None, last_end: Position) -> Positi
 def _end(bound: Bound, found: FoundEntry | None, last_end: Position) -> Position:
     if bound.kind is BoundKind.ID and bound.message_id is not None:
         return min(end_position(bound.message_id), last_end)
-    # Messages that came after planning began are not read, wherever a later search ended.
+    # Messages published after planning started are not read, wherever a later search ended.
     return last_end if found is None else min(found.start, last_end)
 
 

@@ -1,8 +1,8 @@
 """Splits a topic partition's range into several with about the same number of entries.
 
-Nothing but the broker's answer to "which is the first entry at or behind this position?" is
-needed: behind the last entry of a ledger that is the first one of the next ledger. All ranges are
-asked about at once, in rounds. Counts are estimates; the pieces are exact whatever they are.
+It only needs the broker's answer to "what is the first entry at or after this position?": after a
+ledger's last entry that is the next ledger's first one. All ranges are asked about at once, in
+rounds. Counts are estimates; the splits are always exact.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pulsar_spark.protocol.message_id import Position
 
 Question = tuple[str, Position]
 Ask = Callable[[Sequence[Question]], Sequence[Position | None]]
-"""Answers, for each topic and position, where the first entry at or behind it is, if there is."""
+"""Answers for each topic and position: where is the first entry at or after it, if any?"""
 
-# No ledger has so many entries, and it is far from where any arithmetic on it could overflow.
+# No ledger has this many entries, and arithmetic on it cannot overflow.
 BEYOND_LEDGER = 2**31
 _FIRST_STEP = 1024
-# Sizes of ledgers are found to a part of so much: the pieces need not be equal.
+# Ledger sizes are estimated to this fraction: the splits need not be equal.
 _PRECISION = 16
 _MAX_LEDGERS = 5000
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Entries `first` … of a ledger: at least `low`, less than `high` (0: not known)."""
+    """Entries `first` … of a ledger: at least `low`, less than `high` (0: unknown)."""
 
     ledger_id: int
     first: int
@@ -37,24 +37,24 @@ class Ledger:
 
     @property
     def known(self) -> bool:
-        """Whether the number of entries is known well enough to split by it."""
+        """Whether the number of entries is known well enough for splitting."""
         return bool(self.high) and self.high - self.low <= 1 + self.low // _PRECISION
 
     @property
     def exact(self) -> bool:
-        """Whether the number of entries, `low`, is known for certain."""
+        """Whether `low` is the exact number of entries."""
         return bool(self.high) and self.high - self.low <= 1
 
     def next_probe(self) -> Position:
-        """Return the position that is asked about next; whatever the answer, it narrows."""
+        """Return the next position to ask about; any answer narrows the range."""
         count = (self.low + self.high) // 2 - 1 if self.high else max(2 * self.low, _FIRST_STEP)
         return Position(self.ledger_id, self.first + count)
 
     def learn(self, probe: Position, answer: Position | None) -> None:
-        """Take the first entry at or behind `probe`."""
+        """Learn from the answer for `probe`: the first entry at or after it."""
         if answer is not None and answer.ledger_id == self.ledger_id and answer >= probe:
             self.low = answer.entry_id - self.first + 1
-            # A topic that changes meanwhile can contradict itself, and a broker can tell anything.
+            # A changing topic can contradict itself, and a broker can answer anything.
             if self.high or self.low > BEYOND_LEDGER:
                 self.high = max(self.high, self.low + 1)
         else:
@@ -75,24 +75,24 @@ class _Range:
         return sum(ledger.low for ledger in self.ledgers)
 
     def question(self) -> Question:
-        """Return what tells the next ledger of the range."""
+        """Return the question that finds the range's next ledger."""
         if not self.ledgers:
             return self.topic, self.start
         return self.topic, Position(self.ledgers[-1].ledger_id, BEYOND_LEDGER)
 
     def learn(self, answer: Position | None) -> None:
-        """Take the first entry of the next ledger, or learn that the range has no more."""
+        """Learn the first entry of the next ledger, or that the range has no more."""
         if answer is None or answer >= self.end or len(self.ledgers) >= _MAX_LEDGERS:
             self.complete = True
             return
         if self.ledgers and answer.ledger_id <= self.ledgers[-1].ledger_id:
-            # An answer that leads nowhere must not be asked for again and again.
+            # Never repeat a question whose answer makes no progress.
             self.complete = True
             return
         ledger = Ledger(answer.ledger_id, answer.entry_id)
         self.ledgers.append(ledger)
         if answer.ledger_id == self.end.ledger_id:
-            # What is wanted of the last ledger is known without asking.
+            # The range's end in the last ledger is known without asking.
             behind = self.end.entry_id + (1 if self.end.batch_index else 0)
             ledger.low, ledger.high = max(behind - ledger.first, 1), behind - ledger.first + 1
             self.complete = True
@@ -120,10 +120,10 @@ def split_ranges(
     parts_in_all: int,
     ask: Ask,
 ) -> list[list[tuple[Position, Position]]]:
-    """Return the pieces [start, end) of each range (topic, start, end), in order.
+    """Return the splits [start, end) of each range (topic, start, end), in order.
 
-    Each range gets `parts_each` pieces, and the largest get more until there are `parts_in_all`,
-    as far as there are entries. Together the pieces of a range are the range.
+    Each range is split into `parts_each`; the largest are split further until there are
+    `parts_in_all`, as far as there are entries. The splits of a range add up to the range.
     """
     all_ranges = [_Range(topic, start, end) for topic, start, end in ranges]
     if parts_each <= 1 and parts_in_all <= len(all_ranges):
@@ -156,7 +156,7 @@ def _share_parts(ranges: Sequence[_Range], parts_each: int, parts_in_all: int) -
     for found in ranges:
         found.parts = max(min(parts_each, found.entries), 1)
     missing = parts_in_all - sum(found.parts for found in ranges)
-    # The range with the most entries in a piece comes first.
+    # The range with the most entries per split comes first.
     heap = [(-found.entries / found.parts, index) for index, found in enumerate(ranges)]
     heapq.heapify(heap)
     while missing > 0 and heap:

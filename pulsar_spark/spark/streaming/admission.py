@@ -1,8 +1,8 @@
 """Admission control: how much of the backlog goes into the next micro-batch.
 
-Each topic partition with a backlog gets an equal share of the caps. What one does not need goes to
-the others, and the rest to those that have waited longest. The cap on messages is exact, also
-within entries; the cap on bytes admits at least one entry.
+Each topic partition with a backlog gets an equal share of the caps. Unused shares go to the others,
+and the remainder to those that waited longest. The cap on messages is exact, even within entries;
+the cap on bytes admits at least one entry.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pulsar_spark.spark.streaming.backlog_front import (
 from pulsar_spark.spark.streaming.entry_samples import Experience
 
 Ask: TypeAlias = Callable[[Sequence[tuple[str, Position]]], Sequence["FoundEntry | None"]]
-"""Answers, for each topic and position, with the first entry at or behind it, if there is one."""
+"""Answers for each topic and position with the first entry at or after it, if any."""
 
 Span: TypeAlias = "tuple[Position, Position]"
 
@@ -34,17 +34,17 @@ _ROUNDS = 4
 
 
 class Admission:
-    """Decides on the ends of the micro-batches of one stream."""
+    """Chooses the ends of one stream's micro-batches."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._experience: dict[str, Experience] = {}
         self._decisions = 0
         self.batch_sizes: dict[str, int] = {}
-        """For ends inside an entry that `admit` gave last: its number of messages."""
+        """For each end inside an entry in the last result: the entry's number of messages."""
 
     def admit(self, spans: Mapping[str, Span], caps: Caps) -> dict[str, Position]:
-        """Return where the batch ends on each topic partition, its start where it takes nothing.
+        """Return where the batch ends on each topic partition; an unchanged start takes nothing.
 
         `spans` are the start and end of each backlog.
         """
@@ -83,7 +83,7 @@ class Admission:
         return fronts
 
     def _run(self, steps: Mapping[str, Steps]) -> None:
-        """Run all generators round by round until none has a question left."""
+        """Run all generators in rounds until none has a question left."""
         waiting: dict[str, Sequence[Position]] = {}
         for topic, generator in steps.items():
             _go_on(waiting, topic, generator, None)
@@ -121,7 +121,7 @@ def _share(
     *,
     whole_entries: bool = True,
 ) -> Amount:
-    """Divide a limit among fronts; returns how much of it they use."""
+    """Divide a limit among fronts; return how much they use."""
     wanting = dict(fronts)
     for _ in range(_ROUNDS):
         wanting = {topic: front for topic, front in wanting.items() if not front.exhausted}
@@ -147,7 +147,7 @@ def _share(
 def _shares(left: Amount, count: int) -> list[Amount]:
     shares: list[Amount] = []
     for number in range(count):
-        # The rest of a division goes to the first ones, which have waited longest.
+        # The remainder goes to the first ones, which waited longest.
         messages = left.messages
         if messages < math.inf:
             messages = int(left.messages) // count + (number < int(left.messages) % count)
@@ -156,7 +156,7 @@ def _shares(left: Amount, count: int) -> list[Amount]:
 
 
 def _take_whole_entries(fronts: Mapping[str, Front], limit: Amount) -> None:
-    """Give the rest to fronts that got nothing: it may be enough for one of their entries."""
+    """Give the remainder to fronts that got nothing: it may suffice for one of their entries."""
     empty = [front for front in fronts.values() if front.cut == front.start and front.first]
     for front in sorted(empty, key=_waiting_since):
         assert front.first is not None

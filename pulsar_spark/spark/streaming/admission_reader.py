@@ -1,4 +1,4 @@
-"""The reader of a stream with admission control by Spark: from version 4.2 on."""
+"""The stream reader with Spark's admission control: Spark 4.2 and later."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 
 
 class AdmissionStreamReader(PulsarStreamReader, SupportsTriggerAvailableNow):
-    """A stream reader that Spark gives the query's position and a read limit."""
+    """A stream reader to which Spark passes the query's position and a read limit."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the caps of the options, as far as Spark has words for them."""
+        """Return the options' caps as Spark's read limit, as far as Spark can express them."""
         caps = self._options.caps
         if caps.max_messages is not None:
             return ReadMaxRows(caps.max_messages)
@@ -36,14 +36,14 @@ class AdmissionStreamReader(PulsarStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # type: ignore[override]
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """Return where the next batch ends; what is before `start` is committed."""
+        """Return where the next batch ends; everything before `start` is committed."""
         caps = caps_within(self._options.caps, limit)
         return self._source.latest(StreamOffset.from_json(start), caps).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the last known ends of the topics, and the backlog.
+        """Return the topics' last known ends, and the backlog.
 
-        Spark shows it in a query's progress and does nothing else with it: it is no offset.
+        Spark only shows it in a query's progress: it is no offset.
         """
         report = self._source.report()
         if report is None:
@@ -52,12 +52,12 @@ class AdmissionStreamReader(PulsarStreamReader, SupportsTriggerAvailableNow):
         return {**report.to_json(), "lag": {topic: left[topic].to_json() for topic in sorted(left)}}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Let the query end at what there is now."""
+        """Make the query end at the current ends of the topics."""
         self._source.fix_end()
 
 
 def caps_within(caps: Caps, limit: ReadLimit) -> Caps:
-    """Return the caps of the options within Spark's limit; to read all lifts them."""
+    """Return the options' caps within Spark's limit; "read all" removes the caps."""
     if isinstance(limit, ReadAllAvailable):
         return Caps()
     if isinstance(limit, ReadMaxRows):

@@ -1,10 +1,9 @@
-"""The lag of a stream: what is left to read after a micro-batch.
+"""The lag of a stream: its backlog after a micro-batch.
 
-It is told with the topics' ends, never part of an offset. Topic partitions with nothing left are
-not asked about. Of the others the first entry that is left is looked at, and a few spread over
-what follows: they tell about how many messages and bytes there are. A broker that stamps an index
-on its entries makes the number of messages exact. What was looked at serves for later batches, as
-long as it is left.
+It is reported with the topics' ends, never in an offset. Topic partitions without a backlog are not
+asked about. On the others, the first unread entry and a few random later ones are sampled to
+estimate messages and bytes. If the broker stamps an index on entries, the number of messages is
+exact. Samples are reused for later batches while they are still unread.
 """
 
 from __future__ import annotations
@@ -24,35 +23,35 @@ from pulsar_spark.spark.streaming.entry_samples import strata
 logger = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 3.0
-"""Timeout of a round of requests; what is unknown then stays unknown."""
+"""Timeout of a round of requests; what is unknown then remains unknown."""
 
-# After a failure nothing is asked for so long: a batch must not wait for numbers again and again.
+# After a failure, ask nothing for this long: batches must not wait for numbers again and again.
 _SILENCE = 30.0
-# Entries that are looked at for one batch: admission control looks at as many.
+# How many entries are sampled per batch: as many as admission control samples.
 _QUESTIONS = 500
-# Of those, how many at the most are of one topic partition: the others are taken to be alike.
+# Of these, at most this many on one topic partition: the others are assumed to be similar.
 _ENOUGH = 8
-# Where ledgers begin and end is not known: how far behind the first entry others are looked for.
+# The ledgers' ends are unknown: how far after the first entry to look for others.
 _STEPS = (1, 10, 100, 1000)
 
 Span: TypeAlias = "tuple[Position, Position]"
 
 
 class Asks(Protocol):
-    """Who answers: a Probe."""
+    """Answers questions about entries: a Probe."""
 
     def first_entries_at(
         self, questions: Sequence[tuple[str, Position]]
     ) -> list[FoundEntry | PulsarError | None]:
-        """Return the first entry at or behind each position."""
+        """Return the first entry at or after each position."""
 
     def entries_from(self, questions: Sequence[tuple[str, Position]]) -> list[int | PulsarError]:
-        """Return how many entries there are from each position on."""
+        """Return the number of entries from each position on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The rest of a topic partition; None is not known. `seconds` is the oldest one's age."""
+    """The backlog of a topic partition; None if unknown. `seconds` is the oldest message's age."""
 
     entries: int | None = None
     messages: int | None = None
@@ -62,7 +61,7 @@ class Left:
     size_estimated: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as `pulsar_spark.progress` reads it."""
+        """Return it in the form that `pulsar_spark.progress` reads."""
         known = {
             "entries": self.entries,
             "messages": self.messages,
@@ -78,11 +77,11 @@ class Left:
 
 @dataclass(slots=True)
 class _Known:
-    """What brokers have told of one topic partition from `start` on.
+    """Answers of brokers about one topic partition from `start` on.
 
-    `first`, `last` and `count` are of the time when the topic partition ended at `first_end`,
-    `last_end` and `count_end`. `samples` are of the rest of the span that was `sampled`; with
-    `whole` they are all there is of it.
+    `first`, `last` and `count` were true when the topic partition ended at `first_end`, `last_end`
+    and `count_end`. `samples` are the unread ones of the span `sampled`; with `whole` they are all
+    its entries.
     """
 
     start: Position
@@ -98,7 +97,7 @@ class _Known:
     samples: dict[tuple[int, int], FoundEntry] = field(default_factory=dict)
 
     def move(self, start: Position) -> None:
-        """Move the start (or begin again): samples before it are dropped."""
+        """Move the start (or start again): earlier samples are dropped."""
         if start == self.start:
             return
         if start < self.start:
@@ -113,22 +112,22 @@ class _Known:
 
     @property
     def indexed(self) -> bool:
-        """Whether entries may be stamped with an index."""
+        """Whether entries may have the broker's index."""
         found = [*self.samples.values()] if self.first is None else [self.first]
         return all(entry.index is not None for entry in found)
 
     def several_ledgers(self, end: Position) -> bool:
-        """Whether ids do not tell how many entries there are."""
+        """Whether ids cannot tell the number of entries."""
         return self.start.ledger_id != end.ledger_id
 
     def entries(self, end: Position) -> int | None:
-        """Return how many entries there are, as far as is known."""
+        """Return the number of entries, if known."""
         if self.several_ledgers(end):
             return self.count if self.count_end == end else None
         return end.entry_id - self.start.entry_id
 
     def messages_by_index(self, end: Position) -> int | None:
-        """Return how many messages there are by the index of the first and the last one."""
+        """Return the number of messages by the first and last entry's index."""
         first, last = self.first, self.last
         if first is None or first.index is None or last is None or last.index is None:
             return None
@@ -138,7 +137,7 @@ class _Known:
 
 
 class _Question(NamedTuple):
-    """What is asked of one topic partition; `share` is how many samples are taken."""
+    """What to ask about one topic partition; `share` is its number of samples."""
 
     topic: str
     known: _Known
@@ -146,21 +145,21 @@ class _Question(NamedTuple):
     share: int
 
     def wants_first(self) -> bool:
-        """Whether the first entry is to be looked for; there may have been none."""
+        """Whether to look for the first entry; there may have been none."""
         known = self.known
         return known.first_end is None or (known.first is None and known.first_end != self.end)
 
     def wants_last(self) -> bool:
-        """Whether the last entry is to be looked at: its index counts the messages before it."""
+        """Whether to look at the last entry, whose index counts the messages before it."""
         known = self.known
         return known.indexed and known.last_end != self.end and known.entries(self.end) != 1
 
     def wants_count(self) -> bool:
-        """Whether the broker is to count the entries."""
+        """Whether to ask the broker for the number of entries."""
         return self.known.several_ledgers(self.end) and self.known.count_end != self.end
 
     def wants_samples(self) -> bool:
-        """Whether the samples are too few or too old for the current backlog."""
+        """Whether there are too few or only old samples for the current backlog."""
         known, end = self.known, self.end
         if known.sampled is None:
             return True
@@ -185,8 +184,8 @@ class Backlogs:
     def left(self, spans: Mapping[str, Span], asks: Asks, now_ms: int) -> dict[str, Left]:
         """Return the backlog of the topic partitions that have one.
 
-        `spans` are, of all of the stream, the end of the batch and that of the topic partition;
-        `now_ms` is the time that ages are counted from.
+        `spans` has the end of the batch and the topic's end for all of the stream's topic
+        partitions; ages are relative to `now_ms`.
         """
         behind = {topic: span for topic, span in spans.items() if span[0] < span[1]}
         for topic in set(self._known).difference(behind):
@@ -195,7 +194,7 @@ class Backlogs:
             self._known.setdefault(topic, _Known(start)).move(start)
         if behind and self._clock() >= self._silent_until:
             self._ask({topic: end for topic, (_, end) in behind.items()}, asks)
-        # Those of which nothing is known yet are taken to be like the others.
+        # Assume that topic partitions without samples are like the others.
         pool = [entry for known in self._known.values() for entry in known.samples.values()]
         return {
             topic: _estimate(self._known[topic], end, now_ms, pool)
@@ -215,7 +214,7 @@ class Backlogs:
             or question.wants_count()
             or question.wants_samples()
         ]
-        # Those that were left out the last time come first.
+        # Those left out last time come first.
         stale = sorted(stale, key=lambda question: question.known.asked_at)
         stale = stale[: _QUESTIONS // (share + 2)]
         for question in stale:
@@ -231,7 +230,7 @@ class Backlogs:
             if isinstance(count, PulsarError):
                 self._fail(count)
                 continue
-            # There is something: a broker that says otherwise has lost the topic meanwhile.
+            # The topic has entries: a broker that says otherwise has lost it meanwhile.
             question.known.count, question.known.count_end = count or None, question.end
 
     def _ask_for_entries(self, questions: Sequence[_Question], asks: Asks) -> None:
@@ -263,7 +262,7 @@ class Backlogs:
                 known.samples[found.start.ledger_id, found.start.entry_id] = found
 
     def _strata(self, start: Position, end: Position, most: int) -> list[Position]:
-        """Return places behind the first entry to look at: anywhere in equal parts of a ledger."""
+        """Return positions to sample after the first entry, random in equal parts of a ledger."""
         several = start.ledger_id != end.ledger_id
         low = 0 if several else start.entry_id + 1
         width = end.entry_id - low
@@ -288,7 +287,7 @@ def _estimate(known: _Known, end: Position, now_ms: int, pool: Sequence[FoundEnt
     if known.first_end is None:
         return _by_samples(samples or pool, entries)
     if first is None or first.start >= end:
-        # Only entries that readers never get: markers and aborted messages.
+        # All remaining entries are markers or aborted messages, which readers never get.
         return Left(entries, 0, 0, 0.0)
     seconds = max(now_ms - first.publish_time, 0) / 1000
     others = [found for found in samples if found.start[:2] != first.start[:2]]

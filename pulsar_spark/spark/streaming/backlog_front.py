@@ -1,14 +1,14 @@
-"""The front of a topic partition's backlog: how far a number of messages or bytes reaches.
+"""The front of a topic partition's backlog: where a number of messages or bytes ends.
 
-Without the admin port a broker does not tell how many messages lie between two positions. It does
-tell the first entry at or behind a position, with its number of messages and its size. From such
-samples the front of the backlog is estimated, by strata, so that runs and mixtures of small and
-large entries are both seen. Messages are a bound: where entries differ each of them is looked at,
-up to the one that the limit falls into, and what is after more entries than that is estimated
-with a margin. A broker that stamps an index on its entries makes it exact.
+Without the admin API a broker does not tell the number of messages between two positions. It does
+return the first entry at or after a position, with its number of messages and its size. The front
+is estimated from such samples, taken by strata so that both runs and mixtures of small and large
+entries are noticed. The limit on messages must not be exceeded: where entries differ, each is
+inspected up to the limit, and beyond a certain number of entries the estimate has a safety margin.
+If the broker stamps an index on entries, the result is exact.
 
-The work is done by generators which yield positions and are sent samples, so that the fronts of
-many topic partitions are asked about in the same rounds.
+Generators do the work: they yield positions and receive samples, so that many topic partitions
+share rounds of requests.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pulsar_spark.spark.streaming.entry_samples import Experience, strata
 
 _MAX_STEPS = 12
 _MAX_LEDGERS = 200
-# How many entries one sample may stand for.
+# How many entries one sample may represent.
 _REACH = 512
-# Standard deviations that an estimate of entries which differ stays below a limit.
+# Safety margin, in standard deviations, of estimates for entries that differ.
 _MARGIN = 4.0
 
 
@@ -37,17 +37,17 @@ Steps: TypeAlias = "Generator[Questions, Answers, None]"
 
 
 class Amount(NamedTuple):
-    """Messages and bytes; as a limit, infinite where there is none."""
+    """Messages and bytes; as a limit, infinite if there is none."""
 
     messages: float
     size: float
 
     def minus(self, other: Amount) -> Amount:
-        """Return what is left, never negative."""
+        """Return the difference, never negative."""
         return Amount(max(self.messages - other.messages, 0), max(self.size - other.size, 0))
 
     def plus(self, other: Amount) -> Amount:
-        """Return both together."""
+        """Return the sum."""
         return Amount(self.messages + other.messages, self.size + other.size)
 
 
@@ -55,12 +55,12 @@ NOTHING = Amount(0, 0)
 
 
 class Front:
-    """The front of the backlog [start, end) of one topic partition, as far as it was looked at.
+    """The front of one topic partition's backlog [start, end), as far as it was inspected.
 
-    `take` decides how much of it fits a limit: `cut` is the position behind it, `used` what it
-    has, exactly or by estimate, `exhausted` whether it is all there is. `batch_size` is that of
-    the entry which the cut lies in, 0 if it lies between entries. `samples` is how many entries
-    may be looked at for one decision, `exact` how many where they differ.
+    `take` decides how much of it is within a limit. Then `cut` is the position after that part,
+    `used` its exact or estimated amount, `exhausted` whether it is the whole backlog. `batch_size`
+    is the size of the entry that contains the cut, 0 if the cut is between entries. One decision
+    may inspect `samples` entries, or `exact` entries if they differ.
     """
 
     def __init__(
@@ -84,16 +84,16 @@ class Front:
         self._experience = experience or Experience()
         self._random = random.Random(seed)
         self._ledgers: list[Ledger] = []
-        # Whether the ledgers that are known are all that count, and whether there are more.
+        # Whether the known ledgers are all that count, and whether there are more.
         self._complete = self._shortened = False
-        # Slot (the number of an entry id, counted from the start) → what is there, if anything.
+        # Slot (an entry id's number, counted from the start) → the entry there, if any.
         self._seen: dict[int, FoundEntry | None] = {}
 
     # --- slots ----------------------------------------------------------------------------------
 
     @property
     def slots(self) -> int:
-        """Entry ids that the front is known to have; not each needs to hold an entry."""
+        """How many entry ids the front has, as far as known; not each has an entry."""
         return sum(ledger.low for ledger in self._ledgers)
 
     def _place(self, slot: int) -> Position:
@@ -109,7 +109,7 @@ class Front:
         """Find the first entry."""
         (self.first,) = yield [self.start]
         if self.first is None or self.first.start >= self.end:
-            # Nothing can be read of it: there are only entries that no reader is sent.
+            # None of its entries is readable.
             self.first = None
             self.cut, self.exhausted = self.end, True
             return
@@ -126,7 +126,7 @@ class Front:
         self._ledgers.append(ledger)
 
     def _reach(self, slots: int) -> Steps:
-        """Get to know so many slots, or all that there are."""
+        """Find this many slots, or all there are."""
         while self.slots < slots and not self._complete:
             last = self._ledgers[-1]
             if last.exact:
@@ -146,7 +146,7 @@ class Front:
         if found is None or not ahead or found.start >= self.end:
             self._complete = True
         elif len(self._ledgers) >= _MAX_LEDGERS:
-            # Enough for one batch; the next one continues from there.
+            # Enough for one batch; the next one continues from here.
             self._complete = self._shortened = True
         else:
             self._enter(found)
@@ -162,14 +162,14 @@ class Front:
     def _learn(self, slot: int, found: FoundEntry | None) -> None:
         here = found is not None and found.start[:2] == self._place(slot)[:2]
         self._seen[slot] = found if here else None
-        # The rest of an entry says nothing about other entries.
+        # The rest of a partly read entry says nothing about other entries.
         if found is not None and here and not found.start.batch_index:
             self._experience.add(found.remaining)
 
     # --- deciding -------------------------------------------------------------------------------
 
     def take(self, limit: Amount) -> Steps:
-        """Decide how much fits `limit`; at first `look`. Asked again, only a higher limit helps."""
+        """Decide how much is within `limit`; calls `look` first. Later limits must be higher."""
         if self.first is None:
             return
         if self.first.index is not None and limit.messages < math.inf:
@@ -178,7 +178,7 @@ class Front:
             yield from self._take_by_samples(limit)
 
     def take_first(self, most: float) -> None:
-        """Take the first entry whatever its size, at most so many messages of it."""
+        """Take the first entry whatever its size, but at most so many of its messages."""
         if self.first is not None:
             messages = min(self.first.remaining, most)
             self._cut_at(self.first, messages)
@@ -186,7 +186,7 @@ class Front:
             self.exhausted = self.cut >= self.end
 
     def _cut_at(self, found: FoundEntry, messages: float) -> None:
-        """Cut behind so many messages of an entry."""
+        """Cut after so many messages of an entry."""
         self.batch_size = 0
         self.cut = min(_behind(found), self.end)
         if messages < found.remaining:
@@ -212,7 +212,7 @@ class Front:
                     break
                 window = min(max(2 * window, self._guess(limit)), self._farthest)
             elif window - fit > max(fit // 2, self._samples):
-                # Sampled too thinly for so small a part of it.
+                # The samples are too sparse for such a small part.
                 window = max(fit + fit // 4, min(self._samples, window - 1))
             else:
                 break
@@ -243,7 +243,7 @@ class Front:
         return int(max(min(by_messages, by_size, self._farthest), 1)) + 1
 
     def _strata(self, window: int) -> list[tuple[int, int]]:
-        """Return slots to look at, each with how many slots it stands for, in order."""
+        """Return slots to sample, each with the number of slots it represents, in order."""
         if window <= self._samples:
             return [(slot, 1) for slot in range(window)]
         return strata(0, window, self._samples, self._random)
@@ -251,9 +251,9 @@ class Front:
     def _fit(
         self, strata: list[tuple[int, int]], limit: Amount, deviations: float = 1.0
     ) -> tuple[int, Amount, int]:
-        """Return how many slots fit the limit, what is taken, and how much of it of the next slot.
+        """Return how many slots are within the limit, their amount, and how much of the next slot.
 
-        Where a slot stands for others, it is taken to have some standard deviations more.
+        A slot that represents others counts with the safety margin.
         """
         wide = sum(width > 1 for _, width in strata)
         margin = deviations * self._experience.deviation / math.sqrt(wide) if wide else 0.0
@@ -276,7 +276,7 @@ class Front:
                 inside = int(min(max(limit.messages - messages, 0), each[0]))
                 if width > 1 or not 0 < inside < each[0] or size + each[1] > limit.size:
                     break
-                # Bytes are those of whole entries, messages also of parts.
+                # Bytes count for whole entries, messages also for parts.
                 return slots, Amount(messages + inside, size + each[1]), inside
         return slots, Amount(messages, size), 0
 
@@ -316,9 +316,9 @@ class Front:
             self._settle(self.slots, Amount(last[0] - begin + 1, 0.0))
 
     def _find(self, index: int, last: list[int]) -> Generator[Questions, Answers, Position | None]:
-        """Return the position right behind the message with `index`, None if that is too far.
+        """Return the position just after the message with `index`, None if that is too far.
 
-        `last` is to hold the highest index that was met before it.
+        `last` receives the highest index before it.
         """
         assert self.first is not None
         low = 0
@@ -352,7 +352,7 @@ class Front:
     def _is_before(
         self, slot: int, index: int, last: list[int]
     ) -> Generator[Questions, Answers, bool]:
-        """Return whether the first entry at or behind a slot ends before `index`."""
+        """Return whether the first entry at or after a slot ends before `index`."""
         (found,) = yield [self._place(slot)]
         if found is None or found.start >= self.end or found.index is None:
             return False
@@ -363,6 +363,6 @@ class Front:
 
 
 def _behind(sample: FoundEntry) -> Position:
-    """Return the position behind an entry: the next entry's."""
+    """Return the position after an entry: the next entry's."""
     ledger_id, entry_id, index = sample.stop
     return Position(ledger_id, entry_id + (1 if index else 0))

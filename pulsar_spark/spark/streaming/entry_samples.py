@@ -1,7 +1,7 @@
-"""Samples of a backlog's entries: where they are taken, and what entries were like so far.
+"""Samples of a backlog's entries: where to take them, and statistics of earlier entries.
 
-Caps and lag are both told from them, since a broker without its admin port tells nothing but the
-first entry at or behind a position.
+Caps and lag are both computed from them, because without the admin API a broker only tells the
+first entry at or after a position.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _REMEMBERED = 4096
 
 
 def strata(low: int, high: int, count: int, rng: random.Random) -> list[tuple[int, int]]:
-    """Return a number from each of `count` equal parts of [low, high), with the part's width.
+    """Return a random number in each of `count` equal parts of [low, high), with the part's width.
 
-    Anywhere in its part: entries can come in a rhythm.
+    Random, because entry sizes can be periodic.
     """
     edges = [low + (high - low) * number // max(count, 1) for number in range(count + 1)]
     return [(rng.randrange(part, behind), behind - part) for part, behind in pairwise(edges)]
@@ -25,10 +25,9 @@ def strata(low: int, high: int, count: int, rng: random.Random) -> list[tuple[in
 
 @dataclass(slots=True)
 class Experience:
-    """What the entries of a topic partition were like so far: mean and spread of their messages.
+    """Statistics of a topic partition's earlier entries: mean and deviation of their messages.
 
-    Old entries are forgotten slowly. It keeps a sample that happens to hold small entries only
-    from being taken for all.
+    Old entries are forgotten slowly. So a sample of only small entries is not taken as typical.
     """
 
     count: float = 0.0
@@ -36,7 +35,7 @@ class Experience:
     squares: float = 0.0
 
     def add(self, messages: int) -> None:
-        """Take note of one entry."""
+        """Add one entry."""
         if self.count >= _REMEMBERED:
             for name in ("count", "messages", "squares"):
                 setattr(self, name, getattr(self, name) / 2)
@@ -46,12 +45,12 @@ class Experience:
 
     @property
     def mean(self) -> float:
-        """Messages of an entry."""
+        """Mean number of messages per entry."""
         return self.messages / self.count if self.count else 1.0
 
     @property
     def deviation(self) -> float:
-        """Their standard deviation."""
+        """Its standard deviation."""
         if not self.count:
             return 0.0
         return math.sqrt(max(self.squares / self.count - self.mean**2, 0.0))

@@ -1,4 +1,4 @@
-"""Saying why a stream stands still: an open transaction holds its topics' read position."""
+"""Logs why a stream makes no progress: an open transaction holds its topics back."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 10.0
 _ANSWER_SECONDS = 10.0
-# So many topic partitions are looked at together, those first that were not for longest.
+# How many topic partitions are checked together, least recently checked ones first.
 _AT_ONCE = 16
 
 
 class HeldWatch:
-    """Warns of topic partitions whose ends rest for a while, with entries that cannot be read.
+    """Warns of topic partitions whose end does not move while entries cannot be read.
 
-    Looking is a question to brokers in the background: nobody waits for it, or hears of a failure.
+    It asks brokers in the background: nobody waits for it or gets its errors.
     """
 
     def __init__(self, context: ClientContext) -> None:
         self._context = context
         self._probe = Probe(context.pool)
-        # Per topic partition: where it ends, since when, and when it was looked at.
+        # Per topic partition: its end, since when, and when it was checked.
         self._ends: dict[str, tuple[Position, float]] = {}
         self._looked: dict[str, float] = {}
         self._next = 0.0
 
     def on_ends(self, ends: Mapping[str, Position]) -> None:
-        """Take note of where topic partitions end; look closer at some that rest."""
+        """Record the ends of topic partitions; check some that do not move."""
         now = time.monotonic()
         for topic in set(self._ends).difference(ends):
             del self._ends[topic]

@@ -1,6 +1,6 @@
-"""The reader of a stream: offsets and plans in the driver's process, rows in tasks.
+"""The reader of a stream: the driver chooses offsets and plans, tasks read rows.
 
-Spark pickles a reader to its tasks: what is pickled is the options and the projection.
+Spark pickles a reader to its tasks, with the options and the projection only.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 
 class PulsarStreamReader(DataSourceStreamReader):
-    """Reads topics as a stream. Asks no broker before an offset is asked for.
+    """Reads topics as a stream. Asks no broker before Spark asks for an offset.
 
-    This is the reader for Spark before 4.2, which asks for the latest offset without saying
-    where the query stands: it continues from what it was asked for last.
+    For Spark before 4.2, which asks for the latest offset without the query's position: it
+    continues from the last offset that it returned.
     """
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
@@ -42,7 +42,7 @@ class PulsarStreamReader(DataSourceStreamReader):
         self._warned = self._asked = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Give what tasks need; connections stay in the driver's process."""
+        """Return what tasks need; connections stay on the driver."""
         return {**self.__dict__, "_source": None}
 
     def initialOffset(self) -> dict[str, Any]:
@@ -61,12 +61,12 @@ class PulsarStreamReader(DataSourceStreamReader):
                 "in micro-batches within these limits."
             )
         start = self._source.last or self._source.initial()
-        # A restarted query may ask before it has repeated its last batch, but not again.
+        # A restarted query may ask once before it has repeated its last batch.
         committed, self._asked = self._asked, True
         return self._source.latest(start, caps, committed=committed).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Plan a batch; equal offsets tell a restarted query where it stands."""
+        """Plan a batch; with equal offsets a restarted query passes its position."""
         begin, stop = StreamOffset.from_json(start), StreamOffset.from_json(end)
         if begin == stop:
             self._source.learn(stop)
@@ -83,11 +83,11 @@ class PulsarStreamReader(DataSourceStreamReader):
             self._checked = kind
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one of the partitions, in a task."""
+        """Read one partition, in a task."""
         return self._tasks.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Acknowledge what was read."""
+        """Acknowledge the messages before `end`."""
         self._source.commit(StreamOffset.from_json(end))
 
     def stop(self) -> None:
@@ -97,10 +97,10 @@ class PulsarStreamReader(DataSourceStreamReader):
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """The reader of a stream that cannot be: raises `error` from all that a query asks.
+    """The reader of a stream that cannot run: every method raises `error`.
 
-    Spark stops a reader even where none could be made, and shows the failure of that in the place
-    of what was wrong.
+    Spark also stops a reader that could not be created, and then shows the failure to stop instead
+    of the actual error.
     """
 
     def __init__(self, error: PulsarError) -> None:
@@ -110,7 +110,7 @@ class RefusedStreamReader(DataSourceStreamReader):
         raise self._error
 
     def initialOffset(self) -> dict[str, object]:
-        """Asked by a query that starts."""
+        """Called for a new query."""
         self._refuse()
 
     def latestOffset(self) -> dict[str, object]:  # type: ignore[override]
@@ -120,9 +120,9 @@ class RefusedStreamReader(DataSourceStreamReader):
     def partitions(
         self, start: dict[str, object], end: dict[str, object]
     ) -> Sequence[InputPartition]:
-        """Asked by a query that repeats a batch."""
+        """Called for a query that repeats a batch."""
         self._refuse()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Never asked: there are no partitions."""
+        """Never called: there are no partitions."""
         self._refuse()

@@ -1,8 +1,8 @@
-"""The driver's part of a stream: topics, their ends, the plan of a micro-batch, and commits.
+"""The driver's part of a stream: topics, ends, plans of micro-batches, and commits.
 
-A durable subscription on each topic partition holds what was not read. It is created before the
-first offset is decided, acknowledged cumulatively with what Spark has committed, and never moved
-back while it exists. Where the stream stands is in Spark's offsets alone.
+A durable subscription on each topic partition retains unread messages. It is created before the
+first offset is chosen, acknowledged cumulatively up to what Spark has committed, and never moved
+back while it exists. Only Spark's offsets hold the stream's position.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ logger = logging.getLogger(__name__)
 class CommitWatch:
     """Knows whether the start of a micro-batch is certainly in the checkpoint.
 
-    Spark commits a batch when it plans the next one: that one is asked for is all that tells of the
-    last batch of an idle query. But with asynchronous progress tracking batches go on while
-    checkpoints are written now and then, and commits come later than plans: that shows with the
-    second batch of a process. The first one is written at once, but perhaps in the background.
+    Spark commits a batch when it plans the next one; for an idle query's last batch, the request
+    for a next one is the only sign. With asynchronous progress tracking, batches continue while
+    checkpoints are written only now and then, and commits come later than plans: the process's
+    second batch shows that. The first one is written at once, but perhaps in the background.
     """
 
     settle_seconds = 2.0
     """How long the first micro-batch must rest before it counts as written."""
 
     def __init__(self) -> None:
-        # The batch that was planned last, and the offset that was committed last.
+        # The last planned batch, and the last committed offset.
         self._planned: tuple[StreamOffset, StreamOffset] | None = None
         self._committed: StreamOffset | None = None
-        # Whether commits come late, None as long as that is not known.
+        # Whether commits come late, None while unknown.
         self._late: bool | None = None
-        # The offset that the stream rests at, and since when.
+        # The offset at which the stream rests, and since when.
         self._resting: tuple[StreamOffset, float] | None = None
 
     def on_commit(self, offset: StreamOffset) -> None:
-        """Take note of what Spark has committed."""
+        """Spark has committed an offset."""
         self._committed = offset
 
     def on_plan(self, start: StreamOffset, end: StreamOffset) -> None:
-        """Take note of a batch that Spark plans; it may plan one again."""
+        """Spark plans a batch; it may plan one again."""
         before, self._planned = self._planned, (start, end)
         if before is None or before == (start, end) or before[1] != start:
             return
@@ -85,27 +85,27 @@ class CommitWatch:
 
 
 class StreamSource:
-    """Decides on the offsets of one query, in one process. `close` it at the end.
+    """Chooses the offsets of one query, in one process. Call `close` at the end.
 
-    Nothing is connected before it is needed.
+    It connects when a connection is first needed.
     """
 
     def __init__(self, options: StreamOptions) -> None:
         self.last: StreamOffset | None = None
-        """The offset that was decided on, or learnt, last."""
+        """The last offset that was chosen or learnt."""
         self._options = options
         self._context: ClientContext | None = None
         self._subscriptions: SubscriptionSet | None = None
         self._topics: StreamTopics | None = None
         self._initial: StreamOffset | None = None
-        # Whether the first offset behind the initial one is still to be decided on.
+        # Whether the first offset after the initial one is still to be chosen.
         self._first = False
         self._target: Mapping[str, Position] | None = None
         self._admission = Admission(self._sample)
         self._backlogs = Backlogs()
         # Where a batch ended inside an entry: the position, and the entry's number of messages.
         self._batch_sizes: dict[str, tuple[Position, int]] = {}
-        # When the last batch was decided on. The first one does not wait for more.
+        # When the last batch's end was chosen. The first batch does not wait for more messages.
         self._batch_at = -math.inf
         self._kind: tuple[frozenset[str], ValueType] | None = None
         self.commits = CommitWatch()
@@ -113,10 +113,10 @@ class StreamSource:
     # --- the first offset ---------------------------------------------------------------------
 
     def initial(self) -> StreamOffset:
-        """Return where the query starts, decided once, with the subscriptions in place.
+        """Return where the query starts, chosen once, with the subscriptions in place.
 
-        Raises TopicNotFound, unless the stream waits for its topics, DataLossError for a start
-        that is gone, ConsumerBusy, and what else brokers refuse with.
+        Raises TopicNotFound, unless the stream waits for its topics, DataLossError for a deleted
+        start, ConsumerBusy, and other errors of the broker.
         """
         if self._initial is None:
             self._initial = self._decide_initial()
@@ -133,7 +133,7 @@ class StreamSource:
         try:
             for topic, bound in bounds.items():
                 subscriptions.add(topic, LATEST if bound.kind is BoundKind.LATEST else EARLIEST)
-            # Hold the subscription first, then decide: messages in between are kept.
+            # Subscribe first, then choose: messages in between are retained.
             self._follow().ends(dict.fromkeys(bounds, EARLIEST_POSITION))
             starts = planner.starts(bounds)
         except PulsarError:
@@ -153,7 +153,7 @@ class StreamSource:
         return StreamOffset(subscriptions.name, positions, published_from=published_from)
 
     def _abandon(self, subscriptions: SubscriptionSet) -> None:
-        """Close, and remove subscriptions that are recorded nowhere."""
+        """Close, and remove subscriptions that no checkpoint mentions."""
         if self._options.subscription is None:
             for topic, result in subscriptions.unsubscribe().items():
                 if isinstance(result, PulsarError) and not isinstance(result, TopicNotFound):
@@ -170,18 +170,18 @@ class StreamSource:
         """Store the offset from which a restarted query continues."""
         self.last = offset
         if self._initial is None:
-            # Spark asks for the start of its first batch again if that was not finished.
+            # If its first batch was not finished, Spark asks for the start again.
             starts = offset.positions if offset.starts is None else offset.starts
             self._initial = replace(offset, positions=starts, starts=None, ends={})
 
     # --- the next offset ----------------------------------------------------------------------
 
     def latest(self, start: StreamOffset, caps: Caps, *, committed: bool = True) -> StreamOffset:
-        """Return where the next batch ends, `start` itself if there is nothing to read.
+        """Return where the next batch ends; `start` itself if there is nothing to read.
 
-        If it is `committed`, what is before `start` is acknowledged, unless Spark says so later
-        than it plans. Raises DataLossError, unless failOnDataLoss is off, ConsumerBusy,
-        TopicNotFound, and what else brokers refuse with.
+        With `committed`, messages before `start` are acknowledged, unless Spark's commits come
+        later than its plans. Raises DataLossError, unless failOnDataLoss is off, ConsumerBusy,
+        TopicNotFound, and other errors of the broker.
         """
         name = self._options.subscription or start.subscription
         if name != start.subscription:
@@ -232,7 +232,7 @@ class StreamSource:
                 positions[topic] = span.end
             elif topic in start.positions:
                 positions[topic] = start.positions[topic]
-            # A new partition without a message would only make an empty batch.
+            # A new partition without messages would only make an empty batch.
         first = self._first and start == self._initial
         if positions == start.positions and not first:
             self.last = start
@@ -257,7 +257,7 @@ class StreamSource:
         return self.last
 
     def fix_end(self) -> None:
-        """From now on let no offset be after the topics' current ends."""
+        """From now on no offset is after the topics' current ends."""
         planner = self._planner()
         partitions = [name for names in planner.find_topics().topics.values() for name in names]
         last_ids = planner.last_ids(partitions)
@@ -269,7 +269,7 @@ class StreamSource:
         return self._target is not None
 
     def report(self) -> StreamOffset | None:
-        """Return where the topics ended at the last look, None before the first one."""
+        """Return the topics' last observed ends, None before the first time."""
         if self._topics is None or self.last is None:
             return None
         return StreamOffset(self.last.subscription, {**self.last.positions, **self._topics.seen})
@@ -277,8 +277,8 @@ class StreamSource:
     def left(self) -> dict[str, Left]:
         """Return the backlog of topic partitions after the last offset.
 
-        Those of which nothing is left are not among them. It never raises: a batch does not fail
-        because it cannot be told how many are to follow.
+        Topic partitions without a backlog are left out. Never raises: a batch must not fail because
+        the backlog is unknown.
         """
         if self._topics is None or self._context is None or self.last is None:
             return {}
@@ -297,7 +297,7 @@ class StreamSource:
     # --- a batch ------------------------------------------------------------------------------
 
     def plan(self, start: StreamOffset, end: StreamOffset) -> list[PulsarInputPartition]:
-        """Return the ranges that the tasks of a batch read: exactly those between two offsets."""
+        """Return the ranges for a batch's tasks: exactly what is between two offsets."""
         self.commits.on_plan(start, end)
         ranges: list[ReadRange] = []
         for topic, stop in end.positions.items():
@@ -321,7 +321,7 @@ class StreamSource:
         return planned
 
     def value_type(self, offset: StreamOffset) -> ValueType:
-        """Return the type of the values; it is fetched again when the topics change."""
+        """Return the type of the values; fetched again when the topics change."""
         names = frozenset(str(TopicName.parse(topic).partitioned) for topic in offset.positions)
         if self._kind is None or self._kind[0] != names:
             topics: Topics = {name: [name] for name in sorted(names)}
@@ -329,9 +329,9 @@ class StreamSource:
         return self._kind[1]
 
     def commit(self, offset: StreamOffset) -> None:
-        """Acknowledge what is before an offset that Spark has committed; returns at once.
+        """Acknowledge messages before an offset that Spark has committed; returns at once.
 
-        A broker that is unavailable is told later.
+        If a broker is unavailable, it is told later.
         """
         self.commits.on_commit(offset)
         self._acknowledge(offset)

@@ -1,8 +1,8 @@
-"""The offset of a stream: where its next batch starts on every topic partition.
+"""The offset of a stream: where its next batch starts on each topic partition.
 
-It is what Spark writes into the checkpoint, as one JSON object. Spark compares offsets as text,
-so equal offsets have one text: keys are sorted, positions have one form, and nothing is in it
-that changes by itself. Later versions of this package must read what earlier ones wrote.
+Spark writes it into the checkpoint as one JSON object, and compares offsets as text. So equal
+offsets must have equal texts: keys are sorted, positions have one form, and nothing changes by
+itself. Later versions of this package must read what earlier ones wrote.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _REQUIRED = frozenset({"version", "subscription", "positions"})
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Topic partition → the position after the last message read, and the subscription's name.
+    """Topic partition → the position after the last message read; and the subscription's name.
 
-    `starts` are the positions at which the query began; only its first offset has them, for
-    Spark does not keep where the first batch starts. `published_from` are the times, in
-    milliseconds, before which nothing is read of a partition: where the query starts by time.
-    `ends` are where topic partitions ended when a batch took less than all of them: a restart
-    knows by them that there was something to read.
+    `starts` are the positions where the query started; only its first offset has them, because
+    Spark does not store where the first batch starts. `published_from`: if the query starts by
+    time, earlier messages (in milliseconds) of a partition are skipped. `ends` are the topic
+    partitions' ends when a batch did not read everything: so a restarted query knows that there
+    were more messages.
     """
 
     subscription: str
@@ -42,7 +42,7 @@ class StreamOffset:
     ends: Mapping[str, Position] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that Spark is to store, with its keys in order."""
+        """Return the object for Spark to store, with sorted keys."""
         body: dict[str, Any] = {}
         if self.ends:
             body["ends"] = _texts(self.ends)
@@ -57,9 +57,9 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, body: object) -> StreamOffset:
-        """Return the offset of what `to_json` gave.
+        """Read an offset that `to_json` returned.
 
-        Raises InvalidOffset if it is damaged, has a later version, or is from another source.
+        Raises InvalidOffset if it is damaged, has a later version, or is another source's.
         """
         if not isinstance(body, dict):
             raise _damaged("it is not a JSON object")

@@ -21,10 +21,11 @@ from pulsar_spark.spark.streaming.held_back import HeldWatch
 
 logger = logging.getLogger(__name__)
 
-# Each of so many topics is asked for its partitions at every look, more of them once a second.
+# With up to this many topics, each is asked for its partitions every time; with more, once a
+# second.
 _ASKED_EACH_TIME = 100
 _LOOK_SECONDS = 1.0
-# Topic partitions that a warning about many names.
+# How many topic partitions a warning names.
 _SHOWN = 5
 
 _GO_ON = "Start a query with a new checkpoint, or set failOnDataLoss=false to go on."
@@ -33,14 +34,14 @@ Positions = Mapping[str, Position]
 
 
 class Span(NamedTuple):
-    """What there is to read of a topic partition: from where a stream stands to its end."""
+    """The backlog of a topic partition: from the stream's position to the end."""
 
     start: Position
     end: Position
 
 
 class StreamTopics:
-    """Follows the topics of one stream, with the subscriptions that hold them."""
+    """Follows the topics of one stream, and their subscriptions."""
 
     def __init__(
         self,
@@ -56,26 +57,25 @@ class StreamTopics:
         self._options = options
         self._found: FoundTopics | None = None
         self._look_at = 0.0
-        # Per topic partition: its end at the last look, and how its subscription stood when it
-        # was judged last.
+        # Per topic partition: its last observed end, and its subscription's position when that was
+        # last judged.
         self.seen: dict[str, Position] = {}
-        # The first end that was seen behind where the stream stands: what is before is unread.
+        # The first end observed after the stream's position: everything before it is unread.
         self._unread: dict[str, Position] = {}
         self._judged: dict[str, tuple[Position | None, int]] = {}
-        # Where a restarted query stood, of topic partitions that do not keep that any more, and
-        # whether their subscription was still there.
+        # Positions of a restarted query that topic partitions no longer retain, and whether the
+        # subscription still existed.
         self._left_behind: dict[str, bool] = {}
-        # Those of them of which it cannot be known whether anything came before it was deleted.
+        # Those for which nobody can know whether messages came before it was deleted.
         self._unsure: list[str] = []
 
-    # --- which topics ---------------------------------------------------------------------------
+    # --- topics -----------------------------------------------------------------------------------
 
     def refresh(self, positions: Positions, ends: Positions | None = None) -> None:
-        """Look which topic partitions there are, and hold those that are new.
+        """Find the topic partitions, and subscribe to new ones.
 
-        `ends` are where those ended, as far as is known, that had more than was read. Raises
-        TopicNotFound for a topic that is not there, unless the stream waits for topics or does
-        without them.
+        `ends` are the known ends of those that had unread messages. Raises TopicNotFound for a
+        missing topic, unless the stream waits for topics or continues without them.
         """
         found = self._look()
         for name, error in found.missing.items():
@@ -89,16 +89,16 @@ class StreamTopics:
                 begun = positions.get(topic, EARLIEST_POSITION) != EARLIEST_POSITION
                 if positions and topic not in positions:
                     logger.info("%s: a new topic partition, read from its earliest message", topic)
-                # Where it should exist but does not, LATEST shows it: see data_loss.
+                # If it should exist but does not, LATEST reveals that: see data_loss.
                 self._subscriptions.add(topic, LATEST if begun else EARLIEST)
         for topic in set(self._subscriptions.topics).difference(partitions):
             self._subscriptions.remove(topic)
 
     def _look_back(self, partitions: Sequence[str], positions: Positions, ends: Positions) -> None:
-        """Before topic partitions are held again: see whether they keep where the query stood.
+        """Before subscribing again: check whether topic partitions retain the query's position.
 
-        For those that do not it is to be known whether the subscription is still there, which
-        nobody can tell once it is held again.
+        If not, we must know whether the subscription still exists, which nobody can tell after
+        subscribing again.
         """
         begun = [
             topic
@@ -119,7 +119,7 @@ class StreamTopics:
         name = self._subscriptions.name
         held = self._probe.subscriptions_exist([(topic, name) for topic in gone])
         self._left_behind = {
-            # The same error will come when the subscription is held, and is raised then.
+            # Subscribing will raise the same error.
             topic: isinstance(is_held, PulsarError) or is_held
             for topic, is_held in zip(gone, held, strict=True)
         }
@@ -132,13 +132,12 @@ class StreamTopics:
             self._look_at = now + _LOOK_SECONDS if many else 0.0
         return self._found
 
-    # --- where they end -------------------------------------------------------------------------
+    # --- ends -----------------------------------------------------------------------------------
 
     def spans(self, positions: Positions) -> dict[str, Span]:
-        """Return what there is to read of each topic partition, from `positions` on.
+        """Return the backlog of each topic partition after `positions`.
 
-        Partitions that vanished are not among them. Raises DataLossError, unless failOnDataLoss
-        is off.
+        Deleted partitions are left out. Raises DataLossError, unless failOnDataLoss is off.
         """
         for topic in {**self.seen, **positions}:
             if topic not in self._subscriptions:
@@ -152,10 +151,10 @@ class StreamTopics:
         return spans
 
     def ends(self, positions: Positions) -> dict[str, TopicEnd]:
-        """Return where all topic partitions and their subscriptions stand.
+        """Return the ends of all topic partitions and their subscriptions' positions.
 
-        Left out are partitions that the broker does not make, and those that vanished. Raises
-        DataLossError, unless failOnDataLoss is off, and what brokers refuse with.
+        Leaves out partitions that the broker does not create, and deleted ones. Raises
+        DataLossError, unless failOnDataLoss is off, and the broker's error.
         """
         known = {topic: max(self.seen.get(topic, at), at) for topic, at in positions.items()}
         results = self._subscriptions.ends(known={**self.seen, **known})
@@ -192,12 +191,12 @@ class StreamTopics:
             unread = None
             self._unread[topic] = end
         if self._options.reader.read_compacted:
-            # What compaction removed is not lost.
+            # Messages removed by compaction are no loss.
             return position
         verdict = judge(position, end, found.done, unread)
         held = self._left_behind.pop(topic, None)
         if verdict is LossVerdict.KEPT and held is False:
-            # Whatever came since, nothing has kept it.
+            # Nothing has retained the messages that came since.
             verdict = LossVerdict.UNHELD
         elif verdict is LossVerdict.KEPT and held:
             self._unsure.append(topic)
@@ -222,11 +221,11 @@ class StreamTopics:
     def _look_closer(
         self, topic: str, position: Position, verdict: LossVerdict, found: TopicEnd
     ) -> None:
-        """Check whether the messages that the subscription lost are still stored."""
+        """Check whether messages that the subscription lost are still stored."""
         name = self._subscriptions.name
         first = _start_of(self._probe.first_entry_at(topic, EARLIEST_POSITION))
         if verdict is LossVerdict.UNHELD:
-            # It did not exist, or was emptied: from here on it keeps the remaining messages.
+            # It did not exist, or was cleared: from here on it retains the remaining messages.
             logger.warning(
                 "%s: the subscription %s was removed or emptied by others; it is set to the "
                 "query's position %s",

@@ -1,7 +1,7 @@
 """The writer of a batch: checks on the driver, writes in tasks.
 
-Delivery is at least once: a task that is run again writes its rows again, and rows of tasks
-that succeeded stay when others fail. By transactions (`exactly_once`) it is all or nothing.
+Delivery is at least once: a repeated task writes its rows again, and rows of successful tasks stay
+when others fail. With transactions (`exactly_once`) it is all or nothing.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class PulsarBatchWriter(CheckedWriter, DataSourceArrowWriter):
         warn_of_duplicates(total)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log that the job has failed: what its tasks have written stays.
+        """Log that the job has failed; the rows that its tasks have written stay.
 
-        Unless it was written exactly once, and is not decided on.
+        With exactly-once they are aborted, unless committing them was decided.
         """
         if self.abort_unit(messages):
             logger.warning("the write of job %s failed", self._job)

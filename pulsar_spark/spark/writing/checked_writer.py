@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 class CheckedWriter:
-    """Writes the columns of `schema`. What is pickled to the tasks is plain data.
+    """Writes the columns of `schema`. Only plain data is pickled to the tasks.
 
-    Raises what `plan_columns` raises for columns that cannot be written.
+    Raises as `plan_columns` for columns that cannot be written.
     """
 
     finishes_others = False
-    """Whether what another writer has decided and not carried out is carried out first."""
+    """Whether an earlier writer's unfinished decision is carried out first."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
@@ -54,10 +54,10 @@ class CheckedWriter:
         return "will be there twice"
 
     def check(self) -> None:
-        """Ask the broker, before any task runs, whether the values fit the topic's schema.
+        """Before any task runs, ask the broker whether the values match the topic's schema.
 
-        And whether they can be written exactly once, where that is asked for. Topics that rows
-        name are asked about by the tasks that meet them.
+        And whether exactly-once works, if requested. If rows name their topics, the tasks ask about
+        these.
         """
         self._targets = find_targets(self._options, self._columns)
         if self._options.exactly_once is not None:
@@ -66,7 +66,7 @@ class CheckedWriter:
             )
 
     def commit_unit(self, unit: Unit, messages: Sequence[WriterCommitMessage | None]) -> bool:
-        """Commit rows that were written with exactly-once; return whether these rows were."""
+        """Commit rows written with exactly-once; return whether these rows were committed."""
         sink = self._options.exactly_once
         if sink is None:
             return True
@@ -75,12 +75,12 @@ class CheckedWriter:
         return commit_unit(self._options.client, sink, unit, transactions, total, topics)
 
     def abort_unit(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
-        """Abort rows that were written with exactly-once; return whether these rows were."""
+        """Abort rows written with exactly-once; return whether these rows were."""
         sink = self._options.exactly_once
         if sink is not None:
             abort_unit(self._options.client, sink, transactions_of(messages))
         return sink is not None
 
     def write_batches(self, batches: Iterable[pa.RecordBatch]) -> PulsarCommitMessage:
-        """Write the rows of a task, and return when they are acknowledged."""
+        """Write the rows of a task; returns when they are acknowledged."""
         return write_task(self._options, self._columns, batches, self._targets)

@@ -22,9 +22,9 @@ from pulsar_spark.spark.columns import POSITION_COLUMNS
 
 @dataclass(frozen=True, slots=True)
 class Honoured:
-    """A reserved column: its allowed types, and what it sets on a message.
+    """A reserved column: its allowed types, and which part of a message it sets.
 
-    `types` names them for people, `help` is for docs/columns.md.
+    `types` is their description, `help` the text in docs/columns.md.
     """
 
     data_types: tuple[DataType, ...]
@@ -58,7 +58,7 @@ HONOURED: dict[str, Honoured] = {
         (TimestampType(),), "timestamp", "Time before which Shared consumers do not get it."
     ),
 }
-"""The columns that a write uses by their names."""
+"""The columns that a write uses by name."""
 
 _DROPPED = frozenset(
     {names.MESSAGE_ID, names.PUBLISH_TIME} | {column.name for column in POSITION_COLUMNS}
@@ -71,10 +71,10 @@ _ONE_VALUE: dict[str, tuple[DataType, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class WriteColumns:
-    """Positions of the used columns, by purpose; plain data.
+    """The used columns' positions, by purpose; plain data.
 
-    `by_name` holds the named columns that are there, `values` the positions of those that are
-    left, `frame` the schema of the DataFrame.
+    `by_name` has the named columns that exist, `values` the positions of the others, `frame` the
+    DataFrame's schema.
     """
 
     values: tuple[int, ...]
@@ -82,7 +82,7 @@ class WriteColumns:
     frame: StructType
 
     def position(self, name: str) -> int | None:
-        """Return the position of a named column, None if it is not there."""
+        """Return a named column's position, None if it does not exist."""
         return dict(self.by_name).get(name)
 
     @property
@@ -92,7 +92,7 @@ class WriteColumns:
 
     @property
     def key(self) -> StructField | None:
-        """The column of the key, if there is one."""
+        """The key's column, if there is one."""
         position = self.position(names.KEY)
         return None if position is None else self.frame.fields[position]
 
@@ -100,8 +100,8 @@ class WriteColumns:
 def plan_columns(schema: StructType, *, topic_given: bool, value_format: str) -> WriteColumns:
     """Return the purpose of each column of a DataFrame.
 
-    Raises OptionError without any topic, InvalidRow for a column of a wrong type or no values.
-    What the values and the key may be is for the topic's schema to say, if `value_format` asks it.
+    Raises OptionError without any topic, InvalidRow for a column of a wrong type or without value
+    columns. With `value_format`, the topic's schema decides which values and keys are valid.
     """
     by_name: dict[str, int] = {}
     values: list[int] = []
@@ -127,11 +127,11 @@ def plan_columns(schema: StructType, *, topic_given: bool, value_format: str) ->
 
 
 def check_type(name: str, field: StructField) -> None:
-    """Raise InvalidRow if a named column has another type than messages ask for."""
+    """Raise InvalidRow if a named column has a wrong type."""
     wanted = HONOURED[name]
     given = field.dataType
     if isinstance(given, MapType):
-        # Whether values may be null is looked at where they are.
+        # Null values are checked row by row.
         given = MapType(given.keyType, given.valueType)
     if given not in wanted.data_types:
         raise InvalidRow(

@@ -1,9 +1,9 @@
-"""Crash points for tests: a variable kills a writing process at a named point.
+"""Crash points for tests: an environment variable kills a writing process at a named point.
 
-`PULSAR_SPARK_CRASH_AT` names a folder. A process that reaches a point of which a file in it bears
-the name takes that file away and dies. What the file says is which time the point is reached
-(1, if nothing) and, behind that, `hold`: then the process leaves its id in `POINT.held` and waits
-to be killed, with all that belongs to it.
+`PULSAR_SPARK_CRASH_AT` is a folder. A process that reaches a point deletes the file of that name
+in it and dies. The file says at which visit of the point (1 if empty). With `hold` after the
+number, the process writes its id to `POINT.held` and waits until a test kills it, with all that
+belongs to it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DRIVER_POINTS = (
     "after-ends",
     "after-done",
 )
-"""Around the records of a sink, and around each end of a transaction."""
+"""Before and after a sink's records, and each end of a transaction."""
 
 POINTS = TASK_POINTS + DRIVER_POINTS
 
@@ -36,7 +36,7 @@ _reached: dict[str, int] = {}
 
 
 def armed(point: str) -> bool:
-    """Whether a process that reaches this point is to die."""
+    """Whether a process that reaches this point must die."""
     folder = os.environ.get(VARIABLE)
     return folder is not None and Path(folder, point).exists()
 
@@ -51,7 +51,7 @@ def reach(point: str) -> None:
         _reached[point] = _reached.get(point, 0) + 1
         if _reached[point] != int(wanted[0] if wanted else 1):
             return
-        # Whoever removes it is the one that dies.
+        # Only the process that deletes the file dies.
         file.unlink()
     except FileNotFoundError:
         return

@@ -1,22 +1,22 @@
 """The decisions of an exactly-once sink, kept on a topic of its own.
 
-Committing the transactions of a micro-batch is not one step, and whoever does it can be killed
-between any two of them. So what is to be committed is decided first, by one record here; whoever
-comes next finds it and carries it out. The records are JSON, of these kinds:
+Committing a micro-batch's transactions takes several steps, and the driver can be killed between
+any two. So it first records its decision which ones to commit; the next driver finds the record and
+carries it out. Records are JSON objects of these kinds:
 
-- ``fence``: a driver has come. Its receipt shows that all before it is stored.
-- ``decided``: these transactions of a unit (a micro-batch, or the job of a batch write) are to be
-  committed, and no others ever.
-- ``marker``: sent *within* a decided transaction. A coordinator forgets a transaction when it
-  ends; its marker is seen if and only if it was committed.
-- ``void``: nothing of what was decided was committed, nor ever will be.
-- ``done``: all of it is committed.
+- ``fence``: a driver has started. Its receipt shows that all earlier records are stored.
+- ``decided``: exactly these transactions of a unit (a micro-batch, or a batch write's job) will be
+  committed.
+- ``marker``: sent *within* a decided transaction. A coordinator forgets ended transactions; the
+  marker is visible if and only if its transaction was committed.
+- ``void``: nothing of the decision was committed, or ever will be.
+- ``done``: all of the decision is committed.
 
-The producer has exclusive access and fences the one before it, so records of an older driver that
-is not dead yet cannot come behind what a newer one has read. A record is never hidden behind
-markers of transactions that are open: it is written when those of the unit before are ended.
+The producer has exclusive access and fences its predecessor, so an older driver that is still alive
+cannot write after a newer one has read. Records never wait behind open transactions: they are
+written after the previous unit's transactions have ended.
 
-A durable subscription keeps the records from the last ``done`` on.
+A durable subscription retains the records since the last ``done``.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ logger = logging.getLogger(__name__)
 
 VERSION = 1
 SUBSCRIPTION = "pulsar-spark-sink"
-"""The name of the subscription that keeps the records."""
+"""The name of the subscription that retains the records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is written as a whole: micro-batch `batch` of a stream, or `job` of a batch write."""
+    """Rows written as a whole: micro-batch `batch` of a stream, or `job` of a batch write."""
 
     batch: int | None = None
     job: str | None = None
@@ -69,9 +69,9 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The transactions of a unit that are to be committed, and how many messages they hold.
+    """The transactions of a unit to commit, and their number of messages.
 
-    `topics` is a digest of the names of the topics that they were written to.
+    `topics` is a digest of the names of the topics they wrote to.
     """
 
     unit: Unit
@@ -81,18 +81,18 @@ class Decision:
 
 
 class SinkState:
-    """What the records of a sink say, up to where they were read."""
+    """The state that a sink's records describe, up to the last one read."""
 
     def __init__(self) -> None:
         self.sink_id: str | None = None
         self.undone: Decision | None = None
-        """What was decided last, if it is not known to be carried out."""
+        """The last decision, if it may not be carried out yet."""
         self.undone_at = EARLIEST_POSITION
         self.done: Decision | None = None
-        """What was carried out last."""
+        """The last decision that was carried out."""
 
     def replay(self, position: Position, record: dict[str, Any]) -> None:
-        """Take account of the next record."""
+        """Apply the next record."""
         self.sink_id = record["sink"]
         kind = record["kind"]
         if kind == "decided":
@@ -104,7 +104,7 @@ class SinkState:
 
 
 def read_state(context: ClientContext, topic: str) -> SinkState:
-    """Return what the records on a topic say, without a right to write more."""
+    """Return the state in a topic's records, without fencing its writer."""
     state = SinkState()
     last = context.lookup.last_message_id(topic)
     for position, record in _read(context, topic, EARLIEST_POSITION, last):
@@ -113,9 +113,9 @@ def read_state(context: ClientContext, topic: str) -> SinkState:
 
 
 class DecisionLog(Closing):
-    """The records of one sink. A context manager: `open` it, then nobody else writes to it.
+    """A sink's records. A context manager: after `open`, nobody else can write to them.
 
-    Raises ProducerFenced as SinkStateError once a newer driver has come.
+    Raises SinkStateError, from ProducerFenced, once a newer driver has started.
     """
 
     def __init__(self, context: ClientContext, topic: str, sink_id: str) -> None:
@@ -132,26 +132,26 @@ class DecisionLog(Closing):
 
     @property
     def undone(self) -> Decision | None:
-        """What was decided last, if it is not known to be carried out."""
+        """The last decision, if it may not be carried out yet."""
         return self._state.undone
 
     @property
     def done(self) -> Decision | None:
-        """What was carried out last."""
+        """The last decision that was carried out."""
         return self._state.done
 
     def close(self) -> None:
-        """Leave the topic; the records stay, and so does the subscription."""
+        """Leave the topic; the records and the subscription stay."""
         self._producer.abort()
         self._consumer.close()
 
     # --- opening ------------------------------------------------------------------------------
 
     def attach(self) -> None:
-        """Hold the subscription and fence other drivers; creates both topic and subscription.
+        """Subscribe, and fence other drivers; creates the topic and the subscription if missing.
 
-        Raises SinkStateError where there are records and nothing keeps them, and TopicNotFound
-        where brokers create no topics.
+        Raises SinkStateError if there are records that no subscription retains, and TopicNotFound
+        if brokers create no topics.
         """
         self._check_kept()
         try:
@@ -166,7 +166,7 @@ class DecisionLog(Closing):
         self._producer.open()
 
     def open(self) -> None:
-        """Attach, and read all records that are kept."""
+        """Attach, and read all retained records."""
         self.attach()
         self._append({"kind": "fence"})
         end = self._end()
@@ -220,23 +220,23 @@ class DecisionLog(Closing):
     # --- records ------------------------------------------------------------------------------
 
     def decide(self, decision: Decision) -> None:
-        """Have these transactions committed, whatever happens from here on."""
+        """Record that these transactions will be committed, whatever happens from here on."""
         stored = self._append(_record("decided", decision))
         self._state.undone, self._state.undone_at = decision, Position.before(stored)
 
     def mark(self, transactions: list[TxnId]) -> None:
-        """Send each transaction its marker; the topic takes part in all of them already."""
+        """Send each transaction its marker; the topic already takes part in all of them."""
         for txn in transactions:
             self._send({"kind": "marker", "txn": list(txn)}, txn)
         self._flush()
 
     def seen_markers(self) -> set[TxnId]:
-        """Wait until no transaction of what is undone is open; return those that are committed."""
+        """Wait until no transaction of the decision is open; return the committed ones."""
         stored = self._append({"kind": "fence"})
         wanted = Position.after(stored)
         deadline = Deadline(self._timeout)
         backoff = Backoff(maximum=1.0)
-        # What is readable ends before the first transaction that is open.
+        # The readable part of the topic ends before the first open transaction.
         while Position.after(last := self._end().last) < wanted:
             if deadline.expired():
                 raise TransactionOutcomeUnknown(
@@ -249,13 +249,13 @@ class DecisionLog(Closing):
         return {TxnId(*record["txn"]) for _, record in records if record["kind"] == "marker"}
 
     def void(self) -> None:
-        """Nothing of what was decided is committed, or will be."""
+        """Nothing of the decision is committed, or will be."""
         assert self.undone is not None
         self._append(_record("void", self.undone))
         self._state.undone = None
 
     def finish(self, decision: Decision) -> None:
-        """All of what was decided is committed; records before this are needed no more."""
+        """All of the decision is committed; earlier records are no longer needed."""
         stored = self._append(_record("done", decision))
         self._state.undone, self._state.done = None, decision
         self._consumer.acknowledge(Position.before(stored))
@@ -297,7 +297,7 @@ class DecisionLog(Closing):
 def _read(
     context: ClientContext, topic: str, start: Position, last: MessageIdAdv
 ) -> list[tuple[Position, dict[str, Any]]]:
-    """Return the records from a position up to, and with, the one at `last`."""
+    """Return the records from a position up to and including the one at `last`."""
     end = Position.after(last)
     if last.entry_id < 0 or end <= start:
         return []
@@ -311,7 +311,7 @@ def _read(
             position = Position(entry.ledger_id, entry.entry_id)
             found.append((position, _parsed(bytes(entry.payload), topic, position)))
     if not found or found[-1][0] < Position.before(last):
-        # The topic was trimmed or deleted meanwhile: whatever is missing could decide.
+        # The topic was trimmed or deleted meanwhile: a missing record may be a decision.
         raise SinkStateError(
             f"the sink's records end before {last}, where they ended a moment ago",
             "Run it again, and see who changes the topic.",
@@ -347,7 +347,7 @@ def _record(kind: str, decision: Decision) -> dict[str, Any]:
         "job": decision.unit.job,
         "messages": decision.messages,
         "topics": decision.topics,
-        # Of what is done, nobody asks for them.
+        # Nobody reads the transactions of a decision that is done.
         "txns": [list(txn) for txn in decision.transactions] if kind == "decided" else [],
     }
 

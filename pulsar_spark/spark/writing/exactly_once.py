@@ -1,11 +1,12 @@
-"""Writing exactly once: the driver's part, which commits the transactions of all tasks.
+"""Exactly-once writing on the driver: commits the transactions of all tasks.
 
-Each attempt of a task writes in a transaction of its own, which its commit message names. What
-Spark hands over to be committed is decided by a record first (`decision_log`), then committed; who
-finds a decision that was not carried out does that before anything else, and its own transactions
-of the same unit are aborted. What neither is committed nor aborted is ended by its time-out.
+Each attempt of a task writes in its own transaction, which its commit message names. When Spark
+commits, a record first decides which transactions to commit (`decision_log`), then they are
+committed. A driver that finds an unfinished decision carries it out before anything else; its own
+transactions of the same unit are aborted. Transactions that nobody ends are aborted at their
+timeout.
 
-An answer that does not tell is never taken for a commit: the marker of a transaction does.
+If an answer is missing, only the transaction's marker proves a commit.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ from pulsar_spark.spark.writing.decision_log import Decision, DecisionLog, Unit
 logger = logging.getLogger(__name__)
 
 STATE_PREFIX = "__spark_sink-"
-"""What the local names of topics of records begin with, where they are not given."""
+"""Prefix of the default local names of records' topics."""
 
-# What a coordinator says of a transaction that it has ended, or is ending.
+# A coordinator's errors for a transaction that has ended, or is ending.
 _ENDED = (TransactionNotFound, InvalidTxnStatus)
 _ABORT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What an exactly-once sink is; plain data. `transaction_timeout` is in seconds."""
+    """The options of an exactly-once sink; plain data. `transaction_timeout` is in seconds."""
 
     sink_id: str
     state_topic: str
@@ -58,9 +59,9 @@ class SinkOptions:
 def sink_options(
     sink_id: str | None, state_topic: str | None, topic: str | None, transaction_timeout: float
 ) -> SinkOptions:
-    """Return the options of a sink, with what was not given. Raises OptionError.
+    """Return a sink's options, with defaults. Raises OptionError.
 
-    The topic of its records lies beside the one that is written to.
+    By default the topic of its records is in the namespace of the written topic.
     """
     if not sink_id:
         raise OptionError(
@@ -96,9 +97,9 @@ def check_persistent(topic: TopicName) -> None:
 
 
 def check_sink(client: ClientOptions, sink: SinkOptions, *, finish: bool) -> None:
-    """Make sure, before a row is written, that the sink can work: transactions, records, rights.
+    """Check, before a row is written, that the sink can work: transactions, records, permissions.
 
-    With `finish` what was decided before and not carried out is carried out now.
+    With `finish`, carries out an unfinished earlier decision now.
     """
     with (
         ClientContext.shared(client) as context,
@@ -114,7 +115,7 @@ def check_sink(client: ClientOptions, sink: SinkOptions, *, finish: bool) -> Non
 
 
 def _check_coordinator(context: ClientContext, timeout: float) -> None:
-    """Raise unless a coordinator lets a transaction last as long as it may have to."""
+    """Raise unless a coordinator allows transactions as long as the timeout."""
     try:
         context.coordinators.check(timeout)
     except UnsupportedFeature:
@@ -143,10 +144,10 @@ def commit_unit(
     messages: int,
     topics: Iterable[str] = (),
 ) -> bool:
-    """Commit the transactions of a unit, or find that it is committed; return whether these were.
+    """Commit a unit's transactions, unless it is committed already; return whether these were.
 
-    Raises TornBatch, TransactionExpired, TransactionOutcomeUnknown and SinkStateError. What was
-    decided stays decided whatever it raises.
+    Raises TornBatch, TransactionExpired, TransactionOutcomeUnknown and SinkStateError. Even then a
+    recorded decision remains.
     """
     digest = hashlib.sha256("\n".join(sorted(topics)).encode()).hexdigest()[:16]
     decision = Decision(unit, tuple(transactions), messages, digest)
@@ -159,9 +160,9 @@ def commit_unit(
 
 
 def abort_unit(client: ClientOptions, sink: SinkOptions, transactions: Sequence[TxnId]) -> None:
-    """Abort transactions of a unit that failed, but for those that were decided to be committed.
+    """Abort a failed unit's transactions, except those whose commit was decided.
 
-    Never raises: what is left ends by its time-out.
+    Never raises: the remaining ones end by their timeout.
     """
     if not transactions:
         return
@@ -170,7 +171,7 @@ def abort_unit(client: ClientOptions, sink: SinkOptions, transactions: Sequence[
             ClientContext.shared(client) as context,
             DecisionLog(context, sink.state_topic, sink.sink_id) as log,
         ):
-            # Under the fence: whoever was about to decide for them cannot any more.
+            # After fencing, nobody who was about to decide on them still can.
             log.open()
             decided = () if log.undone is None else log.undone.transactions
             _abort(context, [txn for txn in transactions if txn not in decided])
@@ -179,7 +180,7 @@ def abort_unit(client: ClientOptions, sink: SinkOptions, transactions: Sequence[
 
 
 class Committer:
-    """Carries decisions out, with a log that is open."""
+    """Carries out decisions, with an open log."""
 
     def __init__(self, context: ClientContext, log: DecisionLog) -> None:
         self._coordinators = context.coordinators
@@ -187,9 +188,9 @@ class Committer:
         self._log = log
 
     def commit(self, mine: Decision) -> bool:
-        """Decide for these transactions and commit them, unless the unit is decided already.
+        """Decide on these transactions and commit them, unless the unit is already decided.
 
-        Return whether they were committed; if not, they are aborted.
+        Returns whether they were committed; otherwise they are aborted.
         """
         self._check_place(mine.unit)
         undone = self._log.undone
@@ -222,12 +223,12 @@ class Committer:
     def carry_out(
         self, decision: Decision, *, again: bool = False, taking_part: bool = False
     ) -> bool:
-        """Commit all transactions of the decision that is undone.
+        """Commit all transactions of the unfinished decision.
 
-        With `taking_part` the topic of the records is known to take part in all of them.
-        Raises TornBatch if some are committed and others gone. Where none is committed and all
-        are gone, raises TransactionExpired, or with `again`, where the same rows are written
-        anew, returns False.
+        With `taking_part`, the records' topic already takes part in all of them. Raises TornBatch
+        if some are committed and others gone. If all are gone and none is committed, raises
+        TransactionExpired; with `again`, where the same rows will be written anew, returns False
+        instead.
         """
         alive = list(decision.transactions)
         if not taking_part:
@@ -256,7 +257,7 @@ class Committer:
         raise _expired(decision.unit, gone)
 
     def _commit_all(self, transactions: Sequence[TxnId], alive: list[TxnId]) -> list[TxnId]:
-        """Commit those transactions of a decision that are alive; return those gone for certain."""
+        """Commit a decision's live transactions; return those that are certainly gone."""
         self._log.mark(alive)
         reach("after-markers")
         ends = self._end_all(alive)
@@ -275,7 +276,7 @@ class Committer:
 
         if not armed("between-ends"):
             return end(transactions)
-        # Between two ends there is a place only where they follow each other.
+        # Crash points between two commits need commits one by one.
         ends: dict[TxnId, PulsarError | None] = {}
         for txn in transactions:
             ends |= end([txn])
@@ -283,7 +284,7 @@ class Committer:
         return ends
 
     def _check_alive(self, mine: Decision) -> None:
-        """Raise TransactionExpired, and write nothing, if the time of a transaction is up."""
+        """Raise TransactionExpired, and record nothing, if a transaction has timed out."""
         taking_part = self._coordinators.add_partition_to_all(mine.transactions, self._log.topic)
         gone = [txn for txn, error in taking_part.items() if isinstance(error, _ENDED)]
         if gone:
@@ -292,7 +293,7 @@ class Committer:
         _raise_other(taking_part.values(), ())
 
     def _check_place(self, unit: Unit) -> None:
-        """Raise SinkStateError for a micro-batch before the last one, or in a sink of jobs."""
+        """Raise SinkStateError for an older micro-batch than the last, or in a sink of jobs."""
         for known in (self._log.done, self._log.undone):
             if known is not None and (known.unit.batch is None) != (unit.batch is None):
                 raise SinkStateError(
@@ -309,7 +310,7 @@ class Committer:
                 )
 
     def _skip(self, mine: Decision, done: Decision) -> None:
-        """Take note that the last unit comes again, which is committed."""
+        """The last unit, which is committed, comes again."""
         _abort(self._context, mine.transactions)
         if mine.topics != done.topics and mine.messages and done.messages and done.topics:
             logger.warning(

@@ -1,6 +1,6 @@
-"""The metadata of a column of messages in batches, encoded with Arrow, a field at a time.
+"""The metadata of a column of batched messages, encoded field by field with Arrow.
 
-Byte for byte what `protocol.single_metadata.encode_metadata` writes, up to the number of the
+The same bytes as `protocol.single_metadata.encode_metadata` writes, up to the digits of the
 sequence id, which is not known yet.
 """
 
@@ -37,9 +37,9 @@ def encode_fields(
     properties: pa.MapArray | None,
     event_times: pa.Array | None,
 ) -> list[bytes]:
-    """Return each message's metadata, up to the number of its sequence id.
+    """Return each message's metadata, up to the digits of its sequence id.
 
-    `keys` are text, or bytes of text, and none is null; `event_times` are not negative. Raises
+    `keys` are text, or bytes of text, without nulls; `event_times` are not negative. Raises
     pa.ArrowInvalid for a name or value that is not UTF-8, and for columns that are too large.
     """
     parts: list[pa.Array | pa.Scalar] = []
@@ -69,9 +69,9 @@ def _properties(column: pa.MapArray) -> pa.Array:
 
 
 def _pairs(names: pa.DictionaryArray, values: pa.Array) -> pa.Array:
-    """Return each property with all that stands before its value.
+    """Return each property with everything that precedes its value.
 
-    That depends on its name and on the length of its value: there are few of those.
+    That depends on its name and its value's length: there are few combinations.
     """
     if not len(values):
         return values
@@ -95,7 +95,7 @@ def _sizes(payloads: Sequence[bytes], tail: bytes) -> pa.Array:
 
 
 def _event_times(column: pa.Array) -> pa.Array:
-    # Null is no time, and so is 0.
+    # Null and 0 mean no time.
     there = pc.fill_null(pc.not_equal(column, ZERO), _FALSE)
     if there.true_count == len(column):
         return behind(_EVENT_TIME, varints(column))

@@ -25,9 +25,9 @@ _MICROS = 1000
 
 @dataclass(frozen=True, slots=True)
 class TopicRows:
-    """Rows for one topic, of a record batch that begins with the task's row `first_row`.
+    """Rows for one topic, from a record batch that starts with the task's row `first_row`.
 
-    `rows` are the places in that batch they come from, None if that is all in order.
+    `rows` are their indexes in that batch, None for all in order.
     """
 
     topic: str
@@ -36,12 +36,12 @@ class TopicRows:
     rows: pa.Array | None = None
 
     def locate(self, index: int) -> int:
-        """Return the number of a row in the task."""
+        """Return a row's number within the task."""
         return self.first_row + (index if self.rows is None else self.rows[index].as_py())
 
 
 class RowConverter:
-    """Converts the record batches of one task. Rows are numbered over all of them, from 0."""
+    """Converts the record batches of one task. Rows are numbered across batches, from 0."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class RowConverter:
         self._topic = topic
         self._keys_as_bytes = keys_as_bytes
         self._ids_grow = ids_grow
-        # The last sequence id of each topic.
+        # Each topic's last sequence id.
         self._last_ids: dict[str, int] = {}
         self._topic_names: dict[str, str] = {}
         self.rows = 0
         """Rows split so far."""
         self.brings_sequence_ids = False
-        """Whether rows had sequence ids so far."""
+        """Whether any row had a sequence id so far."""
 
     def split(self, batch: pa.RecordBatch) -> list[TopicRows]:
         """Return the rows of a record batch by topic, in their order.
@@ -87,7 +87,7 @@ class RowConverter:
             )
         encoded = column.dictionary_encode()
         full_names = [self._full_name(name) for name in encoded.dictionary.to_pylist()]
-        # Two notations of one topic go together, so that its order is that of the rows.
+        # Two notations of one topic belong together, so that its messages keep the rows' order.
         numbers = {name: number for number, name in enumerate(dict.fromkeys(full_names))}
         mapping = pa.array([numbers[name] for name in full_names], pa.int32())
         codes = mapping.take(encoded.indices)
@@ -145,7 +145,7 @@ class RowConverter:
         event_times: pa.Array | None,
         properties: pa.MapArray | None,
     ) -> list[bytes] | None:
-        """Return the messages' fields if none of them has others than many can be sent with."""
+        """Return the messages' fields, if they have no rarer ones."""
         keys = None if columns.keys is None else self._column(batch, names.KEY)
         kinds = set(map(type, columns.keys or ()))
         if not columns.plain or not kinds <= {str} or None in columns.payloads:
@@ -154,11 +154,11 @@ class RowConverter:
         try:
             return encode_fields(payloads, keys, properties, event_times)
         except pa.ArrowInvalid:
-            # The row that is the reason is looked for one by one.
+            # The row-by-row path finds the row that caused it.
             return None
 
     def _check_ids(self, ids: Sequence[int | None], part: TopicRows) -> None:
-        """Raise InvalidRow for a row whose id is not above that of the row before it."""
+        """Raise InvalidRow for a row whose id is not greater than the previous row's."""
         last = self._last_ids.get(part.topic, -1)
         for index, own in enumerate(ids):
             if own is None or own <= last:
@@ -205,7 +205,7 @@ def _text_or_bytes(key: bytes | None) -> Key | None:
 
 
 def _present(column: pa.Array | None) -> list[Any] | None:
-    """Return the values of a column, None for one that is missing or all null."""
+    """Return a column's values, None if it is missing or all null."""
     return _listed(None if column is None or column.null_count == len(column) else column)
 
 
@@ -222,7 +222,7 @@ def _millis(column: pa.Array | None, name: str, part: TopicRows) -> pa.Array | N
 
 
 def _not_negative(column: pa.Array | None, name: str, part: TopicRows) -> pa.Array | None:
-    """Return a column of numbers, None for one that is missing or all null."""
+    """Return a column of numbers, None if it is missing or all null."""
     if column is None or column.null_count == len(column):
         return None
     if pc.min(column).as_py() < 0:
@@ -234,9 +234,9 @@ def _not_negative(column: pa.Array | None, name: str, part: TopicRows) -> pa.Arr
 
 
 def _properties(column: pa.Array | None, part: TopicRows) -> pa.MapArray | None:
-    """Return the column of properties; None where no row has any, so that it costs nothing.
+    """Return the column of properties; None if no row has any, to save the work.
 
-    Raises InvalidRow that names the row of a property that is null.
+    Raises InvalidRow that names the row with a null property.
     """
     if column is None or column.null_count == len(column):
         return None
@@ -256,7 +256,7 @@ def _properties(column: pa.Array | None, part: TopicRows) -> pa.MapArray | None:
 def _pairs(
     column: pa.MapArray | None, part: TopicRows
 ) -> Sequence[Sequence[tuple[str, str]] | None] | None:
-    """Return properties row by row; raises InvalidRow that names a row with what is not UTF-8."""
+    """Return properties row by row; raises InvalidRow that names a row that is not UTF-8."""
     if column is None:
         return None
     try:

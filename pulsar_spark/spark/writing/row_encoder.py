@@ -30,13 +30,13 @@ from pulsar_spark.spark.compat import arrow_schema
 from pulsar_spark.spark.writing.columns import WriteColumns
 
 Locate = Callable[[int], int]
-"""Turns a row of a record batch into the number of the task's row."""
+"""Converts a row's index in a record batch to its number in the task."""
 
 
 class EncodedRows(NamedTuple):
-    """A payload for each row, None for a null value, and keys where the topic's are typed.
+    """A payload for each row, None for a null value; and keys, if the topic's are typed.
 
-    `null_keys` says which keys are null, if the topic distinguishes that from no key.
+    `null_keys` says which keys are null, if the topic distinguishes null keys from missing ones.
     """
 
     payloads: list[bytes | None]
@@ -45,9 +45,9 @@ class EncodedRows(NamedTuple):
 
 
 class RowEncoder:
-    """Encodes rows with the columns of a DataFrame for a topic with the schema `schema`.
+    """Encodes rows with the columns of a DataFrame, for a topic with the schema `schema`.
 
-    `unwraps` says that the value's one column is a struct whose fields are those of the record.
+    `unwraps`: the value's only column is a struct with the record's fields.
     Raises SchemaMismatch that lists all mismatched columns.
     """
 
@@ -89,7 +89,7 @@ class RowEncoder:
 
 
 class _Part:
-    """Encodes columns as values of one schema. Rows in which all of them are null are null."""
+    """Encodes columns as values of one schema. A row in which all of them are null is null."""
 
     def __init__(
         self, fields: StructType, info: SchemaInfo, *, unwraps: bool, place: str = ""
@@ -106,7 +106,7 @@ class _Part:
 
     def encode(self, columns: Sequence[pa.Array], locate: Locate) -> list[bytes | None]:
         if self._plain:
-            # No need to bring Arrow's several kinds of strings into one.
+            # Arrow's various string types need no conversion here.
             return _binary(columns[0]).to_pylist()  # type: ignore[no-any-return]
         present = _present_rows(columns)
         if self._unwraps:
@@ -139,7 +139,7 @@ class _Part:
 
 
 def _named_as(columns: pa.Schema, info: SchemaInfo) -> pa.Schema:
-    """Return columns with the names of a record's fields, as case does not matter to Spark."""
+    """Return columns with the names of a record's fields; as in Spark, case does not matter."""
     if not is_record(info):
         return columns
     names = typed_columns(info).fields.names
@@ -173,7 +173,7 @@ def _key_part(field: StructField, info: SchemaInfo) -> _Part:
 
 
 def _present_rows(columns: Sequence[pa.Array]) -> pa.BooleanArray | None:
-    """Return which rows are not null in all columns, None if that are all rows."""
+    """Return which rows have no null in any column, None if all."""
     if any(column.null_count == 0 for column in columns):
         return None
     present = columns[0].is_valid()

@@ -1,7 +1,7 @@
 """The schema of a write: the topic's, or a new one made from the columns.
 
-Decided on the driver before anything is sent, for a topic that rows name by the first task that
-meets it.
+The driver decides before anything is sent; if rows name their topics, the first task that meets a
+topic decides.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the rows for one topic are written as; plain data.
+    """How rows for one topic are written; plain data.
 
-    `schema` is what producers register, None for bytes as they are. `unwraps` says that the
-    value's one column is a struct whose fields are those of the record.
+    Producers register `schema`, None for raw bytes. `unwraps`: the value's only column is a struct
+    with the record's fields.
     """
 
     schema: SchemaInfo | None = None
@@ -56,7 +56,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class SchemaChoice:
-    """What the options say of schemas; names are None where they are not given."""
+    """The schema options; names are None if not set."""
 
     value_format: str = "auto"
     name: str | None = None
@@ -66,9 +66,9 @@ class SchemaChoice:
 def target_for(
     topic: str, current: SchemaInfo | None, columns: WriteColumns, choice: SchemaChoice
 ) -> Target:
-    """Return what rows with these columns are written as, `current` being the topic's schema.
+    """Return how rows with these columns are written; `current` is the topic's schema.
 
-    Raises SchemaMismatch, InvalidRow for a key that messages cannot have.
+    Raises SchemaMismatch, and InvalidRow for an invalid key type.
     """
     try:
         return _target(topic, current, columns, choice)
@@ -90,7 +90,7 @@ def _target(
     if not (target.schema and target.schema.type == pb.Schema.KeyValue) and columns.key:
         check_type(KEY, columns.key)
     try:
-        # An encoder is what knows all that does not fit.
+        # Creating the encoder finds all mismatches.
         target.encoder(columns)
     except SchemaMismatch as error:
         format_name = _EVOLVING.get(0 if current is None else current.type)
@@ -139,7 +139,7 @@ def _plain_name(text: str) -> str:
     return f"_{name}" if name[:1].isdigit() else name
 
 
-# --- a topic that has one -----------------------------------------------------------------
+# --- a topic with a schema ----------------------------------------------------------------
 
 
 def _adopted(current: SchemaInfo, columns: WriteColumns, choice: SchemaChoice) -> Target:
@@ -174,9 +174,9 @@ def _adopted(current: SchemaInfo, columns: WriteColumns, choice: SchemaChoice) -
 
 
 def _evolved(current: SchemaInfo, fields: pa.Schema) -> SchemaInfo:
-    """Return a topic's schema with the columns that it does not have yet behind its own fields.
+    """Return a topic's schema, with its missing columns appended to its fields.
 
-    What the schema has stays as it is: only so is the new version compatible with the old.
+    Existing fields stay unchanged: only then is the new version compatible with the old one.
     """
     known = {name.lower() for name in typed_columns(current).fields.names}
     added = [field for field in fields if field.name.lower() not in known]
@@ -184,7 +184,7 @@ def _evolved(current: SchemaInfo, fields: pa.Schema) -> SchemaInfo:
         return current
     definition: dict[str, Any] = json.loads(current.schema_data)
     definition["fields"] += _made_fields(current.type, added, definition)
-    # The layout shows whose JSON it is: the Python client indents it.
+    # The layout shows which client's JSON it is: the Python client indents it.
     indented = current.schema_data.startswith(b"{\n ")
     text = json.dumps(definition, **({"indent": 1} if indented else {"separators": (",", ":")}))
     return replace(current, schema_data=text.encode())
@@ -193,8 +193,8 @@ def _evolved(current: SchemaInfo, fields: pa.Schema) -> SchemaInfo:
 def _made_fields(
     kind: int, added: Sequence[pa.Field], definition: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return definitions of fields, whose types have names that `definition` does not have yet."""
-    # What a topic's record is called need not follow the rules for names that are made.
+    """Define fields, with type names that `definition` does not use yet."""
+    # A topic's record may have a name that is invalid for the names made here.
     name = _plain_name(definition["name"].rpartition(".")[2])
     taken = _type_names(definition["fields"])
     while True:
@@ -206,7 +206,7 @@ def _made_fields(
 
 
 def _type_names(tree: Any) -> set[str]:
-    """Return the names, without namespaces, of the types that are defined in a definition."""
+    """Return the names, without namespaces, of the types that a definition defines."""
     if isinstance(tree, list):
         return set().union(*map(_type_names, tree))
     if not isinstance(tree, dict):
@@ -217,9 +217,9 @@ def _type_names(tree: Any) -> set[str]:
 
 
 def _nullable(fields: pa.Schema) -> pa.Schema:
-    """Return the columns as fields that can be null, which others can add and leave out later.
+    """Return the columns as nullable fields, so that later versions can add and remove them.
 
-    So can the fields of structs in them: that Spark knows of no null there today is chance.
+    Fields of structs too: that Spark sees no nulls there today is chance.
     """
     return pa.schema([_nullable_field(field) for field in fields])
 
@@ -229,7 +229,7 @@ def _nullable_field(field: pa.Field) -> pa.Field:
 
 
 def _nullable_fields(kind: pa.DataType) -> pa.DataType:
-    """Return a type of which the fields of all structs can be null."""
+    """Return a type in which all fields of structs are nullable."""
     if pa.types.is_struct(kind):
         return pa.struct([_nullable_field(kind.field(i)) for i in range(kind.num_fields)])
     if pa.types.is_list(kind):

@@ -1,9 +1,9 @@
 """The writer of a stream's micro-batches: checks on the driver, writes in tasks.
 
-Spark makes it again for every micro-batch, and once more, in another process, to commit or abort
-it: nothing is remembered here from one to the next. A micro-batch is committed only when the
-brokers have acknowledged every message of it. A task or a micro-batch that is run again writes its
-rows again: delivery is at least once, unless it is by transactions (`exactly_once`).
+Spark creates it for every micro-batch, and again in another process to commit or abort it, so it
+keeps no state. A micro-batch commits only after the brokers have acknowledged all its messages. A
+repeated task or micro-batch writes its rows again: delivery is at least once, unless transactions
+are used (`exactly_once`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Spark has all rows of a batch in memory; this limits our copy of them.
+# Spark has all rows of a batch in memory; this limits our copy.
 _ROWS_AT_ONCE = 1000
 
 
@@ -63,9 +63,9 @@ class PulsarStreamWriter(CheckedWriter, DataSourceStreamWriter):
         )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Log that the micro-batch has failed: what its tasks have written stays.
+        """Log that the micro-batch has failed; the rows that its tasks have written stay.
 
-        Unless it was written exactly once, and is not decided on.
+        With exactly-once they are aborted, unless committing them was decided.
         """
         total = sum_up(messages)
         if self.abort_unit(messages):
@@ -102,9 +102,9 @@ class ArrowStreamWriter(PulsarStreamWriter, ArrowStreamWriterBase):
 
 
 def stream_writer(options: WriteOptions, schema: StructType) -> PulsarStreamWriter:
-    """Return the writer that this version of Spark can drive.
+    """Return the writer for this version of Spark.
 
-    Raises what `plan_columns` raises for columns that cannot be written.
+    Raises as `plan_columns` for columns that cannot be written.
     """
     kind = ArrowStreamWriter if streams_are_arrow() else RowStreamWriter
     return kind(options, schema)

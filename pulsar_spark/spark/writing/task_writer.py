@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ROWS_OF_A_NAME = 1000
-# A transaction that is not aborted in this time ends by its timeout.
+# A transaction that is not aborted within this time ends by its timeout.
 _ABORT_SECONDS = 10.0
 
 
@@ -44,12 +44,11 @@ _ABORT_SECONDS = 10.0
 class PulsarCommitMessage(WriterCommitMessage):
     """What a task has written; plain data.
 
-    `messages` are those that were handed to producers, `acknowledged` those whose receipts
-    came, `failed` those that could not be written (deliveryGuarantee none only). `last_ids`
-    is the last acknowledged id of each topic partition, as text. `duplicates` are those of the
-    acknowledged ones that a broker which deduplicates had already, and did not store. `forgetful`
-    are topics that do not deduplicate, where rows were to be deduplicated by their ids. `txn` is
-    the transaction that holds them all, if they are written exactly once and there are any.
+    `messages` were passed to producers, `acknowledged` are those with receipts, `failed` could not
+    be written (deliveryGuarantee none only). `last_ids` is each topic partition's last acknowledged
+    id, as text. `duplicates` are acknowledged messages that a broker with deduplication already
+    had, and did not store. `forgetful` are topics without deduplication whose rows rely on it.
+    `txn` is the transaction of all messages, with exactly-once and if there are any.
     """
 
     messages: int
@@ -64,8 +63,7 @@ class PulsarCommitMessage(WriterCommitMessage):
 class TaskWriter:
     """Writes the rows of one task, with one writer per topic.
 
-    `targets` is what was decided on before, by topic, and `producer` are the options of this
-    task's producers.
+    `targets` are earlier schema choices by topic, `producer` the options of this task's producers.
     """
 
     def __init__(
@@ -94,16 +92,16 @@ class TaskWriter:
         self._txn: Transaction | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write the rows of a record batch; blocks while too much is not acknowledged.
+        """Write the rows of a record batch; blocks while too many messages are unacknowledged.
 
-        Raises InvalidRow and MessageTooLarge with the row, and what the broker refuses with.
+        Raises InvalidRow and MessageTooLarge with the row, and the broker's error.
         """
         converted = [
             (part.topic, self._rows.messages(part, encoder))
             for part in self._rows.split(batch)
             if (encoder := self._encoder(part)) is not None
         ]
-        # All of a record batch is converted before anything of it is sent.
+        # Convert the whole record batch before sending any of it.
         for topic, columns in converted:
             try:
                 self._writer(topic).write(columns)
@@ -116,7 +114,7 @@ class TaskWriter:
         reach("task-midway")
 
     def finish(self) -> PulsarCommitMessage:
-        """Return when every message is acknowledged, or merely sent if no guarantee is set."""
+        """Wait until every message is acknowledged, or only sent if there is no guarantee."""
         if self._options.wait_for_receipts:
             for writer in self._writers.values():
                 writer.flush_batches()
@@ -125,7 +123,7 @@ class TaskWriter:
                 writer.flush()
             reach("task-flushed")
             self._check_duplicates()
-            # All are acknowledged: what goes wrong from here on is no loss.
+            # All messages are acknowledged: an error from here on is no loss.
             self._leave()
             reach("task-left")
         else:
@@ -159,7 +157,7 @@ class TaskWriter:
                 self._forgetful.append(writer.topic)
 
     def _is_remembered(self, writer: PartitionedProducer) -> bool:
-        """Whether a topic that was written to knows the last id: it does if it deduplicates."""
+        """Whether a topic's broker remembers the last id: it does with deduplication."""
         sent = next((one for one in writer.producers if one.counts.acknowledged), None)
         if sent is None:
             return True
@@ -195,10 +193,10 @@ class TaskWriter:
             raise dropped
 
     def _dropped(self) -> InvalidRow | None:
-        """Return the error of rows that a broker took for duplicates, which they are not.
+        """Return the error for rows that a broker wrongly dropped as duplicates.
 
-        With ids of the producer's own only what is sent again is a duplicate. With a given name
-        and given ids, to have them dropped is what was asked for.
+        With the producer's own ids, only resent messages are duplicates. With a given name and
+        given ids, the user wants duplicates dropped.
         """
         if not self._rows.brings_sequence_ids or self._producer.producer_name is not None:
             return None
@@ -216,7 +214,7 @@ class TaskWriter:
         return None
 
     def _encoder(self, part: TopicRows) -> RowEncoder | None:
-        """Return the encoder for a topic; None where its failure is only to be counted."""
+        """Return a topic's encoder; None if its failure is only counted."""
         found = self._encoders.get(part.topic)
         if found is not None:
             return found
@@ -247,7 +245,7 @@ class TaskWriter:
         return writer
 
     def _transaction(self, topic: str) -> Transaction | None:
-        """Return the task's transaction, begun for its first topic; None if there is to be none."""
+        """Return the task's transaction, begun for its first topic; None without exactly-once."""
         sink = self._options.exactly_once
         if sink is None:
             return None
@@ -267,9 +265,9 @@ class TaskWriter:
 def find_target(
     context: ClientContext, options: WriteOptions, columns: WriteColumns, topic: str
 ) -> Target:
-    """Return what rows are written as on a topic; asks the broker for its schema.
+    """Return how rows are written to a topic; asks the broker for its schema.
 
-    Raises SchemaMismatch or InvalidRow for columns that do not fit it.
+    Raises SchemaMismatch or InvalidRow for columns that do not match it.
     """
     raw = options.schema.value_format == "raw"
     current = None if raw else latest_schema(context.lookup, topic)
@@ -278,9 +276,9 @@ def find_target(
 
 
 def find_targets(options: WriteOptions, columns: WriteColumns) -> dict[str, Target]:
-    """Return what rows are written as on the topic that the options name, for the tasks.
+    """Return how rows are written to the options' topic, for the tasks.
 
-    Raises what `find_target` raises. Without such a topic nobody is asked.
+    Raises as `find_target`. Without such a topic it asks nobody.
     """
     if options.topic is None:
         return {}
@@ -289,7 +287,7 @@ def find_targets(options: WriteOptions, columns: WriteColumns) -> dict[str, Targ
 
 
 def sum_up(messages: Sequence[WriterCommitMessage | None]) -> PulsarCommitMessage:
-    """Return what all tasks together have written, without ids; None is a task that failed."""
+    """Add up the counts of all tasks, without ids; None is a failed task."""
     written = [message for message in messages if isinstance(message, PulsarCommitMessage)]
     return PulsarCommitMessage(
         messages=sum(task.messages for task in written),
@@ -302,13 +300,13 @@ def sum_up(messages: Sequence[WriterCommitMessage | None]) -> PulsarCommitMessag
 
 
 def transactions_of(messages: Sequence[WriterCommitMessage | None]) -> list[TxnId]:
-    """Return the transactions of the tasks that ended well."""
+    """Return the transactions of the successful tasks."""
     written = (message for message in messages if isinstance(message, PulsarCommitMessage))
     return [message.txn for message in written if message.txn is not None]
 
 
 def topics_of(messages: Sequence[WriterCommitMessage | None]) -> set[str]:
-    """Return the topics, not their partitions, that the tasks which ended well wrote to."""
+    """Return the topics, without partitions, that successful tasks wrote to."""
     written = (message for message in messages if isinstance(message, PulsarCommitMessage))
     return {
         str(TopicName.parse(topic).partitioned) for task in written for topic, _ in task.last_ids
@@ -316,7 +314,7 @@ def topics_of(messages: Sequence[WriterCommitMessage | None]) -> set[str]:
 
 
 def warn_of_duplicates(total: PulsarCommitMessage) -> None:
-    """Log that brokers had messages already, if they had, or will not know them the next time."""
+    """Log that brokers dropped duplicates, or will not recognise them next time."""
     if total.forgetful:
         logger.warning(
             "%s: rows will be duplicated if this runs again, because the topic does not "
@@ -341,7 +339,7 @@ def write_task(
 ) -> PulsarCommitMessage:
     """Write all rows of a task and return the counts.
 
-    Connections are made for the first row and closed in any case.
+    Connects for the first row, and closes in any case.
     """
     with ClientContext.shared(options.client) as context:
         producer, batches = _task_producer(options, columns, batches)
@@ -357,7 +355,7 @@ def write_task(
 
 
 def deduplicates(options: WriteOptions, columns: WriteColumns) -> bool:
-    """Whether rows are to be known by their ids, and the name of the job, when it is run again."""
+    """Whether a repeated job's rows are recognised by their ids and the job's name."""
     named = options.producer.producer_name is not None
     return named and columns.position(names.SEQUENCE_ID) is not None
 
@@ -367,8 +365,8 @@ def _task_producer(
 ) -> tuple[ProducerOptions, Iterable[pa.RecordBatch]]:
     """Return the options of this task's producers, and its rows.
 
-    No two producers may have one name at a time. Where rows bring sequence ids, the name is the
-    same whenever a task with these rows runs, so that what it sent before is not sent again.
+    Two producers must not have the same name at the same time. If rows have sequence ids, the name
+    is the same whenever a task with these rows runs, so that messages are not stored twice.
     """
     name = options.producer.producer_name
     position = columns.position(names.SEQUENCE_ID)
@@ -383,8 +381,8 @@ def _task_producer(
         if batch is None:
             break
         first.append(batch)
-    # Tasks do not know how many they are. Were the rows dealt to another number of them, one of the
-    # same number would have others, and a broker would drop those it never got from the first.
+    # Tasks don't know how many there are. With another number of tasks, a task of the same number
+    # would have other rows, and a broker would drop them as duplicates of the first run's.
     digest = hashlib.blake2b(digest_size=6)
     left = _ROWS_OF_A_NAME
     for batch in first:
@@ -400,7 +398,7 @@ def _task_producer(
 def _attempt_name(name: str | None) -> str | None:
     """Return the producers' name in this attempt of a task.
 
-    The first task's first attempt takes the name as it is.
+    The first attempt of the first task uses the name unchanged.
     """
     context = TaskContext.get()
     if name is None or context is None:
