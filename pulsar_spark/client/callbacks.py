@@ -28,24 +28,27 @@ class CallbackThread:
     def __init__(self, name: str = "pulsar-spark-callbacks") -> None:
         self._name = name
         self._pid = os.getpid()
-        self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Callable[[], object], int] | None]
+        self._queue = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         # The following are guarded by _lock.
         self._thread: threading.Thread | None = None
         self._senders = 0
+        self._waiting = 0
 
-    def wait_for_room(self, deadline: Deadline) -> None:
+    def wait_for_room(self, seconds: float) -> None:
         """Wait until callbacks that are slower than their sends have caught up.
 
-        Returns at once on the callback thread. Raises ProducerQueueFull at the deadline.
+        Returns at once on the callback thread. Raises ProducerQueueFull after `seconds`.
         """
-        if self._queue.qsize() < MAX_WAITING or self._elsewhere():
+        if self._waiting < MAX_WAITING or self._elsewhere():
             return
+        deadline = Deadline(seconds)
         with self._room:
             self._senders += 1
             try:
-                while self._queue.qsize() >= MAX_WAITING:
+                while self._waiting >= MAX_WAITING:
                     if not self._room.wait(min(deadline.remaining(), threading.TIMEOUT_MAX)):
                         raise ProducerQueueFull(
                             f"{MAX_WAITING} callbacks of sends are queued",
@@ -54,9 +57,11 @@ class CallbackThread:
             finally:
                 self._senders -= 1
 
-    def run(self, callback: Callable[[], object]) -> None:
-        """Queue a callback behind those queued before. Never blocks."""
-        self._queue.put(callback)
+    def run(self, function: Callable[[], object], callbacks: int = 1) -> None:
+        """Queue a function that calls `callbacks` callbacks, in order. Never blocks."""
+        with self._lock:
+            self._waiting += callbacks
+        self._queue.put((function, callbacks))
         if self._thread is None:
             self._start()
 
@@ -97,11 +102,13 @@ class CallbackThread:
                 self._thread = thread
 
     def _work(self) -> None:
-        while (callback := self._queue.get()) is not None:
-            if self._senders and self._queue.qsize() <= MAX_WAITING // 2:
-                with self._room:
+        while (found := self._queue.get()) is not None:
+            function, callbacks = found
+            with self._room:
+                self._waiting -= callbacks
+                if self._senders and self._waiting <= MAX_WAITING // 2:
                     self._room.notify_all()
             try:
-                callback()
+                function()
             except Exception:
                 logger.exception("a callback of the user failed")

@@ -18,14 +18,20 @@ from pulsar_spark.client.transaction import Transaction
 from pulsar_spark.client.values import MessageValues
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
-from pulsar_spark.engine.producers.batch_accumulator import (
+from pulsar_spark.engine.producers.message_callbacks import (
     DeferredCallback,
     MessageCallback,
     unheard,
 )
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer, pairs
 from pulsar_spark.engine.retry import Deadline
-from pulsar_spark.errors import OperationTimeout, OptionError, ProducerQueueFull, PulsarError
+from pulsar_spark.errors import (
+    InvalidRow,
+    OperationTimeout,
+    OptionError,
+    ProducerQueueFull,
+    PulsarError,
+)
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
@@ -76,6 +82,10 @@ class PulsarProducer(Closing):
         self._rules = rules
         self._on_close = on_close
         self._growth = growth
+        self._most_pending = 0 if rules.block_if_queue_full else rules.max_pending_messages
+        # Whether messages with only a value and a key can take the short path.
+        is_usual = rules.router is None and type(schema).message_of is Schema.message_of
+        self._encode = schema.encode if is_usual else None
 
     def topic(self) -> str:
         """The full name of the topic."""
@@ -163,17 +173,26 @@ class PulsarProducer(Closing):
         the producer was made with `block_if_queue_full`; otherwise the callback gets
         ProducerQueueIsFull. Raises InvalidRow and OptionError for an invalid message, and
         ProducerQueueFull if callbacks lag behind for longer than the send timeout. Without a
-        callback, failures are logged, and messages outside of batches may wait 5 ms to be
-        written together with others.
+        callback, failures are logged. While others are in flight, full batches and messages
+        outside of batches may wait 5 ms to be written together.
         """
+        is_plain = (
+            self._encode is not None
+            and content is not None
+            and sequence_id is None
+            and deliver_after is None
+            and txn is None
+            and not (properties or ordering_key or replication_clusters or disable_replication)
+            and not (event_timestamp or deliver_at)
+        )
+        if is_plain and (not partition_key or type(partition_key) is str):
+            self._send_plain(content, callback, partition_key or None)
+            return
         message = self._message(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp
         )
         solo = _solo(replication_clusters, disable_replication, deliver_at, deliver_after, txn)
-
-        complete: MessageCallback = unheard
-        if callback is not None:
-            complete = self._deferred(callback)
+        complete = unheard if callback is None else self._deferred(callback)
         try:
             partition = self._route(message)
             if (full := self._queue_full(partition)) is not None:
@@ -185,13 +204,27 @@ class PulsarProducer(Closing):
         except PulsarError as error:
             complete(error, None)
 
+    def _send_plain(self, content: Any, callback: SendCallback | None, key: str | None) -> None:
+        """Send a message that has only a value and maybe a key, as `send_async`."""
+        assert self._encode is not None
+        payload = self._encode(content)
+        complete = unheard if callback is None else self._deferred(callback)
+        try:
+            waiting = self._writer.send_plain(payload, key, complete, self._most_pending)
+            if waiting:
+                complete(self._too_many(waiting), None)
+        except (OptionError, InvalidRow):
+            raise
+        except PulsarError as error:
+            complete(error, None)
+
     def _deferred(self, callback: SendCallback) -> MessageCallback:
         """Return a function that queues a callback; waits while callbacks lag far behind."""
 
         def tell(error: PulsarError | None, message_id: wire.MessageIdAdv | None) -> None:
             callback(result_of(error), _wrap(message_id))
 
-        self._callbacks.wait_for_room(Deadline(self._rules.send_timeout))
+        self._callbacks.wait_for_room(self._rules.send_timeout)
         return DeferredCallback(tell, self._callbacks.run)
 
     def flush(self) -> None:
@@ -314,12 +347,12 @@ class PulsarProducer(Closing):
         return Message(topic, nowhere, message.payload or b"", entry, own, self._values)
 
     def _queue_full(self, partition: int) -> ProducerQueueFull | None:
-        most = self._rules.max_pending_messages
-        if self._rules.block_if_queue_full or not most:
+        if not self._most_pending:
             return None
         waiting = self._writer.unacknowledged(partition)
-        if waiting < most:
-            return None
+        return self._too_many(waiting) if waiting >= self._most_pending else None
+
+    def _too_many(self, waiting: int) -> ProducerQueueFull:
         return ProducerQueueFull(
             f"{waiting} messages are not acknowledged, which is the limit",
             "Raise max_pending_messages, or set block_if_queue_full.",

@@ -27,7 +27,7 @@ from itertools import chain, pairwise
 from operator import add
 from struct import Struct
 from struct import error as StructError
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -454,12 +454,13 @@ class UniformMessages:
     """Messages as columns: payloads, perhaps string keys in UTF-8, and no rarer fields.
 
     `fields` are for messages with properties or event times: each one's batch metadata up to the
-    digits of the sequence id, including the key.
+    digits of the sequence id, including the key. `callbacks` are the sender's own.
     """
 
     payloads: list[bytes]
     keys: list[bytes] | None = None
     fields: list[bytes] | None = None
+    callbacks: list[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -474,20 +475,24 @@ class UniformMessages:
         """Return some of the messages."""
         return self._with_each(lambda column: list(map(column.__getitem__, rows)))
 
-    def _with_each(self, change: Callable[[list[bytes]], list[bytes]]) -> UniformMessages:
+    def _with_each(self, change: Callable[[list[Any]], list[Any]]) -> UniformMessages:
         return UniformMessages(
             change(self.payloads),
             None if self.keys is None else change(self.keys),
             None if self.fields is None else change(self.fields),
+            None if self.callbacks is None else change(self.callbacks),
         )
 
     def is_like(self, other: UniformMessages) -> bool:
-        """Whether `other` has the same columns."""
+        """Whether `other` has the same columns, callbacks aside."""
         mine, theirs = (self.keys, self.fields), (other.keys, other.fields)
         return [column is None for column in mine] == [column is None for column in theirs]
 
     def extend(self, other: UniformMessages) -> None:
-        """Append messages with the same columns."""
+        """Append messages with the same columns, callbacks aside."""
+        if self.callbacks is not None or other.callbacks is not None:
+            mine = self.callbacks or [None] * len(self)
+            self.callbacks = mine + (other.callbacks or [None] * len(other))
         self.payloads += other.payloads
         if self.keys is not None:
             self.keys += other.keys or ()

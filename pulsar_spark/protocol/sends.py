@@ -555,15 +555,18 @@ def single_entry(
     return entry
 
 
-def uniform_entry(messages: UniformMessages) -> OutgoingEntry:
+def uniform_entry(
+    messages: UniformMessages, callback: Callable[..., None] | None = None
+) -> OutgoingEntry:
     """Return a column of messages as one entry; a single message is not batched."""
     if len(messages) == 1:
-        return single_entry(messages.messages()[0])
+        return single_entry(messages.messages()[0], callback)
     payloads, keys, fields = messages.payloads, messages.keys, messages.fields
     return OutgoingEntry(
         lambda first: encode_uniform_batch(payloads, first, keys, fields),
         num_messages=len(payloads),
         partition_key=None if keys is None else keys[0].decode(),
+        callback=callback,
     )
 
 

@@ -94,11 +94,11 @@ def test_callbacks_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     callbacks.run(occupy)
     assert begun.wait(30)
     for _ in range(10):
-        callbacks.wait_for_room(Deadline(0.0))
+        callbacks.wait_for_room(0.0)
         callbacks.run(lambda: None)
     with pytest.raises(ProducerQueueFull, match="10 callbacks of sends are queued"):
-        callbacks.wait_for_room(Deadline(0.01))
-    sender = threading.Thread(target=callbacks.wait_for_room, args=(Deadline(60),))
+        callbacks.wait_for_room(0.01)
+    sender = threading.Thread(target=callbacks.wait_for_room, args=(60,))
     sender.start()
     release.set()
     finish(sender)
@@ -113,7 +113,7 @@ def test_a_callback_that_sends_does_not_wait_for_itself(monkeypatch: pytest.Monk
     def send_more() -> None:
         callbacks.run(done.set)
         callbacks.run(lambda: None)
-        callbacks.wait_for_room(Deadline(60))
+        callbacks.wait_for_room(60)
 
     callbacks.run(send_more)
     assert done.wait(30)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator, DeferredCallback
+from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator
+from pulsar_spark.engine.producers.message_callbacks import DeferredCallback
 from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.errors import ClosedError, MessageTooLarge, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -199,16 +200,23 @@ def test_deferred_callbacks_of_an_entry_run_elsewhere_in_one_go() -> None:
     with batcher() as (_, made):
         results, direct = Results(), Results()
         later: list[Callable[[], object]] = []
+        numbers: list[int] = []
+
+        def run(function: Callable[[], object], callbacks: int) -> None:
+            later.append(function)
+            numbers.append(callbacks)
+
         for _ in range(3):
-            made.add(MessageFields(b""), DeferredCallback(results, later.append))
+            made.add(MessageFields(b""), DeferredCallback(results, run))
         made.add(MessageFields(b""), direct)
-        made.add(MessageFields(b""), DeferredCallback(results, later.append), Solo(deliver_at=1))
+        made.add(MessageFields(b""), DeferredCallback(results, run), Solo(deliver_at=1))
         finish(made)
+        assert numbers == [3, 1]
         assert not results.ids
         assert [found.batch_index for found in direct.ids if found] == [3]
         assert len(later) == 2
-        for run in later:
-            run()
+        for function in later:
+            function()
         assert [found.batch_index for found in results.ids if found] == [0, 1, 2, -1]
 
 

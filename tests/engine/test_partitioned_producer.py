@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pulsar_spark.engine import forks
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.partitioned_producer import (
     MessageColumns,
@@ -344,6 +345,7 @@ def test_a_forked_child_is_told_to_make_its_own(monkeypatch: pytest.MonkeyPatch)
         real = os.getpid()
         with monkeypatch.context() as patched:
             patched.setattr(os, "getpid", lambda: real + 1)
+            patched.setattr(forks, "_counted", [1])
             with pytest.raises(ClosedError, match="fork"):
                 writer.write(MessageColumns([b"x"]))
             with pytest.raises(ClosedError, match="fork"):

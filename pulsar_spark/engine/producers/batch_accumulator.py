@@ -5,12 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, islice, takewhile
 from operator import sub
 
 from pulsar_spark.engine.options import ProducerOptions
+from pulsar_spark.engine.producers.encoding import entry_of
 from pulsar_spark.engine.producers.inflight_window import NO_TIMEOUT
+from pulsar_spark.engine.producers.message_callbacks import (
+    MessageCallback,
+    for_each,
+    tell_failed,
+    unheard,
+)
 from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.errors import InvalidRow, MessageTooLarge, OperationTimeout, PulsarError
 from pulsar_spark.protocol.batches import (
@@ -19,11 +26,7 @@ from pulsar_spark.protocol.batches import (
     encode_batch,
     encode_uniform_batch,
 )
-from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.sends import OutgoingEntry, Solo, single_entry, uniform_entry
-
-MessageCallback = Callable[[PulsarError | None, MessageIdAdv | None], None]
-"""Called once per message: with an error, or with its id."""
+from pulsar_spark.protocol.sends import OutgoingEntry, Solo, single_entry
 
 logger = logging.getLogger(__name__)
 
@@ -35,38 +38,15 @@ _HELD_IN_COLUMN = 150
 _HELD_WITH_FIELDS = 250
 _HELD_BY_PROPERTY = 170
 _HELD_BY_CALLBACK = 350
+# Bytes reserved at a time for messages that are added one by one.
+_AHEAD = 4096
 
 
-# Messages outside of batches, without callbacks, are written together: up to so many, of so many
-# bytes in all; a larger message is written alone.
+# Complete entries are written together while others are in flight: up to so many, of so many bytes
+# in all; a message larger than _LARGE is written alone.
 _TOGETHER = 64
 _TOGETHER_BYTES = 64 * 1024
 _LARGE = 8 * 1024
-
-
-def unheard(error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
-    """The callback of a message whose result nobody needs."""
-    if error is not None:
-        logger.warning("a message without a callback was not sent: %s", error)
-
-
-class DeferredCallback:
-    """A MessageCallback that runs elsewhere: `run` is given a function to call there.
-
-    All messages of an entry share one such call.
-    """
-
-    __slots__ = ("callback", "run")
-
-    def __init__(
-        self, callback: MessageCallback, run: Callable[[Callable[[], object]], object]
-    ) -> None:
-        self.callback = callback
-        self.run = run
-
-    def __call__(self, error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
-        """Schedule the callback."""
-        self.run(lambda: self.callback(error, message_id))
 
 
 class FailedAt(Exception):
@@ -85,14 +65,20 @@ class BatchAccumulator:
     latter. A message that does not fit starts the next batch; a larger one is sent alone. With
     `batching_by_key` a batch is sent as several, one per key, so that a Key_Shared subscription can
     deliver each to the key's consumer. Without batching every message is sent by itself. Waiting
-    messages count against the client's memory limit.
+    messages count against the client's memory limit. With `logs_failures` failures of messages
+    without a callback are logged instead of raised.
 
     Thread-safe. All methods but `hurry` block as `Producer.send` does. If a batch cannot be sent,
     its messages' callbacks get the error; without callbacks it is raised.
     """
 
     def __init__(
-        self, producer: Producer, options: ProducerOptions, max_bytes: int | None = None
+        self,
+        producer: Producer,
+        options: ProducerOptions,
+        max_bytes: int | None = None,
+        *,
+        logs_failures: bool = False,
     ) -> None:
         self.producer = producer
         self._budget = producer.budget
@@ -102,17 +88,24 @@ class BatchAccumulator:
         self._by_key = options.batching_by_key
         self._resumes = options.resumes
         self._turn_timeout = options.send_timeout or NO_TIMEOUT
-        # Whether to send the batch once there is room; checked at the end of each turn.
+        self._unheard: MessageCallback | None = unheard if logs_failures else None
+        # Whether to send the batch, or only full ones, once there is room; checked at the end of
+        # each turn.
         self._due = False
+        self._full_due = False
         self._look = False
         # The following are guarded by _turn, which is held while a batch is sent: batches keep the
         # order of their messages.
         self._turn = threading.Lock()
         self._size = 0
         self._held = 0
+        self._ahead = 0
         self._count = 0
-        # A batch is either uniform or mixed.
+        # A batch is either uniform or mixed. The first _full messages of the uniform columns are
+        # full batches that wait to be written together; the current batch follows.
         self._uniform = UniformMessages([])
+        self._full = 0
+        self._full_bytes = 0
         self._mixed: list[MessageFields] = []
         self._callbacks: list[MessageCallback | None] = []
         # Without batching: messages to write together.
@@ -124,7 +117,12 @@ class BatchAccumulator:
     @property
     def count(self) -> int:
         """Messages that wait to be sent: in the current batch, or to be written together."""
-        return self._count + len(self._waiting)
+        return self._full + self._count + len(self._waiting)
+
+    @property
+    def waits_for_company(self) -> bool:
+        """Whether complete entries wait to be written together."""
+        return bool(self._full or self._waiting)
 
     def add(
         self,
@@ -139,6 +137,78 @@ class BatchAccumulator:
         finally:
             self._leave_turn()
 
+    def add_plain(self, payload: bytes, key: bytes | None, callback: MessageCallback) -> None:
+        """Add a message that has only a payload and maybe a string key in UTF-8.
+
+        While others are in flight, full batches and messages without a batch are written together
+        with later ones, at the latest when `hurry_full` is called.
+        """
+        size = len(payload) + _OVERHEAD + (0 if key is None else len(key))
+        heard = callback is not unheard
+        held = size + (_HELD_IN_COLUMN + _HELD_BY_CALLBACK if heard else _HELD_IN_COLUMN)
+        if not self._turn.acquire(blocking=False):
+            self._take_turn()
+        try:
+            if self._ahead < held:
+                self._reserve_ahead(held)
+            if not self._takes_plain(key, size):
+                text = None if key is None else key.decode()
+                self._add(MessageFields(payload, text), callback, None)
+                return
+            self._ahead -= held
+            uniform = self._uniform
+            if heard or uniform.callbacks is not None:
+                if uniform.callbacks is None:
+                    uniform.callbacks = [unheard] * len(uniform)
+                uniform.callbacks.append(callback)
+            uniform.payloads.append(payload)
+            if uniform.keys is not None and key is not None:
+                uniform.keys.append(key)
+            self._count += 1
+            self._size += size
+            if self._count >= self._max_messages or self._size >= self._max_bytes:
+                self._end_batch()
+        finally:
+            self._leave_turn()
+
+    def _takes_plain(self, key: bytes | None, size: int) -> bool:
+        """Whether a message can be added to the uniform columns; sends a batch for it if needed."""
+        if self._mixed or self._by_key or size > _LARGE:
+            return False
+        if self._waiting:
+            self._send_waiting()
+        uniform = self._uniform
+        if uniform.payloads:
+            if (key is None) is not (uniform.keys is None) or uniform.fields is not None:
+                if self._count:
+                    return False
+                self._flush()
+            elif self._size + size > self._max_bytes:
+                self._flush()
+        if not self._uniform.payloads:
+            self._uniform = UniformMessages([], None if key is None else [])
+        return True
+
+    def _end_batch(self) -> None:
+        """Send a full uniform batch, or let it wait to be written together with others."""
+        if self._count == self._max_messages and self.producer.is_busy(self._full + self._count):
+            self._full += self._count
+            self._full_bytes += self._size
+            self._count = self._size = 0
+            most = _TOGETHER * self._max_messages
+            if self._full < most and self._full_bytes < _TOGETHER_BYTES:
+                return
+        self._flush()
+
+    def _reserve_ahead(self, size: int) -> None:
+        """Reserve memory for a message, and for the next ones if there is enough."""
+        if self._budget.try_reserve(_AHEAD + size):
+            self._held += _AHEAD + size
+            self._ahead += _AHEAD + size
+            return
+        self._reserve(size)
+        self._ahead += size
+
     def add_unheard(self, message: MessageFields) -> None:
         """Add a message whose result nobody needs.
 
@@ -152,6 +222,8 @@ class BatchAccumulator:
             return
         self._take_turn()
         try:
+            if self._full:
+                self._flush()
             self._waiting.append(message)
             self._waiting_bytes += size
             if len(self._waiting) >= _TOGETHER or self._waiting_bytes >= _TOGETHER_BYTES:
@@ -203,7 +275,8 @@ class BatchAccumulator:
                 return self.producer.send_column(messages, 1, start)
             if not self.producer.max_payload:
                 self.producer.open()
-            if self._mixed or (self._count and not self._uniform.is_like(messages)):
+            unlike = self._count and not self._uniform.is_like(messages)
+            if self._mixed or self._full or unlike:
                 self._flush()
             most = self._max_messages
             stop = start + (len(messages) - start) // most * most
@@ -245,6 +318,11 @@ class BatchAccumulator:
         self._due = True
         self._send_if_due()
 
+    def hurry_full(self) -> None:
+        """Send the complete entries that wait to be written together, as `hurry`."""
+        self._full_due = True
+        self._send_if_due()
+
     def discard(self, error: PulsarError) -> None:
         """Drop everything that waits; its callbacks get the error."""
         with self._my_turn():
@@ -272,21 +350,23 @@ class BatchAccumulator:
 
     def _leave_turn(self) -> None:
         self._turn.release()
-        if self._due:
+        if self._due or self._full_due:
             self._send_if_due()
 
     def _send_if_due(self) -> None:
         # The thread whose turn it is looks again when it ends: there may be room by then.
         self._look = True
-        while self._due and self._look and self._turn.acquire(blocking=False):
+        while (self._due or self._full_due) and self._look and self._turn.acquire(blocking=False):
             self._look = False
             try:
-                if self._try_waiting() and (not self._count or self._try_flush()):
-                    self._due = False
+                if self._try_full() and self._try_waiting():
+                    self._full_due = False
+                    if self._due and self._try_flush():
+                        self._due = False
             except PulsarError as error:
                 # The callbacks of its messages get the error, or the next call raises it.
                 logger.debug("a batch for %s was not sent: %s", self.producer.topic, error)
-                self._due = False
+                self._due = self._full_due = False
             finally:
                 self._turn.release()
 
@@ -322,6 +402,7 @@ class BatchAccumulator:
         if not self._budget.try_reserve(size):
             # This batch may be the only one in flight, so nothing else would trigger sending it.
             self._flush()
+            self._budget.release(self._take_held())
             self.producer.reserve(size)
         self._held += size
 
@@ -344,8 +425,12 @@ class BatchAccumulator:
         return last is not None and message.sequence_id > last
 
     def _become_mixed(self) -> None:
-        if self._uniform.payloads:
-            self._mixed, self._uniform = self._uniform.messages(), UniformMessages([])
+        if self._full:
+            self._send_full()
+        uniform = self._uniform
+        if uniform.payloads:
+            self._mixed, self._uniform = uniform.messages(), UniformMessages([])
+            self._callbacks = uniform.callbacks or [self._unheard] * len(uniform)
 
     def _is_full(self, messages: int, size: int) -> bool:
         return self._count + messages >= self._max_messages or self._size + size >= self._bound
@@ -385,11 +470,11 @@ class BatchAccumulator:
     ) -> tuple[UniformMessages, list[MessageFields], list[MessageCallback | None]]:
         batch = self._uniform, self._mixed, self._callbacks
         self._uniform, self._mixed, self._callbacks = UniformMessages([]), [], []
-        self._count = self._size = 0
+        self._count = self._size = self._full = self._full_bytes = 0
         return batch
 
     def _take_held(self) -> int:
-        held, self._held = self._held, 0
+        held, self._held, self._ahead = self._held, 0, 0
         return held
 
     def _take_waiting(self) -> list[MessageFields]:
@@ -427,7 +512,7 @@ class BatchAccumulator:
 
     def _flush(self) -> None:
         self._send_waiting()
-        if not self._count:
+        if not self._count and not self._full:
             return
         self._group()
         uniform, mixed, callbacks = self._take_batch()
@@ -442,10 +527,62 @@ class BatchAccumulator:
             stop = len(uniform)
             if uniform.keys is not None:
                 stop = start + self._together(uniform.keys, start)
-            part, at = uniform.part(start, stop), 0
-            while at < len(part):
-                at = self.producer.send_column(part, len(part) - at, at)
+            self._send_uniform(uniform.part(start, stop))
             start = stop
+
+    def _send_full(self) -> None:
+        """Send the full batches."""
+        full, rest = self._split_full()
+        part = self._held * self._full // (self._full + self._count)
+        self._budget.release(part)
+        self._held -= part
+        self._ahead = min(self._ahead, self._held)
+        self._uniform, self._full, self._full_bytes = rest, 0, 0
+        self._send_uniform(full)
+
+    def _split_full(self) -> tuple[UniformMessages, UniformMessages]:
+        uniform = self._uniform
+        return uniform.part(0, self._full), uniform.part(self._full, len(uniform))
+
+    def _send_uniform(self, messages: UniformMessages) -> None:
+        """Send a column in batches. Errors go to the callbacks, or are raised without any."""
+        while messages:
+            try:
+                sent = self.producer.send_block(messages, self._max_messages, self._unheard)
+            except MessageTooLarge as error:
+                if messages.callbacks is None and self._unheard is None:
+                    raise
+                tell_failed((messages.callbacks or [unheard])[:1], error)
+                sent = 1
+            except PulsarError as error:
+                if messages.callbacks is None:
+                    raise
+                tell_failed(messages.callbacks, error)
+                return
+            messages = messages.part(sent, len(messages))
+
+    def _try_full(self) -> bool:
+        """Send the full batches, as many as possible without waiting; return whether all."""
+        while self._full:
+            full, _ = self._split_full()
+            try:
+                sent = self.producer.try_send_block(full, self._max_messages, self._unheard)
+            except MessageTooLarge as error:
+                tell_failed((full.callbacks or [unheard])[:1], error)
+                sent = 1
+            except PulsarError as error:
+                self._drop(error)
+                raise
+            if not sent:
+                return False
+            part = self._held * sent // (self._full + self._count)
+            self._budget.release(part)
+            self._held -= part
+            self._ahead = min(self._ahead, self._held)
+            self._uniform = self._uniform.part(sent, len(self._uniform))
+            self._full_bytes -= self._full_bytes * sent // self._full
+            self._full -= sent
+        return True
 
     def _group(self) -> None:
         """Sort the messages by key, keeping their order; keys are ordered by their last message.
@@ -528,7 +665,7 @@ class BatchAccumulator:
         """Return the batch's first messages as an entry."""
         if self._mixed:
             return _mixed(self._mixed[:number], self._callbacks[:number], self._by_key)
-        return uniform_entry(self._uniform.part(0, number))
+        return entry_of(self._uniform.part(0, number), self._unheard)
 
     def _part_held(self, number: int) -> int:
         return self._held * number // self._count
@@ -536,6 +673,7 @@ class BatchAccumulator:
     def _forget_first(self, number: int) -> None:
         """Drop the batch's first messages; the producer now owns their memory."""
         self._held -= self._part_held(number)
+        self._ahead = min(self._ahead, self._held)
         self._size -= self._size * number // self._count
         self._count -= number
         self._callbacks = self._callbacks[number:]
@@ -543,7 +681,8 @@ class BatchAccumulator:
         self._uniform = self._uniform.part(number, len(self._uniform))
 
     def _drop_first(self, error: PulsarError) -> None:
-        callback = self._callbacks[0] if self._callbacks else None
+        callbacks = self._callbacks or self._uniform.callbacks
+        callback = callbacks[0] if callbacks else self._unheard
         self._budget.release(self._part_held(1))
         self._forget_first(1)
         if callback is None:
@@ -552,11 +691,9 @@ class BatchAccumulator:
             callback(error, None)
 
     def _drop(self, error: PulsarError) -> None:
-        callbacks = self._take_batch()[2]
+        uniform, _, callbacks = self._take_batch()
         self._budget.release(self._take_held())
-        for callback in callbacks:
-            if callback is not None:
-                callback(error, None)
+        tell_failed(callbacks or uniform.callbacks or (self._unheard,), error)
 
     def _send_mixed(
         self,
@@ -609,7 +746,7 @@ def _mixed(
         partition_key=first.key,
         key_is_base64=first.key_is_base64,
         ordering_key=first.ordering_key,
-        callback=_for_each(callbacks, len(messages)) if callbacks else None,
+        callback=for_each(callbacks, len(messages)),
     )
     if first.sequence_id is not None and last.sequence_id is not None:
         # Ids of batches by key overlap: such a batch is identified by its highest id alone, as in
@@ -655,40 +792,3 @@ def _is_plain(message: MessageFields) -> bool:
         and message.sequence_id is None
         and not message.null_key
     )
-
-
-def _for_each(callbacks: list[MessageCallback | None], count: int) -> MessageCallback:
-    """Return a callback for an entry that calls back for each of its messages."""
-
-    def tell(
-        chosen: list[tuple[int, MessageCallback]],
-        error: PulsarError | None,
-        entry: MessageIdAdv | None,
-    ) -> None:
-        for index, callback in chosen:
-            own = entry
-            if entry is not None and entry.ledger_id >= 0:
-                own = MessageIdAdv(entry.ledger_id, entry.entry_id, entry.partition, index, count)
-            try:
-                callback(error, own)
-            except Exception:
-                logger.exception("the callback of a message failed")
-
-    if all(callback is unheard for callback in callbacks):
-        return unheard
-
-    def complete(error: PulsarError | None, entry: MessageIdAdv | None) -> None:
-        now: list[tuple[int, MessageCallback]] = []
-        later: list[tuple[int, MessageCallback]] = []
-        run = None
-        for index, callback in enumerate(callbacks):
-            if isinstance(callback, DeferredCallback):
-                run = callback.run
-                later.append((index, callback.callback))
-            elif callback is not None and (callback is not unheard or error is not None):
-                now.append((index, callback))
-        if run is not None:
-            run(lambda: tell(later, error, entry))
-        tell(now, error, entry)
-
-    return complete

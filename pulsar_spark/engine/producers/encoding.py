@@ -1,21 +1,27 @@
-"""Turns messages into the in-flight window's sends: an entry, single messages, or a column."""
+"""From messages to what the in-flight window holds: an entry, messages alone, or a column."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from operator import sub
 
 from pulsar_spark.engine.producers.inflight_window import PendingSends
+from pulsar_spark.engine.producers.message_callbacks import MessageCallback, for_each
 from pulsar_spark.protocol.batches import MessageFields, UniformMessages
 from pulsar_spark.protocol.sends import (
     BLOCK_BYTES,
+    BLOCK_MESSAGES,
     LARGE_ENTRY,
     OutgoingEntry,
     SendEncoder,
     SendLimits,
+    block_of,
     encode_entry,
     encode_messages,
+    make_encoder,
+    uniform_entry,
 )
 
 
@@ -23,60 +29,132 @@ def _now() -> int:
     return int(time.time() * 1000)
 
 
-def entry_sends(entry: OutgoingEntry, first: int, limits: SendLimits) -> Iterator[PendingSends]:
-    """Yield an entry's sends, several if it is chunked; raises as `encode_entry`."""
-    for send in encode_entry(entry, first, limits, _now()):
-        yield PendingSends(
-            send.buffers,
-            send.sequence_id,
-            send.highest_sequence_id,
-            send.num_messages,
-            largest=send.size,
-            callback=entry.callback if send.is_last else None,
-            chunk=send.chunk,
-        )
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How a producer's messages are encoded, fixed while its session lasts.
 
-
-def message_sends(
-    messages: Sequence[MessageFields], first: int, limits: SendLimits
-) -> PendingSends | None:
-    """Return the sends of as many messages as fit together, each without a batch.
-
-    None if the first one is unusual and must be sent as an entry.
+    Sequence ids count up from `first` in all methods.
     """
-    if limits.entry_by_entry:
-        return None
-    data, ends = encode_messages(messages, first, _now(), limits, BLOCK_BYTES)
-    if not ends:
-        return None
-    return PendingSends(
-        [data],
-        first,
-        first + len(ends) - 1,
-        len(ends),
-        ends=ends,
-        per_entry=1,
-        largest=min(max(map(sub, ends, [0, *ends])), limits.max_message_size),
-    )
 
+    limits: SendLimits
+    encoder: SendEncoder
 
-def column_sends(
-    messages: UniformMessages, first: int, per_entry: int, encoder: SendEncoder, largest: int
-) -> PendingSends:
-    """Return the sends of a whole column, in batches of `per_entry`; `largest` is their maximum."""
-    count = len(messages)
-    last, now = first + count - 1, _now()
-    if largest < LARGE_ENTRY:
-        data, ends = encoder.encode(
-            messages.payloads, messages.keys, first, now, per_entry, messages.fields
+    @classmethod
+    def of(cls, limits: SendLimits) -> Encoding:
+        """Return the encoding with these limits."""
+        encoder = make_encoder(
+            limits.producer_id,
+            limits.producer_name,
+            limits.schema_version,
+            limits.compression,
+            limits.compress,
+            limits.txn,
         )
+        return cls(limits, encoder)
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes that a batch without compression and key may have."""
+        return max(self.limits.max_message_size - self.encoder.overhead, 1)
+
+    def entry(self, entry: OutgoingEntry, first: int) -> Iterator[PendingSends]:
+        """Yield an entry's sends, several if it is chunked; raises as `encode_entry`."""
+        if entry.sequence_ids is not None:
+            first = entry.sequence_ids[0]
+        for send in encode_entry(entry, first, self.limits, _now()):
+            yield PendingSends(
+                send.buffers,
+                send.sequence_id,
+                send.highest_sequence_id,
+                send.num_messages,
+                largest=send.size,
+                callback=entry.callback if send.is_last else None,
+                chunk=send.chunk,
+            )
+
+    def messages(
+        self, messages: Sequence[MessageFields], start: int, most: int, first: int
+    ) -> PendingSends | None:
+        """Return the sends of at most `most` messages, each without a batch.
+
+        None if the first one is unusual and must be sent as an entry.
+        """
+        if self.limits.entry_by_entry:
+            return None
+        part = messages[start : start + max(min(most, BLOCK_MESSAGES), 1)]
+        data, ends = encode_messages(part, first, _now(), self.limits, BLOCK_BYTES)
+        if not ends:
+            return None
         return PendingSends(
-            [data], first, last, count, ends=ends, per_entry=per_entry, largest=largest
+            [data],
+            first,
+            first + len(ends) - 1,
+            len(ends),
+            ends=ends,
+            per_entry=1,
+            largest=min(max(map(sub, ends, [0, *ends])), self.limits.max_message_size),
         )
-    # The block is one entry, whose payload is not copied.
-    body = messages.payloads[0]
-    if count > 1:
-        body = encoder.body(messages.payloads, messages.keys, first, messages.fields)
-    key = None if messages.keys is None else messages.keys[0]
-    head, payload = encoder.frame(body, first, now, key, count)
-    return PendingSends([head, payload], first, last, count, largest=largest)
+
+    def block(
+        self,
+        messages: UniformMessages,
+        per_entry: int,
+        start: int,
+        most: int,
+        first: int,
+        callback: MessageCallback | None = None,
+    ) -> PendingSends | None:
+        """Return the sends of at most `most` messages of a column, or of one batch of `per_entry`.
+
+        None if the first batch is unusual and must be sent as an entry. `callback` gets the result
+        of messages that have no callbacks.
+        """
+        entry_stop = min(start + per_entry, len(messages))
+        most = max(min(most, BLOCK_MESSAGES), entry_stop - start)
+        stop, largest = block_of(messages, per_entry, start, most)
+        has_fields = messages.fields is not None
+        if has_fields and stop > entry_stop and (stop - start) % per_entry == 1:
+            # The last message alone is no batch, so it takes the careful path.
+            stop -= 1
+        alone = has_fields and stop - start == 1
+        if largest > self.max_payload or self.limits.entry_by_entry or alone:
+            return None
+        return self._column(messages.part(start, stop), first, per_entry, largest, callback)
+
+    def _column(
+        self,
+        messages: UniformMessages,
+        first: int,
+        per_entry: int,
+        largest: int,
+        callback: MessageCallback | None,
+    ) -> PendingSends:
+        """Return the sends of a whole column; `largest` is the maximum size of a batch."""
+        count, callbacks = len(messages), messages.callbacks or ()
+        callback = None if callbacks else callback
+        last, now = first + count - 1, _now()
+        if largest < LARGE_ENTRY:
+            data, ends = self.encoder.encode(
+                messages.payloads, messages.keys, first, now, per_entry, messages.fields
+            )
+            return PendingSends(
+                [data], first, last, count, ends=ends, per_entry=per_entry, largest=largest,
+                callback=callback, callbacks=callbacks,
+            )  # fmt: skip
+        # The block is one entry, whose payload is not copied.
+        body = messages.payloads[0]
+        if count > 1:
+            body = self.encoder.body(messages.payloads, messages.keys, first, messages.fields)
+        key = None if messages.keys is None else messages.keys[0]
+        head, payload = self.encoder.frame(body, first, now, key, count)
+        return PendingSends(
+            [head, payload], first, last, count, largest=largest, callback=callback,
+            callbacks=callbacks,
+        )  # fmt: skip
+
+
+def entry_of(messages: UniformMessages, callback: MessageCallback | None) -> OutgoingEntry:
+    """Return messages as one entry; `callback` gets the result if they have no callbacks."""
+    if messages.callbacks is not None:
+        callback = for_each(messages.callbacks, len(messages))
+    return uniform_entry(messages, callback)

@@ -18,6 +18,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol
 
+from pulsar_spark.engine.producers.message_callbacks import (
+    MessageCallback,
+    tell_failed,
+    unheard,
+)
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.errors import ClosedError, OperationTimeout, ProducerBusy, PulsarError
@@ -62,12 +67,14 @@ class PendingSends:
     those of the unacknowledged entries; `largest` is the maximum size of an entry. `length` is the
     size of the frames, `size` the memory that the block needs; `deadline` is on the monotonic
     clock. In a chunked message only the last chunk has the callback and counts as a message.
-    `resent` blocks were sent on an earlier connection too.
+    `resent` blocks were sent on an earlier connection too. `callbacks` are those of the messages
+    that are not acknowledged, `callback` is that of the whole block.
     """
 
     __slots__ = (
         "buffers",
         "callback",
+        "callbacks",
         "chunk",
         "deadline",
         "done",
@@ -93,6 +100,7 @@ class PendingSends:
         per_entry: int = 0,
         largest: int = 0,
         callback: EntryCallback | None = None,
+        callbacks: Sequence[MessageCallback | None] = (),
         chunk: int | None = None,
     ) -> None:
         self.buffers = buffers
@@ -104,6 +112,7 @@ class PendingSends:
         self.length = sum(map(len, buffers))
         self.largest = largest or self.length
         self.callback = callback
+        self.callbacks = callbacks
         self.chunk = chunk
         self.done = 0
         self.resent = False
@@ -111,7 +120,7 @@ class PendingSends:
         self.size = _HELD_PER_BLOCK + sum(map(_held, buffers))
         if ends:
             self.size += sys.getsizeof(ends)
-        if callback is not None:
+        if callbacks or callback not in (None, unheard):
             self.size += _HELD_PER_CALLBACK * max(num_messages, 1)
 
     @property
@@ -155,6 +164,11 @@ class PendingSends:
         self.num_messages -= messages
         return messages
 
+    def take_callbacks(self, messages: int) -> Sequence[MessageCallback | None]:
+        """Take off the callbacks of the next messages."""
+        taken, self.callbacks = self.callbacks[:messages], self.callbacks[messages:]
+        return taken
+
 
 def _held(buffer: Buffer) -> int:
     return len(buffer) if isinstance(buffer, memoryview) else sys.getsizeof(buffer)
@@ -171,13 +185,14 @@ class ReceiptVerdict(Enum):
 class Taken(NamedTuple):
     """Entries that receipts removed from the queue; `last` is their highest sequence id.
 
-    `ends` says whether the block is complete.
+    `ends` says whether the block is complete; `callbacks` are those of the messages.
     """
 
     sends: PendingSends
     messages: int
     last: int
     ends: bool
+    callbacks: Sequence[MessageCallback | None] = ()
 
     def split(self, receipts: array[int]) -> tuple[int, tuple[int, int] | None]:
         """Return how many messages were duplicates, and the position of the last new entry."""
@@ -254,7 +269,8 @@ class PendingQueue:
         if ends:
             self._sends.popleft()
             self.bytes -= oldest.length
-        return count, Taken(oldest, messages, last, ends)
+        callbacks = oldest.take_callbacks(messages) if oldest.callbacks else ()
+        return count, Taken(oldest, messages, last, ends, callbacks)
 
     def pop(self) -> PendingSends:
         """Remove the oldest block."""
@@ -596,8 +612,10 @@ class InflightWindow:
         error: PulsarError | None,
         message_id: MessageIdAdv | None = None,
     ) -> None:
-        """Tell the callback of removed sends the result, and settle them."""
+        """Tell the callbacks of removed sends the result, and settle them."""
         try:
+            if sends.callbacks and error is not None:
+                tell_failed(sends.callbacks, error)
             if sends.callback is not None:
                 sends.callback(error, message_id)
         except Exception:

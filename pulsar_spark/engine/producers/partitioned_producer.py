@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,15 +10,12 @@ from typing import TypeVar
 
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.operations import OperationFactory, run_many
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producers.batch_accumulator import (
-    BatchAccumulator,
-    FailedAt,
-    MessageCallback,
-    unheard,
-)
+from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator, FailedAt
 from pulsar_spark.engine.producers.inflight_window import ProducerCounts
+from pulsar_spark.engine.producers.message_callbacks import MessageCallback, unheard
 from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.engine.producers.routing import Key, PartitionRouter, key_text
 from pulsar_spark.engine.retry import Deadline
@@ -43,7 +39,7 @@ _ROWS_TOGETHER = 1000
 _ROWS_AROUND_A_GAP = 1000
 # How many messages one partition gets before the next one's turn, without batching.
 _DEALT = 64
-# How long messages without batch and callback wait to be written together.
+# How long full batches, and messages without a batch, wait to be written together.
 _TOGETHER_SECONDS = 0.005
 
 
@@ -76,7 +72,7 @@ class PartitionedProducer(Closing):
         self._txn = txn
         # Whether a timer sends what waits.
         self._waits = timed
-        self._pid = os.getpid()
+        self._forks = fork_count()
         if partitions is None:
             partitions = context.partitions_for_writing(self.topic)
         self.partitions = partitions
@@ -91,6 +87,7 @@ class PartitionedProducer(Closing):
         # The following are guarded by _lock.
         self._batchers: dict[int, BatchAccumulator] = {}
         self._timers: set[int] = set()
+        self._short_timers: set[int] = set()
         self._closed = False
         self._error: PulsarError | None = None
 
@@ -196,7 +193,30 @@ class PartitionedProducer(Closing):
         if at_once:
             batcher.flush()
         elif self._waits and batcher.count:
-            self._start_timer(partition, batcher)
+            self._start_timers(partition, batcher)
+
+    def send_plain(
+        self, payload: bytes, key: str | None, callback: MessageCallback, most: int = 0
+    ) -> int:
+        """Write a message that has only a payload and maybe a key, as `send`; needs `timed`.
+
+        If `most` or more messages of its partition are not acknowledged, it is not written, and
+        their number is returned. If this raises, the callback is not called. Raises InvalidRow
+        for a key that is not valid UTF-8.
+        """
+        self._check_usable()
+        partition = 0
+        if self.partitions > 1:
+            with self._lock:
+                found = self._router
+                partition = found.next_unkeyed() if key is None else found.partition_of(key)
+        batcher = self._batchers.get(partition) or self._batcher(partition)
+        if most and (waiting := batcher.count + batcher.producer.pending_messages) >= most:
+            return waiting
+        batcher.add_plain(payload, None if key is None else _utf8(key), callback)
+        if batcher.count:
+            self._start_timers(partition, batcher)
+        return 0
 
     def partition_name(self, partition: int) -> str:
         """Return the full name of a partition, or of the topic if it has none."""
@@ -258,7 +278,7 @@ class PartitionedProducer(Closing):
         """Leave the brokers without waiting: unacknowledged messages fail with ClosedError."""
         with self._lock:
             self._closed = True
-        if os.getpid() != self._pid:
+        if fork_count() != self._forks:
             return
         error = self._error or ClosedError("the writer was aborted", topic=self.topic)
         # End the producers first, so that senders waiting for room release the batches.
@@ -376,7 +396,7 @@ class PartitionedProducer(Closing):
         )
         share = self._context.options.memory_limit // (2 * max(self.partitions, 1))
         most = min(self._options.batching_max_bytes, max(share, _MIN_BATCH_BYTES))
-        return BatchAccumulator(producer, self._options, most)
+        return BatchAccumulator(producer, self._options, most, logs_failures=self._waits)
 
     def _all_batchers(self) -> list[BatchAccumulator]:
         with self._lock:
@@ -388,21 +408,30 @@ class PartitionedProducer(Closing):
 
     # --- the rest -----------------------------------------------------------------------------
 
-    def _start_timer(self, partition: int, batcher: BatchAccumulator) -> None:
-        if partition in self._timers:
-            return
-        with self._lock:
-            self._timers.add(partition)
-        batching = self._options.batching_enabled
-        delay = self._options.batching_max_delay if batching else _TOGETHER_SECONDS
-        self._context.timers.after(delay, lambda: self._on_timer(partition, batcher))
+    def _start_timers(self, partition: int, batcher: BatchAccumulator) -> None:
+        if self._options.batching_enabled and partition not in self._timers:
+            with self._lock:
+                self._timers.add(partition)
+            delay = self._options.batching_max_delay
+            self._context.timers.after(delay, lambda: self._on_timer(partition, batcher))
+        if partition not in self._short_timers and batcher.waits_for_company:
+            with self._lock:
+                self._short_timers.add(partition)
+            self._context.timers.after(
+                _TOGETHER_SECONDS, lambda: self._on_short_timer(partition, batcher)
+            )
 
     def _on_timer(self, partition: int, batcher: BatchAccumulator) -> None:
         with self._lock:
             self._timers.discard(partition)
-            if self._options.batching_enabled and self._router.current == partition:
+            if self._router.current == partition:
                 self._router.advance()
         batcher.hurry()
+
+    def _on_short_timer(self, partition: int, batcher: BatchAccumulator) -> None:
+        with self._lock:
+            self._short_timers.discard(partition)
+        batcher.hurry_full()
 
     def _run_all(
         self, operation: Callable[[Producer], OperationFactory[None]], timeout: float
@@ -414,7 +443,7 @@ class PartitionedProducer(Closing):
                 raise result
 
     def _check_usable(self) -> None:
-        if os.getpid() != self._pid:
+        if fork_count() != self._forks:
             raise ClosedError(
                 "the writer was made by another process and cannot be used after a fork",
                 "Make a writer of its own in each process.",
@@ -538,6 +567,13 @@ _RICH = (
     "sequence_ids",
     "null_keys",
 )
+
+
+def _utf8(key: str) -> bytes:
+    try:
+        return key.encode()
+    except UnicodeEncodeError:
+        raise InvalidRow("a message's key is text that UTF-8 cannot express") from None
 
 
 def _is_text(key: Key | None) -> bool:

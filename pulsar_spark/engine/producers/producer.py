@@ -30,13 +30,17 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import Encryptor
 from pulsar_spark.engine.operations import Operation, Within, run, start
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producers.encoding import column_sends, entry_sends, message_sends
+from pulsar_spark.engine.producers.encoding import Encoding, entry_of
 from pulsar_spark.engine.producers.inflight_window import (
     InflightWindow,
     PendingSends,
     ProducerCounts,
     ReceiptVerdict,
     Taken,
+)
+from pulsar_spark.engine.producers.message_callbacks import (
+    MessageCallback,
+    tell_stored,
 )
 from pulsar_spark.engine.producers.producer_session import Identity, ProducerSession, Registrar
 from pulsar_spark.engine.retry import Deadline
@@ -57,14 +61,9 @@ from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.sends import (
     BLOCK_BYTES,
-    BLOCK_MESSAGES,
     OutgoingEntry,
-    SendEncoder,
     SendLimits,
-    block_of,
-    make_encoder,
     single_entry,
-    uniform_entry,
 )
 from pulsar_spark.protocol.topic_name import TopicName
 
@@ -108,8 +107,7 @@ class Producer:
         self._registrar = Registrar(context, self, Identity.of(self.topic, self._options))
         encryption = self._options.encryption
         self._encryptor = None if encryption is None else Encryptor(encryption)
-        self._limits: SendLimits | None = None
-        self._encoder: SendEncoder | None = None
+        self._encoding: Encoding | None = None
         self._opened: Future[None] = Future()
         self._order = threading.Lock()
         self._window = InflightWindow(
@@ -166,24 +164,26 @@ class Producer:
     @property
     def schema_version(self) -> bytes:
         """The version of the options' schema on the topic, empty without a schema."""
-        return b"" if self._limits is None else self._limits.schema_version
+        return b"" if self._encoding is None else self._encoding.limits.schema_version
 
     @property
     def max_message_size(self) -> int:
         """The broker's limit for metadata and payload of one message, in bytes."""
-        return 0 if self._limits is None else self._limits.max_message_size
+        return 0 if self._encoding is None else self._encoding.limits.max_message_size
 
     @property
     def max_payload(self) -> int:
         """The maximum size of a batch without compression and key; 0 before it is open."""
-        if self._limits is None or self._encoder is None:
-            return 0
-        return max(self._limits.max_message_size - self._encoder.overhead, 1)
+        return 0 if self._encoding is None else self._encoding.max_payload
 
     @property
     def pending_messages(self) -> int:
         """Messages sent or waiting for a connection, and not acknowledged."""
         return self._window.pending.messages
+
+    def is_busy(self, messages: int) -> bool:
+        """Whether something is under way, and there is room for so many messages besides."""
+        return len(self._window.pending) > 0 and messages < self._window.room()
 
     @property
     def counts(self) -> ProducerCounts:
@@ -268,6 +268,17 @@ class Producer:
                     break
         return at
 
+    def send_block(
+        self, messages: UniformMessages, per_entry: int, callback: MessageCallback | None
+    ) -> int:
+        """Send as many messages of a column as go together, as `send_column`; return how many.
+
+        What is raised is about the first of them, and no callback was told. `callback` learns how
+        messages without callbacks of their own end.
+        """
+        with self._my_turn():
+            return self._send_block(messages, per_entry, 0, callback)
+
     def send_messages(self, messages: Sequence[MessageFields], start: int = 0) -> int:
         """Send messages with fields, each without a batch, as `send_column` does a column.
 
@@ -285,10 +296,9 @@ class Producer:
 
     def _message_block(self, messages: Sequence[MessageFields], start: int) -> PendingSends | None:
         """Return the sends of messages without a batch; None if the first one is unusual."""
-        assert self._limits is not None
-        most = max(min(self._window.room(), BLOCK_MESSAGES), 1)
-        part = messages[start : start + most]
-        return message_sends(part, self._next_sequence_id, self._limits)
+        assert self._encoding is not None
+        first, room = self._next_sequence_id, self._window.room()
+        return self._encoding.messages(messages, start, room, first)
 
     def try_send(self, entry: OutgoingEntry, held: int) -> bool:
         """Send an entry whose memory is reserved, if that needs no waiting.
@@ -296,62 +306,68 @@ class Producer:
         Returns False if there is no room, another sender has the turn, or the producer is not open
         yet: `on_room` is called later. Raises as `send`; for timers and the receive thread.
         """
-        if not self._try_turn(entry.count):
-            return False
-        try:
-            assert self._limits is not None
-            self._try_submit(list(self._encoded(entry, self._limits)), held)
-            return True
-        finally:
-            self._order.release()
+        return self._try(entry.count, lambda: list(self._encoded(entry)), held) > 0
 
     def try_send_messages(self, messages: Sequence[MessageFields]) -> int:
         """As `send_messages`, for as many messages as possible without waiting; return how many.
 
         As `try_send`, but it reserves the memory itself.
         """
-        if not self._try_turn(1):
-            return 0
-        try:
-            sends = self._message_block(messages, 0)
-            if sends is None:
-                assert self._limits is not None
-                self._try_submit(list(self._encoded(single_entry(messages[0]), self._limits)), 0)
-                return 1
-            self._try_submit([sends], 0)
-            return sends.num_messages
-        finally:
-            self._order.release()
 
-    def _try_turn(self, messages: int) -> bool:
-        """Take the turn if that needs no waiting, and there is room for so many messages."""
+        def encode() -> list[PendingSends]:
+            sends = self._message_block(messages, 0)
+            return list(self._encoded(single_entry(messages[0]))) if sends is None else [sends]
+
+        return self._try(1, encode)
+
+    def try_send_block(
+        self, messages: UniformMessages, per_entry: int, callback: MessageCallback | None
+    ) -> int:
+        """Send messages as `send_block`, as many as possible without waiting; return how many.
+
+        As `try_send`; their memory is reserved here.
+        """
+        first = min(per_entry, len(messages))
+
+        def encode() -> list[PendingSends]:
+            assert self._encoding is not None
+            room, following = self._window.room(), self._next_sequence_id
+            sends = self._encoding.block(messages, per_entry, 0, room, following, callback)
+            if sends is None:
+                return list(self._encoded(entry_of(messages.part(0, first), callback)))
+            return [sends]
+
+        return self._try(first, encode)
+
+    def _try(self, messages: int, encode: Callable[[], list[PendingSends]], held: int = 0) -> int:
+        """Encode and send without waiting, if there is room for so many messages; return how many
+        were sent. `held` bytes are reserved.
+        """
         self._wanted = True
         if not self._order.acquire(blocking=False):
-            return False
-        can = False
+            return 0
         try:
             self._window.check()
-            if self._limits is None:
+            if self._encoding is None:
                 self._open_in_background()
-            else:
-                can = self._window.has_room(messages)
+                return 0
+            if not self._window.has_room(messages):
+                return 0
+            sends = encode()
+            self._window.release(held - sum(send.size for send in sends))
+            sent = sum(send.num_messages for send in sends)
+            try:
+                self._submit(sends, wait=False)
+            except PulsarError:
+                # What was reserved is the caller's still.
+                self._window.release(-held)
+                raise
+            self._unwritten = 0
+            if (session := self._session) is not None:
+                self._write(session, wait=False)
+            return sent
         finally:
-            if not can:
-                self._order.release()
-        return can
-
-    def _try_submit(self, sends: Sequence[PendingSends], held: int) -> None:
-        """Send without waiting; `held` bytes are reserved."""
-        self._window.release(held - sum(send.size for send in sends))
-        try:
-            self._submit(sends, wait=False)
-        except PulsarError:
-            # The caller still owns the reserved memory.
-            self._window.release(-held)
-            raise
-        self._unwritten = 0
-        if (session := self._session) is not None:
-            self._write(session, wait=False)
+            self._order.release()
 
     def reserve(self, size: int) -> None:
         """Reserve memory for messages of a later `send`; waits for it.
@@ -365,7 +381,7 @@ class Producer:
 
         If so, it counts as an acknowledged duplicate. Opens the producer; raises as `open`.
         """
-        if self._limits is None:
+        if self._encoding is None:
             self.open()
         if sequence_id > self._known_sequence_id:
             return False
@@ -423,7 +439,7 @@ class Producer:
                 f"the message could not be sent within {self._window.timeout:g} s", **self._where()
             )
         try:
-            if self._limits is None:
+            if self._encoding is None:
                 self.open()
             self._window.check()
             try:
@@ -435,9 +451,8 @@ class Producer:
             self._call_on_room()
 
     def _send(self, entry: OutgoingEntry, held: int) -> None:
-        assert self._limits is not None
         try:
-            for send in self._encoded(entry, self._limits):
+            for send in self._encoded(entry):
                 try:
                     self._make_room(send.num_messages)
                     self._reserve(send.size - held)
@@ -451,44 +466,44 @@ class Producer:
         finally:
             self._window.release(held)
 
-    def _encoded(self, entry: OutgoingEntry, limits: SendLimits) -> Iterator[PendingSends]:
-        first = self._next_sequence_id
-        if entry.sequence_ids is not None:
-            first = entry.sequence_ids[0]
-        return entry_sends(entry, first, limits)
+    def _encoded(self, entry: OutgoingEntry) -> Iterator[PendingSends]:
+        assert self._encoding is not None
+        return self._encoding.entry(entry, self._next_sequence_id)
 
-    def _send_block(self, messages: UniformMessages, per_entry: int, start: int) -> int:
+    def _send_block(
+        self,
+        messages: UniformMessages,
+        per_entry: int,
+        start: int,
+        callback: MessageCallback | None = None,
+    ) -> int:
         """Send some messages of a column; return the index of the next one."""
-        limits, encoder = self._limits, self._encoder
-        assert limits is not None
-        assert encoder is not None
         entry_stop = min(start + per_entry, len(messages))
         self._make_room(entry_stop - start)
-        most = max(min(self._window.room(), BLOCK_MESSAGES), entry_stop - start)
-        stop, largest = block_of(messages, per_entry, start, most)
-        has_fields = messages.fields is not None
-        if has_fields and stop > entry_stop and (stop - start) % per_entry == 1:
-            # The last message alone is no batch, so it takes the careful path.
-            stop -= 1
-        alone = has_fields and stop - start == 1
-        if largest > self.max_payload or limits.entry_by_entry or alone:
-            return self._send_carefully(messages, start, entry_stop)
-        part, first = messages.part(start, stop), self._next_sequence_id
-        sends = column_sends(part, first, per_entry, encoder, largest)
+        assert self._encoding is not None
+        room, first = self._window.room(), self._next_sequence_id
+        sends = self._encoding.block(messages, per_entry, start, room, first, callback)
+        if sends is None:
+            return self._send_carefully(messages, start, entry_stop, callback)
         self._reserve(sends.size)
         self._submit([sends])
-        return stop
+        return start + sends.num_messages
 
-    def _send_carefully(self, messages: UniformMessages, start: int, stop: int) -> int:
+    def _send_carefully(
+        self,
+        messages: UniformMessages,
+        start: int,
+        stop: int,
+        callback: MessageCallback | None,
+    ) -> int:
         """Send as many messages as fit into one entry; return the next one's index.
 
         Raises MessageTooLarge if even the first one alone is too large.
         """
         while True:
             part = messages.part(start, stop)
-            entry = uniform_entry(part)
             try:
-                self._send(entry, 0)
+                self._send(entry_of(part, callback), 0)
                 return stop
             except MessageTooLarge:
                 if len(part) == 1:
@@ -573,27 +588,21 @@ class Producer:
 
     def adopt(self, session: ProducerSession, success: pb.CommandProducerSuccess) -> None:
         """Use a session from now on, and resend pending messages in order."""
+        options = self._options
         limits = SendLimits(
             producer_name=success.producer_name,
             producer_id=session.producer_id,
             max_message_size=session.connection.max_message_size,
-            compression=self._options.compression,
+            compression=options.compression,
             schema_version=success.schema_version,
-            chunking=self._options.chunking_enabled and self._topic.is_persistent,
-            chunk_size=self._options.chunk_max_message_size,
+            chunking=options.chunking_enabled and self._topic.is_persistent,
+            chunk_size=options.chunk_max_message_size,
             topic=self.topic,
             compress=compress,
             cipher=None if self._encryptor is None else self._encryptor.data_key,
             txn=self._txn,
         )
-        encoder = make_encoder(
-            session.producer_id,
-            success.producer_name,
-            success.schema_version,
-            self._options.compression,
-            compress,
-            self._txn,
-        )
+        encoding = Encoding.of(limits)
         too_large = None
         with self._window.changed:
             wanted = not self._window.ended
@@ -603,7 +612,7 @@ class Producer:
                 if not self._sessions:
                     self._begin_sequence(success.last_sequence_id)
                 self._sessions += 1
-                self._limits, self._encoder = limits, encoder
+                self._encoding = encoding
                 self._session = session
                 for send in self._window.pending:
                     if send.largest > limits.max_message_size:
@@ -651,7 +660,7 @@ class Producer:
     def on_receipts(self, session: ProducerSession, receipts: array[int]) -> None:
         """Entries are stored: they must be the oldest pending ones, in order."""
         ids = receipts[0::4]
-        done: list[tuple[PendingSends, MessageIdAdv]] = []
+        done: list[tuple[Taken, array[int], MessageIdAdv]] = []
         ahead = None
         at = 0
         with self._window.changed:
@@ -662,15 +671,19 @@ class Producer:
                 if taken is not None:
                     stored = receipts[4 * at : 4 * (at + count)]
                     message_id = self._note_receipts(taken, stored)
-                    if taken.ends:
-                        done.append((taken.sends, message_id))
+                    if taken.ends or taken.callbacks:
+                        done.append((taken, stored, message_id))
                 elif not count:
                     ahead = ids[at]
                     break
                 at += count
         self._registrar.trouble = None
-        for sends, message_id in done:
-            self._window.complete(sends, None, message_id)
+        for taken, stored, message_id in done:
+            if taken.callbacks:
+                each = taken.sends.per_entry or taken.messages
+                tell_stored(taken.callbacks, each, stored, self.partition)
+            if taken.ends:
+                self._window.complete(taken.sends, None, message_id)
         if self._intruded:
             self._fail(self._window.intrusion())
         if ahead is not None:
