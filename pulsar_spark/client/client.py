@@ -176,7 +176,7 @@ class PulsarClient(Closing):
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: MessageRouter | None = None,
         *,
-        auto_update_partitions_interval_seconds: int = 60,
+        auto_update_partitions_interval_seconds: float = 60,
     ) -> PulsarProducer:
         """Create a producer on a topic, with all of its partitions.
 
@@ -251,7 +251,7 @@ class PulsarClient(Closing):
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         *,
-        auto_update_partitions_interval_seconds: int = 60,
+        auto_update_partitions_interval_seconds: float = 60,
     ) -> PulsarReader:
         """Create a reader of a topic, with all of its partitions.
 
@@ -346,7 +346,7 @@ class PulsarClient(Closing):
         negative_ack_redelivery_backoff: MultiplierRedeliveryBackoff | None = None,
         consumer_event_listener: ConsumerEventListener | None = None,
         discard_corrupt_messages: bool = False,
-        auto_update_partitions_interval_seconds: int = 60,
+        auto_update_partitions_interval_seconds: float = 60,
         enable_retry: bool = False,
     ) -> PulsarConsumer:
         """Subscribe to a topic, several topics, or all that match a pattern, with all partitions.
@@ -445,7 +445,7 @@ class PulsarClient(Closing):
         subscription_name: str | None = None,
         schema: Any = None,
         *,
-        auto_update_partitions_interval_seconds: int = 60,
+        auto_update_partitions_interval_seconds: float = 60,
     ) -> TableView:
         """Read a topic to its end, and return the latest value of each key, kept up to date.
 

@@ -19,7 +19,6 @@ from pulsar_spark.client import (
     KeySharedMode,
     Message,
     MessageId,
-    MultiplierRedeliveryBackoff,
     PulsarClient,
     PulsarConsumer,
     Result,
@@ -542,30 +541,6 @@ def test_an_encrypted_message_is_an_error_or_left_out_or_as_it_is(
         context = message.encryption_context()
         assert context is not None
         assert context.is_decryption_failed()
-
-
-def test_a_refused_message_comes_again_after_growing_pauses(
-    client: PulsarClient, topic: str
-) -> None:
-    send(client, topic, 1)
-    backoff = MultiplierRedeliveryBackoff(20, 100, 4)
-    with client.subscribe(
-        topic,
-        "s",
-        ConsumerType.Shared,
-        initial_position=EARLIEST,
-        negative_ack_redelivery_backoff=backoff,
-    ) as consumer:
-        pauses: list[float] = []
-        message = consumer.receive(RECEIVE_MS)
-        for count in range(1, 4):
-            began = time.monotonic()
-            consumer.negative_acknowledge(message)
-            message = consumer.receive(RECEIVE_MS)
-            pauses.append(time.monotonic() - began)
-            assert message.redelivery_count() == count
-    # At the least; how much later depends on the machine.
-    assert all(pause >= least for pause, least in zip(pauses, (0.02, 0.08, 0.1), strict=True))
 
 
 @pytest.mark.parametrize(

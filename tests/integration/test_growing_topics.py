@@ -14,7 +14,7 @@ READ_MS = 30_000
 
 def test_a_producer_sends_to_new_partitions_too(broker: Broker, client: PulsarClient) -> None:
     topic = broker.create_topic(partitions=1)
-    with client.create_producer(topic, auto_update_partitions_interval_seconds=1) as producer:
+    with client.create_producer(topic, auto_update_partitions_interval_seconds=0.1) as producer:
         assert {producer.send(b"").partition() for _ in range(3)} == {0}
         keyed = producer.send(b"", partition_key="ann").partition()
         broker.add_partitions(topic, 4)
@@ -37,7 +37,7 @@ def test_a_reader_reads_new_partitions_from_their_beginning(
         topic = broker.create_topic(partitions=before)
         parts = broker.partitions_of(topic, 4)
         with client.create_reader(
-            topic, MessageId.latest, auto_update_partitions_interval_seconds=1
+            topic, MessageId.latest, auto_update_partitions_interval_seconds=0.1
         ) as reader:
             official.create_producer(parts[0]).send(b"0")
             assert reader.read_next(READ_MS).data() == b"0"
@@ -62,8 +62,8 @@ def test_a_reader_reads_new_partitions_from_their_beginning(
 def test_a_table_view_follows_new_partitions(broker: Broker, client: PulsarClient) -> None:
     topic = broker.create_topic(partitions=1)
     with (
-        client.create_table_view(topic, auto_update_partitions_interval_seconds=1) as view,
-        client.create_producer(topic, auto_update_partitions_interval_seconds=1) as producer,
+        client.create_table_view(topic, auto_update_partitions_interval_seconds=0.1) as view,
+        client.create_producer(topic, auto_update_partitions_interval_seconds=0.1) as producer,
     ):
         producer.send(b"1", partition_key="a")
         wait_until(lambda: view.get("a") == b"1", "the view does not follow")
