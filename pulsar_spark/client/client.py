@@ -209,6 +209,8 @@ class PulsarClient(Closing):
             schema=checked.schema_info(),
             properties=tuple((properties or {}).items()),
             encryption=encryption,
+            # Others announce their transactions by a second producer, which this one keeps out.
+            txn_enabled=ProducerAccessMode(int(access_mode)) is not ProducerAccessMode.Shared,
         )
         writer = PartitionedProducer(
             self._context, topic, options, partitions=partitions, timed=True, goes_on=True
@@ -392,6 +394,11 @@ class PulsarClient(Closing):
             nack_backoff=None if backoff is None else backoff.backoff(),
             ack_timeout=timeout / 1000,
             discard_corrupt=discard_corrupt_messages,
+            max_chunked=(
+                max(max_pending_chunked_message, 1)
+                if auto_ack_oldest_chunked_message_on_queue_full
+                else 0
+            ),
             crypto_keys=keys,
             crypto_failure_action=ConsumerCryptoFailureAction(crypto_failure_action).name,
         )

@@ -303,6 +303,7 @@ class PulsarProducer(Closing):
         if txn is None:
             self._writer.send(message, callback, solo, partition, at_once=at_once)
             return
+        self._writer.announce_transactions(partition)
         txn.engine.add_partition(self._writer.partition_name(partition))
         under_way = txn.engine.begin_operation()
 

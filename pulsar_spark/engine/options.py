@@ -348,7 +348,8 @@ class ConsumerOptions:
     acknowledged. A message is redelivered `nack_delay` (or as `nack_backoff` says) after a
     negative acknowledgement, and `ack_timeout` after it was received, 0 for never. An unreadable
     message is an error, or with `discard_corrupt` is acknowledged and skipped. If a message cannot
-    be decrypted, `crypto_failure_action` decides (FAIL, DISCARD, CONSUME).
+    be decrypted, `crypto_failure_action` decides (FAIL, DISCARD, CONSUME). Of more than
+    `max_chunked` unfinished chunked messages the oldest is acknowledged; 0 is for none ever.
     """
 
     subscription: str
@@ -375,6 +376,7 @@ class ConsumerOptions:
     nack_backoff: RedeliveryBackoff | None = None
     ack_timeout: float = 0.0
     discard_corrupt: bool = False
+    max_chunked: int = 0
     crypto_keys: KeyReader | None = None
     crypto_failure_action: str = "FAIL"
 

@@ -91,14 +91,15 @@ class ChunkAssembler:
 
     Any number of messages may be incomplete at once. If chunks do not fit into `max_bytes`, a
     message is discarded and reported: one that got no chunk while so many bytes came for others,
-    otherwise the one whose chunk does not fit, so that the others can become complete. Not
-    thread-safe.
+    otherwise the one whose chunk does not fit, so that the others can become complete. With
+    `max_pending`, the oldest of more incomplete messages is discarded too. Not thread-safe.
     """
 
-    def __init__(self, *, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+    def __init__(self, *, max_bytes: int = DEFAULT_MAX_BYTES, max_pending: int = 0) -> None:
         if max_bytes < 1:
             raise LocalProtocolError("the bound of chunks is a positive number")
         self._max_bytes = max_bytes
+        self._max_pending = max_pending
         # In the order of their latest chunks.
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
         self._buffered = 0
@@ -177,6 +178,8 @@ class ChunkAssembler:
         self._pending.move_to_end(uuid)
 
     def _make_room(self, newest: str) -> None:
+        if 0 < self._max_pending < len(self._pending):
+            self._discard(next(iter(self._pending)), DiscardReason.CROWDED_OUT)
         while self._buffered > self._max_bytes:
             if len(self._pending) == 1:
                 raise self._too_large(self._forget(newest))

@@ -410,6 +410,39 @@ def test_without_a_period_new_partitions_are_not_looked_for(
         assert broker.faults.seen("PARTITIONED_METADATA") <= 3
 
 
+@pytest.mark.fault(39)
+@pytest.mark.parametrize("asked", [False, True], ids=["kept", "acknowledged"])
+def test_the_oldest_of_too_many_unfinished_chunked_messages_is_acknowledged_if_that_is_asked_for(
+    broker: EmbeddedBroker, client: PulsarClient, topic: str, asked: bool
+) -> None:
+    def half(message: int, chunk: int) -> bytes:
+        return stored_entry(
+            b"half",
+            uuid=f"u{message}",
+            chunk_id=chunk,
+            num_chunks_from_msg=2,
+            total_chunk_msg_size=8,
+        )
+
+    for number in range(4):
+        broker.append(topic, half(number, 0))
+    send(client, topic, 1)
+    with client.subscribe(
+        topic,
+        "s",
+        initial_position=EARLIEST,
+        max_pending_chunked_message=2,
+        auto_ack_oldest_chunked_message_on_queue_full=asked,
+        broker_consumer_stats_cache_time_ms=0,
+    ) as consumer:
+        consumer.acknowledge(consumer.receive(RECEIVE_MS))
+        wait_until(lambda: backlog(consumer) == (2 if asked else 4), "the rest is left")
+        # The last ones can still become whole, and the first one where nothing was given up.
+        for number in (3, 2) if asked else (3, 0):
+            broker.append(topic, half(number, 1))
+            assert consumer.receive(RECEIVE_MS).data() == b"halfhalf"
+
+
 def test_a_callback_is_told_of_what_cannot_be_read(
     broker: EmbeddedBroker, client: PulsarClient, topic: str
 ) -> None:

@@ -6,7 +6,12 @@ import threading
 
 import pytest
 
-from pulsar_spark.client import MessageId, PulsarClient, TransactionState
+from pulsar_spark.client import (
+    MessageId,
+    ProducerAccessMode,
+    PulsarClient,
+    TransactionState,
+)
 from pulsar_spark.errors import (
     InvalidTxnStatus,
     MessageTooLarge,
@@ -37,6 +42,35 @@ def send_in_one(client: PulsarClient, *values: bytes) -> None:
     for value in values:
         producer.send(value, txn=txn)
     txn.commit()
+
+
+def test_a_broker_hears_of_transactions_before_a_topic_is_part_of_one(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    topic = broker.create_topic("parts", partitions=2)
+    parts = {f"{topic}-partition-{number}" for number in range(2)}
+    with client.create_producer(topic) as producer:
+        producer.send(b"plain")
+        # A producer that sends none does not wait for what keeps them.
+        assert not any(seen.body.txn_enabled for seen in broker.faults.log("PRODUCER"))
+        for _ in range(2):
+            with client.new_transaction() as txn:
+                for number in range(4):
+                    producer.send(b"%d" % number, txn=txn)
+    heard = {
+        seen.body.topic: seen.at for seen in broker.faults.log("PRODUCER") if seen.body.txn_enabled
+    }
+    assert set(heard) == parts
+    for seen in broker.faults.log("ADD_PARTITION_TO_TXN"):
+        assert all(heard[name] < seen.at for name in seen.body.partitions)
+    # Once, however many messages and transactions there are.
+    assert broker.faults.seen("PRODUCER") == 2 * len(parts)
+    # Beside an exclusive producer there is no other one: it says so itself.
+    exclusive = client.create_producer(topic, access_mode=ProducerAccessMode.Exclusive)
+    with exclusive, client.new_transaction() as txn:
+        exclusive.send(b"exclusive", txn=txn)
+    assert broker.faults.seen("PRODUCER") == 3 * len(parts)
+    assert all(seen.body.txn_enabled for seen in broker.faults.log("PRODUCER")[-len(parts) :])
 
 
 @pytest.mark.parametrize(

@@ -441,9 +441,28 @@ class TopicConsumer(AttachedConsumer):
     def _new_decoder(self) -> EntryDecoder:
         limit = max(self._budget.total, 1)
         decryptor = Decryptor(self.options.crypto_keys, self.options.crypto_failure_action)
+        most = self.options.max_chunked
         return EntryDecoder(
-            self.topic, self._floor, None, limit, decryptor=decryptor, in_order=False
+            self.topic,
+            self._floor,
+            None,
+            limit,
+            decryptor=decryptor,
+            in_order=False,
+            max_chunked=most,
+            on_crowded_out=self._give_up_chunks if most else None,
         )
+
+    def _give_up_chunks(self, ids: tuple[MessageIdAdv, ...]) -> None:
+        """Acknowledge the chunks of a message that did not become complete, as the options say."""
+        logger.warning(
+            "%s: %d chunks from %s on are acknowledged; their message is incomplete",
+            self.topic,
+            len(ids),
+            ids[0],
+        )
+        for found in ids:
+            self.acks.acknowledge(MessageIdAdv(found.ledger_id, found.entry_id))
 
     def _remember_chunks(self, key: EntryKey, ids: Iterable[MessageIdAdv]) -> None:
         with self._lock:

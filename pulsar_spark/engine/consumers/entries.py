@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple
 
 from pulsar_spark.engine.codecs import decompress
@@ -121,7 +122,9 @@ class EntryDecoder:
     A chunked message has the position of its last chunk. One without its last chunk is no message:
     its producer never got a receipt. With `only_uuid` everything but that message's chunks is
     skipped. `undecryptable` counts messages that were handled by the decryptor's action. Unless
-    entries come `in_order`, they may come again, and `position` does not move.
+    entries come `in_order`, they may come again, and `position` does not move. With `max_chunked`
+    more unfinished chunked messages are too many; `on_crowded_out` gets the ids of chunks dropped
+    for that, or for memory.
     """
 
     def __init__(
@@ -134,6 +137,8 @@ class EntryDecoder:
         decryptor: Decryptor | None = None,
         *,
         in_order: bool = True,
+        max_chunked: int = 0,
+        on_crowded_out: Callable[[tuple[MessageIdAdv, ...]], None] | None = None,
     ) -> None:
         self.topic = topic
         self.undecryptable = 0
@@ -146,7 +151,8 @@ class EntryDecoder:
         self._only_uuid = only_uuid
         self._in_order = in_order
         self.lone_chunk: LoneChunk | None = None
-        self._chunks = ChunkAssembler(max_bytes=limit)
+        self._chunks = ChunkAssembler(max_bytes=limit, max_pending=max_chunked)
+        self._on_crowded_out = on_crowded_out
         # Where chunked messages start that did not fit into memory, ordered by their end.
         self._crowded_out: OrderedDict[str, Position] = OrderedDict()
 
@@ -292,6 +298,8 @@ class EntryDecoder:
             self._crowded_out[discarded.uuid] = Position(first.ledger_id, first.entry_id)
             if len(self._crowded_out) > _MAX_CROWDED_OUT:
                 self._crowded_out.popitem(last=False)
+            if self._on_crowded_out is not None:
+                self._on_crowded_out(discarded.chunk_ids)
 
     def _lone_chunk(self, message_id: MessageIdAdv, parts: PayloadParts) -> LoneChunk:
         # All chunks carry the message's publish time.

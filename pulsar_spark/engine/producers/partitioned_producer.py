@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pulsar_spark.engine.closing import Closing
@@ -88,6 +88,7 @@ class PartitionedProducer(Closing):
         self._batchers: dict[int, BatchAccumulator] = {}
         self._timers: set[int] = set()
         self._short_timers: set[int] = set()
+        self._announced: set[int] = set()
         self._closed = False
         self._error: PulsarError | None = None
 
@@ -125,6 +126,23 @@ class PartitionedProducer(Closing):
             if 0 < self.partitions < partitions:
                 self._router.grow(partitions)
                 self.partitions = partitions
+
+    def announce_transactions(self, partition: int) -> None:
+        """Tell the broker, once, that messages of transactions will come to a partition.
+
+        Without it Pulsar 3 ignores the abort of a topic's transactions, which then hide all that
+        follows. It listens when a producer registers, so another one registers and leaves; with
+        exclusive access, the options must say it from the beginning.
+        """
+        if self._options.txn_enabled or partition in self._announced:
+            return
+        options = replace(self._options, txn_enabled=True, producer_name=None)
+        announcer = Producer(self._context, self.partition_name(partition), options)
+        try:
+            announcer.open()
+        finally:
+            announcer.abort()
+        self._announced.add(partition)
 
     # --- writing ------------------------------------------------------------------------------
 
