@@ -429,7 +429,7 @@ class PulsarClient(Closing):
             next(self._listeners),
             self._forget_consumer,
         )
-        period = pattern_auto_discovery_period
+        period: float = pattern_auto_discovery_period
         if wanted.pattern is None:
             period = auto_update_partitions_interval_seconds
         discovery = TopicDiscovery(

@@ -173,7 +173,7 @@ def test_records_of_the_official_package(
         assert each.raw == b"bytes"
 
 
-class Blob(official_schema.Record):  # type: ignore[misc]
+class Blob(official_schema.Record):  # type: ignore[misc,name-defined]
     raw = official_schema.Bytes()
 
 
