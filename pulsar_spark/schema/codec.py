@@ -1,22 +1,22 @@
-"""Codecs: values of one schema ↔ Arrow columns, and the choice of a schema's codec.
+"""Codecs: values of a schema ↔ Arrow columns, and the choice of a schema's codec.
 
-Each format has a module of its own (`avro/codec.py`, `json/codec.py`, `protobuf/codec.py`,
-`primitives.py`), which is imported when a schema of the format is met: some need packages of their
-own. Types are those that Spark has in Arrow: timestamps in microseconds, UTC or without a zone;
-date32; decimal128; string, binary, lists, maps and structs; integers with a sign.
+Each format has its own module (`avro/codec.py`, `json/codec.py`, `protobuf/codec.py`,
+`primitives.py`), imported on first use, as some need further packages. Columns have the Arrow types
+that Spark uses: timestamps in microseconds, UTC or without a zone; date32; decimal128; string,
+binary, lists, maps and structs; signed integers.
 
-Each of those modules has these functions:
+Each module has these functions:
 
-- ``arrow_schema(info)``: the columns that a schema's values are, flattened where they are records,
-  else one column ``value``. Raises SchemaMismatch for what cannot be columns, naming the path.
+- ``arrow_schema(info)``: a schema's columns: a record's fields, otherwise one column ``value``.
+  Raises SchemaMismatch, with the path, if there is no column type.
 - ``decoder(writer, reader, fields)``: a decoder of values written with `writer`, resolved to the
-  columns of `reader` (the schema of the query), of which only `fields` are built, in that order.
+  columns of `reader` (the query's schema). It builds only `fields`, in that order.
 - ``encoder(info, columns)``: an encoder of record batches with the Arrow schema `columns` for a
-  topic whose schema is `info`. Raises SchemaMismatch that tells of every field that does not fit
-  (missing, unknown, of another type) and what to do. A column that may be null is treated as a
-  field that may not, as nearly all of Spark's may be: the null itself is what does not fit.
-- ``definition(columns, name, namespace)``: the schema to register for such record batches on a
-  topic that has none, where the format has definitions.
+  topic with the schema `info`. Raises SchemaMismatch that lists every mismatched field (missing,
+  unknown, of another type) and the remedy. Nullable columns match fields that are not nullable,
+  because nearly all of Spark's columns are nullable; an actual null is an error.
+- ``definition(columns, name, namespace)``: the schema to register for such record batches, for a
+  topic without one, if the format has definitions.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
 
 class Misfit(Exception):
-    """A value that its type does not hold: why, where in the value, and in which row.
+    """A value that does not match its type: why, where in the value, and in which row.
 
-    `row` is its place in the array at hand. What is raised within a value is told by those around
-    it where they have it, with `within`, from the inside out.
+    `row` is the index in the current array. Code that handles the enclosing value adds its own
+    position with `within`, from the inside out.
     """
 
     def __init__(self, reason: str, path: str = "", row: int = 0, remedy: str = "") -> None:
@@ -62,14 +62,14 @@ class Misfit(Exception):
 
     @property
     def field(self) -> str:
-        """The path as people write it, such as ``address.lines[]``, "" for the value itself."""
+        """The path as users write it, such as ``address.lines[]``, "" for the value itself."""
         found = ""
         for step in reversed(self._steps):
             found += step if step.startswith(("[", "{")) or not (step and found) else f".{step}"
         return found
 
     def within(self, step: str, row: int | None = None) -> Misfit:
-        """Return the same, one level further out, and in the row that is there."""
+        """Return a copy that is one level further out, in that level's row."""
         self._steps.append(step)
         if row is not None:
             self.row = row
@@ -78,11 +78,10 @@ class Misfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Undecodable:
-    """A value that does not decode.
+    """A value that cannot be decoded.
 
-    `row` is its place in the array that was given, `field` the path of what does not fit
-    (``address.city``), "" for the value as a whole; `reason` says what was found and what the
-    schema wants.
+    `row` is its index in the given array, `field` the path of the mismatch (``address.city``), ""
+    for the whole value; `reason` says what was found and what the schema requires.
     """
 
     row: int
@@ -92,10 +91,10 @@ class Undecodable:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The columns that were asked for, each as long as the array that was given.
+    """The requested columns, each as long as the given array.
 
-    They are null where the value is null or does not decode; `bad` tells of the latter, ordered
-    by row, one for each.
+    They are null for null values and for values that cannot be decoded; `bad` has one item for each
+    of the latter, ordered by row.
     """
 
     columns: Sequence[pa.Array]
@@ -106,7 +105,7 @@ class Decoder(Protocol):
     """Decodes values that were all written with one version of a schema."""
 
     def decode(self, raw: pa.Array) -> Decoded:
-        """Decode a binary array; null is a value that is null (a tombstone)."""
+        """Decode a binary array; null is a null value (a tombstone)."""
 
 
 class Encoder(Protocol):
@@ -115,29 +114,29 @@ class Encoder(Protocol):
     def encode(self, columns: pa.RecordBatch) -> pa.Array:
         """Return a binary array with a value for each row.
 
-        Raises Misfit for what the schema cannot hold.
+        Raises Misfit for a value that the schema cannot hold.
         """
 
 
 NO_SCHEMA = SchemaInfo(BYTES)
-"""What a topic without a schema has: values are bytes."""
+"""The schema of a topic without one: values are bytes."""
 
 _CACHED_COLUMNS = 64
 PLAIN = frozenset((BYTES, pb.Schema.String))
-"""Types whose values are bytes or text as they are."""
+"""Types whose values are plain bytes or text."""
 _PRIMITIVE = frozenset(PRIMITIVE_NAMES) - PLAIN
 _PROTOBUF = frozenset((pb.Schema.Protobuf, pb.Schema.ProtobufNative))
 _CODED = PLAIN | _PRIMITIVE | _PROTOBUF | {pb.Schema.Avro, pb.Schema.Json}
 
 
 class Codec(Protocol):
-    """What the module of a format offers, as told above."""
+    """What a format's module provides, as described above."""
 
     def arrow_schema(self, info: SchemaInfo, /) -> pa.Schema:
-        """Return the columns that a schema's values are."""
+        """Return a schema's columns."""
 
     def decoder(self, writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str], /) -> Decoder:
-        """Return a decoder of `fields` for values that were written with `writer`."""
+        """Return a decoder of `fields` for values written with `writer`."""
 
     def encoder(self, info: SchemaInfo, columns: pa.Schema, /) -> Encoder:
         """Return an encoder of such columns for a topic with the schema `info`."""
@@ -145,10 +144,10 @@ class Codec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TypedColumns:
-    """What a topic's messages are as columns.
+    """The columns of a topic's messages.
 
-    `fields` are the columns of the value. `key` is the type of the key, None where it is the
-    message's own, in bytes.
+    `fields` are the value's columns. `key` is the key's type, None if it is the message key, in
+    bytes.
     """
 
     fields: pa.Schema
@@ -156,7 +155,7 @@ class TypedColumns:
 
 
 def is_decoded(info: SchemaInfo) -> bool:
-    """Whether there is a codec for a schema; values of others stay bytes."""
+    """Whether a schema has a codec; otherwise values stay bytes."""
     if info.type == pb.Schema.KeyValue:
         return all(part.type in _CODED for part in key_value_parts(info)[:2])
     return info.type in _CODED
@@ -164,9 +163,9 @@ def is_decoded(info: SchemaInfo) -> bool:
 
 @lru_cache(_CACHED_COLUMNS)
 def typed_columns(info: SchemaInfo) -> TypedColumns:
-    """Return the columns of a schema that `is_decoded`.
+    """Return a schema's columns, if it `is_decoded`.
 
-    Raises SchemaMismatch, which names the path, for what cannot be columns.
+    Raises SchemaMismatch, with the path, if there is no column type.
     """
     if info.type != pb.Schema.KeyValue:
         return TypedColumns(codec_of(info).arrow_schema(info))
@@ -179,7 +178,7 @@ def typed_columns(info: SchemaInfo) -> TypedColumns:
 
 
 def key_value_parts(info: SchemaInfo) -> KeyValueSchema:
-    """Return the schemas of a KEY_VALUE topic; raises SchemaMismatch if they are damaged."""
+    """Return the two schemas of a KEY_VALUE topic; raises SchemaMismatch if they are damaged."""
     try:
         return split_key_value(info)
     except PulsarError as error:
@@ -189,12 +188,12 @@ def key_value_parts(info: SchemaInfo) -> KeyValueSchema:
 
 
 def is_record(info: SchemaInfo) -> bool:
-    """Whether a schema's values are records, whose fields are columns."""
+    """Whether a schema's values are records, whose fields become columns."""
     return info.type in _PROTOBUF or _avro_record(info) is not None
 
 
 def record_name(info: SchemaInfo) -> str | None:
-    """Return the name, without its namespace, of the records that a schema's values are."""
+    """Return the name, without namespace, of a schema's records."""
     if info.type not in _PROTOBUF:
         record = _avro_record(info)
         return None if record is None else record.name.rpartition(".")[2]
@@ -208,7 +207,7 @@ def record_name(info: SchemaInfo) -> str | None:
 
 
 def _avro_record(info: SchemaInfo) -> Record | None:
-    """Return the record that an AVRO or a JSON schema defines; None for what is no such schema."""
+    """Return the record of an AVRO or JSON schema; None for other schemas."""
     if info.type not in (pb.Schema.Avro, pb.Schema.Json):
         return None
     from pulsar_spark.schema.avro import definition
@@ -221,7 +220,7 @@ def _avro_record(info: SchemaInfo) -> Record | None:
 
 
 def codec_of(info: SchemaInfo) -> Codec:
-    """Return the codec of a schema that is not KEY_VALUE; raises SchemaMismatch without one."""
+    """Return the codec of a schema other than KEY_VALUE; raises SchemaMismatch if there is none."""
     kind = info.type
     if kind in PLAIN:
         from pulsar_spark.schema import plain_values
@@ -250,16 +249,16 @@ def codec_of(info: SchemaInfo) -> Codec:
 
 
 def decoder_of(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Decoder:
-    """Return a decoder of `fields` of `reader` for values that were written with `writer`.
+    """Return a decoder of `fields` of `reader` for values written with `writer`.
 
-    Raises SchemaMismatch where values of the one cannot be read as the other.
+    Raises SchemaMismatch if values of one cannot be read as the other.
     """
     check_types(writer, reader)
     return codec_of(reader).decoder(writer, reader, fields)
 
 
 def check_types(writer: SchemaInfo, reader: SchemaInfo) -> None:
-    """Raise SchemaMismatch if the two are of types whose bytes have nothing in common."""
+    """Raise SchemaMismatch if the two types' encodings have nothing in common."""
     types = {writer.type, reader.type}
     if len(types) > 1 and not types <= _PRIMITIVE and not types <= _PROTOBUF:
         raise SchemaMismatch(
@@ -269,11 +268,11 @@ def check_types(writer: SchemaInfo, reader: SchemaInfo) -> None:
         )
 
 
-# --- schemas of topics that have none -----------------------------------------------------
+# --- schemas for topics without one -------------------------------------------------------
 
 
 def primitive_for(kind: pa.DataType) -> SchemaInfo | None:
-    """Return the schema that one column of a type is written with, None for what needs a record."""
+    """Return the schema for one column of a type, None if it needs a record."""
     from pulsar_spark.schema import primitives
 
     if pa.types.is_struct(kind):
@@ -287,9 +286,9 @@ def primitive_for(kind: pa.DataType) -> SchemaInfo | None:
 def record_definition(
     kind: int, columns: pa.Schema, name: str, namespace: str | None
 ) -> SchemaInfo:
-    """Return the schema of a type, AVRO or JSON, for records with these columns.
+    """Return an AVRO or JSON schema for records with these columns.
 
-    Raises SchemaMismatch for what the format does not have.
+    Raises SchemaMismatch for types that the format lacks.
     """
     if kind == pb.Schema.Json:
         from pulsar_spark.schema.json import codec as json_codec

@@ -2,9 +2,9 @@
 
     i32 size, key, i32 size, value      (big endian; the size -1 stands for null)
 
-This is the encoding INLINE. Whole arrays are split and joined by their buffers: no object is made
-for a row, unless one of them is no pair. With the encoding SEPARATED the key is the message's own,
-and the payload the value.
+This is the encoding INLINE. Whole arrays are split and joined with buffers, without an object per
+row, unless one is not a pair. With the encoding SEPARATED the key is the message key, and the
+payload is the value.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from pulsar_spark.schema.table.names import KEY
 class PairDecoder:
     """Decodes messages written with `writer` to the columns `names` of `reader`.
 
-    `separated` says that keys are with the messages, not in the payloads. Raises SchemaMismatch
-    where one cannot be read as the other.
+    With `separated`, keys are message keys, not in the payloads. Raises SchemaMismatch if one
+    cannot be read as the other.
     """
 
     def __init__(self, writer: SchemaInfo, reader: SchemaInfo, names: Sequence[str]) -> None:
@@ -59,7 +59,7 @@ class PairDecoder:
         self._key = _KeyDecoder(written.key, wanted.key) if KEY in names else None
 
     def decode(self, raw: pa.Array, keys: pa.Array | None) -> Decoded:
-        """Decode payloads; `keys` are those of the messages, needed if they are separated."""
+        """Decode payloads; `keys` are the message keys, needed if separated."""
         bad: list[Undecodable] = []
         if not self.separated:
             keys, raw, bad = split_pairs(raw)
@@ -76,7 +76,7 @@ class PairDecoder:
 
 
 class _KeyDecoder:
-    """Decodes keys to one column: of a struct if they are records."""
+    """Decodes keys to one column: a struct if they are records."""
 
     def __init__(self, writer: SchemaInfo, reader: SchemaInfo) -> None:
         self._schema = codec_of(reader).arrow_schema(reader)
@@ -114,10 +114,10 @@ _INT32, _BINARY = pa.int32(), pa.binary()
 
 
 def split_pairs(raw: pa.Array) -> tuple[pa.Array, pa.Array, list[Undecodable]]:
-    """Return the keys and the values of payloads, and what is no such payload.
+    """Return the payloads' keys and values, and the payloads that are no pair.
 
-    Where the payload is null or no pair, so are key and value. No size is believed before it is
-    compared with the bytes that are there.
+    For payloads that are null or no pair, key and value are null. Sizes are checked against the
+    number of bytes before they are used.
     """
     pairs = raw.drop_null()
     found = _split(pairs)
@@ -142,7 +142,7 @@ def split_pairs(raw: pa.Array) -> tuple[pa.Array, pa.Array, list[Undecodable]]:
 
 
 def join_pairs(keys: pa.Array, values: pa.Array) -> pa.Array:
-    """Return payloads of these keys and values, either of which can be null."""
+    """Return payloads of these keys and values, which may be null."""
     nothing = constant(b"")
     parts = []
     for part in (keys, values):
@@ -152,7 +152,7 @@ def join_pairs(keys: pa.Array, values: pa.Array) -> pa.Array:
 
 
 def _split(pairs: pa.Array) -> tuple[pa.Array, pa.Array] | None:
-    """Return the keys and the values of payloads without nulls, None if one is no pair."""
+    """Return the keys and values of payloads without nulls, None if one is no pair."""
     if not len(pairs):
         return pairs, pairs
     lengths = pc.binary_length(pairs)
@@ -173,7 +173,7 @@ def _split(pairs: pa.Array) -> tuple[pa.Array, pa.Array] | None:
 
 
 def _segments(pairs: pa.Array, key_bytes: pa.Array) -> pa.Array:
-    """Return four parts of each payload, one after the other: size, key, size, value."""
+    """Return four parts of each payload in order: size, key, size, value."""
     _, offsets, data = pairs.buffers()
     count = len(pairs)
     ends = pa.Array.from_buffers(_INT32, count + 1, [None, offsets], offset=pairs.offset)
@@ -195,7 +195,7 @@ def _every_fourth(segments: pa.Array, first: int) -> pa.Array:
 
 
 def _from_big_endian(fours: pa.Array) -> pa.Array:
-    """Return the numbers that four bytes each are; the array holds nothing else."""
+    """Decode big-endian 32-bit numbers; the array contains nothing else."""
     start = fours.buffers()[1].slice(4 * fours.offset, 4)
     begin = array("i", bytes(start))[0]
     found = array("i")
@@ -217,7 +217,7 @@ def _swap(numbers: array[int]) -> None:
 
 
 def _bytes_of(sizes: pa.Array) -> pa.Array | None:
-    """Return how many bytes there are for sizes, none for -1; None if one is less than that."""
+    """Return sizes as numbers of bytes, 0 for -1; None if one is smaller."""
     if pc.min(sizes).as_py() < -1:
         return None
     return pc.if_else(pc.less(sizes, number(0, _INT32)), number(0, _INT32), sizes)
@@ -232,11 +232,11 @@ def _all(flags: pa.Array) -> bool:
     return bool(pc.all(flags).as_py())
 
 
-# --- what is no pair ----------------------------------------------------------------------
+# --- invalid pairs ------------------------------------------------------------------------
 
 
 def _problem(payload: bytes) -> str:
-    """Return why a payload is no pair, "" if it is one."""
+    """Return why a payload is not a pair, "" if it is one."""
     end = 0
     for what in ("key", "value"):
         begin = end + _SIZE.size

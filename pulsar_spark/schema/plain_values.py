@@ -25,14 +25,14 @@ def arrow_schema(info: SchemaInfo) -> pa.Schema:
 
 
 def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Decoder:
-    """Return a decoder of bytes or text, which both schemas are."""
+    """Return a decoder of bytes or text; both schemas have that type."""
     if reader.type == BYTES:
         return _BytesDecoder(len(fields))
     return _TextDecoder(len(fields))
 
 
 def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
-    """Return an encoder of the one column; raises SchemaMismatch for another type or several."""
+    """Return an encoder of the one column; raises SchemaMismatch for other types or columns."""
     wanted = "binary" if info.type == BYTES else "string"
     if len(columns) != 1:
         raise SchemaMismatch(

@@ -12,11 +12,11 @@ The encodings are those of Java's client; all numbers are big-endian:
     LOCAL_TIME       int64, nanoseconds of the day
     LOCAL_DATE_TIME  int64 days since 1970, int64 nanoseconds of the day
 
-What is lost when reading: a DATE is a moment to Java, here it is the day of that moment in UTC;
-times are kept to the microsecond, what is finer is cut off towards the past. When writing: DATE is
-midnight in UTC, TIMESTAMP and TIME keep milliseconds, again cut off towards the past.
+Lost when reading: a DATE is a moment in Java, here it is that moment's day in UTC; times have
+microseconds, and finer parts are rounded towards the past. When writing, DATE is midnight in UTC,
+and TIMESTAMP and TIME have milliseconds, again rounded towards the past.
 
-Values are turned around as whole arrays; there is no Python object for each.
+Bytes are reversed for whole arrays, without a Python object per value.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ Numbers = Callable[[pa.Array], pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How a type with a fixed width is read and written.
+    """How to read and write a type with a fixed width.
 
-    `word` is the array typecode of the numbers that a value is made of. `read` makes a column of
-    them, with null for what is out of range; `write` makes the numbers of one column.
+    `word` is the array typecode of a value's numbers. `read` converts them to a column, with null
+    for values out of range; `write` converts a column to numbers.
     """
 
     arrow: pa.DataType
@@ -69,12 +69,12 @@ class _Kind:
 
 
 def _within(numbers: pa.Array, low: int, high: int) -> pa.Array:
-    """Return the numbers, null for those that are not from `low` to `high`."""
+    """Return the numbers, null for those outside `low` to `high`."""
     return pc.if_else(outside(numbers, low, high), pa.nulls(1, pa.int64())[0], numbers)
 
 
 def _scaled(numbers: pa.Array, factor: int) -> pa.Array:
-    """Return the numbers times `factor`, null for what has no place in 64 bits."""
+    """Return the numbers times `factor`, null on overflow of 64 bits."""
     limit = _MAX_MICROS // factor
     return pc.multiply(_within(numbers, -limit, limit), number(factor))
 
@@ -94,7 +94,7 @@ def _plain(arrow: pa.DataType, word: str, *accepts: pa.DataType) -> _Kind:
 
 
 def _mapped(arrow: pa.DataType, read: Numbers, write: Numbers) -> _Kind:
-    """A type of one int64, which `read` and `write` turn into the column's numbers and back."""
+    """A type of one int64; `read` and `write` convert from and to the column's numbers."""
     return _Kind(
         arrow,
         8,
@@ -136,7 +136,7 @@ def _read_instant(words: array[int]) -> pa.Array:
 
 
 def _no_overflow(micros: pa.Array, large: pa.Array) -> pa.Array:
-    # Only adding to the last second or day can go beyond 64 bits, and then the sign changes.
+    # Only adding to the last second or day can overflow 64 bits, which changes the sign.
     wrapped = pc.and_(pc.greater(large, number(0)), pc.less(micros, number(0)))
     return pc.if_else(wrapped, pa.nulls(1, pa.int64())[0], micros)
 
@@ -191,7 +191,7 @@ _KINDS: dict[int, _Kind] = {
     pb.Schema.Int16: _plain(_INT16, "h", _INT8),
     pb.Schema.Int32: _plain(_INT32, "i", _INT8, _INT16),
     pb.Schema.Int64: _plain(_INT64, "q", _INT8, _INT16, _INT32),
-    # As whole numbers of their width: only the order of their bytes is changed.
+    # As integers of the same width: only the byte order changes.
     pb.Schema.Float: _plain(pa.float32(), "i", _INT8, _INT16),
     pb.Schema.Double: _plain(pa.float64(), "q", _INT8, _INT16, _INT32, pa.float32()),
     pb.Schema.Date: _mapped(
@@ -219,7 +219,7 @@ _KINDS: dict[int, _Kind] = {
     ),
 }
 
-# The primitive of a column. Those for times keep microseconds, and their zone or its absence.
+# The primitive type for a column. Time types keep microseconds, and their zone or its absence.
 _SCHEMA_TYPES: dict[pa.DataType, int] = {
     pa.binary(): BYTES,
     pa.string(): pb.Schema.String,
@@ -236,11 +236,11 @@ _SCHEMA_TYPES: dict[pa.DataType, int] = {
 }
 
 
-# --- what a codec has ---------------------------------------------------------------------
+# --- the codec's functions ----------------------------------------------------------------
 
 
 def arrow_schema(info: SchemaInfo) -> pa.Schema:
-    """Return the one column ``value`` that the values are.
+    """Return the values' one column ``value``.
 
     Raises SchemaMismatch if the schema is not a primitive.
     """
@@ -248,10 +248,10 @@ def arrow_schema(info: SchemaInfo) -> pa.Schema:
 
 
 def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> PrimitiveDecoder:
-    """Return a decoder of values written with `writer` to `fields`, which is its column or none.
+    """Return a decoder of values written with `writer` to `fields`: its column or none.
 
-    Raises SchemaMismatch if the types differ, except for integers and floats that the reader's type
-    holds exactly, and if another column is asked for.
+    Raises SchemaMismatch if the types differ, unless both are integers or floats and the reader's
+    type holds all values exactly; and if another column is requested.
     """
     unknown = [name for name in fields if name != VALUE]
     if unknown:
@@ -271,8 +271,7 @@ def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Pr
 def encoder(info: SchemaInfo, columns: pa.Schema) -> PrimitiveEncoder:
     """Return an encoder of the only column, whatever its name, for a topic with schema `info`.
 
-    Raises SchemaMismatch if there are several columns, or one that the schema's type does not
-    hold exactly.
+    Raises SchemaMismatch for several columns, or one that the schema's type cannot hold exactly.
     """
     target = _arrow_type(info)
     if len(columns) != 1:
@@ -293,10 +292,10 @@ def encoder(info: SchemaInfo, columns: pa.Schema) -> PrimitiveEncoder:
 
 
 def schema_for(column: pa.DataType) -> SchemaInfo:
-    """Return the schema that a single column of a type that is no record is written with.
+    """Return the schema for a single column that is not a record.
 
-    Timestamps are INSTANT or, without a zone, LOCAL_DATE_TIME, and dates LOCAL_DATE: the types
-    that lose nothing. Raises SchemaMismatch for what no primitive holds.
+    Timestamps become INSTANT or, without a zone, LOCAL_DATE_TIME, and dates LOCAL_DATE: these types
+    lose nothing. Raises SchemaMismatch if no primitive type matches.
     """
     number = _SCHEMA_TYPES.get(_normal(column))
     if number is None:
@@ -320,7 +319,7 @@ def _widens(source: pa.DataType, target: SchemaInfo) -> bool:
 
 
 def _normal(kind: pa.DataType) -> pa.DataType:
-    """Return a type as it is in the tables: a zone is only how a moment is shown."""
+    """Return a type as in the tables: any time zone only affects how a moment is shown."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, tz="UTC")
     return kind
@@ -346,14 +345,14 @@ def _spark_name(kind: pa.DataType) -> str:
 
 
 class PrimitiveDecoder:
-    """Decodes values of one primitive type to one column, or checks them if there is none."""
+    """Decodes values of one primitive type to a column, or only checks them."""
 
     def __init__(self, number: int, target: pa.DataType | None) -> None:
         self._kind = _KINDS[number]
         self._target = target
 
     def decode(self, raw: pa.Array) -> Decoded:
-        """Decode a binary array; null is a value that is null."""
+        """Decode a binary array; null is a null value."""
         column, bad = _decode_fixed(raw, self._kind)
         if self._target is None:
             return Decoded((), bad)
@@ -378,7 +377,7 @@ def _decode_fixed(raw: pa.Array, kind: _Kind) -> tuple[pa.Array, list[Undecodabl
 
 
 def _words(packed: pa.Array, kind: _Kind) -> array[int]:
-    """Return the numbers of values that all have the right width."""
+    """Return the numbers of values, all of the right width."""
     words: array[int] = array(kind.word)
     if len(packed):
         _, offsets, data = packed.buffers()

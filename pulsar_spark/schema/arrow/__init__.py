@@ -1,1 +1,1 @@
-"""Arrow arrays: put together from buffers, and calculated with in columns."""
+"""Arrow arrays: built from buffers, and arithmetic on columns."""

@@ -1,4 +1,4 @@
-"""Arithmetic on columns of whole numbers, all at once by Arrow's own kernels."""
+"""Arithmetic on columns of whole numbers, with Arrow's own kernels."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pulsar_spark.schema.arrow.arrays import integers
 
 _INT64, _UINT64 = pa.int64(), pa.uint64()
 _UNSIGNED = Struct("=Q")
-# So many numbers in a row are made once; Python takes its time over them.
+# The numbers up to here are made once, because Python needs long for them.
 _KEPT = 32_768
-# Numbers that are kept, as most are asked for again and again.
+# How many scalars are cached: most are needed again and again.
 _MOST_SCALARS = 4096
 
 
 @lru_cache(_MOST_SCALARS)
 def number(value: int, kind: pa.DataType = _INT64) -> pa.Scalar:
-    """Return an integer of 32 or 64 bits as Arrow's functions take it.
+    """Return a 32 or 64-bit integer as an Arrow scalar.
 
-    pyarrow's own function for it imports pandas.
+    pyarrow's own function imports pandas.
     """
     if kind == _UINT64:
         return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(_UNSIGNED.pack(value))])[0]
@@ -38,7 +38,7 @@ def zeros(count: int) -> pa.Array:
 
 
 def numbers(count: int) -> pa.Array:
-    """Return the numbers from 0 to `count`, without it."""
+    """Return the numbers from 0 up to, but not including, `count`."""
     if count <= _KEPT:
         return _numbers().slice(0, count)
     return pc.cumulative_sum(pa.concat_arrays([zeros(1), pa.repeat(ONE, count - 1)]))
@@ -62,7 +62,7 @@ def _even_numbers() -> pa.Array:
 
 
 def floor_divide(dividends: pa.Array, divisor: int) -> pa.Array:
-    """Return 64-bit quotients, rounded down: times before 1970 go towards the past."""
+    """Return 64-bit quotients rounded down, so that times before 1970 are rounded to the past."""
     # Arrow's own division rounds towards 0.
     quotients = pc.divide(dividends, number(divisor))
     too_large = pc.greater(pc.multiply(quotients, number(divisor)), dividends)
@@ -70,15 +70,15 @@ def floor_divide(dividends: pa.Array, divisor: int) -> pa.Array:
 
 
 def floor_modulo(dividends: pa.Array, divisor: int) -> pa.Array:
-    """Return what is left by `floor_divide`, never below 0."""
+    """Return the remainders of `floor_divide`, never below 0."""
     quotients = floor_divide(dividends, divisor)
     return pc.subtract(dividends, pc.multiply(quotients, number(divisor)))
 
 
 def scaled(values: pa.Array, times: int, divided: int) -> pa.Array:
-    """Return 64-bit numbers in another unit; one of the two factors is 1.
+    """Convert 64-bit numbers to another unit; one of the two factors is 1.
 
-    Raises ArrowInvalid for what 64 bits do not hold.
+    Raises ArrowInvalid on overflow.
     """
     if times > 1:
         return pc.multiply_checked(values, number(times))

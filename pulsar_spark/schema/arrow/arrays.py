@@ -1,7 +1,7 @@
-"""Arrow arrays: from Python values, from buffers, and without some rows.
+"""Arrow arrays: made from Python values or buffers, and with some rows set to null.
 
-pyarrow's own `array` and `scalar` import pandas where it is installed, which costs each Python
-worker of Spark a second and 50 MB; and they never let go of memory views that they are given.
+If pandas is installed, pyarrow's own `array` and `scalar` import it, which costs each of Spark's
+Python workers a second and 50 MB. They also never release memory views passed to them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import pyarrow.compute as pc
 from pulsar_spark.protocol.blocks import Buffer
 
 MAX_CELLS = 32 * 1024 * 1024
-"""Fields of all items of the lists in one value, absent ones too. As columns they take 256 MiB."""
+"""Most fields of all list items in one value, counting absent ones: 256 MiB as columns."""
 
 
 def width(kind: pa.DataType) -> int:
-    """Return of how many columns without parts a value of a type is made, lists being one."""
+    """Return how many flat columns a value of a type needs; a list counts as one."""
     if not pa.types.is_struct(kind):
         return 1
     return max(sum(width(field.type) for field in kind), 1)
 
 
 def widest_item(kind: pa.DataType) -> int:
-    """Return the most columns that an item of a list or a map in a type has, 0 without such.
+    """Return the largest width of a list's or map's items in a type, 0 without lists and maps.
 
-    A byte or two of a value can be an item, whatever its width.
+    An item of any width may take only a byte or two of a value.
     """
     if pa.types.is_struct(kind):
         return max((widest_item(field.type) for field in kind), default=0)
@@ -42,7 +42,7 @@ def widest_item(kind: pa.DataType) -> int:
 
 
 def integers(values: Sequence[int | None], kind: pa.DataType) -> pa.Array:
-    """Return an array of 32 or 64-bit integers, or of a type that has such, as timestamps."""
+    """Return an array of 32 or 64-bit integers, or of a type stored as such, like timestamps."""
     there = validity(values)
     present: Any = values
     if there is not None:
@@ -88,7 +88,7 @@ def repeated(value: Any, kind: pa.DataType, count: int) -> pa.Array:
 
 
 def from_words(words: array[int], kind: pa.DataType) -> pa.Array:
-    """Return an array of a type with a fixed width whose values are these, none of them null."""
+    """Return an array of a fixed-width type with these stored values, none of them null."""
     return pa.Array.from_buffers(kind, len(words), [None, pa.py_buffer(words)])
 
 
@@ -96,14 +96,14 @@ def as_words(column: pa.Array, code: str) -> array[int]:
     """Return a copy of an array's numbers; `code` is their type in the module `array`."""
     words: array[int] = array(code)
     size = words.itemsize
-    # An array of nothing may have no buffer.
+    # An empty array may have no buffer.
     if len(column):
         words.frombytes(column.buffers()[1].slice(size * column.offset, size * len(column)))
     return words
 
 
 def repeated_by_run(values: pa.Array, stops: array[int]) -> pa.Array:
-    """Return an array that has each value up to the row where its run stops."""
+    """Return an array that repeats each value up to the row where its run stops."""
     ends = from_words(stops, pa.int32())
     # `from_arrays` would import pandas.
     encoded = pa.RunEndEncodedArray.from_buffers(
@@ -124,9 +124,9 @@ def _bits(flags: Sequence[bool]) -> pa.Buffer:
 def build_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Return an array of the type `kind`.
 
-    Values are None, bool, int (of dates, times and timestamps: what Arrow stores; of decimals:
-    without their point), bytes (of text: its UTF-8; of floats: what Arrow stores, as Python's
-    numbers do not keep each NaN), lists of items, lists of pairs for maps, and lists of fields for
+    Values are None, bool, int (for dates, times and timestamps: as Arrow stores them; for decimals:
+    the unscaled number), bytes (for text: UTF-8; for floats: as Arrow stores them, because Python's
+    floats do not keep every NaN), lists of items, lists of pairs for maps, and lists of fields for
     structs.
     """
     if pa.types.is_nested(kind):
@@ -149,14 +149,14 @@ def build_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def validity(values: Sequence[Any]) -> pa.Buffer | None:
-    """Return the bits that say which values are there, None if all are."""
+    """Return the validity bitmap, None if no value is null."""
     return _bits([value is not None for value in values]) if None in values else None
 
 
 def struct_array(
     count: int, children: Sequence[pa.Array], kind: pa.DataType, present: pa.Buffer | None = None
 ) -> pa.Array:
-    """Return an array of structs of `children`; there can be none of them."""
+    """Return an array of structs with `children`, of which there may be none."""
     return pa.Array.from_buffers(kind, count, [present], children=list(children))
 
 
@@ -172,7 +172,7 @@ def list_array(
 
 
 def offsets_of(sizes: pa.Array) -> pa.Array:
-    """Return the 32-bit offsets of parts of these sizes; true is 1, false is 0."""
+    """Return the 32-bit offsets of parts with these sizes; true counts as 1, false as 0."""
     ends = pc.cumulative_sum_checked(sizes.cast(pa.int32()))
     return pa.concat_arrays([_START, ends])
 
@@ -181,7 +181,7 @@ _START = integers([0], pa.int32())
 
 
 def pair_type(kind: pa.DataType) -> pa.DataType:
-    """Return the struct that the entries of a map are."""
+    """Return the struct type of a map's entries."""
     return pa.struct([kind.key_field, kind.item_field])
 
 
@@ -204,7 +204,7 @@ def _nested(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def spread(packed: pa.Array, present: pa.BooleanArray) -> pa.Array:
-    """Return a column that has the values of `packed`, in order, where `present` is true."""
+    """Return a column with the values of `packed`, in order, where `present` is true."""
     return packed.take(pc.if_else(present, _ranks(present), pa.nulls(1, pa.int64())[0]))
 
 
@@ -225,9 +225,9 @@ def without(column: pa.Array, rows: Iterable[int]) -> pa.Array:
 
 
 def merged(parts: list[tuple[pa.Array, pa.Array]], count: int, kind: pa.DataType) -> pa.Array:
-    """Return an array that has the values of each part where it says, and null elsewhere.
+    """Return an array with each part's values where that part is set, and null elsewhere.
 
-    A part is where its values belong, as truth values, and the values.
+    A part is a boolean array, and the values for its true rows.
     """
     if not parts:
         return pa.nulls(count, kind)
@@ -245,7 +245,7 @@ def merged(parts: list[tuple[pa.Array, pa.Array]], count: int, kind: pa.DataType
 
 
 def constant(data: bytes) -> pa.Scalar:
-    """Return bytes as Arrow's functions take them."""
+    """Return bytes as an Arrow scalar."""
     return binaries([data])[0]
 
 
@@ -253,13 +253,13 @@ _NOTHING = constant(b"")
 
 
 def joined(parts: Sequence[pa.Array | pa.Scalar], count: int) -> pa.Array:
-    """Return, for each of `count` rows, the bytes of all parts; scalars are the same in each."""
+    """Return, for each of `count` rows, the joined bytes of all parts; scalars repeat."""
     found = pc.binary_join_element_wise(*parts, _NOTHING) if parts else _NOTHING
     return found if isinstance(found, pa.Array) else pa.repeat(found, count)
 
 
 def fixed_width(values: pa.Array) -> pa.Array:
-    """Return the bytes of numbers of a fixed width."""
+    """Return the bytes of fixed-width numbers."""
     width = values.type.bit_width // 8
     data = values.buffers()[1].slice(values.offset * width, len(values) * width)
     parts = pa.Array.from_buffers(pa.binary(width), len(values), [None, data])

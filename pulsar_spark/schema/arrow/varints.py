@@ -1,7 +1,7 @@
-"""Whole numbers in base 128, as Avro and protobuf write them: seven bits a byte, lowest first.
+"""Base-128 integers, as in Avro and protobuf: seven bits per byte, lowest first.
 
-All bytes of a number but the last have their highest bit set. Numbers with a sign are put in
-zigzag first (0, -1, 1, -2, … become 0, 1, 2, 3, …), by Avro always, by protobuf for some types.
+All bytes except the last have their highest bit set. Signed numbers are zigzag-encoded first (0,
+-1, 1, -2, … become 0, 1, 2, 3, …): in Avro always, in protobuf for some types.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SMALL = 1 << 14
 
 
 def varint(value: int) -> bytes:
-    """Return the bytes of a number of at most 64 bits without a sign."""
+    """Encode an unsigned number of at most 64 bits."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -33,19 +33,19 @@ def varint(value: int) -> bytes:
 
 
 def zigzag(value: int) -> bytes:
-    """Return the bytes of a number with a sign, in zigzag."""
+    """Encode a signed number with zigzag."""
     return varint((value << 1) ^ (value >> 63))
 
 
 def zigzags(values: pa.Array) -> pa.Array:
-    """Return the bytes of each of some 64-bit numbers, in zigzag."""
-    # All bits where a number is negative: Arrow's shifts do not go as far as 63.
+    """Encode 64-bit numbers with zigzag."""
+    # All bits are set for negative numbers; Arrow cannot shift by 63.
     signs = pc.negate(pc.less(values, ZERO).cast(_INT64))
     return varints(pc.bit_wise_xor(pc.shift_left(values, ONE), signs))
 
 
 def varints(values: pa.Array) -> pa.Array:
-    """Return the bytes of each of some 64-bit numbers, whose sign is one more bit."""
+    """Encode 64-bit numbers as unsigned ones."""
     if not len(values):
         return binaries([])
     values = values.view(_UINT64)
@@ -57,7 +57,7 @@ def varints(values: pa.Array) -> pa.Array:
         numbers=memoryview(data).cast("B").cast("Q").tolist()
     ).SerializeToString()
     offsets = offsets_of(_lengths(values, largest))
-    # The numbers follow their tag and their size.
+    # The numbers come after their tag and size.
     body = pa.py_buffer(packed).slice(len(packed) - offsets[-1].as_py())
     return pa.Array.from_buffers(pa.binary(), len(values), [None, offsets.buffers()[1], body])
 
@@ -79,7 +79,7 @@ def _small() -> pa.Array:
 
 @cache
 def _packed_class() -> Any:
-    """Return a message with a list of numbers: protobuf packs them faster than Python can."""
+    """Return a message class with a list of numbers: protobuf packs them faster than Python."""
     file = FileDescriptorProto(name="packed.proto", package="packed", syntax="proto3")
     file.message_type.add(name="Packed").field.add(
         name="numbers",

@@ -1,8 +1,8 @@
-"""Avro values one by one: a plan → a function that reads a value from bytes.
+"""Avro values one by one: turns a plan into a function that reads a value from bytes.
 
-Avro 1.12 specification, Binary Encoding. This way is careful and tells what is wrong and where;
-`avro/reading` takes it for values that are not decoded in columns. Values are those of
-`arrow/arrays`.
+Avro 1.12 specification, Binary Encoding. This path reports exactly what is wrong and where;
+`avro/reading` uses it for values that it cannot decode as columns. Values have the form that
+`arrow/arrays` accepts.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from pulsar_spark.schema.avro.resolution import (
 from pulsar_spark.schema.codec import Misfit
 
 MAX_EMPTY_ITEMS = 1000
-"""The most items of arrays that take no bytes, as nulls do: no length bounds their number.
+"""Most items of arrays whose items take no bytes, such as nulls: no length limits their number.
 
-An item counts as many times as it has fields.
+An item counts once per field.
 """
 
 _FLOAT = Struct("<f")
@@ -44,7 +44,7 @@ _LONGEST = 63
 
 
 class Cursor:
-    """Where reading stands in the bytes of one value."""
+    """The current position in one value's bytes."""
 
     __slots__ = ("cells", "data", "empty_items", "pos")
 
@@ -59,7 +59,7 @@ Read: TypeAlias = Callable[[Cursor], Any]
 
 
 def read_value(read: Read, data: bytes) -> Any:
-    """Return the value that bytes hold; raises Misfit, also for what follows it."""
+    """Return the value in some bytes; raises Misfit, also for bytes after it."""
     cursor = Cursor(data)
     value = read(cursor)
     if cursor.pos != len(data):
@@ -68,7 +68,7 @@ def read_value(read: Read, data: bytes) -> Any:
 
 
 def reader_of(plan: Plan) -> Read:
-    """Return the function that reads by a plan."""
+    """Return the function that reads values of a plan."""
     match plan:
         case ReadNull():
             return _read_null
@@ -169,7 +169,7 @@ def _number(plan: ReadNumber) -> Read:
 
 
 def _floating(plan: ReadNumber) -> Read:
-    """Return what reads a float or a double: its bytes, as a Python float holds not all of them."""
+    """Return a reader of floats or doubles, as bytes: Python floats do not keep every NaN."""
     is_float = pa.types.is_float32(plan.type)
     if plan.kind in _WHOLE:
         read, convert = _WHOLE[plan.kind], to_float if is_float else _to_double
@@ -185,11 +185,11 @@ def _to_double(number: int) -> bytes:
 
 
 def to_float(number: int) -> bytes:
-    """Return the float that is nearest to a whole number of 64 bits."""
+    """Return the float nearest to a 64-bit integer."""
     nearest = float(number)
     if int(nearest) != number:
-        # A double that is rounded once more would be rounded twice. One whose last bit says that
-        # there was more behind it lies on the same side of all floats as the number.
+        # Rounding to double and then to float would round twice. If a double's last bit says that
+        # more bits followed, it is on the same side of all floats as the number.
         (bits,) = _DOUBLE_BITS.unpack(_DOUBLE.pack(nearest))
         if abs(int(nearest)) > abs(number):
             bits -= 1
@@ -198,11 +198,11 @@ def to_float(number: int) -> bytes:
 
 
 def _widened(data: bytes) -> bytes:
-    """Return a float as a double."""
+    """Convert a float to a double."""
     (bits,) = _FLOAT_BITS.unpack(data)
     if bits & 0x7FFFFFFF <= 0x7F800000:
         return _DOUBLE.pack(*_FLOAT.unpack(data))
-    # Processors turn signalling NaNs into quiet ones, and keep the rest of the bits.
+    # Processors make signalling NaNs quiet, and keep the other bits.
     sign, payload = bits >> 31, bits & 0x007FFFFF
     return _DOUBLE_BITS.pack(sign << 63 | 0x7FF8 << 48 | payload << 29)
 
@@ -225,7 +225,7 @@ def _read_text(cursor: Cursor) -> bytes:
 
 
 def conversion(plan: ReadBytes) -> Callable[[bytes], Any] | None:
-    """Return what makes a value from its bytes, None if they are it; it can raise Misfit."""
+    """Return the conversion from bytes to a value, None if there is none; it may raise Misfit."""
     if pa.types.is_decimal(plan.type):
         return _decimal(plan)
     if pa.types.is_struct(plan.type):
@@ -282,7 +282,7 @@ def _enum(plan: ReadEnum) -> Read:
 
 
 def _blocks(plan: ReadArray | ReadMap) -> Read:
-    """Avro 1.12, Arrays and Maps: blocks of a count and items, up to a count of 0."""
+    """Avro 1.12, Arrays and Maps: blocks with a count and items, until a count of 0."""
     least = plan.least
     step = "[]"
     if isinstance(plan, ReadArray):
@@ -296,7 +296,7 @@ def _blocks(plan: ReadArray | ReadMap) -> Read:
         items: list[Any] = []
         while count := read_long(cursor):
             if count < 0:
-                # A count below 0 is followed by the block's size, which serves to skip it.
+                # A negative count is followed by the block's size, for skipping it.
                 count = -count
                 read_long(cursor)
             _check_count(cursor, count, least, fields)

@@ -17,9 +17,9 @@ from pulsar_spark.schema.codec import Decoder, Encoder
 
 
 def arrow_schema(info: SchemaInfo) -> pa.Schema:
-    """Return the columns of a schema: a record's fields, else one, `value`.
+    """Return a schema's columns: a record's fields, otherwise one, `value`.
 
-    Raises SchemaMismatch that names the path of what Spark has no type for.
+    Raises SchemaMismatch that names the path of a type that Spark lacks.
     """
     return arrow_columns(parse_definition(info.schema_data))
 
@@ -27,7 +27,7 @@ def arrow_schema(info: SchemaInfo) -> pa.Schema:
 def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Decoder:
     """Return a decoder of values written with `writer` to the columns `fields` of `reader`.
 
-    Raises SchemaMismatch where values of the one cannot be read as the other.
+    Raises SchemaMismatch if values of one cannot be read as the other.
     """
     written, wanted = parse_definition(writer.schema_data), parse_definition(reader.schema_data)
     columns = arrow_columns(wanted)
@@ -36,10 +36,10 @@ def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> De
 
 
 def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
-    """Return an encoder of record batches with these columns for a topic that has this schema.
+    """Return an encoder of record batches with these columns, for a topic with this schema.
 
-    Raises SchemaMismatch that lists what does not fit. Columns that can be null are treated as
-    fields that cannot: `encode` raises Misfit for a null that is found there.
+    Raises SchemaMismatch that lists all mismatches. Nullable columns match fields that are not
+    nullable; `encode` raises Misfit if it finds a null there.
     """
     return AvroEncoder(parse_definition(info.schema_data), columns)
 

@@ -1,7 +1,7 @@
-"""Decimals of at most 64 bits in columns: numbers ↔ bytes, the highest first.
+"""Decimals of at most 64 bits as columns: numbers ↔ bytes, highest byte first.
 
-Avro 1.12 specification, Logical Types, Decimal: the number without its point, in two's complement,
-in as few bytes as it takes or in a fixed number of them. Wider ones are converted one by one.
+Avro 1.12 specification, Logical Types, Decimal: the unscaled number in two's complement, in as few
+bytes as possible or in a fixed number. Wider decimals are converted one by one.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 from pulsar_spark.schema.arrow.arithmetic import ONE, even_numbers, number, zeros
 
 WIDTH = 8
-"""The most bytes of such a decimal."""
+"""Maximum size in bytes of such a decimal."""
 DIGITS = 18
-"""The most digits of which all numbers are so small."""
+"""All numbers with at most this many digits are small enough."""
 
 _INT64 = pa.int64()
 _64 = number(64)
 _EIGHT = number(8)
-# Neighbours that change places: single bytes, then pairs of them, then halves.
+# The swaps that reverse a word: single bytes, then pairs, then halves.
 _SWAPS = tuple(
     (number(int.from_bytes(bytes.fromhex(digits), "big")), number(bits))
     for digits, bits in (("00ff" * 4, 8), ("0000ffff" * 2, 16), ("00000000ffffffff", 32))
@@ -27,7 +27,7 @@ _SWAPS = tuple(
 
 
 def swapped(words: pa.Array) -> pa.Array:
-    """Return words with their bytes in the opposite order."""
+    """Return words with reversed bytes."""
     for mask, bits in _SWAPS:
         low = pc.shift_left(pc.bit_wise_and(words, mask), bits)
         words = pc.bit_wise_or(low, pc.bit_wise_and(pc.shift_right(words, bits), mask))
@@ -35,19 +35,19 @@ def swapped(words: pa.Array) -> pa.Array:
 
 
 def from_words(words: pa.Array, sizes: pa.Array | pa.Scalar) -> pa.Array:
-    """Return the numbers that the lowest bytes of words are, so many as `sizes` says, 1 to 8."""
+    """Return the numbers in the lowest bytes of words, 1 to 8 of them as `sizes` says."""
     return pc.shift_right(swapped(words), pc.subtract(_64, pc.multiply(sizes, _EIGHT)))
 
 
 def to_words(numbers: pa.Array, sizes: pa.Array | pa.Scalar) -> pa.Array:
-    """Return words whose lowest bytes are those of numbers, so many as `sizes` says, 1 to 8."""
+    """Return words whose lowest bytes hold numbers; `sizes` has their number of bytes, 1 to 8."""
     return swapped(pc.shift_left(numbers, pc.subtract(_64, pc.multiply(sizes, _EIGHT))))
 
 
 def sizes_of(numbers: pa.Array) -> pa.Array:
-    """Return the fewest bytes that each number takes."""
+    """Return the minimum number of bytes for each number."""
     sizes = pc.add(zeros(len(numbers)), ONE)
-    # Numbers below 0 take as many as those that have the opposite bits.
+    # A negative number needs as many as its complement.
     positive = pc.if_else(pc.less(numbers, number(0)), pc.bit_wise_not(numbers), numbers)
     for size in range(1, WIDTH):
         larger = pc.greater_equal(positive, number(2 ** (8 * size - 1)))
@@ -65,13 +65,13 @@ def beyond(numbers: pa.Array, digits: int) -> pa.Array:
 
 
 def decimals(numbers: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return decimals without nulls from what they are without their points."""
+    """Return decimals, without nulls, from unscaled numbers."""
     whole = numbers.cast(pa.decimal128(19, 0))
     return pa.Array.from_buffers(kind, len(numbers), [None, whole.buffers()[1]])
 
 
 def without_points(values: pa.Array) -> pa.Array:
-    """Return what decimals are without their points: those of at most DIGITS, without nulls."""
+    """Return the unscaled numbers of decimals of at most DIGITS digits, without nulls."""
     halves = pa.Array.from_buffers(
         _INT64, 2 * len(values), [None, values.buffers()[1]], offset=2 * values.offset
     )

@@ -1,9 +1,9 @@
-"""Avro definitions: bounded JSON text → a tree of types, and the bytes of default values.
+"""Avro definitions: size-limited JSON text → a tree of types, and the bytes of defaults.
 
 Avro 1.12 specification, Schema Declaration. AVRO and JSON topics define their records this way.
-Named types are resolved where they are used, so that the tree refers to nothing outside of
-itself; a record that holds itself has no such tree and is refused. Names are taken as they
-come: Java's reflection, for one, writes some that the specification does not allow.
+Named types are replaced by their definition wherever they are used, so recursive records have no
+tree and are refused. Names are not validated: Java's reflection, for example, writes names that the
+specification forbids.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pulsar_spark.schema.codec import Misfit
 from pulsar_spark.schema.table.names import is_unicode
 
 MAX_DEFINITION = 2 * 1024 * 1024
-"""The longest definition that is looked at, in bytes."""
+"""Maximum length of a definition in bytes."""
 MAX_NESTING = 48
-"""How deep types may lie in each other."""
+"""Maximum nesting of types."""
 MAX_TYPES = 20_000
-"""How many types a tree may have, each counted where it is used."""
+"""Maximum number of types in a tree, counting each use."""
 
 PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 _MAX_FIXED = 16 * 1024 * 1024
-# Of a full name, whose namespace a definition need not repeat, and of a symbol, which a byte of a
-# value stands for.
+# For full names, because a definition need not repeat their namespace, and for symbols, because one
+# byte of a value may stand for a symbol.
 _LONGEST_NAME = 1000
 
 
@@ -39,12 +39,12 @@ class _NoDefault(enum.Enum):
 
 
 NO_DEFAULT: Any = _NoDefault.NO_DEFAULT
-"""Stands for the default of a field that has none, as None is a default."""
+"""Marks a field without default, because None is a default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logical:
-    """What values of a type mean; `precision` and `scale` are those of decimals."""
+    """A type's logical type; `precision` and `scale` are for decimals."""
 
     name: str
     precision: int = 0
@@ -53,7 +53,7 @@ class Logical:
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """One of the types without parts; `kind` is a name of PRIMITIVES."""
+    """A type without parts; `kind` is one of PRIMITIVES."""
 
     kind: str
     logical: Logical | None = None
@@ -61,7 +61,7 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Bytes, always `size` of them. `name` is the full name."""
+    """Exactly `size` bytes. `name` is the full name."""
 
     name: str
     size: int
@@ -70,7 +70,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Enum:
-    """One of a few words; `default` is what readers take unknown ones for."""
+    """One of several symbols; readers replace unknown ones by `default`."""
 
     name: str
     symbols: tuple[str, ...]
@@ -86,7 +86,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """Values of one type by text."""
+    """Values of one type, with text keys."""
 
     values: Node
 
@@ -131,15 +131,15 @@ Node: TypeAlias = Primitive | Fixed | Enum | Array | Map | UnionOf | Record
 
 
 def is_null(node: Node) -> bool:
-    """Whether a type is null and nothing else."""
+    """Whether a type is exactly null."""
     return isinstance(node, Primitive) and node.kind == "null"
 
 
 def parse_definition(data: bytes) -> Node:
-    """Return the tree of a definition.
+    """Parse a definition.
 
-    Raises SchemaMismatch, with the path of what is wrong, for text that is no definition, that
-    is too large or nested too deeply, and for records that hold themselves.
+    Raises SchemaMismatch, with the path of the error, for an invalid definition, for one that is
+    too large or nested too deeply, and for recursive records.
     """
     if len(data) > MAX_DEFINITION:
         raise SchemaMismatch(
@@ -158,7 +158,7 @@ _REMEDY = "Have the topic's schema corrected, or read the values with valueForma
 
 
 class _Named(NamedTuple):
-    """A type that can be referred to: how many types it is made of, and how deep."""
+    """A named type, its number of types and its depth."""
 
     node: Node
     types: int
@@ -174,7 +174,7 @@ class _Parser:
         self._deepest = 0
 
     def parse(self, tree: Any, namespace: str, path: tuple[str, ...], depth: int) -> Node:
-        """Return the type that JSON stands for, `namespace` that of what it lies in."""
+        """Parse a type; `namespace` is that of the enclosing type."""
         self._grow(1, depth, path)
         if isinstance(tree, str):
             return self._by_name(tree, namespace, path, depth)
@@ -318,7 +318,7 @@ def _full_name(tree: dict[str, Any], namespace: str, path: tuple[str, ...]) -> s
     own = tree.get("namespace")
     if isinstance(own, str):
         namespace = own
-    # Before they are put together: each type in a namespace gets all of its name.
+    # Check it before joining: each type in a namespace repeats its whole name.
     _check_name(namespace, path, "a namespace")
     _check_name(name, path, "a type")
     full = name if "." in name or not namespace else f"{namespace}.{name}"
@@ -334,7 +334,7 @@ def _check_name(name: str, path: tuple[str, ...], what: str) -> None:
 
 
 def _kind_in_union(node: Node) -> str:
-    """Return what a union can have once: a name, or a type that has none."""
+    """Return what must be unique in a union: a name, or an unnamed type."""
     if isinstance(node, Primitive):
         return node.kind
     if isinstance(node, Record | Enum | Fixed):
@@ -347,7 +347,7 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(item for item in found if isinstance(item, str))
 
 
-# The logical types, and what they may be said of.
+# The logical types, and the types that they may annotate.
 _LOGICAL: dict[str, tuple[str, ...]] = {
     "decimal": ("bytes", "fixed"),
     "date": ("int",),
@@ -366,9 +366,9 @@ _FIXED_SIZES = {"uuid": 16, "duration": 12}
 
 
 def _logical(tree: dict[str, Any], kind: str, size: int) -> Logical | None:
-    """Return what is said of a type, None where it is not known or does not make sense.
+    """Return a type's logical type, None if it is unknown or invalid.
 
-    Avro 1.12, Logical Types: readers must ignore such and take the type as it is.
+    Avro 1.12, Logical Types: readers must ignore these and use the underlying type.
     """
     name = tree.get("logicalType")
     if not isinstance(name, str) or kind not in _LOGICAL.get(name, ()):
@@ -393,7 +393,7 @@ def _dotted(path: tuple[str, ...]) -> str:
 
 
 def _shown(value: Any) -> str:
-    # Lists and objects may be nested too deeply for repr.
+    # repr could fail on deeply nested lists and objects.
     text = type(value).__name__ if isinstance(value, list | dict) else repr(value)
     return text if len(text) <= 80 else f"{text[:80]}…"
 
@@ -411,20 +411,20 @@ def _none() -> Misfit:
 
 
 class TooLarge(Exception):
-    """A default with more parts than there may be."""
+    """A default with too many parts."""
 
 
 def encode_default(node: Node, value: Any, most: int = 2**16) -> bytes | None:
-    """Return the bytes of a default, None if `value` is none for this type.
+    """Encode a default; None if `value` is not valid for this type.
 
-    Of a union any member will do; the specification asks for the first, Java's client writes
-    others too. Raises TooLarge for values of more than about `most` parts.
+    Accepts any member of a union: the specification requires the first, but the Java client writes
+    others too. Raises TooLarge for values with more than about `most` parts.
     """
     return _DefaultEncoder(most).encode_if_it_fits(node, value)
 
 
 class _DefaultEncoder:
-    """Encodes a default of bounded size: each item of a list has the defaults of its type."""
+    """Encodes a default of limited size: each item of a list has its type's defaults."""
 
     def __init__(self, most: int) -> None:
         self._left = most
@@ -487,7 +487,7 @@ def _primitive(kind: str, value: Any) -> bytes:
         case "boolean":
             data = bytes([_check(value, bool)])
         case "int" | "long":
-            # JSON has no whole numbers: some writers give them a point.
+            # Some writers give whole numbers a decimal point.
             if isinstance(value, float) and value.is_integer():
                 value = int(value)
             if isinstance(value, bool) or not -_BOUNDS[kind] <= _check(value, int) < _BOUNDS[kind]:
@@ -508,7 +508,7 @@ def _primitive(kind: str, value: Any) -> bytes:
 
 
 def _check(value: Any, kind: type) -> Any:
-    # NO_DEFAULT comes here for fields of a default record that are not in it.
+    # NO_DEFAULT arrives here for fields missing in a default record.
     if value is NO_DEFAULT or not isinstance(value, kind):
         raise _none()
     return value

@@ -1,13 +1,13 @@
 """Values of AVRO topics → columns: a plan → Arrow arrays, for all values of a batch at once.
 
-Values are decoded in columns, some thousands at a time; few ones, and those about which something
-is odd, one by one.
+Values are decoded as columns, some thousands at a time; small batches, and values with unusual
+encodings, one by one.
 
-Each value has a place where its reading stands. A step of the plan reads the same part of all
-values and moves their places on; unions and arrays go on with those values that have the branch,
-or the item. This way knows only what is well-formed and common: whatever is odd about a value,
-from a wrong byte to an array in several blocks, its row is given up, and what its columns then
-hold is of no meaning. Such rows are read again by `avro/careful`, which tells what is wrong.
+Each value has a current position. A step of the plan reads the same part of all values and advances
+their positions; unions and arrays continue with the values that have the branch or item. This path
+handles only well-formed, usual encodings. If anything in a value is unusual, from a wrong byte to
+an array in several blocks, its row is given up, and its columns then have no meaning.
+`avro/careful` reads such rows again and reports what is wrong.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ from pulsar_spark.schema.avro.resolution import (
 from pulsar_spark.schema.avro.vectors import Window, halves
 from pulsar_spark.schema.codec import Decoded, Misfit, Undecodable
 
-# A window takes eight times the memory of its values; what is larger is not copied like that.
+# A window needs eight times the memory of its values, so larger batches are read in parts.
 MAX_ROWS = 16_384
 MAX_BYTES = 4 * 1024 * 1024
-# Fewer values than these are decoded faster one by one: for ten mixed fields the columns of a call
-# cost about 2 ms, however few values it has, and a value by itself 6 µs. Values of a record batch
-# that have one version come in one call, so that only small record batches are affected.
+# Fewer values than these are decoded faster one by one: with ten mixed fields, column decoding
+# costs about 2 ms per call, and a single value 6 µs. All values of one version in a record batch
+# are decoded in one call, so this concerns only small record batches.
 FEW = 320
 
 
@@ -85,7 +85,7 @@ class AvroDecoder:
         return reader_of(self._plan)
 
     def decode(self, raw: pa.Array) -> Decoded:
-        """Decode a binary array; null is a value that is null."""
+        """Decode a binary array; null is a null value."""
         bad: list[Undecodable] = []
         parts = [self._chunk(raw.slice(start, count), start, bad) for start, count in _chunks(raw)]
         columns = [
@@ -97,7 +97,7 @@ class AvroDecoder:
     def _chunk(self, raw: pa.Array, first: int, bad: list[Undecodable]) -> Sequence[pa.Array]:
         count = len(raw) - raw.null_count
         size = pc.sum(pc.binary_length(raw)).as_py() or 0
-        # What values hold is counted as they are read one by one, if they could hold too much.
+        # Values that might become too large are read one by one, where their size is counted.
         if count < FEW or size > 2 * MAX_BYTES or size * self._widest > 2 * MAX_CELLS:
             return self._one_by_one(raw, range(len(raw)), first, bad)
         present = raw.drop_null() if raw.null_count else raw
@@ -119,7 +119,7 @@ class AvroDecoder:
         ]
 
     def _in_columns(self, raw: pa.Array) -> tuple[Sequence[pa.Array], Sequence[int]]:
-        """Decode values none of which is null; the rows that are given up come with them."""
+        """Decode values without nulls; return the columns, and the rows that were given up."""
         _, offsets, data = raw.buffers()
         edges = pa.Array.from_buffers(
             pa.int32(), len(raw) + 1, [None, offsets], offset=raw.offset
@@ -153,7 +153,7 @@ class AvroDecoder:
 
 
 def _chunks(raw: pa.Array) -> Iterator[tuple[int, int]]:
-    """Yield starts and counts of parts of bounded size."""
+    """Yield starts and counts of parts of limited size."""
     start = 0
     step = MAX_ROWS
     if len(raw):
@@ -189,14 +189,14 @@ def _byte(value: int) -> pa.Scalar:
 
 _BYTES = pa.Array.from_buffers(_UINT8, 256, [None, pa.py_buffer(bytes(range(256)))])
 _BYTE_ONE = _byte(1)
-# Those whose number takes one byte; rows with others are given up.
+# Branch numbers of one byte; rows with others are given up.
 _BRANCHES = 64
-# The numbers whose bytes are always as many.
+# Numbers with a fixed size.
 _FLOATING = {"float": 4, "double": 8}
 
 
 class ColumnReader:
-    """Reads the values that lie in one window. `given_up` are rows to be read another way."""
+    """Reads the values in one window. Rows in `given_up` must be read in another way."""
 
     def __init__(self, window: Window) -> None:
         self._window = window
@@ -220,14 +220,14 @@ class ColumnReader:
         return sorted({row for part in self._given_up for row in part.to_pylist()})
 
     def read_values(self, plan: Plan, starts: pa.Array, ends: pa.Array) -> pa.Array:
-        """Return an array of the values between these places, in order, none of them null."""
+        """Return an array of the values between these positions, in order, none of them null."""
         rows = Rows(starts, pc.add(ends, ONE), numbers(len(starts)))
         found = self.read(plan, rows)
         self._give_up(rows, pc.not_equal(rows.places, ends))
         return found
 
     def read(self, plan: Plan, rows: Rows, *, build: bool = True) -> pa.Array | None:
-        """Return an array of one part of these values; without `build` only move on."""
+        """Return an array of one part of these values; without `build` only skip it."""
         return self._readers[type(plan)](plan, rows, build)
 
     def _give_up(self, rows: Rows, where: pa.Array) -> bool:
@@ -294,7 +294,7 @@ class ColumnReader:
         rows.advance(sizes)
 
     def _within(self, rows: Rows, found: pa.Array, bound: int) -> pa.Array:
-        """Give up the rows whose numbers are not in [-bound, bound), and make them 0."""
+        """Give up the rows whose numbers are not in [-bound, bound), and replace these by 0."""
         if all_within(found, -bound, bound - 1):
             return found
         wrong = outside(found, -bound, bound - 1)
@@ -302,10 +302,10 @@ class ColumnReader:
         return pc.if_else(wrong, ZERO, found)
 
     def _sizes(self, rows: Rows) -> pa.Array:
-        """Read a length, and return it, 0 where it is more than what is left."""
+        """Read a length; 0 if it is larger than what is left."""
         found = self._varints(rows)
         left = pc.subtract(rows.limits, rows.places)
-        # Without signs, numbers below 0 are larger than any size.
+        # Read as unsigned, negative numbers are larger than any size.
         wrong = pc.greater_equal(found.view(_UINT64), left.view(_UINT64))
         return pc.if_else(wrong, ZERO, found) if self._give_up(rows, wrong) else found
 
@@ -348,7 +348,7 @@ class ColumnReader:
                 values.append(convert(item))
             except Misfit:
                 wrong.append(place)
-                # Not null: there may be none where this belongs, as among the keys of a map.
+                # Not null: the place may not allow null, for example a map's key.
                 values.append(filler)
         if wrong:
             self._given_up.append(rows.rows.take(build_array(wrong, _INT64)))
@@ -451,7 +451,7 @@ class ColumnReader:
             items = self._floating_items(item, counts, rows, build)
         else:
             counts, items = self._items(item, counts, filled, rows, build)
-        # What follows one block is usually the end, a count of 0.
+        # After one block usually comes the end, a count of 0.
         following = self._window.bytes_at(rows.places)
         self._give_up(rows, pc.and_(filled, pc.not_equal(following, _byte(0))))
         rows.advance(filled.cast(_INT64))
@@ -460,7 +460,7 @@ class ColumnReader:
     def _items(
         self, item: Plan, counts: pa.Array, filled: pa.Array, rows: Rows, build: bool
     ) -> tuple[pa.Array, pa.Array | None]:
-        """Read lists item by item; return how many of each were read, and all items."""
+        """Read lists item by item; return each list's number of items, and all items."""
         lists = GrowingLists(rows.select(filled), counts.filter(filled))
         while lists.rows is not None:
             lists.add(self.read(item, lists.rows, build=build))
@@ -474,7 +474,7 @@ class ColumnReader:
     def _floating_items(
         self, item: ReadNumber, counts: pa.Array, rows: Rows, build: bool
     ) -> pa.Array | None:
-        """Read lists of floats, whose bytes are what Arrow keeps: nothing is done for each."""
+        """Read lists of floats, whose bytes are Arrow's own: no work per item."""
         starts = rows.places
         rows.advance(pc.multiply(counts, number(_FLOATING[item.kind])))
         if not build:
@@ -485,9 +485,9 @@ class ColumnReader:
         return found.cast(item.type)
 
     def _counts(self, least: int, rows: Rows) -> pa.Array:
-        """Read a number of items, and return it, 0 where it is more than there can be."""
+        """Read a number of items; 0 if it is impossibly large."""
         found = self._varints(rows)
-        # How many items without bytes there may be is not for this way to say.
+        # The careful path limits the number of items without bytes.
         most = pc.subtract(rows.limits, rows.places) if least else zeros(len(rows))
         most = pc.divide(most, number(max(least, 1)))
         wrong = pc.greater(found.view(_UINT64), most.view(_UINT64))
@@ -495,7 +495,7 @@ class ColumnReader:
 
 
 def _narrow(sizes: pa.Array | pa.Scalar) -> bool:
-    """Whether these are sizes of decimals that are decoded in columns."""
+    """Whether these sizes allow decoding decimals as columns."""
     if isinstance(sizes, pa.Scalar):
         low = high = sizes.as_py()
     else:
@@ -510,17 +510,17 @@ def _constant(default: Default, count: int) -> pa.Array:
 
 _INT64 = pa.int64()
 
-# With this many values a step costs less than reading their items one by one.
+# From this many values on, a step costs less than reading their items one by one.
 _ENOUGH = 256
-# With fewer, it may for some steps, as values that are given up are read from their beginning.
+# With fewer, a step may still pay, because rows that are given up are read from the start.
 _WORTH_A_STEP = 12
 
 
 class Rows:
-    """Values that are being read: their places, one byte beyond their ends, and their rows.
+    """Values that are being read: their positions, the ends plus one, and their rows.
 
-    A place that would lie farther than that stays there: the value is found to be too short when
-    all of it has been read, and until then no place is in another value's bytes.
+    A position never moves beyond that limit: so a value that is too short is noticed at the end,
+    and no position is ever in another value's bytes.
     """
 
     __slots__ = ("limits", "places", "rows")
@@ -534,27 +534,27 @@ class Rows:
         return len(self.places)
 
     def advance(self, sizes: pa.Array | pa.Scalar) -> None:
-        """Move on by so many bytes, none of them less than 0."""
+        """Advance by so many bytes, none of them negative."""
         self.places = pc.min_element_wise(pc.add(self.places, sizes), self.limits)
 
     def select(self, chosen: pa.Array) -> Rows:
-        """Return those where `chosen` is true, to go on with them."""
+        """Return those where `chosen` is true."""
         return Rows(*(item.filter(chosen) for item in (self.places, self.limits, self.rows)))
 
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """How many items each list has, and the items of all of them."""
+    """The number of items of each list, and all items."""
 
     counts: pa.Array
     items: pa.Array
 
     def array(self, kind: pa.DataType) -> pa.Array:
-        """Return an array of lists, or of maps where the items are pairs."""
+        """Return an array of lists, or of maps if the items are pairs."""
         return list_array(self._offsets(), self.items, kind, len(self.counts))
 
     def repeated_keys(self) -> pa.Array | None:
-        """Return the places of maps that have a key more than once, None if none has."""
+        """Return the indexes of maps with a repeated key, None if there are none."""
         keys = self.items.field(0) if len(self.items) else self.items
         if len(keys) < 2:
             return None
@@ -574,10 +574,10 @@ class Lists:
 
 
 class GrowingLists:
-    """Collects items: `rows` are the values whose next item is to be read, None at the end.
+    """Collects items; `rows` are the values whose next item is read next, None at the end.
 
-    `counts` is how many items each of the values given has, at least one. `abandoned` are values
-    whose last items are not to be read.
+    `counts` is each value's number of items, at least one. In `abandoned` values the last items are
+    not read.
     """
 
     def __init__(self, rows: Rows, counts: pa.Array) -> None:
@@ -585,19 +585,19 @@ class GrowingLists:
         self.abandoned: Rows | None = None
         self._counts = counts
         self._index = numbers(len(counts))
-        # Where the first item of each list belongs among those of all lists.
+        # The index of each list's first item among all items.
         self._first = pc.subtract(pc.cumulative_sum(counts), counts)
         self._longest = pc.max(counts).as_py()
         self._step = 0
         self._parts: list[pa.Array] = []
         self._targets: list[pa.Array] = []
-        # Of the values that are done: which, where they ended, and after how many items.
+        # For finished values: which, where they ended, and their number of items.
         self._done: list[pa.Array] = []
         self._places: list[pa.Array] = []
         self._taken: list[pa.Array] = []
 
     def add(self, items: pa.Array | None) -> None:
-        """Take the items of `rows`, which have moved on behind them."""
+        """Add the items of `rows`, whose positions are now after them."""
         assert self.rows is not None
         if items is not None:
             self._parts.append(items)
@@ -622,11 +622,11 @@ class GrowingLists:
         self._taken.append(pc.add(zeros(len(index)), number(self._step)))
 
     def ended(self) -> tuple[pa.Array, pa.Array]:
-        """Return where each of the values ended, and how many items it has."""
+        """Return where each value ended, and its number of items."""
         order = pc.array_sort_indices(pa.concat_arrays(self._done))
         return tuple(pa.concat_arrays(part).take(order) for part in (self._places, self._taken))
 
     def items(self) -> pa.Array:
-        """Return the items of all values, value by value."""
+        """Return all items, value by value."""
         order = pc.array_sort_indices(pa.concat_arrays(self._targets))
         return pa.concat_arrays(self._parts).take(order)

@@ -1,10 +1,9 @@
 """Schema resolution: from the writer's type to the reader's.
 
-Avro 1.12 specification, Schema Resolution. The outcome is a plan: what to read, in the order of
-the bytes, and what becomes of it. Where the specification would give up, this goes further where
-the meaning is plain: names of records, enums and fixed types need not be equal outside of
-unions, fields that the writer does not have are null if they can be, and timestamps of another
-unit are converted.
+Avro 1.12 specification, Schema Resolution. The result is a plan: what to read, in the order of the
+bytes, and what it becomes. It is more lenient than the specification if the meaning is clear:
+outside of unions, names of records, enums and fixed types may differ; fields that the writer lacks
+are null if they are nullable; and timestamps are converted between units. unit are converted.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ MILLION = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ReadNull:
-    """Takes no bytes, is null."""
+    """Reads no bytes, gives null."""
 
     type: pa.DataType
 
 
 @dataclass(frozen=True, slots=True)
 class ReadNumber:
-    """A boolean, int, long, float or double (`kind`) that becomes `type`.
+    """A boolean, int, long, float or double (`kind`), converted to `type`.
 
     Whole numbers are multiplied by `factor`, then divided by `divisor` and rounded down.
     """
@@ -59,9 +58,9 @@ class ReadNumber:
 
 @dataclass(frozen=True, slots=True)
 class ReadBytes:
-    """Bytes that become `type`; `size` is None where their length is in front of them.
+    """Bytes, converted to `type`; `size` is None if their length precedes them.
 
-    For decimals, `scale` is the one that they were written with.
+    For decimals, `scale` is the writer's.
     """
 
     size: int | None
@@ -71,7 +70,7 @@ class ReadBytes:
 
 @dataclass(frozen=True, slots=True)
 class ReadEnum:
-    """The number of a symbol; None for those that the reader has no word for."""
+    """A symbol's number; None for symbols that the reader lacks."""
 
     symbols: tuple[str | None, ...]
     type: pa.DataType
@@ -79,7 +78,7 @@ class ReadEnum:
 
 @dataclass(frozen=True, slots=True)
 class ReadArray:
-    """Blocks of items; `least` is the fewest bytes that one takes."""
+    """Blocks of items; `least` is an item's minimum size in bytes."""
 
     items: Plan
     least: int
@@ -88,7 +87,7 @@ class ReadArray:
 
 @dataclass(frozen=True, slots=True)
 class ReadMap:
-    """Blocks of keys and values; `least` is the fewest bytes that such a pair takes."""
+    """Blocks of keys and values; `least` is a pair's minimum size in bytes."""
 
     values: Plan
     least: int
@@ -97,7 +96,7 @@ class ReadMap:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A field of the writer: its name, and its place in the reader's record, None to skip it."""
+    """A writer's field: its name, and its place in the reader's record, None to skip it."""
 
     name: str
     plan: Plan
@@ -106,7 +105,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """What stands at `target` in the reader's record: the bytes of its value."""
+    """The default at `target` in the reader's record, as encoded bytes."""
 
     target: int
     plan: Plan
@@ -115,7 +114,7 @@ class Default:
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """Fields in the writer's order, to their places in `type`; what has no place is null."""
+    """Fields in the writer's order, with their places in `type`; other places are null."""
 
     steps: tuple[Step, ...]
     defaults: tuple[Default, ...]
@@ -124,7 +123,7 @@ class ReadRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReadUnion:
-    """The number of a branch, and a value of it."""
+    """A branch's number, and its value."""
 
     branches: tuple[Plan, ...]
     type: pa.DataType
@@ -132,7 +131,7 @@ class ReadUnion:
 
 @dataclass(frozen=True, slots=True)
 class IntoMember:
-    """A value that becomes one member of the struct that stands for the reader's union."""
+    """A value that becomes one member of the struct for the reader's union."""
 
     plan: Plan
     member: int
@@ -141,7 +140,7 @@ class IntoMember:
 
 @dataclass(frozen=True, slots=True)
 class Unresolvable:
-    """A value that the reader has no place for."""
+    """A value that the reader has no type for."""
 
     reason: str
     type: pa.DataType
@@ -159,10 +158,10 @@ Plan: TypeAlias = (
     | IntoMember
     | Unresolvable
 )
-"""What to do with a value's bytes; `type` is that of the column or the part that it becomes."""
+"""How to read a value; `type` is the resulting column's or part's type."""
 
 _MAX_PAIRS = 40_000
-# Of all defaults of a schema together, in bytes: each value without the fields gets all of them.
+# For all defaults of a schema, in bytes: each value without the fields gets all of them.
 _MAX_DEFAULTS = 16 * 1024
 _WHOLE = ("int", "long")
 _PROMOTIONS = {
@@ -178,11 +177,11 @@ _PROMOTIONS = {
 
 
 def resolve_columns(writer: Node, reader: Node, columns: pa.Schema) -> Plan:
-    """Return the plan of a record whose `type` is a struct of `columns`.
+    """Return the plan for a record whose `type` is a struct of `columns`.
 
-    `columns` are some of those of `reader`, in any order; only they are resolved. What is no
-    record is resolved as one with a single field, without a name. Raises SchemaMismatch that
-    names the field where no value of `writer` can be one of `reader`.
+    `columns` are some of the columns of `reader`, in any order; only they are resolved. A type that
+    is no record is treated as a record with one unnamed field. Raises SchemaMismatch that names the
+    field if no value of `writer` can be read as `reader`.
     """
     kind = pa.struct(list(columns))
     resolver = _Resolver()
@@ -209,19 +208,19 @@ _REMEDY = "Read the values with valueFormat=raw, or the query with the older sch
 
 
 class _Resolver:
-    """Resolves types, a bounded number of pairs of them."""
+    """Resolves pairs of types, a limited number of them."""
 
     def __init__(self) -> None:
         self._pairs = 0
         self._default_bytes = 0
-        # Of the reader's types and unions, by identity: the reader holds them all.
+        # Arrow types by identity of the reader's types and unions, which the reader keeps alive.
         self._kinds: dict[int, pa.DataType] = {}
         self._members: dict[int, _Members] = {}
 
     def resolve(self, writer: Node, reader: Node, path: str) -> Plan:
-        """Return the plan of one type's values; Unresolvable if the types are incompatible.
+        """Return the plan for one type; Unresolvable if the types are incompatible.
 
-        Raises SchemaMismatch if only parts of them are.
+        Raises SchemaMismatch if only parts of them are incompatible.
         """
         self._pairs += 1
         if self._pairs > _MAX_PAIRS:
@@ -255,7 +254,7 @@ class _Resolver:
         return plan
 
     def _try(self, writer: Node, reader: Node, path: str) -> Plan:
-        """Return the plan of one branch; another one may do where it is Unresolvable."""
+        """Return the plan for one branch; if it is Unresolvable, the caller tries another."""
         try:
             return self.resolve(writer, reader, path)
         except SchemaMismatch as error:
@@ -275,7 +274,7 @@ class _Resolver:
     def record(
         self, writer: Record, wanted: tuple[Field, ...], kind: pa.DataType, path: str
     ) -> ReadRecord:
-        """Return the plan of a record of which the fields `wanted` are asked for."""
+        """Return the plan for the fields `wanted` of a record."""
         prefix = f"{path}." if path else ""
         sources = _sources(writer, wanted)
         steps = []
@@ -339,7 +338,7 @@ class _Resolver:
 
 
 class _Members:
-    """The members of a reader's union, found by what they are."""
+    """The members of a reader's union, indexed by name and kind."""
 
     def __init__(self, union: UnionOf) -> None:
         self.all = union.present
@@ -352,10 +351,9 @@ class _Members:
                 self._by_name.setdefault((type(member), name), []).append(number)
 
     def nearest(self, writer: Node) -> Iterator[int]:
-        """Yield the numbers of all members, first of those that a type most likely became.
+        """Yield the numbers of all members, the most similar to the writer's type first.
 
-        They are of the same name, then of the same name in another namespace, then of the same
-        kind.
+        First those with the same name, then the same name in another namespace, then the same kind.
         """
         seen: set[int] = set()
         groups: list[Iterable[int]] = [
@@ -370,7 +368,7 @@ class _Members:
 
 
 def _names(node: Node) -> tuple[str, ...]:
-    """Return by what a member of a union is known: its full name, and that without a namespace."""
+    """Return the names of a union's member: the full name, and that without namespace."""
     if isinstance(node, Primitive):
         return (node.kind,)
     if isinstance(node, Record | Enum | Fixed):
@@ -379,7 +377,7 @@ def _names(node: Node) -> tuple[str, ...]:
 
 
 def skip(writer: Node) -> Plan:
-    """Return a plan that goes past a value: without meaning, so that it fails only if it must."""
+    """Return a plan that skips a value, so lenient that it only fails if it must."""
     plan: Plan
     match writer:
         case Primitive(kind="string"):
@@ -409,7 +407,7 @@ def skip(writer: Node) -> Plan:
 
 
 def least_bytes(node: Node) -> int:
-    """Return the fewest bytes that a value of a type takes."""
+    """Return a type's minimum size in bytes."""
     match node:
         case Primitive():
             return {"null": 0, "float": 4, "double": 8}.get(node.kind, 1)
@@ -424,7 +422,7 @@ def least_bytes(node: Node) -> int:
 
 
 def describe(node: Node) -> str:
-    """Return a few words on what a type is."""
+    """Describe a type in a few words."""
     match node:
         case Primitive():
             return node.logical.name if node.logical else node.kind
@@ -446,9 +444,9 @@ def _must(plan: Plan, path: str) -> Plan:
 
 
 def _sources(writer: Record, wanted: tuple[Field, ...]) -> dict[int, int]:
-    """Return which of the wanted fields each field of the writer is, by number.
+    """Map the writer's field numbers to the wanted fields' numbers.
 
-    Those of the same name come first, so that an alias takes none of them away.
+    Equal names come first, so that an alias takes none of them.
     """
     numbers = {field.name: number for number, field in enumerate(writer.fields)}
     sources = {
@@ -481,7 +479,7 @@ _UNITS = {"millis": 1000, "micros": MILLION, "nanos": 1000 * MILLION}
 
 
 def _ratio(writer: Logical | None, reader: Logical | None) -> tuple[int, int]:
-    """Return by what a number is to be multiplied and divided to be in Spark's unit."""
+    """Return the factors that convert a number to Spark's unit."""
     if reader is None or reader.name == "date":
         return 1, 1
     family, _, unit = reader.name.rpartition("-")

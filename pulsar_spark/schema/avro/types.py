@@ -1,12 +1,12 @@
-"""Avro types ↔ the Arrow types that Spark has.
+"""Avro types ↔ Spark's Arrow types.
 
-Spark's own Avro source sets the names: of unions the members become `member0`, `member1`, …, a
-union of int and long is a long, one of float and double a double. Times of day are nanoseconds,
-as longs; timestamps of any unit are microseconds.
+Names are those of Spark's own Avro source: a union's members become `member0`, `member1`, …; a
+union of int and long is a long, one of float and double a double. Times of day are nanoseconds, as
+longs; all timestamps are microseconds.
 
-The other way round, columns become the definition of a record for topics that have no schema. What
-can be null is a union of null and the type, null by default, so that a later version may do
-without the field or bring in others: brokers ask for that unless told otherwise.
+In the other direction, columns become a record's definition, for topics without a schema. A
+nullable column is a union of null and its type, with default null, so that later versions may
+remove the field or add others: by default brokers require that.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from pulsar_spark.schema.avro.definition import (
 from pulsar_spark.schema.table.names import VALUE
 
 MAX_PRECISION = 38
-"""The most digits that Spark's decimals have."""
+"""Spark's maximum precision of decimals."""
 
 UUID_TEXT = r"\A[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\z"
-"""What a UUID is as text, as a regular expression of Arrow's."""
+"""A UUID's text, as a regular expression for Arrow."""
 
 UTC = pa.timestamp("us", tz="UTC")
 LOCAL = pa.timestamp("us")
@@ -71,11 +71,11 @@ _LOGICAL = {
 
 
 def arrow_columns(node: Node, *, all_nullable: bool = False) -> pa.Schema:
-    """Return the columns that values of a type become: a record's fields, else one, `value`.
+    """Return the columns for values of a type: a record's fields, otherwise one, `value`.
 
-    The columns themselves are nullable always, as a message can be null. What lies in them is
-    so where the type says it, or everywhere with `all_nullable`. Raises SchemaMismatch that
-    names what Spark has no type for.
+    The columns themselves are always nullable, because a message can be null. Their parts are
+    nullable if the type says so, or always with `all_nullable`. Raises SchemaMismatch that names
+    the types that Spark lacks.
     """
     if isinstance(node, Record):
         types = [
@@ -87,7 +87,7 @@ def arrow_columns(node: Node, *, all_nullable: bool = False) -> pa.Schema:
 
 
 def arrow_type(node: Node, path: str = "", *, all_nullable: bool = False) -> pa.DataType:
-    """Return the Arrow type of a type's values, at `path` in the record; raises as above."""
+    """Return the Arrow type of a type, at `path` in the record; raises as above."""
 
     def child(name: str, inner: Node, at: str) -> pa.Field:
         kind = arrow_type(inner, at, all_nullable=all_nullable)
@@ -146,7 +146,7 @@ def is_nullable(node: Node) -> bool:
 
 
 def sole_type(union: UnionOf) -> Node | None:
-    """Return the one type that a union's values have in Spark if not null, None for several."""
+    """Return the only Spark type of a union's non-null values, None if there are several."""
     present = union.present
     if not present:
         return Primitive("null")
@@ -161,7 +161,7 @@ def sole_type(union: UnionOf) -> Node | None:
 
 
 def usual_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type with 32-bit offsets for one with 64-bit ones, which Spark can be set to use."""
+    """Convert types with 64-bit offsets, which Spark may be set to use, to 32-bit offsets."""
     if pa.types.is_large_string(kind):
         kind = pa.string()
     elif pa.types.is_large_binary(kind):
@@ -200,9 +200,9 @@ _PLAIN: tuple[tuple[pa.DataType, Any], ...] = (
 
 
 def record_definition(columns: pa.Schema, name: str, namespace: str = "") -> bytes:
-    """Return the definition, as JSON, of a record `name` whose fields are `columns`.
+    """Return the JSON definition of a record `name` with the fields `columns`.
 
-    Raises SchemaMismatch that lists the columns that Avro has no type or no name for.
+    Raises SchemaMismatch that lists the columns whose type or name Avro does not allow.
     """
     maker = _Maker()
     if not _NAME.fullmatch(name):
@@ -222,7 +222,7 @@ def record_definition(columns: pa.Schema, name: str, namespace: str = "") -> byt
 
 
 class _Maker:
-    """Makes definitions of types; what cannot be one is collected in `misfits`."""
+    """Makes definitions of types; collects errors in `misfits`."""
 
     def __init__(self) -> None:
         self.misfits: list[str] = []

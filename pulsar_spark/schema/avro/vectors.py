@@ -1,9 +1,9 @@
-"""Avro's numbers and bytes in columns: one step for many values at once, by Arrow's own kernels.
+"""Avro's numbers and bytes as columns: each step handles many values, with Arrow's kernels.
 
-A step takes, for each value, the eight bytes at its place as one word, and works on all words
-together: the bytes of a number are those up to the first whose high bit is not set, and its
-seven-bit groups are put together in three rounds of masks and shifts. Nothing is done for a value
-alone, so that a value costs some ten nanoseconds a kernel rather than a Python object.
+For each value a step takes the eight bytes at its position as one word, and works on all words at
+once: a number's bytes end at the first byte without its high bit, and its seven-bit groups are
+joined in three rounds of masks and shifts. There is no work per value in Python, so a value costs
+about ten nanoseconds per kernel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pulsar_spark.schema.arrow.arrays import integers
 _INT64 = pa.int64()
 _BYTES = pa.binary()
 _UINT16 = pa.uint16()
-# Bytes that can be read beyond the end of the data, wherever reading stands.
+# How many bytes can be read after the end of the data, at any position.
 _PADDING = 32
 
 
@@ -36,7 +36,7 @@ HIGH_BITS = _word("80" * 8)
 LOW_BITS = _word("01" * 8)
 SEVENS = _word("7f" * 8)
 _NO_SIGN = number(2**63 - 1)
-# Of each pair of groups the lower one, and the upper one, which moves down by the shift.
+# Each round masks the lower and the upper group of a pair, and shifts the upper one down.
 ROUNDS = (
     (_word("007f" * 4), _word("7f00" * 4), ONE),
     (_word("00003fff" * 2), _word("3fff0000" * 2), _TWO),
@@ -45,14 +45,14 @@ ROUNDS = (
 
 
 class Window:
-    """The bytes of many values, such that words can be taken at any place."""
+    """The bytes of many values, with words at any position."""
 
     def __init__(self, data: pa.Buffer) -> None:
         self.size = data.size
         self._count = self.size // 8 + _PADDING // 8
         padded = data.to_pybytes() + bytes(8 * self._count + 8 - self.size)
         buffer = pa.py_buffer(padded)
-        # Words that lie one after another, from each of the eight places they can begin at.
+        # The words that start at each of the eight offsets.
         shifted = [
             pa.Array.from_buffers(_INT64, self._count, [None, buffer.slice(place, 8 * self._count)])
             for place in range(8)
@@ -63,29 +63,29 @@ class Window:
         self._buffer = buffer
 
     def words(self, places: pa.Array) -> pa.Array:
-        """Return the eight bytes at each place, the first lowest."""
+        """Return the eight bytes at each position, lowest first."""
         row = pc.multiply(pc.bit_wise_and(places, _SEVEN), self._stride)
         return self._words.take(pc.add(row, pc.shift_right(places, _THREE)))
 
     def bytes_at(self, places: pa.Array) -> pa.Array:
-        """Return the byte at each place."""
+        """Return the byte at each position."""
         return self._bytes.take(places)
 
     def slices(self, starts: pa.Array, ends: pa.Array) -> pa.Array:
-        """Return the bytes between two places, for each pair of them."""
+        """Return the bytes between each pair of positions."""
         count = len(starts)
         if not count:
             return pa.nulls(0, _BYTES)
-        # As 32-bit numbers, these are start, end, start, end: offsets of the slices and of what
-        # lies between them.
+        # As 32-bit numbers these are start, end, start, end: the offsets of the slices and the gaps
+        # between them.
         edges = pc.bit_wise_or(pc.shift_left(ends, _32), starts).buffers()[1]
         parts = pa.Array.from_buffers(_BYTES, 2 * count - 1, [None, edges, self._buffer])
         return parts.take(even_numbers(count))
 
     def varints(self, places: pa.Array) -> tuple[pa.Array, pa.Array | pa.Scalar, pa.Array | None]:
-        """Return the number at each place, its length, and where there is none that is valid.
+        """Return each position's number, its length, and where it is invalid.
 
-        The latter is None if all are valid: of at most 10 bytes, and 64 bits.
+        The last is None if all are valid: at most 10 bytes and 64 bits.
         """
         first = self.bytes_at(places)
         if (pc.max(first).as_py() or 0) < 128:
@@ -99,7 +99,7 @@ class Window:
         words = self.words(places)
         mask, lengths, longest = _ends(words)
         raw = pc.bit_wise_and(pc.bit_wise_and(words, mask), SEVENS)
-        # Each round puts twice as many groups together, and most numbers have few.
+        # Each round joins twice as many groups, and most numbers have few.
         for low, high, shift in ROUNDS[: (longest - 1).bit_length()]:
             moved = pc.shift_right(pc.bit_wise_and(raw, high), shift)
             raw = pc.bit_wise_or(pc.bit_wise_and(raw, low), moved)
@@ -109,7 +109,7 @@ class Window:
         return self._long_varints(places, raw, lengths, long)
 
     def varint_sizes(self, places: pa.Array) -> tuple[pa.Array | pa.Scalar, pa.Array | None]:
-        """Return the lengths of the numbers at these places, and where they are not valid."""
+        """Return the lengths of the numbers at these positions, and where they are invalid."""
         if (pc.max(self.bytes_at(places)).as_py() or 0) < 128:
             return ONE, None
         words = self.words(places)
@@ -126,7 +126,7 @@ class Window:
         tenth = pc.bit_wise_and(pc.shift_right(rest, _EIGHT), _BYTE)
         has_tenth = pc.greater(ninth, _127)
         top = pc.shift_left(pc.bit_wise_and(ninth, _127), _56)
-        # Arrow leaves numbers as they are that are to be shifted by 63.
+        # Arrow does not shift by 63 in one step.
         sign = pc.shift_left(pc.shift_left(tenth, _62), ONE)
         last = pc.if_else(has_tenth, sign, ZERO)
         raw = pc.if_else(long, pc.bit_wise_or(pc.bit_wise_or(raw, top), last), raw)
@@ -136,9 +136,9 @@ class Window:
 
 
 def _ends(words: pa.Array) -> tuple[pa.Array, pa.Array, int]:
-    """Return words with all bits set up to the first byte whose high bit is not set.
+    """Return words with all bits set up to the first byte without its high bit.
 
-    With them come their numbers of bytes, 8 where there is no such byte, and the largest of these.
+    Also returns their numbers of bytes, 8 if there is no such byte, and the largest of these.
     """
     ends = pc.bit_wise_and(pc.bit_wise_not(words), HIGH_BITS)
     mask = pc.bit_wise_xor(ends, pc.subtract(ends, ONE))
@@ -148,7 +148,7 @@ def _ends(words: pa.Array) -> tuple[pa.Array, pa.Array, int]:
 
 
 def _without_end(words: pa.Array) -> pa.Array | None:
-    """Return where all bytes of words have their high bit set, None if nowhere."""
+    """Return where all bytes of a word have their high bit, None if nowhere."""
     found = pc.equal(pc.bit_wise_and(words, HIGH_BITS), HIGH_BITS)
     return found if found.true_count else None
 
@@ -159,12 +159,12 @@ def _unzigzag(raw: pa.Array) -> pa.Array:
 
 
 def halves(words: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the lower and the upper 32 bits of words, as numbers without a sign."""
+    """Return the lower and upper 32 bits of words, as unsigned numbers."""
     low = pc.bit_wise_and(words, _LOW_HALF)
     return low, pc.bit_wise_and(pc.shift_right(words, _32), _LOW_HALF)
 
 
 @cache
 def _small() -> pa.Array:
-    """Return what the numbers below 2¹⁴, those of one or two bytes, stand for."""
+    """Return the decoded values of all numbers of one or two bytes."""
     return integers([(number >> 1) ^ -(number & 1) for number in range(1 << 14)], _INT64)

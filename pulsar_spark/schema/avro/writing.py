@@ -1,12 +1,12 @@
-"""Columns → values of an AVRO topic: maps columns to fields and encodes them.
+"""Columns → values of an AVRO topic: matches columns with fields and encodes them.
 
-The topic's definition decides. Columns are found by name, and must fit: the same kind, or a
-smaller one that loses nothing. Nulls are another matter: Spark's columns are nullable nearly
-always, so that they are looked for in the rows.
+The topic's definition decides. Columns are matched by name, and must have the same kind of type, or
+a smaller one that loses nothing. Nulls are checked in the rows, because nearly all of Spark's
+columns are nullable.
 
-Columns are written one at a time: there is one function for each kind of type. A writer takes an
-array without nulls, unless the type is a union that has null, and returns the bytes of each value
-as a binary array. It raises `Misfit` for a value that the type cannot hold.
+Columns are written one at a time, with one function for each kind of type. A writer takes an array
+without nulls, unless the type is a union with null, and returns each value's bytes as a binary
+array. It raises `Misfit` for a value that the type cannot hold.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Write: TypeAlias = Callable[[pa.Array], pa.Array]
 
 
 def refuse(where: pa.Array, reason: str) -> None:
-    """Raise Misfit for the first place where `where` is true."""
+    """Raise Misfit for the first row where `where` is true."""
     if where.true_count:
         raise Misfit(reason, row=pc.indices_nonzero(where)[0].as_py())
 
@@ -79,7 +79,7 @@ def required(write: Write) -> Write:
     return checked
 
 
-# --- what has no parts ------------------------------------------------------------------------
+# --- types without parts ----------------------------------------------------------------------
 
 
 def write_null(values: pa.Array) -> pa.Array:
@@ -99,9 +99,9 @@ def write_date(values: pa.Array) -> pa.Array:
 
 
 def write_scaled(factor: int, divisor: int) -> Write:
-    """Return a writer of timestamps and times that are in another unit than Spark's.
+    """Return a writer of timestamps and times that converts from Spark's unit.
 
-    What lies below the unit is cut off, towards the past.
+    Finer parts are rounded towards the past.
     """
 
     def write(values: pa.Array) -> pa.Array:
@@ -119,7 +119,7 @@ def write_scaled(factor: int, divisor: int) -> Write:
 
 
 def write_time(divisor: int) -> Write:
-    """Return a writer of times of day, which come in nanoseconds."""
+    """Return a writer of times of day, given in nanoseconds."""
     scaled = write_scaled(1, divisor)
 
     def write(values: pa.Array) -> pa.Array:
@@ -145,12 +145,12 @@ def write_boolean(values: pa.Array) -> pa.Array:
 
 
 def write_text(values: pa.Array) -> pa.Array:
-    """Write text, or bytes, behind their lengths."""
+    """Write text or bytes, after their lengths."""
     return joined(_behind_lengths(values), len(values))
 
 
 def write_fixed(size: int) -> Write:
-    """Return a writer of bytes that are always as many."""
+    """Return a writer of bytes of a fixed size."""
 
     def write(values: pa.Array) -> pa.Array:
         wrong = pc.not_equal(pc.binary_length(values).cast(_INT64), number(size))
@@ -161,7 +161,7 @@ def write_fixed(size: int) -> Write:
 
 
 def write_enum(symbols: Sequence[str]) -> Write:
-    """Return a writer of the words of an enum."""
+    """Return a writer of an enum's symbols."""
     words = build_array([symbol.encode() for symbol in symbols], pa.string())
 
     def write(values: pa.Array) -> pa.Array:
@@ -186,7 +186,7 @@ def _one_by_one(values: pa.Array, convert: Callable[[Any], bytes]) -> pa.Array:
 
 
 def write_uuid(values: pa.Array) -> pa.Array:
-    """Write UUIDs that come as text as their 16 bytes."""
+    """Write UUIDs, given as text, as 16 bytes."""
 
     def convert(value: str) -> bytes:
         try:
@@ -198,14 +198,14 @@ def write_uuid(values: pa.Array) -> pa.Array:
 
 
 def write_uuid_text(values: pa.Array) -> pa.Array:
-    """Write UUIDs as the text that they come as."""
+    """Write UUIDs, given as text, as text."""
     unfit = pc.invert(pc.match_substring_regex(values, UUID_TEXT))
     refuse(unfit, "it is not a UUID")
     return write_text(values)
 
 
 def write_duration(values: pa.Array) -> pa.Array:
-    """Write structs of months, days and milliseconds as three numbers of 32 bits."""
+    """Write structs of months, days and milliseconds as three 32-bit numbers."""
 
     def convert(value: dict[str, int | None]) -> bytes:
         parts = [number or 0 for number in value.values()]
@@ -217,7 +217,7 @@ def write_duration(values: pa.Array) -> pa.Array:
 
 
 def write_decimal(given: pa.DataType, precision: int, scale: int, size: int | None = None) -> Write:
-    """Return a writer of decimals, as `size` bytes, or as few as they take behind their length."""
+    """Return a writer of decimals, as `size` bytes, or as few as possible after their length."""
     bound: int = 10**precision
     factor: int = 10 ** max(scale - given.scale, 0)
     divisor: int = 10 ** max(given.scale - scale, 0)
@@ -256,7 +256,7 @@ def _write_narrow(found: pa.Array, size: int | None) -> pa.Array:
 
 
 def _lowest_bytes(words: pa.Array, sizes: pa.Array) -> pa.Array:
-    """Return the lowest bytes of each word, so many as `sizes` says, none to 8."""
+    """Return the lowest bytes of each word; `sizes` has their number, 0 to 8."""
     count = len(words)
     bitmap = pc.subtract(pc.shift_left(pc.add(zeros(count), ONE), sizes), ONE)
     keep = pa.Array.from_buffers(
@@ -269,22 +269,22 @@ def _lowest_bytes(words: pa.Array, sizes: pa.Array) -> pa.Array:
 
 
 def _behind_lengths(values: pa.Array) -> list[pa.Array]:
-    """Return bytes or text behind their lengths: parts to be joined."""
+    """Return bytes or text after their lengths, as parts to join."""
     return [zigzags(pc.binary_length(values).cast(_INT64)), values.cast(_BYTES)]
 
 
 def _blocks(sizes: pa.Array, items: pa.Array) -> list[pa.Array]:
-    """Return lists of items, so many as `sizes` says, in one block each: parts to be joined."""
+    """Return lists as one block each, as parts to join; `sizes` has the numbers of items."""
     lists = list_array(offsets_of(sizes).buffers()[1], items, pa.list_(_BYTES), len(sizes))
     ends = _ENDS.take(pc.greater(sizes, ZERO).cast(_INT64))
     return [zigzags(sizes), pc.binary_join(lists, _EMPTY), ends]
 
 
-# --- what has parts ---------------------------------------------------------------------------
+# --- types with parts -------------------------------------------------------------------------
 
 
 def write_record(fields: Sequence[tuple[str, int, Write] | bytes]) -> Write:
-    """Return a writer of structs: for each field name, place and writer, or bytes as they are."""
+    """Return a writer of structs: for each field its name, place and writer, or constant bytes."""
 
     def write(values: pa.Array) -> pa.Array:
         return write_fields(fields, values.flatten(), len(values))
@@ -295,7 +295,7 @@ def write_record(fields: Sequence[tuple[str, int, Write] | bytes]) -> Write:
 def write_fields(
     fields: Sequence[tuple[str, int, Write] | bytes], columns: Sequence[pa.Array], count: int
 ) -> pa.Array:
-    """Write the fields of a record from their columns."""
+    """Write a record's fields from their columns."""
     parts = []
     for field in fields:
         if isinstance(field, bytes):
@@ -334,7 +334,7 @@ def write_map(write_value: Write) -> Write:
 
 
 def _contents(values: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Return the sizes of lists, their items, and where each list ends in these."""
+    """Return the sizes of lists, their items, and each list's end."""
     if not len(values):
         return zeros(0), values.values.slice(0, 0), zeros(0)
     offsets = values.offsets.cast(_INT64)
@@ -348,13 +348,13 @@ def _items(write: Write, items: pa.Array, ends: pa.Array, step: str) -> pa.Array
     try:
         return write(items)
     except Misfit as error:
-        # From the item's place to that of the list it is in.
+        # Convert the item's index to its list's.
         place = pc.sum(pc.less_equal(ends, number(error.row))).as_py() or 0
         raise error.within(step, place) from None
 
 
 def write_nullable(null_number: int, number_of_type: int, write: Write) -> Write:
-    """Return a writer of what can be null: the number of the branch, and the value."""
+    """Return a writer of a nullable type: the branch's number, and the value."""
     null, prefix = zigzag(null_number), constant(zigzag(number_of_type))
 
     def bodies(values: pa.Array) -> pa.Array:
@@ -374,13 +374,13 @@ def write_nullable(null_number: int, number_of_type: int, write: Write) -> Write
 
 
 def write_branch(number_of_type: int, write: Write) -> Write:
-    """Return a writer of one of a union's types, none of them null."""
+    """Return a writer of one of a union's types, without nulls."""
     prefix = constant(zigzag(number_of_type))
     return required(lambda values: joined([prefix, write(values)], len(values)))
 
 
 def write_union(members: Sequence[tuple[int, Write]], null_number: int | None) -> Write:
-    """Return a writer of structs with one member for each type; only one of them is not null."""
+    """Return a writer of structs with one member per type, of which exactly one is not null."""
 
     def write(values: pa.Array) -> pa.Array:
         columns = values.flatten()
@@ -451,13 +451,13 @@ class AvroEncoder:
 
 
 class _Fitting:
-    """Finds writers for columns; what does not fit is collected in `misfits`."""
+    """Finds writers for columns; collects mismatches in `misfits`."""
 
     def __init__(self) -> None:
         self.misfits: list[str] = []
 
     def fields(self, node: Record, given: Sequence[pa.Field], path: str) -> _Fields:
-        """Return how the fields of a record are written from columns."""
+        """Return how to write a record's fields from columns."""
         prefix = f"{path}." if path else ""
         places = {column.name: place for place, column in enumerate(given)}
         known = {field.name for field in node.fields}
@@ -491,7 +491,7 @@ class _Fitting:
         return b""
 
     def writer(self, node: Node, kind: pa.DataType, path: str) -> Write:
-        """Return the writer of a column for a type."""
+        """Return the writer for a column and a type."""
         if is_null(node):
             return write_null
         if isinstance(node, UnionOf):
@@ -534,7 +534,7 @@ class _Fitting:
             write = write_union(members, null_number)
             return write if null_number is not None else required(write)
         before = len(self.misfits)
-        # A column may be one of the types by itself: the first that it fits.
+        # A column may match a single member: take the first one.
         for place in numbers:
             own = self._present(union.members[place], kind, path)
             if len(self.misfits) == before or len(numbers) == 1:
@@ -607,7 +607,7 @@ def _logical(logical: Logical, kind: pa.DataType) -> Write | None:
     return write if fits else None
 
 
-# By what Spark's microseconds are multiplied and divided.
+# Factors that convert from Spark's microseconds.
 _RATIOS = {"millis": (1, 1000), "micros": (1, 1), "nanos": (1000, 1)}
 
 _ADVICE = {

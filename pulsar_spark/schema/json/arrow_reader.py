@@ -1,19 +1,19 @@
 """Reads many JSON objects at once with Arrow's JSON reader: all rows, or none if one is invalid.
 
-Arrow reads a stream of objects and tells nothing of where one ends. So that a row can never get
-another's fields, only rows go in of which these hold, as text:
+Arrow reads a stream of objects and does not tell where each ends. So that a row never gets another
+row's fields, only rows whose text follows these rules are read:
 
 - it is valid UTF-8 without NUL, which would end the stream;
 - it begins with ``{`` and ends with ``}``;
 - outside of strings, ``}`` is followed by ``}``, ``]``, ``,`` or the end of the row.
 
-Rows are joined by line ends. What a row begins with must then be read as a new object: were the
-row before it still open, ``{`` would follow a closed object, or a string would have a line end in
-it, and both are errors. A row cannot hold two objects, or anything beside one, by the third rule.
-So as many objects as rows means one for each. (Arrow would crash on a bare ``null`` among objects.)
+Rows are joined with line ends. Then each row's start must be read as a new object: if the previous
+row were still open, ``{`` would follow a closed object, or a string would contain a line end, and
+both are errors. By the third rule a row cannot contain two objects, or anything besides one. So as
+many objects as rows means one per row. (Arrow would crash on a bare ``null`` among objects.)
 
-Where columns are decimals, rows are refused that have numbers which Arrow converts wrongly, or dies
-of. What is not known to be safe with it never reaches it.
+For decimal columns, rows are refused if they contain numbers which Arrow converts wrongly or which
+crash it. Only rows known to be safe are passed to Arrow.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from pulsar_spark.schema.json.types import Rule, Shape
 _AFTER_OBJECT = r"\}[ \t\r\n]*[^ \t\r\n,}\]]"
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _WHITE_SPACE = " \t\r\n"
-# Numbers that Arrow cannot be trusted to turn into decimals: it looks up powers of ten beyond the
-# end of its tables, which ends the process or gives any number, and multiplies beyond 128 bits.
-# It reads decimals as such of 256 bits, which have 76 digits; so of 38 digits, times ten to the
-# power of a scale of at most 38, or as many digits less as the exponent adds, all are right, and
-# no power beyond 76 is asked for: a number below 1 has 37 digits at most, and 29 by its exponent.
-# Digits, signs and points can be written as escapes in strings, too.
+# Numbers that Arrow cannot convert to decimals reliably: it reads powers of ten beyond the end of
+# its tables, which crashes or gives any number, and it overflows 128 bits. It reads decimals with
+# 256 bits, which have 76 digits. So numbers of 38 digits, times ten to the power of a scale of at
+# most 38, are right, or as many digits fewer as the exponent adds; and no power beyond 76 is
+# needed: a number below 1 has at most 37 digits, and 29 with its exponent. Strings may contain
+# digits, signs and points as escapes, too.
 _BEYOND_DECIMALS = (
     r"[0-9.]{39}"
     r"|[:,\[\" \t\r\n][+-]?[0-9.]*[eE](?:\+?[0-9]{2,}|-[0-9]{3,}|-[3-9][0-9])[\"\],} \t\r\n]"
     r"|[0-9.]{29}[eE]"
     r"|\\u00(?:2[bBdDeE]|3[0-9]|[46]5)"
 )
-# What ends the stream, and what Arrow takes for numbers and Python's JSON module does not.
+# NUL ends the stream; the others are numbers to Arrow, but not to Python's JSON module.
 _ODD = re.compile(rb"\0|-NaN|Inf(?!inity)")
 
 
-# In Arrow's words; where they should change, rows are only decoded more slowly.
+# Arrow's wording; if it changes, decoding only gets slower.
 _ROW = re.compile(r" in row (\d+)$")
 _UNEXPECTED = "unexpected field"
 
 
 class Refused(Exception):
-    """Rows cannot be read together; if it is known, `row` is one to be blamed.
+    """These rows cannot be read together; `row` is the one to blame, if known.
 
-    With `strictly` it is for other fields than those asked for, or for what was to be refused.
+    With `strictly` the reason is unwanted fields, or the `refused` pattern.
     """
 
     def __init__(self, row: int | None = None, *, strictly: bool = False) -> None:
@@ -69,10 +69,10 @@ class Refused(Exception):
 
 
 class ObjectReader:
-    """Reads fields of JSON objects as columns of the types `wires`, by name.
+    """Reads fields of JSON objects as columns, with the types `wires` by name.
 
-    With `refused`, a regular expression, rows with ``null`` are refused that match it, and all
-    that have other fields, on any level.
+    With `refused`, a regular expression, rows that match it are refused if they contain ``null``,
+    and all rows that have other fields, on any level.
     """
 
     def __init__(self, wires: Mapping[str, pa.DataType], refused: str = "") -> None:
@@ -85,10 +85,10 @@ class ObjectReader:
         self._line_end, self._nothing = strings(["\n", ""])
 
     def read(self, rows: pa.Array) -> list[pa.Array]:
-        """Return the columns of a binary array without nulls.
+        """Return the columns for a binary array without nulls.
 
-        Raises Refused if a row is no JSON object, a field of another type, or there twice; there
-        may be nothing wrong with it for a reader that is less strict.
+        Raises Refused if a row is not a JSON object, or has a field of another type or twice; a
+        less strict reader may accept the row.
         """
         try:
             return self._read(_checked(_as_text(rows)))
@@ -112,7 +112,7 @@ class ObjectReader:
             candidates = texts.filter(pc.match_substring(texts, "null"))
             if _any_matches(candidates, self._refused):
                 raise Refused(strictly=True)
-        # One block, as the rows in it are what the line ends in them are not taken for.
+        # One block, so that line ends within rows do not split it.
         options = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
         table = pj.read_json(pa.BufferReader(data), read_options=options, parse_options=self._parse)
         if table.num_rows != len(texts):
@@ -146,7 +146,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _checked(texts: pa.Array) -> pa.Array:
-    """Return the texts without white space around them; raises Refused for any not to be joined."""
+    """Return the texts, stripped of white space; raises Refused for one that cannot be joined."""
     braced = _are_braced(texts)
     if pc.any(pc.invert(braced)).as_py():
         texts = pc.utf8_trim(texts, _WHITE_SPACE)
@@ -154,7 +154,7 @@ def _checked(texts: pa.Array) -> pa.Array:
         _refuse(pc.invert(braced))
     suspicious = pc.match_substring_regex(texts, _AFTER_OBJECT)
     if pc.any(suspicious).as_py():
-        # Most often the braces are in strings.
+        # Usually the braces are in strings.
         bare = without_strings(texts.filter(suspicious))
         if _any_matches(bare, _AFTER_OBJECT):
             rows = pc.indices_nonzero(suspicious)
@@ -164,7 +164,7 @@ def _checked(texts: pa.Array) -> pa.Array:
 
 
 def without_strings(texts: pa.Array) -> pa.Array:
-    """Return JSON with empty strings for all that are in it."""
+    """Return JSON with all strings emptied."""
     return pc.replace_substring_regex(texts, _STRING, '""')
 
 
@@ -181,13 +181,13 @@ def _are_braced(texts: pa.Array) -> pa.Array:
     return pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
 
 
-# --- columns as Arrow reads them → the columns of their shapes -------------------------------
+# --- from Arrow's columns to columns of their shapes ------------------------------------------
 
 
 def finish(column: pa.Array, shape: Shape) -> pa.Array:
-    """Return a column of the type of its shape, from one of its wire type.
+    """Convert a column from its wire type to its shape's type.
 
-    Raises Refused for the first row with a value that has none in that type.
+    Raises Refused for the first row whose value cannot be converted.
     """
     try:
         return _finish(column, shape)
@@ -196,12 +196,12 @@ def finish(column: pa.Array, shape: Shape) -> pa.Array:
 
 
 def _first_unfit(column: pa.Array, shape: Shape) -> int:
-    """Return the first row that cannot be finished, of a column that has such a one."""
+    """Return the first row that cannot be converted; there is at least one."""
     start, end = 0, len(column)
     while end - start > 1:
         middle = (start + end) // 2
         try:
-            # As an array of its own, so that lists have no items of other rows behind them.
+            # Copy the slice, so that its lists contain no items of other rows.
             _finish(pa.concat_arrays([column.slice(start, middle - start)]), shape)
             start = middle
         except pa.ArrowInvalid:

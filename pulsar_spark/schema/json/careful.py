@@ -1,7 +1,7 @@
-"""Values of parsed JSON, one by one: checked against their shape, and the columns made of them.
+"""Parsed JSON values one by one: checked against their shape, and built into columns.
 
-Exact, for all that JSON can say: numbers arrive as the text that they were where a Python number
-would not hold them. Slow; most rows never get here.
+Exact for all of JSON: numbers that Python's types cannot hold arrive as text. Slow, but most rows
+never get here.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from pulsar_spark.schema.codec import Misfit
 from pulsar_spark.schema.json.types import Rule, Shape
 
 LONGEST_INTEGER = 40
-"""Digits and sign of the longest integer that is parsed: columns hold none that is longer."""
+"""Maximum length in characters of an integer that is parsed: no column holds a longer one."""
 NOT_FINITE = frozenset(("NaN", "Infinity", "-Infinity"))
-"""The words that stand where a number should."""
+"""The words that stand for numbers."""
 
 _LONGEST_DECIMAL = 1000
 _EXACT = Context(prec=_LONGEST_DECIMAL, Emax=MAX_EMAX, Emin=MIN_EMIN)
-# In one way only for any text, so that no text takes long to be none.
+# Each text matches in at most one way, so that a mismatch is found quickly.
 _DECIMAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
 
 
 class NumberText(str):
-    """A number as it is written, where it is not a short integer."""
+    """A number as text, unless it is a short integer."""
 
     __slots__ = ()
 
 
 def wrong(value: Any, wanted: Rule) -> Misfit:
-    """Return what is raised for a value of another kind."""
+    """Return the error for a value of another kind."""
     return Misfit(f"it is {named(value)} where the schema has {wanted.value}")
 
 
 def named(value: Any) -> str:
-    """Return what a value is, without telling it."""
+    """Describe a value's kind, without showing it."""
     if isinstance(value, bool):
         return "a boolean"
     if isinstance(value, int | float | NumberText):
@@ -54,13 +54,13 @@ def named(value: Any) -> str:
 
 
 def whole_number(value: Any, shape: Shape) -> int:
-    """Return an integer, also one that is written as 1.0 or 1e3."""
+    """Return an integer, even if it is written as 1.0 or 1e3."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if not isinstance(value, NumberText) or value in NOT_FINITE:
         raise wrong(value, shape.rule)
     number = Decimal(value) if _DECIMAL.fullmatch(value) else None
-    # Beyond that it is out of any column's range, and the power would not end.
+    # Larger numbers exceed any column's range, and computing the power would not end.
     if number is None or number.adjusted() > LONGEST_INTEGER:
         raise Misfit("it is a number out of the range of its type")
     whole = int(number)
@@ -70,14 +70,14 @@ def whole_number(value: Any, shape: Shape) -> int:
 
 
 def in_range(number: int, allowed: range) -> int:
-    """Return the number; raises Misfit if it is not among those allowed."""
+    """Return the number; raises Misfit if it is not in the allowed range."""
     if number in allowed:
         return number
     raise Misfit("it is a number out of the range of its type")
 
 
 def scaled_decimal(value: Any, shape: Shape) -> int:
-    """Return a decimal times ten to the power of its scale; refuses to round."""
+    """Return the unscaled number of a decimal; refuses to round."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise wrong(value, shape.rule)
     text = str(value)
@@ -201,14 +201,14 @@ def _iso_moment(text: str, shape: Shape) -> int:
 
 
 Convert = Callable[[Any], Any]
-"""Turns a value that is not null into what `build_array` takes, or raises Misfit."""
+"""Converts a non-null value to what `build_array` takes, or raises Misfit."""
 
 _MAX_SHOWN = 100
 
 
 def _parse_integer(text: str) -> int | NumberText:
-    # Python refuses to parse integers of thousands of digits, and columns hold none of 40. As an
-    # integer, -0 would lose the sign that floats have.
+    # Python refuses to parse integers of thousands of digits, and columns hold at most 39. As an
+    # integer, -0 would lose its sign.
     return int(text) if len(text) <= LONGEST_INTEGER and text != "-0" else NumberText(text)
 
 
@@ -219,10 +219,10 @@ _PARSER = json.JSONDecoder(
 
 
 def parse(value: bytes) -> Any:
-    """Return a value as Python's JSON module does, but with numbers that stay exact.
+    """Parse JSON as Python's module does, but keep numbers exact.
 
-    Raises Misfit for what is not one JSON document in UTF-8. RecursionError passes: whether a
-    value is nested too deeply is for the caller to say.
+    Raises Misfit for anything but one JSON document in UTF-8. RecursionError passes: the caller
+    decides whether a value is nested too deeply.
     """
     try:
         return _PARSER.decode(value.decode())
@@ -233,10 +233,10 @@ def parse(value: bytes) -> Any:
 
 
 def parse_roughly(value: bytes) -> Any:
-    """Return a value as above, faster, with numbers that are not exact where they are floats.
+    """Parse JSON as above, but faster, with floats that may be inexact.
 
-    What they are needed for exactly, converters refuse. Raises Misfit for the same values, and
-    for those with integers of thousands of digits.
+    Converters refuse floats where they need exact numbers. Raises Misfit for the same values, and
+    for integers of thousands of digits.
     """
     if b"-0" in value and _MINUS_ZERO.search(value):
         return parse(value)
@@ -247,7 +247,7 @@ def parse_roughly(value: bytes) -> Any:
 
 
 def converter(shape: Shape) -> Convert:
-    """Return what converts values of a shape."""
+    """Return the converter for values of a shape."""
     make = _MAKERS.get(shape.rule)
     if make is not None:
         return make(shape)
@@ -258,7 +258,7 @@ def converter(shape: Shape) -> Convert:
     return lambda value: convert(value, shape)
 
 
-# --- what is made of parts ----------------------------------------------------------------
+# --- types with parts ---------------------------------------------------------------------
 
 
 def _record(shape: Shape) -> Convert:
@@ -273,7 +273,7 @@ def _record(shape: Shape) -> Convert:
 
 
 def take(value: Mapping[str, Any], name: str, convert: Convert) -> Any:
-    """Return the converted field of an object, None if it is null or missing."""
+    """Convert a field of an object, None if it is null or missing."""
     found = value.get(name)
     if found is None:
         return None
@@ -312,7 +312,7 @@ def _map(shape: Shape) -> Convert:
                 found.append((_text(key), None if item is None else part(item)))
             except Misfit as misfit:
                 raise misfit.within(f"{{{key[:_MAX_SHOWN]!r}}}") from None
-        # An object's fields have no order, so they get the same one however they are read.
+        # An object's fields are unordered, so sort them, to get the same order on each path.
         return sorted(found, key=_first)
 
     return convert
@@ -326,7 +326,7 @@ def _union(shape: Shape) -> Convert:
     members = [(part, converter(part)) for part in shape.parts]
 
     def convert(value: Any) -> Any:
-        # Sorting is stable: of equally good members the first is taken.
+        # Sorting is stable: of equally good members the first one is taken.
         for index, (_, member) in sorted(
             enumerate(members), key=lambda item: not _is_exactly(value, item[1][0])
         ):
@@ -341,7 +341,7 @@ def _union(shape: Shape) -> Convert:
 
 
 def _is_exactly(value: Any, shape: Shape) -> bool:
-    """Whether a value is what a member of a union is written as, rather than acceptable as it."""
+    """Whether a value is written in a union member's own form, rather than one it also accepts."""
     match shape.rule:
         case Rule.ENUM:
             return isinstance(value, str) and value in shape.words
@@ -354,7 +354,7 @@ def _is_exactly(value: Any, shape: Shape) -> bool:
     return not isinstance(value, float | NumberText)
 
 
-# --- what is not --------------------------------------------------------------------------
+# --- types without parts ------------------------------------------------------------------
 
 
 def _null(value: Any) -> Any:
@@ -379,7 +379,7 @@ def _text(value: Any) -> bytes:
 def _loose_text(value: Any) -> bytes:
     """Return a string, or a number as it is written.
 
-    Python's client writes the values of an enum's members; only their symbols are known here.
+    The Python client writes an enum's values; only its symbols are known here.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return b"%d" % value

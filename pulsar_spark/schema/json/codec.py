@@ -1,15 +1,15 @@
 """Values of JSON topics ↔ columns. Contract: `codec.py`.
 
-The definition of a JSON topic is an Avro record; the first versions of Java's client registered a
-JSON Schema document instead, which says too little about numbers to make columns of.
+A JSON topic's definition is an Avro record. The first versions of the Java client registered a JSON
+Schema document instead, which does not say enough about numbers for columns.
 
-- Fields are found by name, case and all; of a name that is there twice the last one counts. A
-  field that is missing is null, as Java and Python take it: a JSON topic knows no defaults. What
-  the definition does not name is skipped. A value that is the word ``null`` is a null value.
-- Nothing is rounded: integers may be written as ``1.0`` or ``1e3``, but must be whole and in
-  range; decimals must fit their scale. Floats and doubles are the nearest there is.
-- The entries of a map are ordered by key, as an object's fields have no order.
-- What numbers and texts mean follows the client that defined the schema: see `json/types.py`.
+- Fields are found by name, case-sensitively; if a name occurs twice, the last one counts. A missing
+  field is null, as in Java and Python: JSON topics ignore defaults. Undefined fields are skipped.
+  The value ``null`` is a null value.
+- Nothing is rounded: integers may be written as ``1.0`` or ``1e3``, but must be whole and in range;
+  decimals must not exceed their scale. Floats and doubles are the nearest ones.
+- A map's entries are sorted by key, because an object's fields have no order.
+- What numbers and texts mean depends on the client that defined the schema: see `json/types.py`.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _REMEDY = "Read the topic with valueFormat=raw."
 
 
 def arrow_schema(info: SchemaInfo) -> pa.Schema:
-    """Return the columns that a schema's values are: the record's fields, or `value`."""
+    """Return a schema's columns: the record's fields, or `value`."""
     return arrow_columns(parse_json_definition(info), all_nullable=True)
 
 
 def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Decoder:
-    """Return a decoder of `fields` of values that were written with `writer`."""
+    """Return a decoder of `fields` for values written with `writer`."""
     node = parse_json_definition(reader)
     source = _source(writer, reader, node)
     dialect = Dialect.of(writer)
@@ -70,10 +70,10 @@ def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> De
 
 
 def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
-    """Return an encoder of record batches with these columns for a topic that has this schema.
+    """Return an encoder of record batches with these columns, for a topic with this schema.
 
-    Raises SchemaMismatch that lists what does not fit. Columns that can be null are treated as
-    fields that cannot: `encode` raises Misfit for a null that is found there.
+    Raises SchemaMismatch that lists all mismatches. Nullable columns match fields that are not
+    nullable; `encode` raises Misfit if it finds a null there.
     """
     return JsonEncoder(parse_json_definition(info), columns, Dialect.of(info))
 
@@ -84,7 +84,7 @@ def definition(columns: pa.Schema, name: str, namespace: str = "") -> SchemaInfo
 
 
 def parse_json_definition(info: SchemaInfo) -> Node:
-    """Return the tree of a JSON topic's definition; raises SchemaMismatch if it is none."""
+    """Parse a JSON topic's definition; raises SchemaMismatch if it is invalid."""
     if info.type != pb.Schema.Json:
         raise SchemaMismatch(
             f"the values were written with a schema of the type {info.type_name}, not JSON",
@@ -99,13 +99,13 @@ def parse_json_definition(info: SchemaInfo) -> Node:
     return _with_java_dates(parse_definition(info.schema_data))
 
 
-# What Java's reflection makes of them is a record without fields.
+# Java's reflection makes these classes records without fields.
 _JAVA_DATES = frozenset(("java.util.Date", "java.sql.Timestamp"))
 _MILLIS = Primitive("long", Logical("timestamp-millis"))
 
 
 def _with_java_dates(node: Node) -> Node:
-    """Return a definition with Java's old classes for moments as what Jackson writes of them."""
+    """Replace Java's old date classes in a definition by what Jackson writes for them."""
     match node:
         case Record(name, ()) if name in _JAVA_DATES:
             return _MILLIS
@@ -134,7 +134,7 @@ def _is_json_schema(definition: bytes) -> bool:
 
 
 def _source(writer: SchemaInfo, reader: SchemaInfo, node: Node) -> Node:
-    """Return what values were written as: for a version with a JSON Schema the reader's type."""
+    """Return the type that values were written with; for a JSON Schema, the reader's type."""
     if writer == reader or (writer.type == pb.Schema.Json and _is_json_schema(writer.schema_data)):
         return node
     return parse_json_definition(writer)

@@ -1,17 +1,15 @@
 """Values of JSON topics → columns: many at once, or one by one if that fails.
 
-Rows are read together by Arrow's JSON reader. Where it refuses, the row that is to be blamed and
-some behind it are taken one by one; so a value that is broken, or written in an unusual way, costs
-little more than itself. Fields that are unusual in many rows are soon taken from each row by
-itself, and only the others are read together.
+Arrow's JSON reader reads rows together. If it refuses, the row to blame and some after it are read
+one by one, so a broken or unusual value costs little more than itself. Fields that are unusual in
+many rows are soon read row by row, and only the other fields together.
 
-Arrow's JSON reader knows no maps. But most maps of a topic share a few keys, and read as records
-with these fields they become maps again without looking at each. Nothing may be lost by this: a
-key that is not known, or a known one that is there with null, makes the reader refuse the rows.
+Arrow's JSON reader has no maps. But most maps of a topic share a few keys: they are read as records
+with these fields, and converted to maps without work per row. Nothing gets lost: an unknown key, or
+a known one with null, makes the reader refuse the rows.
 
-Whether and as what a value decodes does not depend on those around it, except for one thing: what
-is nested more deeply than Python parses, in fields that are skipped, may be bad or skipped with
-them.
+How a value is decoded does not depend on its neighbours, with one exception: skipped fields that
+are nested more deeply than Python can parse may be an error or be skipped with them.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ _LARGEST_VALUE = 1024 * 1024 * 1024
 _FEW_ROWS = 16
 _MANY_ROWS = 1024
 _LEAST_REACH = 256
-# One row in so many may be unusual without a change of how its fields are read.
+# One in this many rows may be unusual without changing how its fields are read.
 _TOLERATED = 50
 
 
@@ -58,10 +56,10 @@ _NULL_IN_MAP = r"[\[,:][ \t\r\n]*null"
 
 
 class JsonDecoder:
-    """Decodes JSON objects to columns, by the shapes of the fields wanted.
+    """Decodes JSON objects to columns, by the shapes of the requested fields.
 
-    `skipped` are the shapes of the other fields that objects are known to have. With `whole` there
-    is one shape, that of the value itself, which may be anything.
+    `skipped` are the shapes of the other known fields. With `whole` there is one shape: the value
+    itself, of any type.
     """
 
     def __init__(
@@ -73,7 +71,7 @@ class JsonDecoder:
         self._widest = max((widest_item(shape.kind) for shape in self._shapes), default=0)
         self._null_item = _NULL_IN_MAP if any(map(_has_maps, self._shapes)) else _NULL_ITEM
         self._unusual = 0
-        # Fields that Arrow cannot read, as maps, are taken from each row by itself.
+        # Fields that Arrow cannot read, such as maps, are read row by row.
         by_row = [i for i, shape in enumerate(self._shapes) if shape.wire is None]
         self._prepare(by_row, exact=any(_needs_digits(self._shapes[i]) for i in by_row))
         self._maps = MapReader(shapes, skipped) if by_row and not whole else None
@@ -89,7 +87,7 @@ class JsonDecoder:
         self._reader = None if self._whole else ObjectReader(wires)
 
     def decode(self, raw: pa.Array) -> Decoded:
-        """Decode a binary array; null is a value that is null, as is the JSON null."""
+        """Decode a binary array; null and JSON's null are null values."""
         rows = raw.drop_null() if raw.null_count else raw
         pieces = self._decode(rows, 0) if len(rows) else [self._empty()]
         columns = [
@@ -110,7 +108,7 @@ class JsonDecoder:
         return Decoded([build_array([], shape.kind) for shape in self._shapes])
 
     def _decode(self, rows: pa.Array, first: int) -> list[Decoded]:
-        """Decode rows without nulls; `first` is the number of the first, for what is bad."""
+        """Decode rows without nulls; `first` is the first one's number, for errors."""
         size = pc.sum(pc.binary_length(rows)).as_py()
         if len(rows) == 1 and size > _LARGEST_VALUE:
             reason = f"it has {size} bytes, the limit for JSON is {_LARGEST_VALUE}"
@@ -141,9 +139,9 @@ class JsonDecoder:
                 pieces += self._decode(some.slice(0, blamed), first + start)
                 start, few = start + blamed, _FEW_ROWS
             else:
-                # Rows that need it are seldom alone, and each attempt costs as much as many rows.
+                # Such rows are seldom alone, and each attempt costs as much as many rows.
                 few = min(2 * few, _MANY_ROWS)
-            # So that what is behind a row that is refused is not read for each such row.
+            # Limits how often the rows after a refused one are read again.
             reach = max(2 * blamed, _LEAST_REACH)
             alone = rows.slice(start, few)
             pieces.append(self._one_by_one(alone, first + start))
@@ -152,7 +150,7 @@ class JsonDecoder:
         return pieces
 
     def _adapt(self, rows: pa.Array, bad: set[int]) -> None:
-        """Take the fields from each row by itself that many rows have in an unusual way."""
+        """Start reading fields row by row that are unusual in many rows."""
         self._unusual += len(rows) - len(bad)
         if self._unusual < _MANY_ROWS or self._whole:
             return
@@ -168,7 +166,7 @@ class JsonDecoder:
             self._maps = None
 
     def _items(self, rows: pa.Array) -> int:
-        """Return how many items with fields the lists of a value can have at most."""
+        """Return the maximum number of list items with fields in a value."""
         try:
             bare = without_strings(rows.cast(pa.string()))
         except pa.ArrowInvalid:
@@ -177,7 +175,7 @@ class JsonDecoder:
         return int(pc.sum(pc.add(pc.count_substring(bare, "{"), nulls)).as_py())
 
     def _together(self, rows: pa.Array) -> list[pa.Array]:
-        """Return the columns of rows; raises Refused if one must be looked at by itself."""
+        """Return the rows' columns; raises Refused if a row must be read alone."""
         try:
             if self._maps is None or self._maps.given_up:
                 return self._read(rows)
@@ -221,7 +219,7 @@ class JsonDecoder:
         ]
 
     def _pick(self, rows: pa.Array) -> list[pa.Array]:
-        """Return the columns that Arrow does not read; raises Refused if a row does not fit."""
+        """Return the columns that Arrow cannot read; raises Refused for a mismatched row."""
         order = sorted(self._by_row)
         fields = [self._fields[i] for i in order]
         found: list[list[Any]] = [[] for _ in fields]
@@ -257,7 +255,7 @@ class JsonDecoder:
             build_array(v, shape.kind) for v, shape in zip(by_field, self._shapes, strict=True)
         ]
         for row in deep:
-            # Arrow's reader does not mind how deep what it skips is nested.
+            # Arrow's reader does not limit the nesting of skipped fields.
             try:
                 single = self._together(rows.slice(row, 1))
             except Refused:
@@ -298,7 +296,7 @@ def _reads(name: str, shape: Shape, rows: pa.Array) -> bool:
 
 
 def _needs_digits(shape: Shape) -> bool:
-    """Whether floats would not do for numbers with a point."""
+    """Whether floats are too inexact for its numbers with a point."""
     return shape.rule is Rule.DECIMAL or shape.java or any(map(_needs_digits, shape.parts))
 
 
@@ -312,16 +310,16 @@ _MOST_KEYS = 64
 _LONGEST_KEY = 200
 _MOST_FAILURES = 4
 _SPACE = r"[ \t\r\n]*"
-# A key that is not written as it could be most simply, with null.
+# A key written with unnecessary escapes, with null.
 _ESCAPED_WITH_NULL = rf'\\.(?:[^"\\]|\\.)*"{_SPACE}:{_SPACE}null'
 
 Keys = dict[str, list[str]]
 
 
 class MapReader:
-    """Reads the fields `wanted` of objects that have no others than these and `skipped`.
+    """Reads the fields `wanted` of objects whose other fields are all in `skipped`.
 
-    Learns the keys of maps, and gives up where there are too many or rows keep being refused.
+    Learns the keys of maps, and gives up if there are too many or rows are refused repeatedly.
     """
 
     def __init__(self, wanted: Mapping[str, Shape], skipped: Mapping[str, Shape]) -> None:
@@ -336,12 +334,12 @@ class MapReader:
 
     @property
     def maps(self) -> Sequence[str]:
-        """The fields that are maps, whose keys are to be learned."""
+        """The map fields whose keys are learned."""
         return list(self._keys)
 
     @property
     def knows_keys(self) -> bool:
-        """Whether keys were learned, so that reading makes sense."""
+        """Whether keys were learned, so that reading is possible."""
         return self._reader is not None
 
     def learn(self, name: str, keys: Iterable[str]) -> None:
@@ -358,14 +356,14 @@ class MapReader:
             )
 
     def failed(self) -> None:
-        """Take note of rows that were refused for their maps."""
+        """Rows were refused because of their maps."""
         self._failures += 1
         self.given_up = self.given_up or self._failures >= _MOST_FAILURES
 
     def read(self, rows: pa.Array) -> list[pa.Array]:
-        """Return the columns wanted of a binary array without nulls.
+        """Return the wanted columns for a binary array without nulls.
 
-        Raises Refused, strictly for rows that are refused for their maps.
+        Raises Refused, with `strictly` if a map is the reason.
         """
         if self._reader is None:
             raise Refused(strictly=True)
@@ -391,7 +389,7 @@ def _is_readable(shape: Shape) -> bool:
 
 
 def _with_null(keys: Iterable[str]) -> str:
-    """Return a pattern of RE2 for one of the keys with null."""
+    """Return an RE2 pattern for one of the keys with null."""
     texts = [re.escape(json.dumps(key, ensure_ascii=False)) for key in sorted(set(keys))]
     if not texts:
         return _ESCAPED_WITH_NULL
@@ -399,10 +397,10 @@ def _with_null(keys: Iterable[str]) -> str:
 
 
 def _as_map(column: pa.StructArray, keys: Sequence[str], shape: Shape) -> pa.Array:
-    """Return the map of a record's fields that are not null."""
+    """Return a map of a record's fields that are not null."""
     count, width = len(column), len(keys)
     parts = [finish(column.field(i), shape.parts[0]) for i in range(width)]
-    # By field first, as they lie one behind the other; then by row.
+    # First by field, as they are stored; then by row.
     places: array[int] = array("i", bytes(4 * count * width))
     fields: array[int] = array("i", bytes(4 * count * width))
     for i in range(width):
@@ -433,5 +431,5 @@ def _offsets(parts: Sequence[pa.Array], count: int) -> pa.Buffer:
 def _validity(column: pa.Array) -> pa.Buffer | None:
     if not column.null_count:
         return None
-    # An array of its own, so that its bits begin with a byte.
+    # A copy, so that its bits start at a byte.
     return pa.concat_arrays([column.is_valid()]).buffers()[1]

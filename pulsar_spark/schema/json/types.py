@@ -1,18 +1,18 @@
-"""How to read the JSON of a field: its Arrow type, and the meaning of numbers and texts.
+"""How to read a field's JSON: its Arrow type, and the meaning of numbers and texts.
 
-JSON says less than an Avro definition does. What is meant follows those who write such values:
+JSON says less than an Avro definition. Its meaning depends on the client that writes it:
 
-- Java's client writes with Jackson: bytes are base64, enums their symbols, NaN and the infinities
-  the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``. Decimals are plain numbers, also where
-  Avro's reflection defines text. Dates and times are those of its java.time classes: an Instant is
-  seconds with a point, the local ones are arrays such as ``[2024,2,29,13,14,15,123456789]``.
+- The Java client writes with Jackson: bytes are base64, enums their symbols, NaN and the infinities
+  the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``. Decimals are plain numbers, even where
+  Avro's reflection defines text. Dates and times are those of java.time: an Instant is seconds with
+  a point, local ones are arrays such as ``[2024,2,29,13,14,15,123456789]``.
 - The Python client writes with `json`: bytes are text, enums the *values* of their members, which
   may be numbers, NaN and the infinities bare words.
-- Others write dates and times as numbers in the unit of the logical type, or as ISO 8601 text,
-  which is read of all.
+- Others write dates and times as numbers in the logical type's unit, or as ISO 8601 text, which is
+  accepted from all clients.
 
-Which client defined a schema can be seen: Java's sets properties, Python's indents the definition.
-So it is known of all values whether bytes are base64 or text, and what a time with a point means.
+A schema shows which client defined it: Java's sets properties, Python's indents the definition.
+This decides whether bytes are base64 or text, and what a time with a point means.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pulsar_spark.schema.avro.types import arrow_type, is_nullable, sole_type
 
 
 class Rule(Enum):
-    """What a value is in JSON."""
+    """How a value is written in JSON."""
 
     NULL = "null"
     BOOLEAN = "a boolean"
@@ -54,13 +54,13 @@ class Rule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A type of values: `kind` is that of the column.
+    """How to read values: `kind` is the column's type.
 
-    `wire` is the type that Arrow's JSON reader takes them as, before they are turned into `kind`,
-    and None where it cannot. A number n of the rules MOMENT and TIME is n × `times` ÷ `divided`
-    in the column's unit. `parts` are a record's fields, a union's members, or the one type of
-    what is in an array or a map. Of an enum, `words` are the symbols, of a record the names of the
-    fields that must be there. With `java`, times are as Java's client writes them.
+    `wire` is the type that Arrow's JSON reader gives them before conversion to `kind`, None if it
+    cannot read them. With the rules MOMENT and TIME a number n is n × `times` ÷ `divided` in the
+    column's unit. `parts` are a record's fields, a union's members, or the item type of an array or
+    map. `words` are an enum's symbols, or a record's required fields. With `java`, times are
+    written as in Java.
     """
 
     rule: Rule
@@ -75,13 +75,13 @@ class Shape:
 
 
 _JAVA_PROPERTY = "__jsr310ConversionEnabled"
-# What Avro takes for text, and Jackson for numbers.
+# Text in Avro, numbers in Jackson.
 _JAVA_NUMBER = re.compile(rb'"java-class"\s*:\s*"java\.math\.Big')
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Who defined the schema of the values, as far as it makes a difference."""
+    """Which client defined the schema, as far as that matters."""
 
     bytes_are_text: bool = False
     has_java_times: bool = False
@@ -89,7 +89,7 @@ class Dialect:
 
     @classmethod
     def of(cls, info: SchemaInfo) -> Dialect:
-        """Return the dialect of values with a schema whose definition is JSON."""
+        """Return the dialect of a schema with a JSON definition."""
         definition = info.schema_data
         is_java = _JAVA_PROPERTY in info.properties
         is_python = not is_java and definition.startswith(b"{\n ") and _is_indented(definition)
@@ -104,7 +104,7 @@ def _is_indented(definition: bytes) -> bool:
 
 
 def field_shapes(reader: avro.Node, writer: avro.Node, dialect: Dialect) -> dict[str, Shape]:
-    """Return the shapes of a record's fields by name, as `writer` wrote them for `reader`."""
+    """Return the shapes of a record's fields by name, written with `writer`, read with `reader`."""
     assert isinstance(reader, avro.Record)
     fields = writer.fields if isinstance(writer, avro.Record) else ()
     written = {field.name: field.type for field in fields}
@@ -115,7 +115,7 @@ def field_shapes(reader: avro.Node, writer: avro.Node, dialect: Dialect) -> dict
 
 
 def shape_of(reader: avro.Node, writer: avro.Node, dialect: Dialect) -> Shape:
-    """Return how values that `writer` describes become a column of the type of `reader`."""
+    """Return how to read values written with `writer` into a column for `reader`."""
     node, source = _only(reader), _only(writer)
     kind = arrow_type(node, all_nullable=True)
     match node:
@@ -140,7 +140,7 @@ def shape_of(reader: avro.Node, writer: avro.Node, dialect: Dialect) -> Shape:
 
 
 def _only(node: avro.Node) -> avro.Node:
-    """Return what a union is if it is not null, and other types as they are."""
+    """Return a union's only non-null type; other types as they are."""
     sole = sole_type(node) if isinstance(node, avro.UnionOf) else None
     return node if sole is None else sole
 
@@ -191,23 +191,23 @@ def _leaf(node: avro.Node, source: avro.Node, dialect: Dialect) -> Shape:
         return Shape(Rule.LOOSE_TEXT, kind, kind)
     wire = kind
     if pa.types.is_float32(kind):
-        # Through doubles, as they go when values are taken one by one.
+        # Through doubles, as on the row-by-row path.
         wire = pa.float64()
     elif pa.types.is_decimal(kind):
-        # Arrow's reader does not notice where it multiplies beyond 128 bits.
+        # Arrow's reader does not detect overflow of 128 bits.
         wire = pa.decimal256(76, kind.scale)
     return Shape(_LEAVES[name or _kind_name(node)], kind, wire)
 
 
 def _time(kind: pa.DataType, family: str, unit: str, dialect: Dialect) -> Shape:
     java = dialect.has_java_times
-    # Arrow's reader takes whole numbers only.
+    # Arrow's reader only takes whole numbers.
     if not family:
         return Shape(Rule.DATE, kind, None if java else kind, java=java)
     wire = None if java else pa.int64()
     times, divided = _UNITS[unit]
     if family == "time":
-        # Such columns are nanoseconds, not microseconds.
+        # These columns have nanoseconds, not microseconds.
         return Shape(Rule.TIME, kind, wire, times * 1000, divided, java=java)
     return Shape(Rule.MOMENT, kind, wire, times, divided, java=java)
 
@@ -217,7 +217,7 @@ def _kind_name(node: avro.Primitive | avro.Fixed) -> str:
 
 
 def _writers_unit(source: avro.Node, family: str) -> str:
-    """Return the unit that times were written in, "" if not as the same family of types."""
+    """Return the unit of the writer's times, "" if its type is of another family."""
     logical = source.logical if isinstance(source, avro.Primitive) else None
     found, _, unit = (logical.name if logical else "").rpartition("-")
     return unit if found == family else ""

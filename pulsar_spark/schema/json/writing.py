@@ -1,7 +1,7 @@
-"""Columns → values of a JSON topic, as strings that are joined to the text of a row.
+"""Columns → values of a JSON topic: texts of fields, joined for each row.
 
-Which columns fit is as for an AVRO topic with the same definition; fields that there is no column
-for are left out, if the schema allows it.
+Columns match fields as on an AVRO topic with the same definition; fields without a column are left
+out, if the schema allows it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pulsar_spark.schema.json.types import Dialect, Rule, Shape, shape_of
 
 
 class JsonEncoder:
-    """Encodes record batches with the Arrow schema `columns` as values of a definition.
+    """Encodes record batches with the Arrow schema `columns`, with a topic's definition.
 
-    Raises SchemaMismatch that lists what does not fit.
+    Raises SchemaMismatch that lists all mismatches.
     """
 
     def __init__(self, node: Node, columns: pa.Schema, dialect: Dialect) -> None:
@@ -37,7 +37,7 @@ class JsonEncoder:
         if isinstance(node, Record):
             types = {field.name: field.type for field in node.fields}
         else:
-            # A null is a message without a value, whatever values may be.
+            # A null is a message without a value, whatever the type.
             types = {columns.names[0]: UnionOf((node, Primitive("null")))}
         self._writers = [
             writer(types[column.name], column.type, dialect, column.name) for column in columns
@@ -63,7 +63,7 @@ class JsonEncoder:
         return joined([*pieces, end], columns.num_rows)
 
     def _first_misfit(self, columns: pa.RecordBatch) -> Misfit:
-        """Return what is wrong in the first row that cannot be written, of rows with such a one."""
+        """Return the error of the first row that cannot be written; there is one."""
         start, end = 0, columns.num_rows
         while end - start > 1:
             middle = (start + end) // 2
@@ -84,7 +84,7 @@ class JsonEncoder:
 
 
 Write = Callable[[pa.Array], pa.Array]
-"""Turns a column into its JSON texts, null where it is null; raises Misfit."""
+"""Converts a column to JSON texts, null for null; raises Misfit."""
 
 _NANOS_PER_DAY = 86_400_000_000_000
 _SPECIAL = r'["\\\x00-\x1f]'
@@ -93,9 +93,9 @@ _SHORT_ESCAPES = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t
 
 
 def writer(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> Write:
-    """Return what writes columns of the type `kind` as values of a type.
+    """Return a writer of columns with the type `kind` for values of a type.
 
-    They fit as columns of an AVRO topic do. Raises SchemaMismatch for what JSON has no form for.
+    They match as on AVRO topics. Raises SchemaMismatch for types that JSON has no form for.
     """
     if pa.types.is_null(kind):
         write: Write = _nothing
@@ -134,11 +134,11 @@ def _nothing(column: pa.Array) -> pa.Array:
     return pa.nulls(len(column), pa.string())
 
 
-# --- what is made of parts ----------------------------------------------------------------
+# --- types with parts ---------------------------------------------------------------------
 
 
 def joined(pieces: Sequence[pa.Array | pa.Scalar], count: int) -> pa.Array:
-    """Return `count` texts, the pieces of each behind one another; null is the word null."""
+    """Return `count` texts, each of its pieces joined; null becomes the word null."""
     found = pc.binary_join_element_wise(
         *pieces, text(""), null_handling="replace", null_replacement="null"
     )
@@ -146,12 +146,12 @@ def joined(pieces: Sequence[pa.Array | pa.Scalar], count: int) -> pa.Array:
 
 
 def text(value: str) -> pa.Scalar:
-    """Return a text that is the same for all rows."""
+    """Return a text for all rows."""
     return strings([value])[0]
 
 
 def record_pieces(names: Sequence[str]) -> list[pa.Scalar]:
-    """Return what stands before each field of an object, and behind the last."""
+    """Return the texts before each field of an object, and after the last."""
     quoted = quote(strings(names)).to_pylist()
     starts = [f"{',' if i else '{'}{name}:" for i, name in enumerate(quoted)]
     return [text(start) for start in starts] + [text("}" if names else "{}")]
@@ -165,7 +165,7 @@ def _record(
     *starts, end = record_pieces([field.name for field in fields])
 
     def write(column: pa.StructArray) -> pa.Array:
-        # What null records have in their fields is not to be looked at.
+        # Ignore the fields of null records.
         present = column.drop_null() if column.null_count else column
         pieces = []
         for i, (start, part) in enumerate(zip(starts, writers, strict=True)):
@@ -176,7 +176,7 @@ def _record(
 
 
 def _where_valid(column: pa.Array, texts: pa.Array) -> pa.Array:
-    """Return the texts of the rows that are not null, with nulls between them."""
+    """Return the texts of the non-null rows, with nulls in between."""
     if len(texts) == len(column):
         return texts
     return spread(texts, column.is_valid())
@@ -185,7 +185,7 @@ def _where_valid(column: pa.Array, texts: pa.Array) -> pa.Array:
 def _union(node: avro.UnionOf, kind: pa.DataType, dialect: Dialect, path: str) -> Write:
     names = [f"member{i}" for i in range(len(node.present))]
     if not pa.types.is_struct(kind) or [field.name for field in kind] != names:
-        # The column is one of the types by itself.
+        # The column has a single member's type.
         return _writer(_fitting(node.present, kind), kind, dialect, path)
     writers = [
         _writer(member, field.type, dialect, f"{path}.{field.name}")
@@ -207,7 +207,7 @@ def _union(node: avro.UnionOf, kind: pa.DataType, dialect: Dialect, path: str) -
 
 
 def _fitting(members: Sequence[avro.Node], kind: pa.DataType) -> avro.Node:
-    """Return the first of a union's types that a column fits by itself, as for AVRO topics."""
+    """Return the first member of a union that matches a column, as on AVRO topics."""
     for member in members[:-1]:
         record = avro.Record("r", (avro.Field("f", member),))
         try:
@@ -239,20 +239,20 @@ def _map(column: pa.MapArray, value: Write) -> pa.Array:
 
 
 def _lists(column: pa.ListArray, items: pa.Array, start: str, end: str) -> pa.Array:
-    """Return the items joined by commas, those of each row of a list."""
+    """Join each list's items with commas."""
     sizes = pc.fill_null(pc.list_value_length(column), number(0, pa.int32()))
     texts = pc.binary_join(pa.ListArray.from_arrays(offsets_of(sizes), items), text(","))
     wrapped = joined([text(start), texts, text(end)], len(column))
     return pc.if_else(column.is_valid(), wrapped, _NULL) if column.null_count else wrapped
 
 
-# --- what is not --------------------------------------------------------------------------
+# --- types without parts ------------------------------------------------------------------
 
 _NULL = pa.nulls(1, pa.string())[0]
 
 
 def quote(column: pa.Array) -> pa.Array:
-    """Return strings as JSON, null where they are."""
+    """Return strings as JSON, null for null."""
     special = pc.match_substring_regex(column, _SPECIAL)
     if pc.any(special).as_py():
         column = pc.replace_substring(column, "\\", "\\\\")
@@ -265,7 +265,7 @@ def quote(column: pa.Array) -> pa.Array:
 
 
 def _checker(node: avro.Node, path: str) -> Write | None:
-    """Return what raises Misfit for values that a type does not allow, if there are such."""
+    """Return a check for values that a type does not allow, None if it allows all."""
     if isinstance(node, avro.Enum):
         symbols = strings(node.symbols)
         return lambda column: _symbols(column, symbols, path)
@@ -294,7 +294,7 @@ def _sized(column: pa.Array, size: int, path: str) -> pa.Array:
 
 
 def _uuid_texts(column: pa.Array, path: str) -> pa.Array:
-    # Bytes are made into such text.
+    # Bytes become such text.
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     if is_text and pc.any(pc.invert(pc.match_substring_regex(column, UUID_TEXT))).as_py():
         raise Misfit("it is not a UUID", path)
@@ -304,7 +304,7 @@ def _uuid_texts(column: pa.Array, path: str) -> pa.Array:
 def _leaf(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> Write:
     shape = shape_of(node, node, dialect)
     if shape.rule is Rule.RECORD:
-        # A duration, the only type without parts in a definition that has some as a column.
+        # Only a duration has no parts in a definition but several in a column.
         if not pa.types.is_struct(kind):
             raise SchemaMismatch(
                 f"{path} is {kind}, and a duration is an object in JSON",
@@ -329,7 +329,7 @@ def _leaf(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> Wr
 
 
 def _as_text(column: pa.Array, shape: Shape) -> pa.Array:
-    """Return texts of what is in JSON as in Arrow: booleans, integers and decimals."""
+    """Return texts of types with the same form in JSON and Arrow: booleans, integers, decimals."""
     return column.cast(shape.kind).cast(pa.string())
 
 
@@ -356,7 +356,7 @@ def _uuids(column: pa.Array, shape: Shape) -> pa.Array:
 def _floats(column: pa.Array, shape: Shape) -> pa.Array:
     column = column.cast(shape.kind)
     texts = column.cast(pa.string())
-    # Without a point it is an integer to others, which has no such zero.
+    # Without a point it would be read as an integer, which has no negative zero.
     minus_zero = pc.equal(texts, text("-0"))
     if pc.any(minus_zero).as_py():
         texts = pc.if_else(minus_zero, text("-0.0"), texts)
@@ -385,7 +385,7 @@ def _check_time_of_day(column: pa.Array) -> None:
 
 
 def _iso_texts(column: pa.Array, shape: Shape) -> pa.Array:
-    """Return dates and times as what all of Jackson's classes for such read without doubt."""
+    """Return dates and times in a form that all of Jackson's classes read unambiguously."""
     zone = ""
     if shape.rule is Rule.TIME:
         _check_time_of_day(column)
