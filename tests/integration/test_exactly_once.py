@@ -8,17 +8,22 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pulsar_spark.client import MessageId, PulsarClient
-from pulsar_spark.errors import TornBatch
+from pulsar_spark.errors import TornBatch, UnsupportedFeature
+from pulsar_spark.spark.writing import exactly_once
 from pulsar_spark.spark.writing.crash_points import POINTS, TASK_POINTS, VARIABLE
-from tests.integration.brokers import Broker
-from tests.integration.sink_job import ROWS, Sink, whole
+from tests.integration.brokers import Broker, Real
+from tests.integration.sink_job import ROWS, TASKS, Sink, whole
+from tests.support.real_broker import OwnBroker
+from tests.support.waiting import wait_until
+
+StartBroker = Callable[[Mapping[str, str] | None], OwnBroker]
 
 _ROOT = Path(__file__).parents[2]
 # Points before the decision leave transactions behind that nobody ends.
@@ -123,3 +128,54 @@ def test_the_official_client_sees_each_row_once(
     assert Counter(found) == Counter(expected)
     with pytest.raises(pulsar.Timeout):
         consumer.receive(timeout_millis=500)
+
+
+@pytest.mark.slow
+@pytest.mark.fault(79)
+def test_records_outlive_retention_and_idle_topics_while_the_driver_is_down(
+    start_real_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = start_real_broker(
+        {
+            "brokerDeleteInactiveTopicsEnabled": "true",
+            "brokerDeleteInactiveTopicsFrequencySeconds": "1",
+            "retentionCheckIntervalInSeconds": "1",
+            "managedLedgerMaxEntriesPerLedger": "2",
+            "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+        }
+    )
+    broker.admin("PUT", "namespaces/public/idle")
+    records, idle = (f"persistent://public/idle/{name}" for name in ("records", "idle"))
+    topic = broker.create_topic(broker.unique_topic("once"), 2)
+    sink = Sink(broker.service_url, topic, topic)
+    sink.options["sinkStateTopic"] = records
+    for batch in range(2):
+        sink.run(batch)
+
+    def die(point: str) -> None:
+        if point == "after-decision":
+            raise KeyboardInterrupt
+
+    written = [sink.write(2, task) for task in range(TASKS)]
+    with monkeypatch.context() as patched:
+        patched.setattr(exactly_once, "reach", die)
+        with pytest.raises(KeyboardInterrupt):
+            sink.writer().commit(list(written), 2)
+    with PulsarClient(broker.service_url) as client:
+        client.create_producer(idle).send(b"held by nothing")
+    left = "persistent/public/idle"
+    wait_until(lambda: broker.admin("GET", left) == [records], "the idle topic is gone", 90)
+    sink.run(2)
+    expected = Counter(value for batch in range(3) for value in whole(batch))
+    assert Counter(read_all(Real(broker), topic)) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.fault(83)
+def test_a_real_broker_without_transactions_is_told_before_a_row_is_written(
+    start_real_broker: StartBroker,
+) -> None:
+    broker = start_real_broker({"transactionCoordinatorEnabled": "false"})
+    topic = broker.create_topic(broker.unique_topic("once"))
+    with pytest.raises(UnsupportedFeature, match="transactionCoordinatorEnabled=true"):
+        Sink(broker.service_url, topic, topic).writer().check()
