@@ -1,10 +1,9 @@
 """Python values ↔ the bytes of one schema, for clients without Spark.
 
-Values are those that the official Python client has for AVRO: a record is a dict, a moment a
-datetime in UTC, a local one a datetime without a zone, a day a date, a time of day a time, a
-decimal a Decimal, a UUID a UUID, a symbol of an enum its text; of a union, the value itself. Bytes
-are made and read by the codecs that Spark uses, in columns. What is finer than a microsecond is
-cut off when reading.
+Values are those of the official Python client for AVRO: a record is a dict, a moment a datetime in
+UTC, a local one a datetime without a zone, a day a date, a time of day a time, a decimal a Decimal,
+a UUID a UUID, an enum's symbol its text; for a union, the value itself. The codecs that Spark uses
+encode and decode the bytes as columns. Reading truncates times to microseconds.
 """
 
 from __future__ import annotations
@@ -53,10 +52,10 @@ from pulsar_spark.schema.key_value import join_pairs, split_pairs
 from pulsar_spark.schema.table.names import VALUE, is_unicode
 
 Convert: TypeAlias = Callable[[Any], Any]
-"""Turns a Python value into what Arrow makes a column of; raises Misfit."""
+"""Converts a Python value for an Arrow column; raises Misfit."""
 
 Restore: TypeAlias = Callable[[Any], Any]
-"""Turns what Arrow gives for a value into the Python value."""
+"""Converts a value of an Arrow column to Python."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LOCAL_EPOCH = datetime(1970, 1, 1)
@@ -68,7 +67,7 @@ _NANOS_PER_DAY = 86_400 * 10**9
 class PythonEncoder:
     """Encodes values of one schema, one at a time.
 
-    Raises SchemaMismatch for a schema that values cannot be made for.
+    Raises SchemaMismatch for a schema that cannot be encoded.
     """
 
     def __init__(self, info: SchemaInfo) -> None:
@@ -85,7 +84,7 @@ class PythonEncoder:
         self._encoder = codec.encoder(info, self._columns)
 
     def encode(self, value: Any) -> bytes:
-        """Return the bytes of a value that is not None; raises Misfit, which names the field."""
+        """Encode a value that is not None; raises Misfit that names the field."""
         found = self._convert(value)
         cells = [found.get(name) for name in self._columns.names] if self._is_record else [found]
         arrays = []
@@ -100,9 +99,9 @@ class PythonEncoder:
 
 
 def decoder_between(writer: SchemaInfo, reader: SchemaInfo) -> PythonDecoder | PairDecoder:
-    """Return a decoder of values that were written with one schema to those of another one.
+    """Return a decoder of values written with `writer` for the schema `reader`.
 
-    Raises SchemaMismatch where the one cannot be read as the other.
+    Raises SchemaMismatch if one cannot be read as the other.
     """
     if reader.type == pb.Schema.KeyValue:
         return PairDecoder(writer, reader)
@@ -110,13 +109,13 @@ def decoder_between(writer: SchemaInfo, reader: SchemaInfo) -> PythonDecoder | P
 
 
 class PythonDecoder:
-    """Decodes values that were written with one schema to those of another one, in columns.
+    """Decodes values written with one schema to values of another, as columns.
 
-    Raises SchemaMismatch where the one cannot be read as the other.
+    Raises SchemaMismatch if one cannot be read as the other.
     """
 
     separated = False
-    """Whether keys are with the messages, not in the payloads."""
+    """Whether keys are message keys, not in the payloads."""
 
     def __init__(self, writer: SchemaInfo, reader: SchemaInfo) -> None:
         columns = codec_of(reader).arrow_schema(reader)
@@ -131,9 +130,9 @@ class PythonDecoder:
         self._decoder = decoder_of(writer, reader, self._names)
 
     def decode(self, raw: pa.Array, keys: pa.Array | None = None) -> list[Any]:
-        """Return a value for each element, None for null, Undecodable for what is none.
+        """Return a value for each element, None for null, Undecodable for an invalid one.
 
-        `keys` are for pairs, as those of `PairDecoder`.
+        `keys` are for pairs, as in `PairDecoder`.
         """
         decoded = self._decoder.decode(raw)
         bad: dict[int, Undecodable] = {found.row: found for found in decoded.bad}
@@ -145,7 +144,7 @@ class PythonDecoder:
         if self._is_record:
             names = self._names
             found = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-            # A record without fields has no column to tell how many there are.
+            # Records without fields have no columns to count.
             found = found if columns else [{} for _ in range(len(raw))]
         else:
             found = columns[0]
@@ -164,7 +163,7 @@ class PythonDecoder:
             found = column.to_pylist(maps_as_pydicts="lossy")
             return found if restore is None else [_unless_none(restore, each) for each in found]
         except (ValueError, OverflowError):
-            # Some value, a time nearly always, is beyond what Python's type for it holds.
+            # Python's type cannot hold some value, usually a time.
             return [self._value(name, column, row, bad) for row in range(len(column))]
 
     def _value(self, name: str, column: pa.Array, row: int, bad: dict[int, Undecodable]) -> Any:
@@ -209,9 +208,9 @@ _PRIMITIVES: dict[int, Node] = {
 
 
 def definition_of(info: SchemaInfo) -> Node | None:
-    """Return the type that a schema's values have, as Avro's where it is a primitive.
+    """Return a schema's type, as Avro's if it is a primitive.
 
-    None for protobuf messages; raises SchemaMismatch for a definition that is none.
+    None for protobuf messages; raises SchemaMismatch for an invalid definition.
     """
     if info.type in PLAIN:
         return Primitive("string" if info.type == pb.Schema.String else "bytes")
@@ -228,7 +227,7 @@ def definition_of(info: SchemaInfo) -> Node | None:
 
 
 def converter(node: Node) -> Convert:
-    """Return what turns values of a type into what Arrow makes a column of."""
+    """Return the conversion of a type's values for an Arrow column."""
     if isinstance(node, Primitive | Fixed):
         return _leaf(node)
     match node:
@@ -276,7 +275,7 @@ def _record(node: Record) -> Convert:
 
 
 def _fields_of(value: Any) -> Mapping[str, Any]:
-    """Return the fields of a dict, or of a record of the official client's."""
+    """Return the fields of a dict, or of an official client's record."""
     if isinstance(value, Mapping):
         return value
     if hasattr(type(value), "schema") and hasattr(value, "__dict__"):
@@ -285,7 +284,7 @@ def _fields_of(value: Any) -> Mapping[str, Any]:
 
 
 def _default(field: Field) -> Any:
-    """Return what stands for a field that is left out, converted; NO_DEFAULT if nothing does."""
+    """Return a missing field's default, converted; NO_DEFAULT if there is none."""
     if field.default is NO_DEFAULT:
         nullable = is_null(field.type) or (isinstance(field.type, UnionOf) and field.type.nullable)
         return None if nullable else NO_DEFAULT
@@ -296,7 +295,7 @@ def _default(field: Field) -> Any:
 
 
 def _from_json(node: Node, value: Any) -> Any:
-    """Return the Python value of a default (Avro 1.12, Records)."""
+    """Return a default's Python value (Avro 1.12, Records)."""
     match node:
         case UnionOf():
             made = (_from_json(member, value) for member in node.present)
@@ -385,7 +384,7 @@ def _union(node: UnionOf) -> Convert:
             raise Misfit("it is None, and the definition does not allow null")
         if sole is not None:
             return convert_sole(value)
-        # A whole number is a float to none but unions without a type for whole numbers.
+        # A whole number is a float only in unions without an integer type.
         for floats in (False, True):
             for place, (member, convert_member) in enumerate(members):
                 if isinstance(value, int) and floats != _is_float(member):
@@ -513,7 +512,7 @@ def _day(value: Any) -> Any:
 
 
 def _scaled(value: Any, times: int, divided: int, wanted: str) -> int:
-    """Return a whole number in the type's own unit as one in Spark's."""
+    """Convert a whole number from the type's own unit to Spark's."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise _wrong(value, wanted)
     found = value * times // divided
@@ -525,7 +524,7 @@ def _scaled(value: Any, times: int, divided: int, wanted: str) -> int:
 def _moment(times: int, divided: int) -> Convert:
     def convert(value: Any) -> int:
         if isinstance(value, datetime):
-            # As Python has it, one without a zone is in the zone of the machine.
+            # As in Python, without a zone it is in the machine's zone.
             return (value.astimezone(timezone.utc) - _EPOCH) // _MICROSECOND
         return _scaled(value, times, divided, "a datetime")
 
@@ -589,7 +588,7 @@ _LEAVES: dict[str, Convert] = {
 
 
 def restorer(node: Node) -> Restore | None:
-    """Return what turns Arrow's values of a type into Python's, None where they are the same."""
+    """Return the conversion from Arrow's values to Python's, None if they are equal."""
     match node:
         case Record():
             parts = {field.name: restorer(field.type) for field in node.fields}
@@ -671,7 +670,7 @@ class PairEncoder:
         self._sides = PythonEncoder(parts.key), PythonEncoder(parts.value)
 
     def encode(self, pair: Any) -> tuple[bytes | None, bytes | None]:
-        """Return the bytes of both, None for None; raises Misfit."""
+        """Encode both, None for None; raises Misfit."""
         if not isinstance(pair, tuple) or len(pair) != len(KeyValue._fields):
             raise _wrong(pair, "a pair of a key and a value")
         found: list[bytes | None] = []
@@ -683,13 +682,13 @@ class PairEncoder:
         return found[0], found[1]
 
     def payload(self, key: bytes | None, value: bytes | None) -> bytes:
-        """Return what a message with the key in its payload holds."""
+        """Return the payload of a message that contains the key too."""
         joined: bytes = join_pairs(binaries([key]), binaries([value]))[0].as_py()
         return joined
 
 
 class PairDecoder:
-    """Decodes pairs that were written with one KEY_VALUE schema to those of another one."""
+    """Decodes pairs written with one KEY_VALUE schema to pairs of another."""
 
     def __init__(self, writer: SchemaInfo, reader: SchemaInfo) -> None:
         check_types(writer, reader)
@@ -699,9 +698,9 @@ class PairDecoder:
         self._value = PythonDecoder(written.value, wanted.value)
 
     def decode(self, raw: pa.Array, keys: pa.Array | None = None) -> list[Any]:
-        """Return a KeyValue for each payload; `keys` are the messages', where they have them.
+        """Return a KeyValue for each payload; `keys` are the message keys, if separated.
 
-        None for a payload that is null and has no key, Undecodable for what is no pair.
+        None for a null payload without a key, Undecodable for an invalid pair.
         """
         bad: dict[int, Undecodable] = {}
         values = raw

@@ -22,9 +22,9 @@ _VERSION_SIZE = 8
 def latest_schemas(
     lookup: Lookup, topics: Sequence[str]
 ) -> dict[str, SchemaInfo | PulsarError | None]:
-    """Return the latest schema of each topic, None for one without, or why it is not known.
+    """Return each topic's latest schema, None if it has none, or an error.
 
-    All are asked for at once. A topic that does not exist has no schema either.
+    All are requested at once. A missing topic has no schema.
     """
     return lookup.ask_many(
         topics, lambda topic, deadline: _schema_operation(lookup, topic, None, deadline)
@@ -34,8 +34,7 @@ def latest_schemas(
 def latest_schema(lookup: Lookup, topic: str) -> SchemaInfo | None:
     """Return the latest schema of a topic, None for one without.
 
-    `topic` is a plain topic or a partition, whose topic the schema is of. Raises what brokers
-    refuse with.
+    `topic` is a topic or a partition, which has its topic's schema. Raises the broker's error.
     """
     owner = str(TopicName.parse(topic).partitioned)
     found = latest_schemas(lookup, [owner])[owner]
@@ -45,9 +44,9 @@ def latest_schema(lookup: Lookup, topic: str) -> SchemaInfo | None:
 
 
 def older_schemas(lookup: Lookup, topic: str) -> Iterator[SchemaInfo]:
-    """Yield the schemas that a topic had before its latest one, newest first, at most 100.
+    """Yield a topic's schemas before the latest one, newest first, at most 100.
 
-    Versions that are gone are passed over. Raises what brokers refuse with.
+    Skips deleted versions. Raises the broker's error.
     """
     answer = lookup.ask(topic, lambda name, deadline: lookup.schema_operation(name, None, deadline))
     latest = b"" if answer is None else answer.version
@@ -61,11 +60,11 @@ def older_schemas(lookup: Lookup, topic: str) -> Iterator[SchemaInfo]:
 
 
 def register_schema(lookup: Lookup, topic: str, schema: SchemaInfo) -> bytes:
-    """Register a schema on a topic, or find that it is there, and return its version.
+    """Register a schema for a topic, or find the same one, and return its version.
 
-    `topic` is a plain topic or a partition, whose topic the schema is of. Raises IncompatibleSchema
-    where the namespace's compatibility forbids it, TopicNotFound, and what else brokers refuse
-    with.
+    `topic` is a topic or a partition, which has its topic's schema. Raises IncompatibleSchema if
+    the namespace's compatibility strategy forbids it, TopicNotFound, and other errors of the
+    broker.
     """
 
     def operation(name: str, deadline: Deadline) -> Operation[bytes]:
@@ -80,9 +79,9 @@ def register_schema(lookup: Lookup, topic: str, schema: SchemaInfo) -> bytes:
 
 
 class SchemaVersions:
-    """The versions of one topic's schema; each is asked for once, when it is needed first.
+    """The versions of a topic's schema, each fetched once, when it is first needed.
 
-    The schema is that of the whole topic, whichever partition is named.
+    Partitions have their topic's schema.
     """
 
     def __init__(self, lookup: Lookup, topic: str) -> None:
@@ -93,8 +92,8 @@ class SchemaVersions:
     def __call__(self, version: bytes) -> SchemaInfo:
         """Return the schema of a version.
 
-        Raises SchemaMismatch for one that the registry does not have, OperationTimeout, and
-        what else brokers refuse with.
+        Raises SchemaMismatch for a version that the registry lacks, OperationTimeout, and other
+        errors of the broker.
         """
         found = self._known.get(version)
         if found is None:
@@ -120,7 +119,7 @@ class SchemaVersions:
 
 
 def version_number(version: bytes) -> str:
-    """Return a schema version as people know it: brokers count versions from 0."""
+    """Return a schema version as a decimal number: brokers count versions from 0."""
     return str(int.from_bytes(version, "big")) if len(version) == _VERSION_SIZE else version.hex()
 
 

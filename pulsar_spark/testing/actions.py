@@ -1,6 +1,6 @@
 """What a fault does to a command: one class for each kind of fault.
 
-An action meets a command that a client sent (`on_command`, before it is carried out), or a frame
+An action is applied to a client's command (`on_command`, before it is carried out), or to a frame
 that the broker is about to send (`on_frame`).
 """
 
@@ -26,7 +26,7 @@ _U32 = Struct(">I")
 
 
 class Target(Protocol):
-    """The connection that an action meets; all on the broker's thread."""
+    """The connection that an action applies to; everything is on the broker's thread."""
 
     def refuse(self, kind: int, body: Any, code: int, message: str) -> None:
         """Answer a command with an error."""
@@ -35,29 +35,29 @@ class Target(Protocol):
         """Send a command, in order with all others."""
 
     def transmit(self, data: bytes) -> None:
-        """Write bytes after those that are delayed."""
+        """Write bytes after delayed ones."""
 
     def write(self, data: bytes) -> None:
-        """Write bytes now, past those that are held back."""
+        """Write bytes now, before held-back ones."""
 
     def disconnect(self, *, reset: bool = False) -> None:
-        """Close the connection, in order or by a reset."""
+        """Close the connection, normally or by a TCP reset."""
 
     def mute(self) -> None:
-        """Answer nothing any more, and read on without looking."""
+        """Answer nothing any more, and ignore what is received."""
 
     def later(self, seconds: float, function: Callable[[], None]) -> None:
-        """Call a function after some time, if the connection is still there."""
+        """Call a function after some time, if the connection is still open."""
 
     @property
     def output_held(self) -> bool:
         """Whether frames wait."""
 
     def hold_input(self, seconds: float) -> None:
-        """Carry out no command of this connection for some time; they wait in order."""
+        """Delay the commands of this connection for some time, in order."""
 
     def hold_output(self, seconds: float) -> None:
-        """Write nothing to this connection for some time; frames wait in order."""
+        """Delay the frames to this connection for some time, in order."""
 
 
 @dataclass(slots=True)
@@ -71,19 +71,19 @@ class Incoming:
 
 
 class Action:
-    """What happens instead; the base lets everything pass."""
+    """What happens instead; the base class changes nothing."""
 
     def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
-        """Deal with a client's command, which is carried out only by `command.carry_out`."""
+        """Handle a client's command; only `command.carry_out` carries it out."""
         command.carry_out(command)
 
     def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
-        """Deal with a frame to a client, which is sent only by `target.transmit`."""
+        """Handle a frame to a client; only `target.transmit` sends it."""
         target.transmit(frame)
 
     @property
     def wants_answer(self) -> bool:
-        """Whether the action, set on a request, is meant for the answer to it."""
+        """Whether the action, set on a request, applies to its answer."""
         return False
 
 
@@ -100,9 +100,9 @@ class Drop(Action):
 
 @dataclass(frozen=True)
 class Delay(Action):
-    """The command waits; `hold` says whether the rest of the connection waits behind it.
+    """The command waits; `hold` says whether the rest of the connection waits too.
 
-    By default it does for commands whose order matters (SEND, ACK, FLOW, receipts, messages) and
+    By default it does for commands whose order matters (SEND, ACK, FLOW, receipts, messages), and
     does not for requests and their answers.
     """
 
@@ -114,7 +114,7 @@ class Delay(Action):
         hold = not hasattr(command.body, "request_id") if self.hold is None else self.hold
         target.later(self.seconds, lambda: command.carry_out(command))
         if hold:
-            # After the line above, so that this command is the first to go on.
+            # After the line above, so that this command continues first.
             target.hold_input(self.seconds)
 
     def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
@@ -162,7 +162,7 @@ class Close(Action):
 
 @dataclass(frozen=True)
 class BlackHole(Action):
-    """From now on the connection stays open and nothing comes from it: a half-open peer."""
+    """The connection stays open, but the broker falls silent: a half-open peer."""
 
     def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
         """Fall silent."""
@@ -175,7 +175,7 @@ class BlackHole(Action):
 
 @dataclass(frozen=True)
 class Redirect(Action):
-    """LOOKUP is answered by a redirect to another broker's URL."""
+    """LOOKUP is answered with a redirect to another broker's URL."""
 
     url: str | None
     url_tls: str | None = None
@@ -195,9 +195,9 @@ class Redirect(Action):
 
 @dataclass(frozen=True)
 class Rewrite(Action):
-    """The frame's bytes go through a function: any damage there is.
+    """A function changes the frame's bytes: any damage is possible.
 
-    Set on SEND, the function gets what follows the command; on other requests the answer.
+    For SEND, the function gets what follows the command; for other requests the answer.
     """
 
     function: Callable[[bytes], bytes]
@@ -223,9 +223,9 @@ CORRUPTIBLE = ("payload", "checksum", "metadata", "metadata_size", "magic", "com
 
 @dataclass(frozen=True)
 class Corrupt(Action):
-    """One byte is flipped, in the part named (see `CORRUPTIBLE`).
+    """One byte is flipped, in the given part (see `CORRUPTIBLE`).
 
-    Frames without a payload are damaged in their command whatever part is named but "size".
+    In frames without a payload the command is damaged, for every part except "size".
     """
 
     part: str = "payload"
@@ -235,7 +235,7 @@ class Corrupt(Action):
             raise OptionError(f"{self.part!r} is no part of a frame", f"One of {CORRUPTIBLE}.")
 
     def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
-        """Carry a SEND out as if it had been damaged on its way."""
+        """Carry out a SEND as if it had been damaged on the way."""
         if command.payload is not None:
             data = bytearray(command.payload)
             data[_position(data, 0, self.part)] ^= 0x01
@@ -249,7 +249,7 @@ class Corrupt(Action):
         if self.part == "size":
             data[: _U32.size] = b"\x7f\xff\xff\xff"
         elif self.part == "command" or command_end >= len(data):
-            # Field 0 does not exist, so no parser can take this for a command.
+            # Field 0 does not exist, so no parser accepts this as a command.
             data[2 * _U32.size] = 0
         else:
             data[_position(data, command_end, self.part)] ^= 0x01
@@ -262,7 +262,7 @@ class Corrupt(Action):
 
 
 def _position(data: bytearray, start: int, part: str) -> int:
-    """Where the byte of a part lies that is to be flipped."""
+    """Return the index of a part's byte to flip."""
     position = start
     if _U16.unpack_from(data, position)[0] == MAGIC_BROKER_ENTRY_METADATA:
         position += _U16.size + _U32.size + _U32.unpack_from(data, position + _U16.size)[0]
@@ -310,7 +310,7 @@ class Duplicate(Action):
 
     @property
     def wants_answer(self) -> bool:
-        """A request is carried out once; its answer comes more often."""
+        """A request is carried out once; its answer is sent several times."""
         return True
 
 
@@ -322,7 +322,7 @@ class Trickle(Action):
     seconds: float = 0.001
 
     def on_frame(self, target: Target, frame: bytes, seen: Seen) -> None:
-        """Send the first piece now and the others later, everything else behind them."""
+        """Send the first piece now and the others later, and everything else after them."""
         if target.output_held:
             target.transmit(frame)
             return
@@ -333,7 +333,7 @@ class Trickle(Action):
 
     @property
     def wants_answer(self) -> bool:
-        """Only frames from the broker can be truncated."""
+        """Only frames from the broker can be sent in pieces."""
         return True
 
 

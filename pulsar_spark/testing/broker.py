@@ -22,7 +22,7 @@ from pulsar_spark.testing.topic_control import TopicControl, translated
 
 T = TypeVar("T")
 
-# How long the broker's thread may take for one call; it does nothing that blocks.
+# How long one call on the broker's thread may take; it never blocks.
 _CALL_TIMEOUT = 60.0
 _WAIT_STEP = 0.2
 
@@ -30,23 +30,22 @@ _WAIT_STEP = 0.2
 class EmbeddedBroker(TopicControl):
     """An in-memory broker that speaks Pulsar's binary protocol on 127.0.0.1.
 
-    Used as a context manager, or by `start` and `stop`. Any Pulsar client can talk to it. All
-    methods can be called from any thread. What is published is kept until the topic is deleted
-    or trimmed, whatever is acknowledged, up to `memory_limit` bytes.
+    Use it as a context manager, or with `start` and `stop`. Any Pulsar client can connect. All
+    methods can be called from any thread. Messages are kept, even acknowledged ones, until the
+    topic is deleted or trimmed, up to `memory_limit` bytes.
 
-    port: 0 for any free one. auto_create: True for plain topics on first use, a number for topics
-    with that many partitions, False for none. namespaces: those that exist, or None for all.
+    port: 0 for any free one. auto_create: True creates topics on first use, a number creates them
+    with that many partitions, False creates none. namespaces: the existing ones, or None for all.
     brokers: with 2 or more, topics are spread over that many ports; a broker that does not own a
-    topic redirects to the owner. expose_entry_metadata: broker timestamp and index with each
-    entry. batch_index_ack: acknowledgements inside a batch count, as they do not on a broker with
-    default settings. transactions: whether there is a coordinator of them. precise_flow: permits
-    buy entries by the average messages per entry, instead of one per permit. protocol_version: the
-    newest version of the protocol that it speaks; like an old broker it ends the connection of a
-    client that sends what came later, and says nothing itself that did. tls: a server's
-    context, with its certificate: the broker then speaks TLS alone. authenticate: is called with
-    a client's authentication method and credentials, on the broker's thread, and tells whether to
-    let it in.
-    Times in seconds, sizes in bytes. Raises OptionError for values out of range.
+    topic redirects to the owner. expose_entry_metadata: send the broker's timestamp and index with
+    each entry. batch_index_ack: acknowledgements inside a batch count; on a broker with default
+    settings they do not. transactions: whether there is a transaction coordinator. precise_flow:
+    permits allow entries by the average number of messages per entry, instead of one entry per
+    permit. protocol_version: the newest supported version; like an old broker it closes the
+    connection of a client that sends newer commands, and sends none itself. tls: a server context
+    with its certificate: the broker then accepts only TLS. authenticate: called on the broker's
+    thread with a client's authentication method and credentials; returns whether to accept the
+    client. Times in seconds, sizes in bytes. Raises OptionError for invalid values.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class EmbeddedBroker(TopicControl):
     # --- life ---
 
     def start(self) -> EmbeddedBroker:
-        """Listen; returns the broker itself. Raises ConnectError if the port cannot be had."""
+        """Listen; returns the broker itself. Raises ConnectError if the port is not available."""
         if self._thread is not None:
             raise LocalProtocolError("the embedded broker was started before", "Make a new one.")
         loop = asyncio.SelectorEventLoop()
@@ -154,10 +153,10 @@ class EmbeddedBroker(TopicControl):
         self.stop()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the broker is stopped, at most `timeout` seconds; returns whether it is."""
+        """Wait until the broker stops, at most `timeout` seconds; returns whether it has."""
         if timeout is not None:
             return self._stopped.wait(timeout)
-        # In steps, so that a signal such as Ctrl-C is noticed on every platform.
+        # Short waits, so that signals such as Ctrl-C are noticed on every platform.
         while not self._stopped.wait(_WAIT_STEP):
             pass
         return True
@@ -184,7 +183,7 @@ class EmbeddedBroker(TopicControl):
         return threading.current_thread() is self._thread
 
     def _call(self, function: Callable[[Server], T]) -> T:
-        """Run a function on the broker's thread and return what it returns."""
+        """Run a function on the broker's thread and return its result."""
         loop, server = self._parts()
         if self._on_thread():
             return translated(function, server)
@@ -220,7 +219,7 @@ class EmbeddedBroker(TopicControl):
 
     @property
     def service_urls(self) -> tuple[str, ...]:
-        """The URLs of all brokers, where there are several."""
+        """The URLs of all brokers."""
         server = self._parts()[1]
         return tuple(server.service_url(number) for number in range(self.options.brokers))
 
@@ -231,14 +230,14 @@ class EmbeddedBroker(TopicControl):
 
     @property
     def faults(self) -> Faults:
-        """The faults that can be set, and the record of what clients asked."""
+        """Fault injection, and the record of received commands."""
         if self._server is None:
             raise ClosedError("the embedded broker is not running", "Use it as a context manager.")
         return self._server.faults
 
     @property
     def internal_errors(self) -> tuple[Exception, ...]:
-        """Mistakes of the embedded broker itself; a test may want to see none."""
+        """Errors of the embedded broker itself; a test may require that there are none."""
         return tuple(self._server.internal_errors) if self._server is not None else ()
 
     @property
@@ -262,16 +261,16 @@ class EmbeddedBroker(TopicControl):
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that wait in the broker for clients to read them."""
+        """Bytes that wait to be read by clients."""
         return self._call(lambda server: sum(session.buffered for session in server.sessions))
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of all entries that are kept."""
+        """Size of all stored entries."""
         return self._call(lambda server: server.topics.usage.stored_bytes)
 
     def restart(self, down_for: float = 0.0) -> None:
-        """Drop every connection as a crash does, and come back with the same data and port.
+        """Drop all connections, as in a crash, and restart with the same data and port.
 
         Durable subscriptions stay; every topic continues in a new ledger.
         """
@@ -283,7 +282,7 @@ class EmbeddedBroker(TopicControl):
         server = self._parts()[1]
         await server.refuse()
         server.disconnect_all(reset=True)
-        # Clients are told of the loss on the next turn of the loop.
+        # Clients see the disconnect on the loop's next turn.
         await asyncio.sleep(down_for)
         for topic in server.topics.topics.values():
             topic.roll()

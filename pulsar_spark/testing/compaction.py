@@ -1,4 +1,4 @@
-"""Compaction: of each key of a topic the last message, in the places where they always were."""
+"""Compaction: keeps each key's last message, at its old place."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _Spot = tuple[Place, int]
 
 
 class CompactedLog:
-    """The entries that compaction left of all up to `horizon`; what follows was not compacted.
+    """The entries that compaction left up to `horizon`; later ones are not compacted.
 
-    Of a batch all messages stay in their places, and those that are gone are marked so.
+    A batch's messages keep their indexes; removed ones are marked.
     """
 
     __slots__ = ("_places", "entries", "horizon")
@@ -41,9 +41,9 @@ class CompactedLog:
 
 
 def compact(entries: Iterable[Entry]) -> CompactedLog:
-    """Return what is left of entries: the last message of each key, unless it is empty.
+    """Return the compacted entries: each key's last message, unless it is empty.
 
-    Messages without a key are gone. Raises UnsupportedCodec for batches in ZSTD and SNAPPY.
+    Messages without a key are removed. Raises UnsupportedCodec for ZSTD and SNAPPY batches.
     """
     found = list(entries)
     last: dict[bytes, _Spot] = {}
@@ -73,7 +73,7 @@ def _messages(entry: Entry) -> Iterator[tuple[int, bytes | None, int]]:
 
 
 def _without_others(entry: Entry, kept: set[int]) -> Entry:
-    """Return an entry with only some messages of its batch, the others marked as gone."""
+    """Return an entry in which all other messages of the batch are marked as removed."""
     metadata, body = _opened(entry)
     if not _is_open_batch(entry, metadata) or len(kept) == entry.messages:
         return entry
@@ -108,5 +108,5 @@ def _opened(entry: Entry) -> tuple[pb.MessageMetadata, bytes]:
 
 
 def _is_open_batch(entry: Entry, metadata: pb.MessageMetadata) -> bool:
-    """Whether it is a batch that a broker can look into; what is encrypted counts as one."""
+    """Whether it is a batch that a broker can read; an encrypted one counts as one message."""
     return entry.messages > 0 and not metadata.encryption_keys

@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from pulsar_spark.testing.session import Session
     from pulsar_spark.testing.subscription import Subscription
 
-# How fast the average of messages per entry follows, like a real broker's.
+# How fast the average number of messages per entry changes, as in a real broker.
 _AVERAGE_WEIGHT = 0.9
 
 Range = tuple[int, int]
 
 
 def ranges_of(body: pb.CommandSubscribe) -> list[Range]:
-    """The hash slots that a Key_Shared consumer wants to serve alone, both ends included."""
+    """The hash slots that a Key_Shared consumer wants for itself, both ends included."""
     return [(one.start, one.end) for one in body.keySharedMeta.hashRanges]
 
 
 class Consumer:
-    """A connected consumer: its permits, and on shared subscriptions what it has not acked.
+    """A connected consumer: its permits, and on shared subscriptions its unacknowledged entries.
 
-    Permits count messages and can fall below zero: an entry is delivered whole. `pending` maps
-    the places delivered to it to their number of messages.
+    Permits count messages and can fall below zero, because entries are delivered whole. `pending`
+    maps delivered places to their number of messages.
     """
 
     __slots__ = (
@@ -65,7 +65,7 @@ class Consumer:
         self.pending: dict[Place, int] = {}
         self.end_reported = False
         self._average = 0.0
-        # Reused for every delivery: building a command again would cost more than sending it.
+        # Reused for every delivery, because building a command costs more than sending it.
         self._command = pb.BaseCommand(
             type=pb.BaseCommand.MESSAGE,
             message=pb.CommandMessage(
@@ -78,11 +78,11 @@ class Consumer:
 
     @property
     def can_take(self) -> bool:
-        """Whether the consumer has permits and its connection takes more bytes."""
+        """Whether the consumer has permits and its connection accepts more bytes."""
         return self.permits > 0 and self.session.writable
 
     def entries_wanted(self, most: int, *, precise: bool) -> int:
-        """How many entries to read for it: as many as permits, or precisely, by its average."""
+        """How many entries to read for it: one per permit, or by the average if `precise`."""
         wanted = self.permits
         if precise:
             wanted = round(self.permits / max(1.0, self._average))

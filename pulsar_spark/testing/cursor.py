@@ -15,9 +15,9 @@ _LATEST: Place = (LATEST.ledger_id, LATEST.entry_id)
 class Cursor:
     """The acknowledgements of one subscription over a topic's log.
 
-    Everything up to `mark_delete` is acknowledged, and beyond it the places in `acked`; of the
-    batches in `partial` the messages whose bit is set are not. `read_place` is where delivery
-    continues. With `batch_index_ack` off, acknowledgements inside a batch are ignored.
+    Everything up to `mark_delete` is acknowledged, and the places in `acked` after it. In the
+    batches in `partial`, messages whose bit is set are not. Delivery continues at `read_place`.
+    Without `batch_index_ack`, acknowledgements inside a batch are ignored.
     """
 
     def __init__(self, log: EntryLog, start: Place, *, batch_index_ack: bool) -> None:
@@ -30,9 +30,9 @@ class Cursor:
         self.reset(start)
 
     def reset(self, start: Place, ack_set: Sequence[int] = ()) -> None:
-        """Go to the first entry at or after `start`, in a batch to the bits of `ack_set`.
+        """Move to the first entry at or after `start`; `ack_set` selects messages of a batch.
 
-        A place before the first entry means the first one; one behind the last means the end.
+        Before the first entry means the first one; after the last one means the end.
         """
         if start == _EARLIEST or start < self._log.first_place():
             start = self._log.first_place()
@@ -46,17 +46,17 @@ class Cursor:
             self.partial[start] = ack_bits(ack_set)
 
     def rewind(self) -> None:
-        """Deliver everything again that is not acknowledged."""
+        """Redeliver everything that is not acknowledged."""
         self.read_place = (self.mark_delete[0], self.mark_delete[1] + 1)
 
     def is_acked(self, place: Place) -> bool:
-        """Whether the entry at a place is wholly acknowledged."""
+        """Whether the whole entry at a place is acknowledged."""
         return place <= self.mark_delete or place in self.acked
 
     def ack(self, place: Place, ack_set: Sequence[int] = ()) -> bool:
-        """Acknowledge one entry, or the messages of it whose bit in `ack_set` is not set.
+        """Acknowledge an entry, or its messages whose bits in `ack_set` are not set.
 
-        Returns whether the entry is wholly acknowledged now.
+        Returns whether the whole entry is now acknowledged.
         """
         if self.is_acked(place):
             return True
@@ -71,7 +71,7 @@ class Cursor:
         return True
 
     def ack_cumulative(self, place: Place, ack_set: Sequence[int] = ()) -> None:
-        """Acknowledge everything up to an entry, of that one the messages not in `ack_set`."""
+        """Acknowledge everything before an entry, and its messages that are not in `ack_set`."""
         entry = self._log.get(place)
         inside = bool(ack_set) and (entry is None or not self._keep_bits(entry, ack_bits(ack_set)))
         upto = (place[0], place[1] - 1) if inside else min(place, self._before_end())
@@ -94,12 +94,12 @@ class Cursor:
         self.read_place = max(self.read_place, first)
 
     def backlog(self) -> int:
-        """Entries that are not wholly acknowledged."""
+        """Entries that are not completely acknowledged."""
         ledger_id, entry_id = self.mark_delete
         return self._log.count_from((ledger_id, entry_id + 1)) - len(self.acked)
 
     def _keep_bits(self, entry: Entry, bits: int) -> bool:
-        """Take note of a partly acknowledged batch. Return whether nothing of it is left."""
+        """Store a partly acknowledged batch. Return whether nothing is left of it."""
         whole = (1 << entry.count) - 1
         remaining = self.partial.get(entry.place, whole) & bits
         if remaining and self._batch_index_ack:

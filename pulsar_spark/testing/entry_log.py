@@ -1,7 +1,7 @@
 """The entries of one topic, in ledgers: what BookKeeper keeps for a real broker.
 
-A place is (ledger id, entry id). Entry ids restart at 0 in each ledger; ledger ids only grow.
-An id can be without an entry (transaction markers, compaction): such gaps are kept as None.
+A place is (ledger id, entry id). Entry ids restart at 0 in each ledger; ledger ids only grow. An id
+may have no entry (transaction markers, compaction): such gaps are stored as None.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Entry:
     """One stored entry: a single message or a batch, as its producer sent it.
 
     `data` is what follows the SEND command: checksum, metadata and payload. `messages` is the
-    size of the batch, 0 for a message outside one. `index` counts the topic's messages and is
-    that of the entry's last one. `txn` is the transaction that it was sent in.
+    batch's size, 0 for an unbatched message. `index` is the topic's message index of the entry's
+    last message. `txn` is the entry's transaction.
     """
 
     __slots__ = (
@@ -64,12 +64,12 @@ class Entry:
 
     @property
     def last_batch_index(self) -> int:
-        """The index of the last message of a batch, -1 for a message outside one."""
+        """The last index in the batch, -1 for an unbatched message."""
         return self.messages - 1
 
 
 class Ledger:
-    """One ledger: entries from id `base` on; `live` of them are still there."""
+    """A ledger: entries from id `base` on, of which `live` still exist."""
 
     __slots__ = ("base", "entries", "ledger_id", "live")
 
@@ -81,15 +81,15 @@ class Ledger:
 
     @property
     def next_id(self) -> int:
-        """The id that the next entry gets."""
+        """The next entry's id."""
         return self.base + len(self.entries)
 
     def from_entry(self, entry_id: int) -> int:
-        """The index in `entries` at which entries with at least this id begin."""
+        """The index in `entries` of the first entry with at least this id."""
         return min(max(entry_id - self.base, 0), len(self.entries))
 
     def live_from(self, entry_id: int) -> int:
-        """How many entries there are with at least this id."""
+        """The number of entries with at least this id."""
         start = self.from_entry(entry_id)
         if self.live == len(self.entries):
             return self.live - start
@@ -97,7 +97,7 @@ class Ledger:
 
 
 class Usage:
-    """Bytes of all entries that a broker retains."""
+    """The size in bytes of all entries that a broker retains."""
 
     __slots__ = ("stored_bytes",)
 
@@ -108,8 +108,8 @@ class Usage:
 class EntryLog:
     """The ledgers of a topic, oldest first; the last one is open.
 
-    `new_ledger_id` gives ids that grow over the whole broker, `max_entries` closes a ledger,
-    `usage` is told what is stored.
+    `new_ledger_id` returns ids that grow across the broker, `max_entries` is a ledger's maximum,
+    `usage` counts stored bytes.
     """
 
     def __init__(
@@ -125,16 +125,16 @@ class EntryLog:
 
     @property
     def entries(self) -> int:
-        """How many entries are retained."""
+        """The number of retained entries."""
         return sum(ledger.live for ledger in self._ledgers)
 
     @property
     def ledger_ids(self) -> tuple[int, ...]:
-        """The ids of the ledgers that are retained, the open one last."""
+        """The ids of the retained ledgers, the open one last."""
         return tuple(self._ids)
 
     def append(self, entry: Entry) -> Place:
-        """Store an entry behind all others and give it its place and index."""
+        """Store an entry at the end, and set its place and index."""
         ledger = self._open()
         entry.place = (ledger.ledger_id, ledger.next_id)
         self.messages += entry.count
@@ -151,7 +151,7 @@ class EntryLog:
             self._open().entries.append(None)
 
     def roll(self) -> None:
-        """Close the open ledger and begin a new one; an unused ledger is replaced."""
+        """Close the open ledger and open a new one; an unused ledger is replaced."""
         if not self._ledgers[-1].next_id:
             self._ledgers.pop()
             self._ids.pop()
@@ -169,12 +169,12 @@ class EntryLog:
         return ledger.ledger_id, ledger.base
 
     def end_place(self) -> Place:
-        """The place that the next entry gets, unless the ledger is full."""
+        """The next entry's place, unless the ledger is full."""
         ledger = self._ledgers[-1]
         return ledger.ledger_id, ledger.next_id
 
     def last(self, wanted: Callable[[Entry], bool] | None = None) -> Entry | None:
-        """The last retained entry, of those that are wanted."""
+        """The last retained entry that is wanted."""
         for ledger in reversed(self._ledgers):
             for entry in reversed(ledger.entries):
                 if entry is not None and (wanted is None or wanted(entry)):
@@ -204,7 +204,7 @@ class EntryLog:
         return next(self.walk(place), None)
 
     def count_from(self, place: Place) -> int:
-        """How many entries there are at and after a place."""
+        """The number of entries at and after a place."""
         first = bisect_left(self._ids, place[0])
         total = 0
         for ledger in self._ledgers[first:]:
@@ -213,7 +213,7 @@ class EntryLog:
         return total
 
     def place_before(self, place: Place) -> Place:
-        """The id before a place, over the ends of ledgers; entry -1 where there is none."""
+        """The id before a place, perhaps in an earlier ledger; entry -1 if there is none."""
         ledger_id, entry_id = place
         index = bisect_left(self._ids, ledger_id)
         if index < len(self._ids) and self._ids[index] == ledger_id:
@@ -228,17 +228,17 @@ class EntryLog:
     def first_published_at(self, timestamp: int) -> Place:
         """The place of the first entry published at `timestamp` (ms) or later.
 
-        Found by bisection like a real broker does it, so exact only where times are ordered.
-        The broker's own time counts where entries carry it.
+        Searched by bisection, as in a real broker, so it is exact only if times are ordered. If
+        entries have the broker's own time, that one counts.
         """
         entries = list(self.walk(self.first_place()))
         found = bisect_left(entries, timestamp, key=lambda e: e.broker_timestamp or e.publish_time)
         return entries[found].place if found < len(entries) else self.end_place()
 
     def trim(self, before: Place) -> int:
-        """Drop the entries before a place; return the bytes that this frees.
+        """Drop the entries before a place; return the freed bytes.
 
-        The open ledger stays, so entry ids go on; closed ledgers without entries disappear.
+        The open ledger stays, so entry ids continue; empty closed ledgers disappear.
         """
         freed = 0
         while len(self._ledgers) > 1 and self._ids[0] < before[0]:
@@ -256,7 +256,7 @@ class EntryLog:
         return freed
 
     def discard(self) -> None:
-        """Give all memory back; the log is of no further use."""
+        """Free all memory; the log cannot be used any more."""
         self._usage.stored_bytes -= self.size
         self.size = 0
         self._ledgers = [Ledger(self._ids[-1])]

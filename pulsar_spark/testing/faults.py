@@ -1,9 +1,9 @@
-"""Fault injection, and a record of the commands that the broker received.
+"""Fault injection, and a record of the commands received by the broker.
 
-Rules say which command meets which fault; they can be set from any thread, before or while
-clients are connected. Commands have the names of the protocol: LOOKUP, SUBSCRIBE, SEND, FLOW, …
-for what clients send, and LOOKUP_RESPONSE, SEND_RECEIPT, MESSAGE, … for what the broker sends.
-CONNECTION stands for the acceptance of a connection, before any byte.
+Rules say which fault applies to which command. They can be set from any thread, before or while
+clients are connected. Commands have the protocol's names: LOOKUP, SUBSCRIBE, SEND, FLOW, … from
+clients, and LOOKUP_RESPONSE, SEND_RECEIPT, MESSAGE, … from the broker. CONNECTION stands for
+accepting a connection.
 """
 
 from __future__ import annotations
@@ -30,44 +30,44 @@ from pulsar_spark.testing.rules import (
 )
 from pulsar_spark.testing.topic_store import topic_name
 
-# What is remembered of each type of command, and how many different counts there can be.
+# How many commands of each type are remembered, and how many different counters there are.
 LOG_LENGTH = 1000
 _MAX_COUNTS = 100_000
-# Deliveries are counted only: remembering each would cost more than sending it.
+# Deliveries are only counted: remembering each would cost more than sending it.
 _NOT_LOGGED = frozenset(("MESSAGE", "SEND_RECEIPT"))
 
 
 class FaultHost(Protocol):
-    """The broker's part in faults that concern more than one command."""
+    """The broker's methods for faults that concern more than one command."""
 
     def unload(self, topic: str, assigned_broker_url: str | None = None) -> None:
-        """Give a topic up, as a broker does before it moves."""
+        """Unload a topic, as a broker does before it moves."""
 
     def close_clients(
         self, topic: str, *, producers: bool, consumers: bool, assigned_broker_url: str | None
     ) -> int:
-        """Send producers or consumers away."""
+        """Close producers or consumers."""
 
     def migrate(self, topic: str, url: str | None, url_tls: str | None) -> int:
-        """Tell clients that a topic lives in another cluster."""
+        """Tell clients that a topic moved to another cluster."""
 
     def disconnect_all(self, *, reset: bool) -> int:
         """Close all connections."""
 
     def set_listening(self, listening: bool) -> None:
-        """Take new connections, or have them refused."""
+        """Accept new connections, or refuse them."""
 
     def set_reading(self, reading: bool) -> None:
-        """Read from the connections, or let what clients send pile up."""
+        """Read from the connections, or stop reading."""
 
     def inject(self, data: bytes | pb.BaseCommand, connection: int | None) -> int:
-        """Send bytes or a command unasked."""
+        """Send unsolicited bytes or a command."""
 
 
 class Faults:
     """The faults of one embedded broker. All methods can be called from any thread.
 
-    In the methods named after a fault, `command` names what it happens to, and the keyword
+    In methods named after a fault, `command` is the command that it applies to, and keyword
     arguments are those of `on`.
     """
 
@@ -93,13 +93,13 @@ class Faults:
         answer: bool = False,
         direction: str | None = None,
     ) -> Rule:
-        """Let a command meet an action, `times` times (None: always) after `after` passed it.
+        """Apply an action to a command, `times` times (None: always) after `after` passed normally.
 
-        `topic` limits it to a topic or its partitions, `when` to what the function says yes to
-        (on the broker's thread). With `answer` the action meets the answer to the request instead
-        of the request. `direction` ("in", "out") is needed only for CLOSE_PRODUCER and
-        CLOSE_CONSUMER sent by the broker. `action` can be the name of one without arguments.
-        Raises OptionError for a command or action that does not exist.
+        `topic` limits it to a topic or its partitions, `when` to commands for which the function
+        (on the broker's thread) returns true. With `answer` the action applies to the request's
+        answer. `direction` ("in", "out") is only needed for CLOSE_PRODUCER and CLOSE_CONSUMER from
+        the broker. `action` may be the name of an action without arguments. Raises OptionError for
+        a command or action that does not exist.
         """
         if command not in COMMANDS:
             raise OptionError(f"{command!r} is no command of the protocol")
@@ -131,7 +131,7 @@ class Faults:
                 del self._rules[rule.command]
 
     def clear(self) -> None:
-        """Remove all rules, listen and read again."""
+        """Remove all rules; accept connections and read again."""
         with self._lock:
             self._rules = {}
         self._host.set_listening(True)
@@ -142,7 +142,7 @@ class Faults:
         return self.on(command, actions.Drop(), **rule)
 
     def delay(self, command: str, seconds: float, *, hold: bool | None = None, **rule: Any) -> Rule:
-        """Let a command wait, with `hold` everything behind it on its connection too."""
+        """Delay a command; with `hold`, everything after it on its connection too."""
         return self.on(command, actions.Delay(seconds, hold), **rule)
 
     def error(
@@ -152,7 +152,7 @@ class Faults:
         return self.on(command, actions.Error(code, message), **rule)
 
     def close(self, command: str, *, reset: bool = False, **rule: Any) -> Rule:
-        """Close the connection when the command comes, or instead of sending it."""
+        """Close the connection when the command arrives, or instead of sending it."""
         return self.on(command, actions.Close(reset), **rule)
 
     def black_hole(self, command: str, **rule: Any) -> Rule:
@@ -167,7 +167,7 @@ class Faults:
         authoritative: bool = False,
         **rule: Any,
     ) -> Rule:
-        """Answer LOOKUP by a redirect to the broker of this URL."""
+        """Answer LOOKUP with a redirect to the broker of this URL."""
         return self.on("LOOKUP", actions.Redirect(to, tls, authoritative), **rule)
 
     def corrupt(self, command: str, part: str = "payload", **rule: Any) -> Rule:
@@ -175,7 +175,7 @@ class Faults:
         return self.on(command, actions.Corrupt(part), **rule)
 
     def rewrite(self, command: str, function: Callable[[bytes], bytes], **rule: Any) -> Rule:
-        """Send the frame's bytes after a function has changed them."""
+        """Change the frame's bytes with a function before they are sent."""
         return self.on(command, actions.Rewrite(function), **rule)
 
     def truncate(self, command: str, size: int = 6, **rule: Any) -> Rule:
@@ -191,41 +191,41 @@ class Faults:
         return self.on(command, actions.Trickle(size, seconds), **rule)
 
     def call(self, command: str, function: Callable[[Seen], object], **rule: Any) -> Rule:
-        """Call a function, on the broker's thread, when the command comes or goes."""
+        """Call a function, on the broker's thread, when the command arrives or is sent."""
         return self.on(command, actions.Call(function), **rule)
 
     # --- faults of the whole broker ---
 
     def unload(self, topic: str, assigned_broker_url: str | None = None) -> None:
-        """Give a topic up: its producers and consumers are sent away and may come again."""
+        """Unload a topic: its producers and consumers are disconnected and may reconnect."""
         self._host.unload(topic, assigned_broker_url)
 
     def close_producers(self, topic: str, assigned_broker_url: str | None = None) -> int:
-        """Send a topic's producers away, at once to a broker if one is given; returns how many."""
+        """Close a topic's producers, naming their new broker if given; returns how many."""
         return self._host.close_clients(
             topic, producers=True, consumers=False, assigned_broker_url=assigned_broker_url
         )
 
     def close_consumers(self, topic: str, assigned_broker_url: str | None = None) -> int:
-        """Send a topic's consumers away, at once to a broker if one is given; returns how many."""
+        """Close a topic's consumers, naming their new broker if given; returns how many."""
         return self._host.close_clients(
             topic, producers=False, consumers=True, assigned_broker_url=assigned_broker_url
         )
 
     def migrate(self, topic: str, url: str | None, url_tls: str | None = None) -> int:
-        """Tell a topic's clients that it lives in another cluster; returns how many."""
+        """Tell a topic's clients that it moved to another cluster; returns how many."""
         return self._host.migrate(topic, url, url_tls)
 
     def disconnect(self, *, reset: bool = False) -> int:
-        """Close all connections, in order or by TCP reset; returns how many there were."""
+        """Close all connections, normally or by TCP reset; returns how many."""
         return self._host.disconnect_all(reset=reset)
 
     def refuse(self) -> None:
-        """Refuse new connections until `accept`; those that are open stay."""
+        """Refuse new connections until `accept`; open ones stay."""
         self._host.set_listening(False)
 
     def accept(self) -> None:
-        """Take new connections again, on the same port."""
+        """Accept new connections again, on the same port."""
         self._host.set_listening(True)
 
     def stall_reads(self) -> None:
@@ -237,13 +237,13 @@ class Faults:
         self._host.set_reading(True)
 
     def inject(self, data: bytes | pb.BaseCommand, connection: int | None = None) -> int:
-        """Send bytes or a command unasked, on one connection or all; returns on how many."""
+        """Send unsolicited bytes or a command on one or all connections; returns on how many."""
         return self._host.inject(data, connection)
 
     # --- the record ---
 
     def seen(self, command: str, topic: str | None = None, *, direction: str | None = None) -> int:
-        """How often a command passed, of one topic (with its partitions) or of all."""
+        """How often a command passed, for one topic (with its partitions) or all."""
         wanted = None if topic is None else str(topic_name(topic))
         with self._lock:
             return sum(
@@ -278,7 +278,7 @@ class Faults:
     def meet(
         self, direction: str, command: str, topic: str | None, body: Any, connection: int
     ) -> tuple[Seen, Rule] | None:
-        """Record a command; returns it with the rule that strikes it, None if none does."""
+        """Record a command; return it with the rule that applies, None if none does."""
         key = (direction, command, topic)
         armed = command in self._rules
         with self._lock:

@@ -22,26 +22,26 @@ from pulsar_spark.testing.subscription import MAX_READ_BYTES, MAX_READ_ENTRIES
 if TYPE_CHECKING:
     from pulsar_spark.testing.topic import Topic
 
-# Entries that are read past those whose consumer cannot take them now.
+# How many entries are read ahead of those whose consumer cannot accept them now.
 _MAX_LOOK_AHEAD = 20_000
 
 
 class KeySharedSubscription(SharedSubscription):
     """Key_Shared: all entries of one key go to one consumer, in order.
 
-    With sticky ranges a consumer serves the hash slots that it named; otherwise the slots are
-    spread over the consumers, and stay where they are as others come and go.
+    With sticky ranges a consumer serves the hash slots that it named. Otherwise the slots are
+    spread over the consumers, and stay with them as others come and go.
     """
 
     def __init__(self, topic: Topic, name: str, kind: int, cursor: Cursor, durable: bool) -> None:
         super().__init__(topic, name, kind, cursor, durable)
         self._by_slot: dict[int, Consumer] = {}
-        # Per slot, how many entries of it are delivered and not acknowledged, and to whom.
+        # Per slot: which consumers hold unacknowledged entries, and how many.
         self._holders: dict[int, Counter[Consumer]] = {}
         self._slots: dict[Place, int] = {}
 
     def contender(self, body: pb.CommandSubscribe) -> Consumer | None:
-        """Who serves a slot that the new consumer wants to serve alone."""
+        """Return the consumer that serves a slot which the new one wants."""
         return super().contender(body) or self._in_conflict(ranges_of(body))
 
     def _in_conflict(self, ranges: list[Range]) -> Consumer | None:
@@ -59,12 +59,12 @@ class KeySharedSubscription(SharedSubscription):
         self._by_slot.clear()
 
     def after_remove(self, consumer: Consumer) -> None:
-        """Spread the consumer's slots over the others."""
+        """Give the consumer's slots to the others."""
         self._by_slot.clear()
         super().after_remove(consumer)
 
     def deliver(self) -> bool:
-        """Deliver each entry to the consumer of its key, at most one pass."""
+        """Deliver each entry to its key's consumer, in one pass."""
         self._ripen()
         waiting: list[Place] = []
         blocked: set[int] = set()
@@ -93,14 +93,14 @@ class KeySharedSubscription(SharedSubscription):
         return more and left < MAX_READ_ENTRIES
 
     def forget(self, place: Place) -> None:
-        """Let entries of the same key follow that waited for another consumer's ack."""
+        """Release entries of the same key that waited for another consumer's acknowledgement."""
         held = place in self._owners
         super().forget(place)
         if held and self._replay:
             self.wake()
 
     def _may_take(self, consumer: Consumer, slot: int) -> bool:
-        # A key changes hands only after its former consumer acknowledged what it had of it.
+        # A key moves only after its former consumer has acknowledged all its entries.
         holders = self._holders.get(slot)
         return self._takes(consumer) and not (holders and any(h is not consumer for h in holders))
 
@@ -145,7 +145,7 @@ class KeySharedSubscription(SharedSubscription):
                 if any(low <= slot <= high for low, high in consumer.ranges):
                     return consumer
             return None
-        # The highest weight wins: a consumer that leaves moves no slot but its own.
+        # The highest weight wins, so a consumer that leaves moves only its own slots.
         return max(
             self.consumers,
             key=lambda consumer: zlib.crc32(f"{consumer.name}/{slot}".encode()),
@@ -175,7 +175,7 @@ def sticky_key(metadata: pb.MessageMetadata) -> bytes:
 
 
 def key_bytes(key: str, is_base64: bool) -> bytes:
-    """Return a key's bytes; text that only claims to be base64 counts as it stands."""
+    """Return a key's bytes; text that is marked as base64 but is not counts as text."""
     if is_base64:
         try:
             return base64.b64decode(key, validate=True)

@@ -11,14 +11,14 @@ from pulsar_spark.protocol.commands import CLIENT_PROTOCOL_VERSION
 from pulsar_spark.protocol.frames import DEFAULT_MAX_MESSAGE_SIZE
 
 HOST = "127.0.0.1"
-"""The only address an embedded broker listens on: it is not made to guard anything."""
+"""The only address that an embedded broker listens on: it is not built for security."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
     """The settings of one embedded broker; times in seconds, sizes in bytes.
 
-    Raises OptionError for values out of range.
+    Raises OptionError for invalid values.
     """
 
     port: int = 0
@@ -50,7 +50,7 @@ class BrokerOptions:
 
     @property
     def auto_partitions(self) -> int | None:
-        """Partitions of a topic that is created on first use: 0 plain, None not created."""
+        """Partitions of a topic created on first use: 0 for none, None if it is not created."""
         if isinstance(self.auto_create, bool):
             return 0 if self.auto_create else None
         return self.auto_create

@@ -54,10 +54,10 @@ class Producer:
 
 
 class TopicProducers:
-    """Who may write to a topic.
+    """The producers that may write to a topic.
 
-    `on_ready` is called for a producer that waited for exclusive access and has it now;
-    `on_fenced` for one that lost its access to another.
+    `on_ready` is called when a waiting producer gets exclusive access; `on_fenced` when a producer
+    loses its access to another.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class TopicProducers:
         return len(self.by_name)
 
     def holder(self, name: str) -> Producer | None:
-        """The connected producer of this name."""
+        """Return the connected producer of this name."""
         return self.by_name.get(name)
 
     def add(self, producer: Producer) -> None:
-        """Let a producer in, or raise Refusal; the caller has made sure that its name is free."""
+        """Register a producer, or raise Refusal; the caller has checked that its name is free."""
         mode = producer.access_mode
         if mode == pb.Shared:
             if self.exclusive is not None or self.waiting:
@@ -102,7 +102,7 @@ class TopicProducers:
         self.by_name[producer.name] = producer
 
     def remove(self, producer: Producer, *, promote: bool = True) -> None:
-        """Let a producer go, and let the next one in that waits for exclusive access."""
+        """Remove a producer, and register the next one that waits for exclusive access."""
         if producer in self.waiting:
             self.waiting.remove(producer)
             return

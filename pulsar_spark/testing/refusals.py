@@ -6,7 +6,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 
 
 class Refusal(Exception):
-    """A request cannot be carried out; the session answers with `code` and `message`.
+    """Raised to refuse a request; the session answers with `code` and `message`.
 
     It is control flow inside the embedded broker and never leaves it.
     """

@@ -1,4 +1,4 @@
-"""Rules: which fault strikes which command, and when."""
+"""Rules: which fault applies to which command, and when."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ FROM_BROKER = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One command that passed: when (time.monotonic), on which connection, which way, what.
+    """A command that passed: time (time.monotonic), connection, direction, content.
 
-    `body` is the command's own protobuf message; it is not to be changed.
+    `body` is the command's own protobuf message; do not change it.
     """
 
     at: float
@@ -42,7 +42,7 @@ class Seen:
 
 
 class Rule:
-    """A fault that is set: `hits` counts how often it struck. As a context manager it ends."""
+    """A fault that was set; `hits` counts its uses. A context manager that removes it."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Rule:
         self._remove = remove
 
     def strikes(self, seen: Seen) -> bool:
-        """Whether the rule applies to a command; counts it."""
+        """Whether the rule applies to a command; counts it if so."""
         if self.direction != seen.direction or (self.times is not None and self.hits >= self.times):
             return False
         if self.topic is not None and not is_of(seen.topic, self.topic):
@@ -84,7 +84,7 @@ class Rule:
         return True
 
     def remove(self) -> None:
-        """Let the rule strike no more."""
+        """Remove the rule."""
         self._remove(self)
 
     def __enter__(self) -> Rule:
@@ -100,7 +100,7 @@ class Rule:
 
 
 def is_of(topic: str | None, wanted: str) -> bool:
-    """Whether a topic is the one that is wanted, or a partition of it."""
+    """Whether a topic is the wanted one, or a partition of it."""
     if topic is None:
         return False
     if topic == wanted:

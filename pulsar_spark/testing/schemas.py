@@ -11,7 +11,7 @@ from pulsar_spark.testing.refusals import Refusal
 
 _T = pb.Schema
 _RECORD_TYPES = frozenset((_T.Avro, _T.Json))
-# Types that stand for "whatever the topic has" and are stored nowhere.
+# Types that mean "the topic's schema" and are never stored.
 _NOT_STORED = frozenset((_T.AutoConsume,))
 
 MAX_VERSIONS = 10_000
@@ -43,9 +43,9 @@ class SchemaHistory:
         return self._versions[number], _version(number)
 
     def add(self, schema: pb.Schema) -> bytes:
-        """Return the version of a schema, stored as a new one if it is not known yet.
+        """Return a schema's version; stores it as a new version if it is unknown.
 
-        Raises Refusal (IncompatibleSchema) if it does not fit the latest one.
+        Raises Refusal (IncompatibleSchema) if it is incompatible with the latest one.
         """
         for number, known in enumerate(self._versions):
             if _same(known, schema):
@@ -73,7 +73,7 @@ class SchemaHistory:
 
 
 def is_stored(schema: pb.Schema) -> bool:
-    """Whether a schema that a client names is one to be stored and checked."""
+    """Whether a client's schema must be stored and checked."""
     return schema.type not in _NOT_STORED
 
 
@@ -109,10 +109,10 @@ def _avro(schema: pb.Schema) -> Any:
 
 
 def _record_problem(old: Any, new: Any) -> str | None:
-    """Why readers of one record cannot read the other, checked to the depth of its fields.
+    """Return why readers of one record cannot read the other, including its fields.
 
-    Brokers ask for full compatibility unless told otherwise: a field that only one of the two
-    has needs a default, and common fields have the same type.
+    By default brokers require full compatibility: a field that only one record has needs a default,
+    and common fields must have the same type.
     """
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return None if old == new else "the types differ"
@@ -131,7 +131,7 @@ def _record_problem(old: Any, new: Any) -> str | None:
 
 
 def _bare(kind: Any) -> str:
-    """A field's type without the names and properties that do not change its encoding."""
+    """Return a field's type without names and properties that do not affect its encoding."""
     if isinstance(kind, dict):
         ignored = ("name", "namespace", "doc", "avro.java.string")
         kind = {key: _bare(value) for key, value in kind.items() if key not in ignored}

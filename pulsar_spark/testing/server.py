@@ -23,20 +23,20 @@ from pulsar_spark.testing.transactions import Coordinator
 _log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
-# Ports that no system gives to outgoing connections: while the broker is down, a client that
-# tries to reach it could be given the broker's own port, and so connect to itself.
+# Ports that no operating system uses for outgoing connections: while the broker is down, a client
+# that reconnects could be assigned the broker's own port, and so connect to itself.
 _OWN_PORTS = range(20_000, 32_000)
 _ATTEMPTS = 20
 _STOP_TIMEOUT = 5.0
 _ACCEPTING_TURNS = 4
-# Mistakes and notes that are kept for a test to look at.
+# How many errors and notes are kept.
 _MAX_KEPT = 1000
 
 
 class Server:
-    """Everything that lives on the broker's thread; `loop` is that thread's.
+    """Everything on the broker's thread; `loop` is that thread's.
 
-    There is one listener per broker that the options ask for; all serve the same topics.
+    There is one listener per broker in the options; all serve the same topics.
     """
 
     def __init__(
@@ -62,20 +62,20 @@ class Server:
     # --- listening ---
 
     async def start_listening(self) -> None:
-        """Open the listeners; raises ConnectError if a port cannot be had."""
+        """Open the listeners; raises ConnectError if a port is not available."""
         self.ports = [self.options.port] + [0] * (self.options.brokers - 1)
         self._listeners = [None] * self.options.brokers
         await self.listen()
 
     async def listen(self) -> None:
-        """Take connections on all ports that are closed now."""
+        """Listen on all ports that are closed now."""
         for number, listener in enumerate(self._listeners):
             if listener is None:
                 self._listeners[number] = await self._open(number)
 
     async def _open(self, number: int) -> asyncio.Server:
         port = self.ports[number]
-        # Any port will do if these are all taken.
+        # If these are all in use, any port will do.
         candidates = [port] if port else [*random.sample(_OWN_PORTS, _ATTEMPTS), 0]
         failure: OSError | None = None
         for candidate in candidates:
@@ -106,8 +106,8 @@ class Server:
         """Close the listeners: the operating system refuses new connections."""
         closing = [listener for listener in self._listeners if listener is not None]
         self._listeners = [None] * len(self._listeners)
-        # A connection that is accepted in this very turn becomes a session some turns later, and
-        # could not if its listener was closed by then: asyncio would leave its socket open.
+        # A connection accepted in this turn becomes a session some turns later. If its listener
+        # were closed by then, asyncio would leave its socket open.
         for listener in closing:
             for accepting in listener.sockets:
                 self.loop.remove_reader(accepting.fileno())
@@ -115,7 +115,7 @@ class Server:
             await asyncio.sleep(0)
         for listener in closing:
             listener.close()
-        # Sockets that the loop is closing are gone after its next turn.
+        # The loop closes sockets on its next turn.
         await asyncio.sleep(0)
 
     def service_url(self, number: int = 0) -> str:
@@ -139,18 +139,18 @@ class Server:
         return self._sessions_made
 
     def session_opened(self, session: Session) -> None:
-        """Take note of a connection."""
+        """Register a connection."""
         self.sessions.add(session)
         if not self.reading:
-            # The transport begins to read only after this, so it cannot be paused yet.
+            # The transport only starts reading after this, so it cannot be paused yet.
             self.loop.call_soon(lambda: session.set_reading(self.reading))
 
     def session_closed(self, session: Session) -> None:
-        """Take note that a connection is gone."""
+        """Remove a connection."""
         self.sessions.discard(session)
 
     def new_producer_name(self) -> str:
-        """A name for a producer that brought none."""
+        """Return a name for a producer without one."""
         self._producers_named += 1
         return f"{self.options.name}-0-{self._producers_named - 1}"
 
@@ -161,14 +161,14 @@ class Server:
             session.set_reading(reading)
 
     def disconnect_all(self, *, reset: bool = False) -> int:
-        """Close all connections; returns how many there were."""
+        """Close all connections; returns how many."""
         sessions = list(self.sessions)
         for session in sessions:
             session.disconnect(reset=reset)
         return len(sessions)
 
     def inject(self, data: bytes | pb.BaseCommand, connection: int | None) -> int:
-        """Send bytes or a command unasked, past the rules of the protocol."""
+        """Send unsolicited bytes or a command, bypassing the protocol's rules."""
         frame = data if isinstance(data, bytes) else encode_command(data)
         chosen = [s for s in self.sessions if connection in (None, s.number)]
         for session in chosen:
@@ -179,18 +179,18 @@ class Server:
     # --- tasks and notes ---
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work that waits for something."""
+        """Run a coroutine in the background."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def mistake(self, error: Exception) -> None:
-        """Keep a mistake of the embedded broker itself."""
+        """Record an error of the embedded broker itself."""
         if len(self.internal_errors) < _MAX_KEPT:
             self.internal_errors.append(error)
 
     def note(self, text: str, error: BaseException | None = None) -> None:
-        """Keep a note for the analysis of a failed test."""
+        """Record a note for analysing a failed test."""
         _log.debug("%s", text, exc_info=error)
         if len(self.notes) < _MAX_KEPT:
             self.notes.append(text)
@@ -198,7 +198,7 @@ class Server:
     def _take_note_of_mistake(
         self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
     ) -> None:
-        """Keep an exception that nothing else caught: in a delivery, a timer, a callback."""
+        """Record an uncaught exception: from a delivery, a timer, a callback."""
         error = context.get("exception")
         if isinstance(error, Exception):
             self.mistake(error)

@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 _T = pb.BaseCommand
 NAMES: dict[int, str] = {number: name for name, number in pb.BaseCommand.Type.items()}
-# What names the topic in a command of a client: itself, or its producer or consumer.
+# The field that names a command's topic: directly, or by producer or consumer.
 _OWNER_FIELDS: dict[int, str] = {
     number: owner
     for number, name in BODY_FIELDS.items()
-    # The last one that a command has: PRODUCER and SUBSCRIBE come before what they open exists.
+    # A command's last one: PRODUCER and SUBSCRIBE come before what they create exists.
     for owner in ("consumer_id", "producer_id", "topic")
     if hasattr(getattr(pb.BaseCommand(), name), owner) and not name.endswith("Response")
 }
-# Commands after which their answers are written, so that it shows whether the client reads them.
+# Write the answers after this many commands, to notice whether the client reads them.
 _FLUSH_EVERY = 32
-# Commands that wait, because of a fault or of unread answers, before no more are read.
+# Stop reading when this many commands wait, because of a fault or of unread answers.
 _MAX_WAITING = 64
 _PONG = encode_command(commands.pong())
 
@@ -51,8 +51,8 @@ _PONG = encode_command(commands.pong())
 class Session(Wire):
     """A connection: bytes to the protocol core and back, commands to their handlers.
 
-    Everything happens on the broker's thread. `listener` is the number of the broker, of those
-    in this process, that the client connected to.
+    Everything happens on the broker's thread. `listener` is the number of the broker that the
+    client connected to.
     """
 
     def __init__(self, server: Server, listener: int) -> None:
@@ -66,22 +66,22 @@ class Session(Wire):
         self.watchers: dict[int, Callable[[], None]] = {}
         self.connect: pb.CommandConnect | None = None
         self._own_version = server.options.protocol_version
-        # What both ends speak, once the client has said what it does.
+        # The common version, once the client has sent its own.
         self.version = self._own_version
         self.exposes_metadata = False
         self.last_received = time.monotonic()
         self._ping_sent_at: float | None = None
         self._flush_scheduled = False
-        # Commands that are not carried out yet; faults can hold them back for a time.
+        # Commands not carried out yet; faults can delay them.
         self._input: deque[Event] = deque()
         self._input_holds = 0
-        # Actions that wait for the answer to a request: by request id, or producer and sequence.
+        # Actions that wait for a request's answer, by request id, or by producer and sequence id.
         self._answer_actions: dict[tuple[int, ...], tuple[Seen, Action]] = {}
 
     # --- asyncio ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin, unless something is set to happen to new connections."""
+        """Start, unless a fault is set for new connections."""
         super().connection_made(transport)
         self.server.session_opened(self)
         self.later(self.server.options.keep_alive_interval, self._keep_alive)
@@ -91,7 +91,7 @@ class Session(Wire):
             rule.action.on_command(self, Incoming(0, None, None, lambda _: None), seen)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of everything that the client had."""
+        """Remove everything that the client had."""
         super().connection_lost(exc)
         for producer in list(self.producers.values()):
             producer.topic.producers.remove(producer)
@@ -106,14 +106,14 @@ class Session(Wire):
         self.server.session_closed(self)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes, and deal with the commands that they complete."""
+        """Read bytes, and handle the commands that they complete."""
         if self.muted:
             return
         self.last_received = time.monotonic()
         self._ping_sent_at = None
         self.flush()
         self.core.receive_data(data)
-        # All that the core answers by itself are PINGs.
+        # The core itself only answers PINGs.
         pings = len(self.core.data_to_send())
         self._input += self.core.events_received()
         self._drain()
@@ -130,7 +130,7 @@ class Session(Wire):
     # --- commands in ---
 
     def _drain(self) -> None:
-        """Carry out what came in, as long as the client reads its answers."""
+        """Carry out received commands, as long as the client reads its answers."""
         carried_out = 0
         while self._input and not self._input_holds and self.open and not self.backed_up:
             self._process(self._input.popleft())
@@ -194,13 +194,13 @@ class Session(Wire):
             self._report(command, error)
 
     def _report(self, command: Incoming, error: Exception) -> None:
-        """A mistake of the embedded broker itself: keep it for the test, tell the client."""
+        """Record an error of the embedded broker itself, and tell the client."""
         self.server.mistake(error)
         self.server.note(f"{NAMES[command.kind]} failed", error)
         self.refuse(command.kind, command.body, pb.UnknownError, f"{type(error).__name__}: {error}")
 
     def refuse(self, kind: int, body: Any, code: int, message: str) -> None:
-        """Answer a command by an error, in the form that its answer has."""
+        """Answer a command with an error, in its answer's form."""
         answer = refusal(kind, body, code, message)
         if answer is not None and self.core.state in (State.CONNECTING, State.READY):
             self.send(answer, self._topic_of(kind, body))
@@ -208,7 +208,7 @@ class Session(Wire):
             self.disconnect()
 
     def _topic_of(self, kind: int, body: Any) -> str | None:
-        """The full name of the topic that a command is about, as far as it names one."""
+        """Return the full name of a command's topic, if it has one."""
         owner = _OWNER_FIELDS.get(kind)
         if owner == "producer_id":
             producer = self.producers.get(body.producer_id)
@@ -226,7 +226,7 @@ class Session(Wire):
     # --- commands out ---
 
     def send(self, command: pb.BaseCommand, topic: str | None = None) -> None:
-        """Send a command, unless a fault strikes it or what it is about is gone."""
+        """Send a command, unless a fault applies or its producer or consumer is gone."""
         if not self.open or self.muted:
             return
         kind = command.type
@@ -314,7 +314,7 @@ class Session(Wire):
         self.send(answer, producer.topic.name)
 
     def close_producer(self, producer: Producer, assigned_broker_url: str | None = None) -> None:
-        """Send a producer away, which has been taken off its topic."""
+        """Close a producer that was removed from its topic."""
         if self.producers.get(producer.producer_id) is producer:
             del self.producers[producer.producer_id]
             command = commands.build(
@@ -326,7 +326,7 @@ class Session(Wire):
             self.send(command, producer.topic.name)
 
     def close_consumer(self, consumer: Consumer, assigned_broker_url: str | None = None) -> None:
-        """Send a consumer away."""
+        """Close a consumer."""
         if self.consumers.get(consumer.consumer_id) is consumer:
             del self.consumers[consumer.consumer_id]
             command = commands.build(
@@ -351,7 +351,7 @@ class Session(Wire):
         self.later(self.server.options.keep_alive_interval, self._keep_alive)
 
     def ping(self) -> None:
-        """Ask for a sign of life, which nobody knew of in the first version."""
+        """Send PING, which the first protocol version lacks."""
         if self.version < KEEP_ALIVE:
             self.last_received = time.monotonic()
             return
@@ -359,7 +359,7 @@ class Session(Wire):
         self.send(commands.ping())
 
     async def is_alive(self) -> bool:
-        """Ask for a sign of life and wait for it; a connection that gives none is closed."""
+        """Send PING and wait for a sign of life; close the connection if there is none."""
         asked = time.monotonic()
         self.ping()
         deadline = asked + self.server.options.liveness_timeout
@@ -373,18 +373,18 @@ class Session(Wire):
     # --- what faults do ---
 
     def disconnect(self, *, reset: bool = False) -> None:
-        """Close the connection: in order, or by a TCP reset."""
+        """Close the connection, normally or by a TCP reset."""
         if not reset:
             self.flush()
         super().disconnect(reset=reset)
 
     def mute(self) -> None:
-        """Answer nothing any more, and look at nothing that comes."""
+        """Answer nothing any more, and ignore what is received."""
         self.flush()
         self.muted = True
 
     def hold_input(self, seconds: float) -> None:
-        """Let commands wait, in order."""
+        """Delay commands, in order."""
         self._input_holds += 1
         self.later(seconds, self._release_input)
 
@@ -393,18 +393,18 @@ class Session(Wire):
         self._drain()
 
     def set_reading(self, reading: bool) -> None:
-        """Read from the socket, or leave what the client sends in it."""
+        """Read from the socket, or stop reading."""
         self.pause(not reading or self.backed_up or len(self._input) > _MAX_WAITING)
 
 
 def _assigned(url: str | None) -> dict[str, str | None]:
-    """The field that names a topic's new broker."""
+    """Return the field that names a topic's new broker."""
     tls = url is not None and url.startswith("pulsar+ssl:")
     return {"assignedBrokerServiceUrlTls" if tls else "assignedBrokerServiceUrl": url}
 
 
 def _answer_key(kind: int, body: Any) -> tuple[int, ...]:
-    """What a request and its answer have in common."""
+    """Return what a request and its answer have in common."""
     if kind in (_T.SEND, _T.SEND_RECEIPT, _T.SEND_ERROR):
         return body.producer_id, body.sequence_id
     return (getattr(body, "request_id", -1),)

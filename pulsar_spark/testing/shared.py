@@ -1,4 +1,4 @@
-"""Shared subscriptions: entries are spread over several consumers, one by one."""
+"""Shared subscriptions: entries are spread over several consumers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pulsar_spark.testing.subscription import MAX_READ_BYTES, MAX_READ_ENTRIES, 
 if TYPE_CHECKING:
     from pulsar_spark.testing.topic import Topic
 
-# Entries that one consumer gets before it is the next one's turn; a real broker's number.
+# How many entries one consumer gets before the next one's turn, as in a real broker.
 _TURN = 20
 
 
@@ -29,13 +29,13 @@ class SharedSubscription(Subscription):
         super().__init__(topic, name, kind, cursor, durable)
         self.redeliveries: Counter[Place] = Counter()
         self._owners: dict[Place, Consumer] = {}
-        # Places to be delivered again, or that were read but could not be delivered yet.
+        # Places to redeliver, or that were read but not delivered yet.
         self._replay: list[Place] = []
         self._delayed: list[tuple[int, Place]] = []
         self._turn = 0
 
     def contender(self, body: pb.CommandSubscribe) -> Consumer | None:
-        """No consumer is displaced by another one of the same kind."""
+        """Return None: consumers of this kind never exclude each other."""
         if self.consumers and body.subType != self.kind:
             return self.consumers[0]
         return None
@@ -47,7 +47,7 @@ class SharedSubscription(Subscription):
         self.consumers.append(consumer)
 
     def after_remove(self, consumer: Consumer) -> None:
-        """Deliver to others what the consumer did not acknowledge."""
+        """Deliver the consumer's unacknowledged entries to others."""
         if not self.consumers:
             self._start_over()
             return
@@ -63,7 +63,7 @@ class SharedSubscription(Subscription):
         self.cursor.rewind()
 
     def forget(self, place: Place) -> None:
-        """Take an acknowledged entry off the consumer that had it."""
+        """Remove an acknowledged entry from its consumer."""
         owner = self._owners.get(place)
         if owner is not None:
             was_blocked = self._is_blocked(owner)
@@ -73,7 +73,7 @@ class SharedSubscription(Subscription):
         self.redeliveries.pop(place, None)
 
     def redeliver(self, consumer: Consumer, places: list[Place]) -> None:
-        """Deliver entries again that this consumer holds."""
+        """Redeliver entries that this consumer holds."""
         for place in places or list(consumer.pending):
             if place in consumer.pending:
                 self._give_back(consumer, place)
@@ -95,7 +95,7 @@ class SharedSubscription(Subscription):
         return consumer.can_take and not self._is_blocked(consumer)
 
     def deliver(self) -> bool:
-        """Deliver to the consumers in turn, at most one pass."""
+        """Deliver to the consumers in turn, in one pass."""
         self._ripen()
         left, size = MAX_READ_ENTRIES, 0
         while left > 0 and size < MAX_READ_BYTES:

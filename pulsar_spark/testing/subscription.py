@@ -1,7 +1,7 @@
 """Subscriptions: their consumers, and how entries are dispatched.
 
-This is the base, and the kind that has one reader at a time (Exclusive, Failover); `shared.py`
-has those that spread entries over several.
+This is the base class, and the kind with one active consumer (Exclusive, Failover); `shared.py` has
+the kinds that spread entries.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from pulsar_spark.testing.topic import Topic
 
-# What one pass delivers at most, so that connections take turns; a real broker's limits too.
+# Maximum number of entries per pass, so that connections take turns, as in a real broker.
 MAX_READ_ENTRIES = 100
 MAX_READ_BYTES = 5 * 1024 * 1024
 
 
 class PendingAck(NamedTuple):
-    """An acknowledgement of a transaction that is open."""
+    """An acknowledgement in an open transaction."""
 
     place: Place
     ack_set: list[int]
@@ -35,9 +35,9 @@ class PendingAck(NamedTuple):
 
 
 class Subscription:
-    """A named reader of a topic: its cursor and its consumers.
+    """A subscription of a topic: its cursor and its consumers.
 
-    `kind` is the SubType of the consumers that are, or last were, connected.
+    `kind` is the SubType of its current, or last, consumers.
     """
 
     ordered = True
@@ -50,7 +50,7 @@ class Subscription:
         self.cursor = cursor
         self.durable = durable
         self.consumers: list[Consumer] = []
-        # Set while a seek has sent the consumers away: they will be back.
+        # Set while a seek has closed the consumers: they will reconnect.
         self.awaiting_return = False
         self._scheduled = False
         self._pending_acks: dict[TxnId, list[tuple[Consumer, PendingAck]]] = {}
@@ -58,16 +58,16 @@ class Subscription:
     # --- consumers ---
 
     def add(self, consumer: Consumer) -> None:
-        """Connect a consumer, or raise Refusal; `started` is to follow once it was told so."""
+        """Connect a consumer, or raise Refusal; call `started` once the consumer knows."""
         raise NotImplementedError
 
     def started(self, consumer: Consumer) -> None:
-        """Take note that the consumer knows that it is subscribed."""
+        """The consumer knows that it is subscribed."""
         self.awaiting_return = False
         self.report_end()
 
     def remove(self, consumer: Consumer) -> None:
-        """Disconnect a consumer; what it did not acknowledge is delivered again."""
+        """Disconnect a consumer; its unacknowledged entries are redelivered."""
         if consumer in self.consumers:
             self.consumers.remove(consumer)
             self.after_remove(consumer)
@@ -77,13 +77,13 @@ class Subscription:
         raise NotImplementedError
 
     def contender(self, body: pb.CommandSubscribe) -> Consumer | None:
-        """The consumer that a new one would have to displace."""
+        """Return the consumer that a new one would have to replace."""
         raise NotImplementedError
 
     # --- delivery ---
 
     def wake(self) -> None:
-        """Deliver soon what can be delivered."""
+        """Schedule a delivery."""
         if not self._scheduled and self.consumers:
             self._scheduled = True
             self.topic.call_soon(self._run)
@@ -98,11 +98,11 @@ class Subscription:
             self.wake()
 
     def deliver(self) -> bool:
-        """Deliver for one pass. Returns whether to go on at once."""
+        """Deliver for one pass. Returns whether to continue at once."""
         raise NotImplementedError
 
     def pass_on(self, consumer: Consumer, entry: Entry, redelivery_count: int = 0) -> bool:
-        """Deliver an entry unless it is acknowledged already; returns whether it was."""
+        """Deliver an entry unless it is already acknowledged; returns whether it was delivered."""
         if self.cursor.is_acked(entry.place):
             return False
         remaining = self.cursor.partial.get(entry.place, 0) if self.cursor.partial else 0
@@ -112,21 +112,21 @@ class Subscription:
     # --- acknowledgement ---
 
     def ack(self, consumer: Consumer, place: Place, ack_set: list[int]) -> None:
-        """Acknowledge one entry, or messages of it."""
+        """Acknowledge one entry, or some of its messages."""
         if self.cursor.ack(place, ack_set):
             self.forget(place)
         entry = self.topic.log.get(place)
         consumer.unacked = max(0, consumer.unacked - (entry.count if entry is not None else 1))
 
     def ack_cumulative(self, consumer: Consumer, place: Place, ack_set: list[int]) -> None:
-        """Acknowledge everything up to an entry; raises Refusal where several consumers read."""
+        """Acknowledge everything up to an entry; raises Refusal on shared subscriptions."""
         if not self.ordered:
             raise Refusal(pb.NotAllowedError, "Cumulative ack is not allowed on shared consumers")
         self.cursor.ack_cumulative(place, ack_set)
         consumer.unacked = 0
 
     def ack_in(self, txn: TxnId, consumer: Consumer, acks: list[PendingAck]) -> None:
-        """Acknowledge when a transaction is committed, and let no other one do so before."""
+        """Acknowledge when a transaction commits, and prevent others from doing so before."""
         for other, pending in self._pending_acks.items():
             taken = {ack.place for _, ack in pending} if other != txn else set()
             if any(ack.place in taken for ack in acks):
@@ -136,7 +136,7 @@ class Subscription:
         self._pending_acks.setdefault(txn, []).extend((consumer, ack) for ack in acks)
 
     def end_transaction(self, txn: TxnId, *, commit: bool) -> None:
-        """Acknowledge what a transaction did, or deliver it again."""
+        """Carry out a transaction's acknowledgements, or redeliver its messages."""
         again: dict[Consumer, list[Place]] = {}
         for consumer, ack in self._pending_acks.pop(txn, ()):
             if not commit:
@@ -151,14 +151,14 @@ class Subscription:
         self.report_end()
 
     def forget(self, place: Place) -> None:
-        """Take note that an entry is wholly acknowledged."""
+        """An entry was completely acknowledged."""
 
     def redeliver(self, consumer: Consumer, places: list[Place]) -> None:
-        """Deliver again: these entries, or all unacknowledged ones if none are named."""
+        """Redeliver these entries, or all unacknowledged ones if none are named."""
         raise NotImplementedError
 
     def seek(self, start: Place, ack_set: list[int]) -> list[Consumer]:
-        """Move the cursor; returns the consumers that this disconnects."""
+        """Move the cursor; returns the consumers that this closes."""
         gone, self.consumers = self.consumers, []
         for consumer in gone:
             self.after_remove(consumer)
@@ -167,7 +167,7 @@ class Subscription:
         return gone
 
     def report_end(self) -> None:
-        """Tell consumers that the topic is terminated and everything was acknowledged."""
+        """Tell consumers if the topic is terminated and everything was acknowledged."""
         if not self.topic.terminated or self.cursor.backlog():
             return
         for consumer in self.consumers:
@@ -183,17 +183,17 @@ class SingleSubscription(Subscription):
     def __init__(self, topic: Topic, name: str, kind: int, cursor: Cursor, durable: bool) -> None:
         super().__init__(topic, name, kind, cursor, durable)
         self.active: Consumer | None = None
-        # A Failover consumer that takes over waits for the failover delay first.
+        # A Failover consumer that takes over first waits for the failover delay.
         self._activated = False
 
     def contender(self, body: pb.CommandSubscribe) -> Consumer | None:
-        """The connected consumer, unless both it and the new one take turns."""
+        """Return the connected consumer, unless both are Failover consumers."""
         if self.consumers and pb.CommandSubscribe.Exclusive in (self.kind, body.subType):
             return self.consumers[0]
         return None
 
     def add(self, consumer: Consumer) -> None:
-        """Connect a consumer; the first one, or that of a better priority, becomes active."""
+        """Connect a consumer; it becomes active if it is the first, or has a better priority."""
         if self.kind == pb.CommandSubscribe.Exclusive and self.consumers:
             raise Refusal(pb.ConsumerBusy, "Exclusive consumer is already connected")
         self.consumers.append(consumer)
@@ -201,12 +201,12 @@ class SingleSubscription(Subscription):
             self._tell(consumer, False)
 
     def started(self, consumer: Consumer) -> None:
-        """Let the new consumer take over if it comes first now."""
+        """Let the new consumer take over if it ranks first now."""
         super().started(consumer)
         self._elect()
 
     def after_remove(self, consumer: Consumer) -> None:
-        """Let the next consumer take over from where acknowledgement stands."""
+        """Let the next consumer take over at the first unacknowledged entry."""
         if self.active is consumer:
             self.active = None
             self.cursor.rewind()
@@ -235,7 +235,7 @@ class SingleSubscription(Subscription):
         ranked = [consumer for consumer in self.consumers if consumer.priority == top]
         if self.topic.partition < 0:
             return self.active if self.active in ranked else ranked[0]
-        # Partitions are spread over the consumers, in the order of their names.
+        # Partitions are spread over the consumers, sorted by name.
         ranked.sort(key=lambda consumer: consumer.name)
         return ranked[self.topic.partition % len(ranked)]
 
@@ -251,7 +251,7 @@ class SingleSubscription(Subscription):
             consumer.session.send(command, self.topic.name)
 
     def deliver(self) -> bool:
-        """Deliver to the active consumer what its permits allow, at most one pass."""
+        """Deliver to the active consumer within its permits, in one pass."""
         consumer = self.active
         if consumer is None or not self._activated or not consumer.can_take:
             return False
@@ -274,7 +274,7 @@ class SingleSubscription(Subscription):
         return False
 
     def redeliver(self, consumer: Consumer, places: list[Place]) -> None:
-        """Deliver all unacknowledged entries again, whatever places are named."""
+        """Redeliver all unacknowledged entries, whatever places are named."""
         if consumer is self.active:
             self.cursor.rewind()
             consumer.unacked = 0

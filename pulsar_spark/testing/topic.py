@@ -1,4 +1,4 @@
-"""One topic that producers and consumers connect to: a plain topic, or one partition."""
+"""A topic that producers and consumers connect to: not partitioned, or one partition."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LATEST_PLACE: Place = (LATEST.ledger_id, LATEST.entry_id)
 
 
 class Clock:
-    """How a topic asks for something to be done soon or later, on the broker's thread."""
+    """Schedules a topic's work, soon or later, on the broker's thread."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Topic:
         self.transactions = TransactionBuffer()
         self.compacted = CompactedLog()
         self.terminated = False
-        # Per producer name the highest sequence id stored, with deduplication on.
+        # The highest stored sequence id per producer name, with deduplication.
         self.sequence_ids: dict[str, int] = {}
         self.precise_flow = options.precise_flow
         self.failover_delay = options.failover_delay
@@ -86,7 +86,7 @@ class Topic:
     # --- entries ---
 
     def append(self, data: Buffer, metadata: pb.MessageMetadata, txn: TxnId | None = None) -> Place:
-        """Store what a SEND carried, and wake the consumers; returns its place."""
+        """Store the content of a SEND, and wake the consumers; returns its place."""
         messages = 0
         if metadata.HasField("num_messages_in_batch"):
             messages = max(1, metadata.num_messages_in_batch)
@@ -105,7 +105,7 @@ class Topic:
         return entry.place
 
     def _pass_through(self, entry: Entry) -> Place:
-        """Give an entry of a non-persistent topic to who can take it now; nobody keeps it."""
+        """Pass an entry of a non-persistent topic to consumers with permits; it is not stored."""
         entry.place = (0, 0)
         for subscription in self.subscriptions.values():
             takers = [consumer for consumer in subscription.consumers if consumer.can_take]
@@ -117,14 +117,14 @@ class Topic:
         return entry.place
 
     def end_transaction(self, txn: TxnId, *, commit: bool) -> None:
-        """Let consumers have what a transaction sent, or never; a marker takes an entry's id."""
+        """Show a transaction's messages to consumers, or drop them; a marker uses an entry id."""
         self.transactions.end(txn, commit=commit)
         self.log.skip(1)
         for subscription in self.subscriptions.values():
             subscription.wake()
 
     def last_message(self, *, compacted: bool = False) -> tuple[Place, int] | None:
-        """Place and batch index of the last message that can be delivered, None for none."""
+        """Place and batch index of the last deliverable message, None if there is none."""
         entry = self.log.last(self.transactions.shows)
         if compacted and (entry is None or entry.place <= self.compacted.horizon):
             left = self.compacted.entries
@@ -132,12 +132,12 @@ class Topic:
         return None if entry is None else (entry.place, entry.last_batch_index)
 
     def compact(self) -> None:
-        """Let readers of the compacted topic have only the last message of each key up to here."""
+        """From now on, readers of the compacted topic only get each key's last message so far."""
         entries = self.walk(EARLIEST_PLACE, compacted=True)
         self.compacted = compact(entry for entry in entries if self.transactions.shows(entry))
 
     def walk(self, place: Place, *, compacted: bool) -> Iterator[Entry]:
-        """The entries at and after a place, oldest first, of the topic as it is or compacted."""
+        """The entries at and after a place, oldest first, compacted or not."""
         horizon = self.compacted.horizon
         if compacted and place <= horizon:
             yield from self.compacted.walk(place)
@@ -145,9 +145,9 @@ class Topic:
         yield from self.log.walk(place)
 
     def expire(self, subscription: str, before: int) -> None:
-        """Acknowledge, up to the first that is newer, what was published before a time in ms.
+        """Acknowledge messages published before a time in ms, up to the first newer one.
 
-        Raises Refusal where there is no such subscription.
+        Raises Refusal if there is no such subscription.
         """
         if subscription not in self.subscriptions:
             raise Refusal(pb.SubscriptionNotFound, f"there is no subscription {subscription}")
@@ -159,18 +159,18 @@ class Topic:
             cursor.ack_cumulative(entry.place)
 
     def trim(self, before: Place) -> int:
-        """Drop the entries before a place; returns the bytes that this frees."""
+        """Drop the entries before a place; returns the freed bytes."""
         freed = self.log.trim(before)
         for subscription in self.subscriptions.values():
             subscription.cursor.forget_trimmed()
         return freed
 
     def roll(self) -> None:
-        """Go on in a new ledger."""
+        """Continue in a new ledger."""
         self.log.roll()
 
     def terminate(self) -> None:
-        """Take no more messages; consumers are told once they have acknowledged all."""
+        """Accept no more messages; consumers are told once they have acknowledged all."""
         self.terminated = True
         for producer in [*self.producers.by_name.values(), *self.producers.waiting]:
             self._close_producer(producer)
@@ -189,10 +189,9 @@ class Topic:
     # --- subscriptions ---
 
     def subscribe(self, body: pb.CommandSubscribe) -> Subscription:
-        """Return the subscription that a SUBSCRIBE names, created or of changed kind if necessary.
+        """Return the subscription that a SUBSCRIBE names, created or changed in kind if necessary.
 
-        Raises Refusal where it is held by consumers of another kind, or is durable for one and
-        not for the other.
+        Raises Refusal if it has consumers of another kind, or only one of the two is durable.
         """
         subscription = self.subscriptions.get(body.subscription)
         kind = int(body.subType)
@@ -202,7 +201,7 @@ class Topic:
         if subscription is None:
             cursor = Cursor(self.log, self._start(body), batch_index_ack=self._batch_index_ack)
             if body.read_compacted and cursor.read_place == self.log.first_place():
-                # What was trimmed of the topic is still in what compaction made of it.
+                # Entries that were trimmed are still in the compacted topic.
                 cursor.read_place, cursor.mark_delete = EARLIEST_PLACE, EARLIEST_PLACE
             subscription = _KINDS[kind](self, body.subscription, kind, cursor, durable)
         elif subscription.durable != durable:
@@ -226,7 +225,7 @@ class Topic:
             if body.start_message_rollback_duration_sec and place == EARLIEST_PLACE:
                 since = time.time() - body.start_message_rollback_duration_sec
                 return self.log.first_published_at(int(since * 1000))
-            # Behind the end it is the initial position that decides, as with a real broker.
+            # After the end, the initial position decides, as in a real broker.
             if place <= self.log.end_place():
                 return place
         return EARLIEST_PLACE if body.initialPosition == _S.Earliest else LATEST_PLACE
@@ -250,7 +249,7 @@ class Topic:
     # --- connections ---
 
     def close_producers(self, assigned_broker_url: str | None = None) -> int:
-        """Send all producers away, as a broker does that gives the topic up."""
+        """Close all producers, as a broker does when it unloads the topic."""
         gone = [*self.producers.by_name.values(), *self.producers.waiting]
         for producer in gone:
             self.producers.remove(producer, promote=False)
@@ -259,7 +258,7 @@ class Topic:
         return len(gone)
 
     def close_consumers(self, assigned_broker_url: str | None = None) -> int:
-        """Send all consumers away; durable subscriptions stay, others end."""
+        """Close all consumers; only durable subscriptions stay."""
         gone = [
             consumer
             for subscription in self.subscriptions.values()
@@ -271,7 +270,7 @@ class Topic:
         return len(gone)
 
     def migrate(self, url: str | None, url_tls: str | None) -> int:
-        """Tell all clients that the topic lives in another cluster; returns how many."""
+        """Tell all clients that the topic moved to another cluster; returns how many."""
         clients = [
             (producer.session, producer.producer_id, pb.CommandTopicMigrated.Producer)
             for producer in [*self.producers.by_name.values(), *self.producers.waiting]
@@ -288,19 +287,19 @@ class Topic:
         return len(clients)
 
     def forget_connections(self) -> None:
-        """Begin as after a restart: nobody is connected, and non-durable readers are gone."""
+        """Reset as after a restart: nobody is connected, and non-durable subscriptions are gone."""
         for subscription in list(self.subscriptions.values()):
             if not subscription.durable:
                 del self.subscriptions[subscription.name]
 
     @property
     def is_inactive(self) -> bool:
-        """Whether neither a producer nor a subscription holds the topic."""
+        """Whether the topic has neither producers nor subscriptions."""
         return not self.producers.by_name and not self.subscriptions
 
 
 def place_of(message_id: pb.MessageIdData) -> Place:
-    """Return the place that a message id on the wire names; 2^64-1 there is -1 here."""
+    """Return a wire message id's place; 2^64-1 is -1 here."""
     return _signed(message_id.ledgerId), _signed(message_id.entryId)
 
 

@@ -28,32 +28,32 @@ T = TypeVar("T")
 
 
 class TopicControl(ABC):
-    """Creates, changes, deletes and shows topics. Names are accepted in every notation.
+    """Creates, changes, deletes and shows topics. Names can have any notation.
 
-    Methods that name a topic mean all its partitions, those that return a state one of them.
-    They raise InvalidTopicName for what is no name, TopicNotFound for what does not exist.
+    Methods that take a topic apply to all its partitions; those that return a state, to one of
+    them. They raise InvalidTopicName for an invalid name, TopicNotFound for a missing topic.
     """
 
     @abstractmethod
     def _call(self, function: Callable[[Server], T]) -> T:
-        """Run a function on the broker's thread and return what it returns."""
+        """Run a function on the broker's thread and return its result."""
 
     def create_topic(self, name: str, partitions: int = 0, *, ledger_id: int | None = None) -> str:
-        """Create a topic, plain or with partitions; returns its full name.
+        """Create a topic, with or without partitions; returns its full name.
 
-        `ledger_id` is that of its first ledger. Raises NotAllowed if it exists.
+        `ledger_id` is its first ledger's id. Raises NotAllowed if it exists.
         """
         parsed = TopicName.parse(name)
         self._call(lambda server: server.topics.create(parsed, partitions, ledger_id))
         return str(parsed)
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """Let a partitioned topic have `partitions` partitions in all."""
+        """Increase a partitioned topic's number of partitions to `partitions`."""
         parsed = TopicName.parse(name)
         self._call(lambda server: server.topics.add_partitions(parsed, partitions))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with its partitions, subscriptions and schemas; clients are sent away."""
+        """Delete a topic with its partitions, subscriptions and schemas; disconnects clients."""
 
         def delete(server: Server) -> None:
             topics = self._topics_of(server, name)
@@ -65,7 +65,7 @@ class TopicControl(ABC):
         self._call(delete)
 
     def terminate_topic(self, name: str) -> None:
-        """Take no more messages on a topic; consumers learn that it ends."""
+        """Terminate a topic; consumers learn that it ends."""
         self._for_each(name, lambda topic: topic.terminate())
 
     def unload(self, name: str, assigned_broker_url: str | None = None) -> None:
@@ -93,11 +93,11 @@ class TopicControl(ABC):
         self._call(move)
 
     def move_coordinator(self, broker: int) -> None:
-        """Let another of the brokers be the coordinator of transactions."""
+        """Make another of the brokers the transaction coordinator."""
         self._call(lambda server: server.topics.move(COORDINATOR, broker))
 
     def open_transactions(self) -> dict[TxnId, tuple[str, ...]]:
-        """The transactions that are not ended, and the topics that take part in each."""
+        """The open transactions, and the topics in each."""
         return self._call(
             lambda server: {
                 txn: tuple(sorted(found.partitions))
@@ -123,17 +123,17 @@ class TopicControl(ABC):
         self._for_each(name, trim)
 
     def compact(self, name: str) -> None:
-        """Compact a topic: readers with `readCompacted` get the last message of each key.
+        """Compact a topic: readers with `readCompacted` get each key's last message.
 
-        Messages without a key and keys whose last message is empty are gone from what they get.
-        Raises UnsupportedCodec where there are batches in ZSTD or SNAPPY.
+        They get no messages without a key, and no keys whose last message is empty. Raises
+        UnsupportedCodec if there are ZSTD or SNAPPY batches.
         """
         self._for_each(name, lambda topic: topic.compact())
 
     def expire_messages(self, name: str, subscription: str, older_than: float) -> None:
-        """Acknowledge for a subscription what was published so many seconds ago, or earlier.
+        """Acknowledge a subscription's messages that were published at least so many seconds ago.
 
-        As expiry by a time to live does. Raises SubscriptionNotFound.
+        As TTL expiry does. Raises SubscriptionNotFound.
         """
         before = int((time.time() - older_than) * 1000)
 
@@ -144,7 +144,7 @@ class TopicControl(ABC):
         self._call(lambda server: translated(expire, server))
 
     def collect_inactive(self) -> list[str]:
-        """Delete the topics that have neither producers nor subscriptions; returns their names."""
+        """Delete topics without producers and subscriptions; returns their names."""
 
         def collect(server: Server) -> list[str]:
             gone = [name for name, topic in server.topics.topics.items() if topic.is_inactive]
@@ -155,10 +155,10 @@ class TopicControl(ABC):
         return self._call(collect)
 
     def append(self, name: str, entry: bytes, *, messages: int | None = None) -> MessageIdAdv:
-        """Store an entry without a producer: what follows the command of a SEND, as it is.
+        """Store an entry without a producer: what follows the command of a SEND.
 
         The topic, or partition, must exist. Raises CorruptMessage or RemoteProtocolError for
-        damaged bytes, unless `messages` says as how many messages they are to count.
+        damaged bytes, unless `messages` gives their number of messages.
         """
         if messages is None:
             metadata = parse_payload(memoryview(entry)).metadata
@@ -172,15 +172,15 @@ class TopicControl(ABC):
         return self._call(lambda server: append(self._one(server, name)))
 
     def topics(self) -> list[str]:
-        """The full names of all topics; partitions are listed one by one."""
+        """The full names of all topics, with single partitions."""
         return self._call(lambda server: sorted(server.topics.topics))
 
     def stats(self, name: str) -> TopicView:
-        """What is stored in a plain topic or one partition, and who is connected to it."""
+        """The state of a topic or one partition, and its clients."""
         return self._call(lambda server: topic_view(self._one(server, name)))
 
     def remove_subscription(self, name: str, subscription: str) -> None:
-        """Remove a subscription of a topic or all its partitions, whoever is connected to it."""
+        """Remove a subscription of a topic or all its partitions, even with connected consumers."""
 
         def remove(topic: Topic) -> None:
             found = topic.subscriptions.get(subscription)
@@ -211,7 +211,7 @@ class TopicControl(ABC):
         consumers: bool = True,
         assigned_broker_url: str | None = None,
     ) -> int:
-        """Send a topic's producers and consumers away; returns how many there were."""
+        """Close a topic's producers and consumers; returns how many."""
 
         def close(topic: Topic) -> int:
             count = topic.close_producers(assigned_broker_url) if producers else 0
@@ -220,7 +220,7 @@ class TopicControl(ABC):
         return sum(self._for_each(name, close))
 
     def migrate(self, name: str, url: str | None, url_tls: str | None = None) -> int:
-        """Tell a topic's producers and consumers that it lives in another cluster now."""
+        """Tell a topic's producers and consumers that it moved to another cluster."""
         return sum(self._for_each(name, lambda topic: topic.migrate(url, url_tls)))
 
     def _for_each(self, name: str, function: Callable[[Topic], T]) -> list[T]:
@@ -246,7 +246,7 @@ class TopicControl(ABC):
 
 
 def translated(function: Callable[[Server], T], server: Server) -> T:
-    """Call a function; a refusal becomes the error that a client would get."""
+    """Call a function; convert a refusal to the error that a client would get."""
     try:
         return function(server)
     except Refusal as refusal:

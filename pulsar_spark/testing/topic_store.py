@@ -17,19 +17,19 @@ from pulsar_spark.testing.schemas import SchemaHistory
 from pulsar_spark.testing.topic import Clock, Topic
 
 MAX_PATTERN = 50
-"""Characters up to which a broker filters a namespace's topics by a pattern."""
+"""Maximum length of a pattern by which a broker filters topics."""
 
 _MODE = pb.CommandGetTopicsOfNamespace
 
 
 @lru_cache(maxsize=100_000)
 def topic_name(text: str) -> TopicName:
-    """Return the topic that a text names; raises InvalidTopicName."""
+    """Parse a topic's name; raises InvalidTopicName."""
     return TopicName.parse(text)
 
 
 class Watcher:
-    """A client's wish to be told of topics that appear in or vanish from a namespace."""
+    """A client's watch for topics that appear in or disappear from a namespace."""
 
     def __init__(
         self, namespace: str, pattern: str, notify: Callable[[list[str], list[str], str], None]
@@ -56,9 +56,9 @@ class TopicStore:
     # --- finding ---
 
     def partitions(self, name: TopicName, *, auto_create: bool) -> int:
-        """How many partitions a topic has; 0 for a plain one, and for one yet to be created.
+        """Return a topic's number of partitions; 0 if not partitioned, or not created yet.
 
-        Without `auto_create` a topic that does not exist raises Refusal (TopicNotFound).
+        Without `auto_create` a missing topic raises Refusal (TopicNotFound).
         """
         self._check_namespace(name)
         text = str(name)
@@ -75,10 +75,10 @@ class TopicStore:
         return 0
 
     def open(self, name: TopicName, *, create: bool) -> Topic:
-        """Return the topic for a producer or consumer, created if that is allowed.
+        """Return the topic for a producer or consumer, created if allowed.
 
-        Like with a real broker the name of a partitioned topic stands for a plain topic beside
-        its partitions. Raises Refusal (TopicNotFound).
+        As in a real broker, a partitioned topic's name can also be a topic of its own, beside its
+        partitions. Raises Refusal (TopicNotFound).
         """
         self._check_namespace(name)
         text = str(name)
@@ -92,15 +92,15 @@ class TopicStore:
         return self._add(name)
 
     def schemas(self, name: TopicName) -> SchemaHistory:
-        """The schema history of a topic; all partitions have that of their topic."""
+        """A topic's schema history; partitions share their topic's."""
         return self._schemas.setdefault(str(name.partitioned), SchemaHistory())
 
     def schemas_if_any(self, name: TopicName) -> SchemaHistory | None:
-        """As `schemas`, but None for a topic that never had one."""
+        """As `schemas`, but None for a topic without a history."""
         return self._schemas.get(str(name.partitioned))
 
     def parts(self, name: TopicName) -> list[Topic]:
-        """The topic of this name and all its partitions; empty if it does not exist."""
+        """The topic with this name and its partitions; empty if it does not exist."""
         partitions = range(self.partitioned.get(str(name), 0))
         names = [*(str(name.partition(index)) for index in partitions), str(name)]
         return [self.topics[part] for part in names if part in self.topics]
@@ -108,9 +108,9 @@ class TopicStore:
     # --- creating and deleting ---
 
     def create(self, name: TopicName, partitions: int, ledger_id: int | None = None) -> None:
-        """Create a plain topic (0 partitions) or one with partitions; raises Refusal if it exists.
+        """Create a topic, without (0) or with partitions; raises Refusal if it exists.
 
-        `ledger_id` is that of its first ledger; ids go on from it, for the whole broker.
+        `ledger_id` is its first ledger's id; later ids of the whole broker continue from it.
         """
         self._check_namespace(name)
         text = str(name)
@@ -125,7 +125,7 @@ class TopicStore:
         self._add_missing(name, range(partitions))
 
     def add_partitions(self, name: TopicName, partitions: int) -> None:
-        """Let a partitioned topic have more partitions; raises Refusal for fewer."""
+        """Increase a topic's number of partitions; raises Refusal for a smaller number."""
         known = self.partitioned.get(str(name))
         if known is None:
             raise Refusal(pb.TopicNotFound, f"{name} is no partitioned topic")
@@ -140,7 +140,7 @@ class TopicStore:
                 self._add(name.partition(index))
 
     def delete(self, name: TopicName) -> list[Topic]:
-        """Forget a topic with all its partitions and schemas; returns what it consisted of."""
+        """Remove a topic with its partitions and schemas; returns its parts."""
         gone = self.parts(name)
         self.partitioned.pop(str(name), None)
         for topic in gone:
@@ -177,7 +177,7 @@ class TopicStore:
     # --- listing ---
 
     def of_namespace(self, namespace: str, mode: int = _MODE.ALL) -> list[str]:
-        """The full names of a namespace's topics, partitions each by itself."""
+        """The full names of a namespace's topics, with single partitions."""
         return sorted(
             text
             for text, topic in self.topics.items()
@@ -195,7 +195,7 @@ class TopicStore:
 
     @staticmethod
     def matching(watcher: Watcher, names: Iterable[str]) -> list[str]:
-        """Those persistent topics that a watcher asked for."""
+        """The persistent topics that match a watcher's pattern."""
         parsed = ((text, topic_name(text)) for text in names)
         mine = [
             text
@@ -213,14 +213,14 @@ class TopicStore:
         return self._owners.get(text, zlib.crc32(text.encode()) % self._options.brokers)
 
     def move(self, text: str, broker: int) -> None:
-        """Let another broker serve a topic."""
+        """Move a topic to another broker."""
         self._owners[text] = broker
 
 
 def filter_by_pattern(names: Iterable[str], pattern: str) -> list[str]:
-    """The topics whose name, without domain and partition, matches a pattern as a whole.
+    """The topics whose whole name, without domain and partition, matches a pattern.
 
-    The pattern may begin with the domain. Raises Refusal if it is no regular expression.
+    The pattern may start with the domain. Raises Refusal if it is invalid.
     """
     expression = pattern.split("://", 1)[-1]
     try:
@@ -235,7 +235,7 @@ def filter_by_pattern(names: Iterable[str], pattern: str) -> list[str]:
 
 
 def parse_topic(text: str) -> TopicName:
-    """Return the topic that a client names; raises Refusal (InvalidTopicName)."""
+    """Parse a client's topic name; raises Refusal (InvalidTopicName)."""
     try:
         return topic_name(text)
     except InvalidTopicName as error:

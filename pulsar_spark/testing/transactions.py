@@ -1,4 +1,4 @@
-"""Transactions: the coordinator, and the state of transactions on a topic."""
+"""Transactions: the coordinator, and a topic's transactions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 COORDINATOR_TOPIC = "persistent://pulsar/system/transaction_coordinator_assign"
 COORDINATOR = f"{COORDINATOR_TOPIC}-partition-0"
-"""What a client looks up to find the coordinator; there is one."""
+"""The topic that clients look up to find the coordinator; there is one partition."""
 
 _PACKAGE = "org.apache.pulsar.transaction.coordinator.exceptions.CoordinatorException"
-# The shortest time-out that the clock of a test can tell from none.
+# The shortest timeout that a test's clock can distinguish from zero.
 _LEAST_SECONDS = 0.001
 
 
 class TransactionBuffer:
-    """The transactions on one topic: where those that are open begin, and which were aborted."""
+    """A topic's transactions: where open ones start, and which were aborted."""
 
     def __init__(self) -> None:
         # In the order of their first entries.
@@ -31,7 +31,7 @@ class TransactionBuffer:
         self._aborted: set[TxnId] = set()
 
     def add(self, entry: Entry) -> None:
-        """Take note of an entry that was stored; one that comes late changes no outcome."""
+        """Register a stored entry; one that arrives after the end changes nothing."""
         if entry.txn is not None and entry.txn not in self._aborted:
             self.open.setdefault(entry.txn, entry.place)
 
@@ -42,11 +42,11 @@ class TransactionBuffer:
             self._aborted.add(txn)
 
     def holds(self, place: Place) -> bool:
-        """Whether a place lies at or behind the first entry of a transaction that is open."""
+        """Whether a place is at or after an open transaction's first entry."""
         return bool(self.open) and place >= next(iter(self.open.values()))
 
     def is_aborted(self, entry: Entry) -> bool:
-        """Whether an entry belongs to an aborted transaction, so that nobody gets it."""
+        """Whether an entry belongs to an aborted transaction."""
         return entry.txn is not None and entry.txn in self._aborted
 
     def shows(self, entry: Entry) -> bool:
@@ -55,7 +55,7 @@ class TransactionBuffer:
 
 
 class OpenTransaction:
-    """A transaction that was begun and not ended: the names of what takes part in it."""
+    """An open transaction: the names of its participants."""
 
     __slots__ = ("partitions", "subscriptions")
 
@@ -65,7 +65,7 @@ class OpenTransaction:
 
 
 class Coordinator:
-    """Begins and ends transactions, and forgets those that were ended.
+    """Begins and ends transactions, and forgets ended ones.
 
     `find` returns the topic of a full name, if there is one.
     """
@@ -77,7 +77,7 @@ class Coordinator:
         self._begun = 0
 
     def begin(self, ttl_millis: int) -> TxnId:
-        """Begin a transaction that is aborted after some time."""
+        """Begin a transaction, which is aborted after some time."""
         txn = TxnId(0, self._begun)
         self._begun += 1
         self.open[txn] = OpenTransaction()
@@ -85,11 +85,11 @@ class Coordinator:
         return txn
 
     def add_partition(self, txn: TxnId, name: str) -> None:
-        """Let a topic take part; raises Refusal for a transaction that is not known."""
+        """Add a topic; raises Refusal for an unknown transaction."""
         self._known(txn).partitions[name] = None
 
     def add_subscription(self, txn: TxnId, topic: str, subscription: str) -> None:
-        """Let a subscription of a topic take part."""
+        """Add a subscription of a topic."""
         self._known(txn).subscriptions[topic, subscription] = None
 
     def end(self, txn: TxnId, *, commit: bool) -> None:

@@ -1,4 +1,4 @@
-"""What an embedded broker that speaks an old version of the protocol does not know."""
+"""What an embedded broker with an old protocol version does not understand."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ TOLD_SINCE: Mapping[int, int] = {
     _T.REACHED_END_OF_TOPIC: versions.END_OF_TOPIC,
     _T.ACTIVE_CONSUMER_CHANGE: versions.ACTIVE_CONSUMER,
 }
-"""The first version in which a client is told of something by such a command."""
+"""The first version whose clients understand each notification."""
 
 
 def not_understood(command: Incoming, version: int) -> str | None:
-    """Return what of a command a broker of a version would not understand, None if it does."""
+    """Return the part of a command that a version does not understand, None if it does."""
     needed = versions.FIRST_VERSIONS.get(command.kind, 0)
     if version < needed:
         return f"{_T.Type.Name(command.kind)} came with version {needed}"

@@ -24,9 +24,9 @@ class ConsumerView:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionView:
-    """A subscription: `mark_delete` is the last entry up to which all is acknowledged.
+    """A subscription; everything up to `mark_delete` is acknowledged.
 
-    `backlog` counts entries that are not wholly acknowledged.
+    `backlog` counts entries that are not completely acknowledged.
     """
 
     name: str
@@ -41,7 +41,7 @@ class SubscriptionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic or partition: what is stored, and who is connected."""
+    """A topic or partition: its content, and its clients."""
 
     name: str
     entries: int

@@ -1,4 +1,4 @@
-"""The bytes of one connection: reading, bounded writing, and faults."""
+"""One connection's bytes: reading, bounded writing, and faults."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pulsar_spark.protocol.blocks import Buffer
 
 _NO_LINGER = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
 
-# Delivery stops at the first mark and continues below a quarter of it. At the second no more
-# commands are read: their answers would pile up without a bound.
+# Delivery stops at the first mark and continues below a quarter of it. At the second, no more
+# commands are read, because answers would pile up without limit.
 WRITE_HIGH_WATER = 4 * 1024 * 1024
 WRITE_LIMIT = 32 * 1024 * 1024
 _CLOSE_TIMEOUT = 2.0
@@ -23,7 +23,7 @@ _CLOSE_TIMEOUT = 2.0
 class Wire(asyncio.Protocol):
     """A connection's transport. Everything happens on the broker's thread.
 
-    `writable` tells whether to deliver more; `muted` that nothing is to come from here any more.
+    `writable` says whether to deliver more; `muted` that nothing more is sent.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -61,11 +61,11 @@ class Wire(asyncio.Protocol):
         self._held_bytes = 0
 
     def eof_received(self) -> bool:
-        """Close too: a client that closed its side is gone."""
+        """Close too: a client that closed its side has gone."""
         return self.muted
 
     def pause_writing(self) -> None:
-        """Deliver nothing more: the client reads slower than it is sent to."""
+        """Stop delivering: the client reads too slowly."""
         self.writable = False
 
     def resume_writing(self) -> None:
@@ -75,12 +75,12 @@ class Wire(asyncio.Protocol):
     # --- writing ---
 
     def write_all(self, buffers: list[Buffer]) -> None:
-        """Write frames, behind those that are held back."""
-        # Not by writelines: some versions of asyncio do not call pause_writing after it.
+        """Write frames after held-back ones."""
+        # Not with writelines: some versions of asyncio do not call pause_writing after it.
         self.transmit(b"".join(buffers))
 
     def transmit(self, data: bytes) -> None:
-        """Write bytes, behind those that are held back."""
+        """Write bytes after held-back ones."""
         if not self._output_holds:
             self.write(data)
         elif self._held_bytes < WRITE_LIMIT:
@@ -95,7 +95,7 @@ class Wire(asyncio.Protocol):
             self._transport.write(data)
 
     def hold_output(self, seconds: float) -> None:
-        """Let frames wait, in order."""
+        """Delay frames, in order."""
         self._output_holds += 1
         self.later(seconds, self._release_output)
 
@@ -114,7 +114,7 @@ class Wire(asyncio.Protocol):
     # --- reading ---
 
     def pause(self, pause: bool) -> None:
-        """Leave what the client sends in the socket, or read it."""
+        """Stop reading from the socket, or continue."""
         if self._transport is None or pause == self._reading_paused or not self.open:
             return
         self._reading_paused = pause
@@ -132,13 +132,13 @@ class Wire(asyncio.Protocol):
 
     @property
     def backed_up(self) -> bool:
-        """Whether so much waits to be written that nothing more is to be read."""
+        """Whether too much output waits to read more."""
         return self.buffered > WRITE_LIMIT
 
     # --- closing ---
 
     def disconnect(self, *, reset: bool = False) -> None:
-        """Close the connection: in order, or by a TCP reset."""
+        """Close the connection, normally or by a TCP reset."""
         if self._transport is None or not self.open:
             return
         self.open = False
@@ -150,16 +150,16 @@ class Wire(asyncio.Protocol):
             self._transport.abort()
         else:
             self._transport.close()
-            # A client that does not read what is left must not hold its names any longer.
+            # A client that does not read the rest must not keep its names any longer.
             self.loop.call_later(_CLOSE_TIMEOUT, self._transport.abort)
 
     def abort(self) -> None:
-        """Close the connection at once, and leave what was not written."""
+        """Close the connection at once, without writing the rest."""
         if self._transport is not None:
             self._transport.abort()
 
     def later(self, seconds: float, function: Callable[[], None]) -> None:
-        """Call a function after some time, if the connection is still there."""
+        """Call a function after some time, if the connection is still open."""
         if not self.open:
             return
 

@@ -1,8 +1,8 @@
-"""Bounds of a value's size as columns, before it is parsed.
+"""Limits a value's size as columns, before it is parsed.
 
-Two bytes are an empty message, and one of a hundred fields takes a kilobyte in protobuf's objects
-and in columns: a value of a few megabytes could take all memory. Values are counted that are so
-long that they could hold too much; others are not looked at.
+An empty message has two bytes; with a hundred fields it needs a kilobyte in protobuf's objects and
+in columns. So a value of a few megabytes could use all memory. The fields of values that are long
+enough for this are counted first.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from pulsar_spark.schema.arrow.arrays import MAX_CELLS
 from pulsar_spark.schema.arrow.varints import varint
 from pulsar_spark.schema.protobuf.types import Field, Form, Message, Type
 
-# An empty message takes a tag of a byte and a length of a byte.
+# An empty message needs a byte for the tag and one for the length.
 _SMALLEST = 2
 _TAG = b"\x0a"
 
 
 class Counter:
-    """Counts the fields that the repeated messages of a value have, at all levels."""
+    """Counts the fields in a value's repeated messages, at all levels."""
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self._level = _Level(fields)
         widest = max(_widths(fields, set()), default=0)
         self.harmless = _SMALLEST * MAX_CELLS // widest if widest else None
-        """Bytes of values that need not be counted; None if none need."""
+        """Values up to this size need no counting; None if no value does."""
 
     def count(self, value: bytes) -> int:
-        """Return the number of fields. Raises protobuf's errors for what is no message."""
+        """Return the number of fields. Raises protobuf's errors for an invalid message."""
         return self._level.count([value])
 
 
 def _widths(fields: Iterable[Field], seen: set[int]) -> Iterable[int]:
-    """Yield how many columns each repeated message within is."""
+    """Yield the number of columns of each repeated message within."""
     for field in fields:
         message = field.message
         if message is None:
@@ -51,7 +51,7 @@ def _widths(fields: Iterable[Field], seen: set[int]) -> Iterable[int]:
 
 
 class _Level:
-    """Counts in messages with these fields. What is within is bytes, and a level of its own."""
+    """Counts in messages with these fields. Nested messages are bytes, with their own level."""
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self._fields = [
@@ -85,7 +85,7 @@ class _Level:
 
     @cached_property
     def _class(self) -> Any:
-        """Return a message whose field `all` is what all values hold, one after the other."""
+        """Return a message class whose field `all` contains all values in order."""
         file = FileDescriptorProto(name="count.proto", package="count", syntax="proto2")
         file.message_type.add(name="Unread")
         level = file.message_type.add(name="Level")
@@ -98,7 +98,7 @@ class _Level:
             )
             if field.type == Type.TYPE_GROUP:
                 added.type, added.type_name = Type.TYPE_GROUP, ".count.Unread"
-        # A message that is there more than once is merged, so that lists go on from row to row.
+        # Protobuf merges a repeated occurrence of a message, so lists continue from row to row.
         file.message_type.add(name="Framed").field.add(
             name="all",
             number=1,

@@ -1,14 +1,12 @@
 """The codec of PROTOBUF_NATIVE and PROTOBUF schemas.
 
-Presence: a field without presence (proto3's plain scalars, lists, maps) is never null; one with
-presence (proto2's, proto3's `optional`, members of oneofs, messages) is null where it is absent,
-also if proto2 gives it a default, and a `required` one likewise. Fields are known by their
-numbers, so that a value of an older or newer schema is read with the query's. Extensions and
-unknown fields are passed over.
+Presence: a field without presence (proto3's plain scalars, lists, maps) is never null. A field with
+presence (proto2's, proto3's `optional`, members of oneofs, messages) is null if it is absent, even
+if it has a proto2 default or is `required`. Fields are identified by number, so values of older and
+newer schemas are read with the query's. Extensions and unknown fields are ignored.
 
-PROTOBUF schemas say neither what is in messages within (binary: their bytes), nor what the numbers
-of enums are called (int), nor whether a field has presence (never null: absent is the default; but
-for messages).
+PROTOBUF schemas do not describe nested messages (binary: their bytes), enum names (int), or
+presence (never null: an absent field has its default; except for messages).
 """
 
 from __future__ import annotations
@@ -28,15 +26,15 @@ from pulsar_spark.schema.protobuf.writing import ProtobufEncoder
 
 
 def arrow_schema(info: SchemaInfo) -> pa.Schema:
-    """Return the columns of a schema's values. Raises SchemaMismatch, as `parse` does."""
+    """Return a schema's columns. Raises SchemaMismatch as `parse`."""
     return arrow_columns(parse(info))
 
 
 def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> Decoder:
-    """Return a decoder of values of `writer`, which builds these columns of `reader`.
+    """Return a decoder of values of `writer` that builds these columns of `reader`.
 
-    Raises SchemaMismatch for definitions that are none, for columns that are not there, and for
-    numbers that are of another type in the two.
+    Raises SchemaMismatch for invalid definitions, unknown columns, and field numbers with different
+    types in the two.
     """
     wanted = parse(reader)
     by_name = {each.name: each for each in wanted.fields}
@@ -55,9 +53,9 @@ def decoder(writer: SchemaInfo, reader: SchemaInfo, fields: Sequence[str]) -> De
 def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
     """Return an encoder of record batches with these columns.
 
-    A column for a field with presence, a list or a map can be left out; one for a required field
-    or one without presence cannot. A null is written as absent where the schema has presence, and
-    is refused (Misfit) elsewhere, as it would be read as a 0. Raises SchemaMismatch that names
-    all that does not fit.
+    Columns for fields with presence, lists and maps may be left out; those for required fields and
+    for fields without presence may not. A null is written as absent if the field has presence;
+    otherwise it is refused (Misfit), because it would be read as 0. Raises SchemaMismatch that
+    lists all mismatches.
     """
     return ProtobufEncoder(parse(info), columns)

@@ -1,13 +1,13 @@
 """Definitions of PROTOBUF_NATIVE and PROTOBUF schemas: a tree of messages, fields and enums.
 
 PROTOBUF_NATIVE's definition is JSON: `fileDescriptorSet` (base64 of a FileDescriptorSet),
-`rootMessageTypeName` and `rootFileDescriptorName`. A PROTOBUF schema is the Avro record that Java's
-client derives from a class; the numbers of its fields are in the property `__PARSING_INFO__`, for
-the outermost fields only, so that of messages within there are no more than the bytes.
+`rootMessageTypeName` and `rootFileDescriptorName`. A PROTOBUF schema is an Avro record that the
+Java client derives from a class. Its field numbers are in the property `__PARSING_INFO__`, for the
+outermost fields only, so nested messages stay bytes.
 
-Descriptors come from whoever wrote to the topic. They are read as data here, with every size and
-number checked, and never given to protobuf's own pools. Rules of presence, of enums and of encoding
-are those of descriptor.proto, for proto2, proto3 and editions.
+Anyone who writes to the topic can provide descriptors. They are read as data, with every size and
+number checked, and never passed to protobuf's own pools. Presence, enums and encoding follow
+descriptor.proto, for proto2, proto3 and editions.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from pulsar_spark.schema.protobuf.types import (
 from pulsar_spark.schema.table.names import is_unicode
 
 PARSING_INFO = "__PARSING_INFO__"
-"""The property of Java's client with a list of the fields of a message."""
+"""The Java client's property with the list of a message's fields."""
 MAX_DEFINITION = 16 * 1024 * 1024
-"""Bytes of a definition; a broker takes no more than its largest message, 5 MiB unless set."""
+"""Maximum size of a definition; a broker accepts at most its largest message, 5 MiB by default."""
 
 
 def parse(info: SchemaInfo) -> Message:
-    """Return the message that a topic's values are.
+    """Return the message type of a topic's values.
 
-    Raises SchemaMismatch if the definition is damaged, too large, recursive, or says too little.
+    Raises SchemaMismatch if the definition is damaged, too large, recursive or incomplete.
     """
     if len(info.schema_data) > MAX_DEFINITION:
         raise SchemaMismatch(
@@ -94,7 +94,7 @@ def _parse_native(info: SchemaInfo) -> Message:
     except SchemaMismatch:
         raise
     except (DecodeError, ValueError, RecursionError):
-        # Descriptors hold text that protobuf takes without a look at its UTF-8.
+        # Protobuf does not check the UTF-8 of text in descriptors.
         raise damaged("has an invalid fileDescriptorSet") from None
 
 
@@ -118,7 +118,7 @@ def _parse_listed(info: SchemaInfo) -> Message:
 
 
 def _avro_record(info: SchemaInfo) -> tuple[str, dict[str, Any]]:
-    """Return the name of the Avro record and the defaults of its fields."""
+    """Return the Avro record's name and its fields' defaults."""
     record = load_json(info.schema_data, "a definition")
     fields = record.get("fields") if isinstance(record, dict) else None
     if not isinstance(fields, list):
@@ -146,12 +146,12 @@ def _listed_field(entry: object, defaults: Mapping[str, Any]) -> Field:
     kind = kinds.get(f"TYPE_{kind_name}") if is_unicode(kind_name) else None
     if not is_unicode(name) or kind is None or type(number) is not int:
         raise damaged(f"has a property {PARSING_INFO} with an invalid field")
-    # What an enum's numbers are called is not in the schema, nor what is in a message within.
+    # The schema has neither enum names nor the fields of nested messages.
     type_number = Type.TYPE_INT32 if kind.number == Type.TYPE_ENUM else kind.number
     is_message = type_number in MESSAGES
     repeated = label == "LABEL_REPEATED"
-    # Whether the class tells an absent value from its default is not known; Java gives both
-    # as the default, and so does the definition.
+    # The schema does not say whether the class distinguishes an absent value from its default; Java
+    # returns the default for both, and so does the definition.
     presence = Presence.EXPLICIT if is_message and not repeated else Presence.IMPLICIT
     return Field(
         number=check_number(number, name),
@@ -165,10 +165,10 @@ def _listed_field(entry: object, defaults: Mapping[str, Any]) -> Field:
 
 
 def _usable_default(kind: int, value: Any) -> Any:
-    """Return a default of an Avro definition where it is one of the type, else None."""
+    """Return a default from an Avro definition if it is valid for the type, otherwise None."""
     if kind in (Type.TYPE_DOUBLE, Type.TYPE_FLOAT):
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        # An integer of hundreds of digits is no double.
+        # Doubles cannot hold integers of hundreds of digits.
         return float(value) if is_number and value and abs(value) < 2**1023 else None
     if kind == Type.TYPE_BOOL:
         return True if value is True else None
@@ -186,11 +186,11 @@ def _usable_default(kind: int, value: Any) -> Any:
 
 
 _MAX_TYPES = 100_000
-# Each row has it in which the field is absent.
+# Each row without the field gets it.
 _LONGEST_DEFAULT = 1000
-# Each type has the names of all that it lies in in its own.
+# A type's full name contains the names of all enclosing types.
 _MAX_NAMES = 64 * 1024 * 1024
-# A byte is a value of an enum, and its name is what a column holds.
+# One byte can be an enum value, whose column holds the name.
 _MAX_ENUM_NAME = 128
 _NO_KEYS = MESSAGES | {
     FieldDescriptorProto.TYPE_DOUBLE,
@@ -213,7 +213,7 @@ _SECONDS_AND_NANOS = (
     (1, FieldDescriptorProto.TYPE_INT64, False),
     (2, FieldDescriptorProto.TYPE_INT32, False),
 )
-# Those that have a form of their own if they look as they should: number, type, repeated.
+# Types with their own column type if they have the expected fields: number, type, repeated.
 _WELL_KNOWN = {
     "google.protobuf.Timestamp": (Form.TIMESTAMP, _SECONDS_AND_NANOS),
     "google.protobuf.Duration": (Form.DURATION, _SECONDS_AND_NANOS),
@@ -225,13 +225,13 @@ _WELL_KNOWN = {
     f"google.protobuf.{name}Value": (Form.WRAPPER, ((1, kind, False),))
     for name, kind in _WRAPPED.items()
 }
-# They hold each other, so that they cannot be columns; protobuf's own JSON of them can.
+# These types are recursive, so they cannot be columns; protobuf can print them as JSON.
 _JSON = frozenset(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """What a file or a message says of all that is in it."""
+    """The features that apply inside a file or message."""
 
     syntax: str
     presence: int = FeatureSet.EXPLICIT
@@ -240,7 +240,7 @@ class _Rules:
     delimited: bool = False
 
     def within(self, features: FeatureSet) -> _Rules:
-        """Return the rules with what a nearer place says."""
+        """Return the features with those of an inner scope."""
         if self.syntax != "editions":
             return self
         return _Rules(
@@ -257,23 +257,23 @@ class _Rules:
 
 
 def resolve(files: FileDescriptorSet, root: str) -> Message:
-    """Return the message of the full name `root` with all that it holds.
+    """Return the message type with the full name `root`, with all its fields.
 
-    Raises SchemaMismatch for what is no schema, and for what cannot be columns: a message that
-    holds itself, and those that nest too deep or have too many fields.
+    Raises SchemaMismatch for an invalid schema, and for types that cannot be columns: recursive
+    ones, and those nested too deeply or with too many fields.
     """
     index = _Index()
     for file in files.file:
         index.add_file(file)
     found = _Resolver(index).message(f".{root.removeprefix('.')}", ())
     if found.form is not Form.STRUCT:
-        # As the outermost message even a Timestamp is a record: of seconds and nanos.
+        # At the top level even a Timestamp is a record: of seconds and nanos.
         return Message(found.name, found.fields, Form.STRUCT, leaves=found.leaves)
     return found
 
 
 class _Index:
-    """All messages and enums of a set by their full names, with the rules of where they are."""
+    """All messages and enums of a set by full name, with the features of their scope."""
 
     def __init__(self) -> None:
         self.messages: dict[str, tuple[DescriptorProto, _Rules]] = {}
@@ -288,7 +288,7 @@ class _Index:
         rules = _Rules(syntax, closed_enums=old, packed=not old).within(file.options.features)
         prefix = f".{_name(file.package)}" if file.package else ""
         self._add_enums(prefix, file.enum_type, rules)
-        # With a stack: how deep definitions nest is for the writer of the schema to say.
+        # With a stack: the schema's writer decides how deep definitions nest.
         pending = [(prefix, message, rules) for message in file.message_type]
         while pending:
             prefix, message, rules = pending.pop()
@@ -316,7 +316,7 @@ class _Index:
 
 
 class _Resolver:
-    """Builds messages; each once, however many fields are of its type."""
+    """Builds message types, each once, however many fields use it."""
 
     def __init__(self, index: _Index) -> None:
         self._index = index
@@ -409,14 +409,14 @@ class _Resolver:
 
 
 def _name(found: str | bytes) -> str:
-    """Return a name; raises SchemaMismatch for bytes, which stand for what is not UTF-8."""
+    """Return a name; raises SchemaMismatch for bytes, which protobuf returns for invalid UTF-8."""
     if not is_unicode(found):
         raise damaged("has a name that is not UTF-8")
     return found
 
 
 def _oneof_names(message: DescriptorProto) -> dict[int, str]:
-    """Return the real oneofs by index: an `optional` field of proto3 has one that is none."""
+    """Return the real oneofs by index: a proto3 `optional` field has a synthetic one."""
     synthetic = {each.oneof_index for each in message.field if each.proto3_optional}
     return {
         index: _name(oneof.name)
@@ -442,7 +442,7 @@ def _presence(proto: FieldDescriptorProto, rules: _Rules, repeated: bool) -> Pre
 
 
 def _entry_fields(name: str, fields: tuple[Field, ...]) -> tuple[Field, ...]:
-    """Return the key and the value of a map; in an entry neither is ever absent."""
+    """Return a map's key and value fields; in an entry neither is ever absent."""
     if (
         [each.number for each in fields] != [1, 2]
         or any(each.repeated or each.oneof for each in fields)
@@ -453,7 +453,7 @@ def _entry_fields(name: str, fields: tuple[Field, ...]) -> tuple[Field, ...]:
         replace(
             each,
             presence=Presence.IMPLICIT,
-            # In proto2 the first value of an enum is its default, whatever its number.
+            # In proto2 an enum's default is its first value, whatever its number.
             default=next(iter(each.enum.names), 0) or None if each.enum else None,
         )
         for each in fields

@@ -1,9 +1,9 @@
-"""Protobuf's values → columns: a batch is parsed by one call, each column read in one pass.
+"""Protobuf values → columns: one call parses a batch, one pass reads each column.
 
-The rows are framed as one message with a repeated field, which protobuf parses in C; what cannot
-be parsed so is looked for row by row. One reader per field reads it from all messages at once: it
-takes the messages of the level that it is in, so that a list of structs is read as one column per
-field of all structs in all rows. Arrays are put together from buffers.
+Rows are framed as one message with a repeated field, which protobuf parses in C; if that fails,
+rows are parsed one by one. Each field has a reader, which reads it from all messages of its level
+at once: so a list of structs is read as one column per field, for all structs of all rows. Arrays
+are built from buffers.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from pulsar_spark.schema.protobuf.types import (
 )
 from pulsar_spark.schema.protobuf.well_known import durations, json_texts, timestamps
 
-# A chunk of rows is parsed at once. Its size is measured: the objects of larger ones leave the
-# processor's caches, and Python's collector of garbage goes over them again and again.
+# How many rows are parsed at once. Measured: objects of larger chunks exceed the processor's
+# caches, and Python's garbage collector scans them again and again.
 _CHUNK_ROWS = 1024
 _CHUNK_BYTES = 16 * 1024 * 1024
 
@@ -53,9 +53,9 @@ _MALFORMED = "the bytes are not a protobuf message of this schema"
 class ProtobufDecoder:
     """Decodes values with one descriptor.
 
-    Unknown fields are passed over, and those of another wire type than the descriptor's are
-    unknown, as protobuf has it. A value is bad as a whole if its bytes are no message, and by a
-    field for text that is not UTF-8 and times that are none.
+    As in protobuf, unknown fields are ignored, and a field with another wire type than the
+    descriptor's is unknown. A value is bad as a whole if its bytes are no message; it has a bad
+    field for text that is not UTF-8 and for invalid times.
     """
 
     def __init__(self, message: Message, fields: Sequence[Field]) -> None:
@@ -68,7 +68,7 @@ class ProtobufDecoder:
         self._readers = [reader(field, row_class) for field in fields]
 
     def decode(self, raw: pa.Array) -> Decoded:
-        """Decode a binary array; null is a value that is null."""
+        """Decode a binary array; null is a null value."""
         faults: dict[int, tuple[str, str]] = {}
         pieces: list[list[pa.Array]] = [[] for _ in self._types]
         read: list[int] = []
@@ -86,7 +86,7 @@ class ProtobufDecoder:
         return Decoded(columns, bad)
 
     def _without_excess(self, raw: pa.Array, faults: dict[int, tuple[str, str]]) -> pa.Array:
-        """Return the values with null for those that would hold too much, and note these."""
+        """Replace values that are too large as columns by null, and add them to the faults."""
         harmless = self._counter.harmless
         if harmless is None or raw.nbytes <= harmless:
             return raw
@@ -110,7 +110,7 @@ class ProtobufDecoder:
     def _parse(
         self, raw: pa.Array, start: int, faults: dict[int, tuple[str, str]]
     ) -> tuple[Sequence[int], Sequence[ProtobufMessage]]:
-        """Return the messages of a chunk that begins at row `start`, and which rows they are."""
+        """Return the messages of a chunk that starts at row `start`, and their rows."""
         rows: Sequence[int] = range(start, start + len(raw))
         if raw.null_count:
             rows = [start + row for row, there in enumerate(raw.is_valid().to_pylist()) if there]
@@ -138,13 +138,13 @@ class ProtobufDecoder:
         return True
 
 
-# The implementation in Python lets errors through that the one in C does not know: of nesting too
-# deep, and of text that is not UTF-8.
+# Protobuf's implementation in Python raises errors that the one in C does not: for deep nesting and
+# for text that is not UTF-8.
 _PARSE_ERRORS = (DecodeError, RecursionError, ValueError)
 
 
 def _chunks(raw: pa.Array, limit: int) -> list[tuple[int, int]]:
-    """Return starts and counts of rows to parse at once, of at most so many bytes or one row."""
+    """Return starts and counts of rows to parse at once: at most so many bytes, or one row."""
     if len(raw) <= _CHUNK_ROWS and raw.nbytes <= limit:
         return [(0, len(raw))]
     _, offsets, _ = raw.buffers()
@@ -154,7 +154,7 @@ def _chunks(raw: pa.Array, limit: int) -> list[tuple[int, int]]:
     while start < len(raw):
         count = min(_CHUNK_ROWS, len(raw) - start)
         if ends[start + count] - ends[start] > limit:
-            # The last end that is within the limit.
+            # The last end within the limit.
             count = max(
                 1, bisect_right(ends, ends[start] + limit, start + 1, start + count) - 1 - start
             )
@@ -164,7 +164,7 @@ def _chunks(raw: pa.Array, limit: int) -> list[tuple[int, int]]:
 
 
 def _frame(raw: pa.Array) -> pa.Array:
-    """Return the rows each with its length before it, as a field of a message that holds them."""
+    """Return the rows with their lengths before them, as fields of an enclosing message."""
     lengths = pc.binary_length(raw).dictionary_encode()
     distinct = [FRAME_TAG + varint(length) for length in lengths.dictionary.to_pylist()]
     heads = binaries(distinct).take(lengths.indices)
@@ -172,7 +172,7 @@ def _frame(raw: pa.Array) -> pa.Array:
 
 
 def _data(array: pa.Array) -> bytes:
-    """Return the bytes of all values one after the other."""
+    """Return the joined bytes of all values."""
     _, offsets, data = array.buffers()
     if data is None or not len(array):
         return b""
@@ -190,7 +190,7 @@ def _joined(arrays: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
 def _spread_rows(
     columns: Sequence[pa.Array], read: Sequence[int], faults: dict[int, tuple[str, str]], count: int
 ) -> list[pa.Array]:
-    """Return the columns with null in rows that were not read, and in those with faults."""
+    """Return the columns with null in rows that were not read or have faults."""
     places: list[int | None] = [None] * count
     for index, row in enumerate(read):
         if row not in faults:
@@ -200,7 +200,7 @@ def _spread_rows(
 
 
 Convert = Callable[[Sequence[Any], "pa.Buffer | None", "Place"], pa.Array]
-"""Makes an array of scalars: their values, which of them are there, where they are."""
+"""Makes an array of scalars from their values, their validity and their place."""
 
 _CODES: dict[int, str] = {
     Type.TYPE_INT32: "i",
@@ -218,22 +218,22 @@ _CODES: dict[int, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the messages at hand are: which row each is of, and where to note what is wrong."""
+    """Where the current messages are: each one's row, and where to report errors."""
 
     faults: dict[int, tuple[str, str]]
     row: Callable[[int], int]
 
     def report(self, index: int, path: str, reason: str) -> None:
-        """Note what is wrong with the row of a message; its first fault counts."""
+        """Report an error in a message's row; its first error counts."""
         self.faults.setdefault(self.row(index), (path, reason))
 
     def within(self, parents: Callable[[], Sequence[int]]) -> Place:
-        """Return the place of messages within these, `parents` their indices, when asked for."""
+        """Return the place of messages nested in these; calls `parents` for their indexes."""
         known = cache(parents)
         return Place(self.faults, lambda index: self.row(known()[index]))
 
     def behind(self, count: int) -> Place:
-        """Return the place of messages behind so many of these."""
+        """Return the place of the messages after the first `count`."""
         return Place(self.faults, lambda index: self.row(count + index))
 
 
@@ -241,11 +241,11 @@ class Reader(Protocol):
     """Reads one field from messages."""
 
     def read(self, messages: Sequence[Any], place: Place) -> pa.Array:
-        """Return the field's column, as long as the messages are many."""
+        """Return the field's column, with one element per message."""
 
 
 def reader(field: Field, owner: type[Any], path: str = "") -> Reader:
-    """Return the reader of a field of messages of the class `owner`, which is at `path`."""
+    """Return the reader of a field at `path`, for messages of the class `owner`."""
     path = f"{path}.{field.name}" if path else field.name
     if not field.repeated:
         if field.message is None:
@@ -260,7 +260,7 @@ def reader(field: Field, owner: type[Any], path: str = "") -> Reader:
 
 
 class _Scalar:
-    """A field of one value, null where it is absent if it can be told."""
+    """A field with one value; null if it is absent and has presence."""
 
     def __init__(self, field: Field, owner: type[Any], path: str) -> None:
         self._name = attribute(field)
@@ -284,12 +284,12 @@ class _Scalar:
 
 
 def bits(flags: Sequence[bool]) -> pa.Buffer:
-    """Return flags as Arrow keeps them, to say which values are there."""
+    """Return flags as an Arrow validity bitmap."""
     return booleans(flags).buffers()[1]
 
 
 def scalar_converter(field: Field, path: str) -> Convert:
-    """Return what makes an array of a field's values."""
+    """Return the function that makes an array of a field's values."""
     if field.type in _CODES:
         return _numbers(_CODES[field.type], single_type(field))
     if field.type == Type.TYPE_STRING:
@@ -311,7 +311,7 @@ def _numbers(code: str, kind: pa.DataType) -> Convert:
 
 
 def packed(code: str, values: Sequence[Any]) -> pa.Buffer:
-    """Return numbers one after the other; `code` is one of the module `struct`."""
+    """Return packed numbers; `code` is one of the module `struct`."""
     return pa.py_buffer(struct.pack(f"={len(values)}{code}", *values))
 
 
@@ -375,13 +375,13 @@ def _enums(enum: EnumType) -> Convert:
 
 
 class _Single:
-    """A field of one message, null where it is absent."""
+    """A field with one message, null if it is absent."""
 
     def __init__(self, field: Field, owner: type[Any], path: str) -> None:
         assert field.message is not None
         self._name = attribute(field)
         self._get = attrgetter(self._name)
-        # The value of a map's entry is there even if it is not: it is an empty message then.
+        # A map entry without a value has an empty message.
         self._nullable = field.presence is not Presence.IMPLICIT
         self._content = _content(field.message, type(self._get(owner())), path)
 
@@ -456,17 +456,17 @@ class _List:
         return nested(self._kind, lengths, elements)
 
 
-# Protobuf keeps a table of all the objects that stand for its messages, by their addresses, whose
-# entries collide when there are many: 80 seconds for a million at once, 0.7 in parts of 16,384
-# where memory lies well, 0.1 in parts of 256.
+# Protobuf keeps a table of all message objects by address, whose entries collide if there are many:
+# creating a million takes 80 seconds at once, 0.7 in parts of 16,384 with a good memory layout, 0.1
+# in parts of 256.
 _MOST_AT_ONCE = 256
 
 
 def _parts(lists: Sequence[Any]) -> Iterator[list[Any]]:
-    """Yield the elements of protobuf's lists, in parts of bounded size, at least one."""
+    """Yield the elements of protobuf's lists, at least once, in parts of limited size."""
     part: list[Any] = []
     for each in lists:
-        # Slices are faster than elements one by one.
+        # Slicing is faster than indexing.
         start, end = 0, len(each)
         while end - start >= _MOST_AT_ONCE - len(part):
             stop = start + _MOST_AT_ONCE - len(part)
@@ -477,7 +477,7 @@ def _parts(lists: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _read_parts(parts: Iterable[Sequence[Any]], place: Place, *contents: Content) -> list[pa.Array]:
-    """Return an array of each of the contents, of all parts."""
+    """Return an array for each of `contents`, from all parts."""
     found: list[list[pa.Array]] = [[] for _ in contents]
     before = 0
     for part in parts:
@@ -489,18 +489,18 @@ def _read_parts(parts: Iterable[Sequence[Any]], place: Place, *contents: Content
 
 
 def parents(lengths: Sequence[int]) -> list[int]:
-    """Return for each element of lists which list it is in."""
+    """Return each element's list."""
     return list(chain.from_iterable(map(repeat, range(len(lengths)), lengths)))
 
 
 def nested(kind: pa.DataType, lengths: Sequence[int], elements: pa.Array) -> pa.Array:
-    """Return lists of these lengths, or maps with these entries."""
+    """Return lists with these lengths, or maps with these entries."""
     offsets = packed("i", list(accumulate(lengths, initial=0)))
     return pa.Array.from_buffers(kind, len(lengths), [None, offsets], children=[elements])
 
 
 class _Map:
-    """A map: of entries with the same key the last one counts."""
+    """A map: the last entry of a repeated key counts."""
 
     def __init__(self, field: Field, owner: type[Any], path: str) -> None:
         assert field.message is not None
@@ -522,7 +522,7 @@ class _Map:
             parts = _chosen(parts, counts) if counts else parts
         inner = place.within(lambda: parents(lengths))
         keys, values = _read_parts(parts, inner, self._keys.read, self._values.read)
-        # Asked for, as Arrow 15 ends the process over keys whose nulls are not counted.
+        # Arrow 15 crashes on keys whose nulls were not counted, so count them.
         nulls = keys.null_count
         pairs = pa.Array.from_buffers(
             self._entry, len(keys), [None], nulls, children=[keys, values]
@@ -530,7 +530,7 @@ class _Map:
         return nested(self._kind, lengths, pairs)
 
     def _last(self, lists: Sequence[Any], lengths: list[int]) -> tuple[list[int], bytearray]:
-        """Return how many entries each map has, and which those are; nothing if all are."""
+        """Return each map's number of keys, and flags of their last entries; none if all are."""
         keys = [key for part in _parts(lists) for key in map(self._key, part)]
         last = dict(zip(zip(parents(lengths), keys, strict=True), count(), strict=False))
         if len(last) == len(keys):
@@ -543,19 +543,19 @@ class _Map:
 
 
 def _chosen(parts: Iterable[Sequence[Any]], flags: bytearray) -> Iterator[list[Any]]:
-    """Yield the rest of parts, of which there is a flag for each element."""
+    """Yield the flagged elements of parts."""
     before = 0
     for part in parts:
         yield list(compress(part, flags[before : before + len(part)]))
         before += len(part)
 
 
-# --- message classes: the schema's own numbers in descriptors that are made here ----------------
+# --- message classes: the schema's field numbers in our own descriptors -----------------------
 #
-# They hold only the fields that are asked for, under names that no method has. All are proto2,
-# which is the same on the wire. Strings are bytes (Arrow checks UTF-8, and no text is made), enums
-# are numbers (unknown ones stay), entries of maps are messages (their order stays). A field that
-# can be absent has a random default, so that `HasField` need only be asked where this is found.
+# They have only the requested fields, under names that no method has. All are proto2, which has the
+# same wire format. Strings are bytes (Arrow checks UTF-8, and no text objects are made), enums are
+# numbers (unknown ones are kept), map entries are messages (their order is kept). A field that can
+# be absent has a random default, so `HasField` is only called if this default is found.
 
 _PACKAGE = "columns"
 _READ_AS: dict[int, int] = {Type.TYPE_STRING: Type.TYPE_BYTES, Type.TYPE_ENUM: Type.TYPE_INT32}
@@ -563,16 +563,16 @@ _BATCH = "Batch"
 _ROWS = 1
 
 FRAME_TAG = bytes([_ROWS << 3 | 2])
-"""What stands before the length and the bytes of each row in a batch."""
+"""The bytes before each row's length in a batch."""
 
 
 def attribute(field: Field) -> str:
-    """Return the name that a field has in the classes of this module."""
+    """Return a field's name in this module's classes."""
     return f"f{field.number}"
 
 
 def batch_class(message: Message, fields: Sequence[Field]) -> Any:
-    """Return the class of a batch: it has `rows`, messages with these fields of `message`."""
+    """Return the class of a batch: its `rows` are messages with these fields of `message`."""
     file = FileDescriptorProto(
         name="columns.proto",
         package=_PACKAGE,
@@ -580,7 +580,7 @@ def batch_class(message: Message, fields: Sequence[Field]) -> Any:
         dependency=[struct_pb2.DESCRIPTOR.name],
     )
     builder = _Builder(file)
-    # What is set later ends what is set in the same oneof, asked for or not.
+    # A later member of a oneof clears an earlier one, requested or not.
     oneofs = {field.oneof for field in fields if field.oneof}
     asked_for = {field.number for field in fields}
     others = [
@@ -602,15 +602,15 @@ def batch_class(message: Message, fields: Sequence[Field]) -> Any:
 
 
 class _Builder:
-    """Adds messages to a file, each once."""
+    """Adds message types to a file, each once."""
 
     def __init__(self, file: FileDescriptorProto) -> None:
         self._file = file
         self._names: dict[int, str] = {}
 
     def add(self, fields: Sequence[Field], only_noticed: Sequence[Field] = ()) -> str:
-        """Add a message with these fields, and those that need not be understood."""
-        # Messages are held by their fields, so that no other tuple takes the identity.
+        """Add a message type with these fields, and with fields whose content does not matter."""
+        # Messages refer to their fields, so no other tuple can get the same identity.
         known = self._names.get(id(fields))
         if known is not None:
             return known
@@ -649,19 +649,19 @@ def _noticed(field: Field) -> Field:
 
 
 def _add_oneofs(proto: DescriptorProto, fields: Sequence[Field]) -> None:
-    """Add the oneofs of fields, which the message has in this order."""
+    """Add the fields' oneofs, in the message's order."""
     indexes: dict[str, int] = {}
     for added, field in zip(proto.field, fields, strict=True):
         if field.oneof:
             if field.oneof not in indexes:
                 indexes[field.oneof] = len(indexes)
-                # Names of oneofs and fields must differ; the fields' are those of `attribute`.
+                # Oneofs and fields must have different names; fields use `attribute`.
                 proto.oneof_decl.add(name=f"one_of_{len(proto.oneof_decl)}")
             added.oneof_index = indexes[field.oneof]
 
 
 def _default(kind: int, field: Field) -> str | None:
-    """Return the default as descriptors spell it."""
+    """Return the default as descriptors write it."""
     value: Any = field.default if field.presence is Presence.IMPLICIT else _random(kind)
     if value is None:
         return None
@@ -682,7 +682,7 @@ def _random(kind: int) -> Any:
         return float(secrets.randbits(24))
     if kind == Type.TYPE_DOUBLE:
         return float(secrets.randbits(53))
-    # At least 31 bits, which all types of integers hold.
+    # At least 31 bits, which all integer types have.
     wide = kind in (Type.TYPE_INT64, Type.TYPE_SINT64, Type.TYPE_SFIXED64)
     wide = wide or kind in (Type.TYPE_UINT64, Type.TYPE_FIXED64)
     return secrets.randbits(62 if wide else 31)

@@ -1,9 +1,9 @@
 """Compatibility of a schema's versions: whether values of one can be read as the other's.
 
-Protobuf knows fields by number. A value is read with the reader's descriptor: a field that the
-reader does not know is passed over, one that the writer did not know is absent. Where a number is
-of two types, reading would often give something, and something wrong; only the pairs of types are
-accepted where every value comes out as it was written.
+Protobuf identifies fields by number. A value is read with the reader's descriptor: fields that the
+reader lacks are ignored, fields that the writer lacks are absent. If a number has two types,
+reading often gives a wrong value instead of an error, so only pairs of types are accepted for which
+every value is read as it was written.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _SAFE: dict[int, frozenset[int]] = {
     Type.TYPE_UINT32: frozenset((Type.TYPE_BOOL,)),
     Type.TYPE_ENUM: frozenset((Type.TYPE_INT32,)),
     Type.TYPE_SINT64: frozenset((Type.TYPE_SINT32,)),
-    # Text that is not UTF-8 is refused where it is met.
+    # Readers refuse text that is not UTF-8.
     Type.TYPE_STRING: frozenset((Type.TYPE_BYTES,)),
     Type.TYPE_BYTES: frozenset((Type.TYPE_STRING,)),
 }
 
 
 def resolved(writer: Message, fields: Sequence[Field]) -> list[Field]:
-    """Return the reader's `fields` as values of `writer` are to be read with.
+    """Return the reader's `fields` for reading values of `writer`.
 
-    The names that only the writer has for numbers of enums are added. Raises SchemaMismatch, which
-    names each field whose number the writer uses for another type.
+    Adds the writer's own enum names. Raises SchemaMismatch that lists each field whose number has
+    another type in the writer.
     """
     misfits: list[str] = []
     found = _fields(writer, fields, (), misfits, {})
@@ -87,7 +87,7 @@ def _field(
 def _message(
     writer: Message, reader: Message, path: tuple[str, ...], misfits: list[str], known: _Known
 ) -> Message:
-    # Schemas hold one object per message; what is compared already is not compared again.
+    # Schemas have one object per message; don't compare the same two again.
     key = (id(writer), id(reader))
     if key not in known:
         fields = tuple(_fields(writer, reader.fields, path, misfits, known))

@@ -15,7 +15,7 @@
 | FieldMask | array of strings |
 | Any, and all others | struct of their fields |
 
-All are nullable except for the keys of maps, as Spark's own file formats have it.
+All are nullable except map keys, as in Spark's own file formats.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Type = FieldDescriptorProto
 RAW_REMEDY = "Read it with valueFormat=raw, which gives each value's bytes."
 
 MAX_DEPTH = 64
-"""Messages within each other."""
+"""Maximum nesting of messages."""
 MAX_LEAVES = 10_000
-"""Fields of a schema with those of all messages within, each as often as it is a column."""
+"""Maximum number of fields of a schema and all nested messages, counting each column."""
 
 _LAST_NUMBER = 2**29 - 1
 
@@ -47,7 +47,7 @@ UNSIGNED = frozenset((Type.TYPE_UINT32, Type.TYPE_FIXED32, Type.TYPE_UINT64, Typ
 
 
 class Presence(PythonEnum):
-    """What a field that is not in a value means."""
+    """What an absent field means."""
 
     EXPLICIT = "null"
     IMPLICIT = "its default"
@@ -55,7 +55,7 @@ class Presence(PythonEnum):
 
 
 class Form(PythonEnum):
-    """What a message is as a column."""
+    """What column a message becomes."""
 
     STRUCT = "its fields"
     EMPTY = "true where it is there, as it has no fields"
@@ -69,7 +69,7 @@ class Form(PythonEnum):
 
 @dataclass(frozen=True, slots=True)
 class EnumType:
-    """An enum; the first name of a number counts. Closed ones have no other numbers."""
+    """An enum; a number's first name counts. Closed enums have no other numbers."""
 
     names: Mapping[int, str]
     numbers: Mapping[str, int]
@@ -80,8 +80,8 @@ class EnumType:
 class Field:
     """A field; `type` is a number of FieldDescriptorProto.Type, `oneof` is "" outside of one.
 
-    A map is a repeated field whose message has `is_entry`. `default` counts where the presence is
-    implicit; None is the type's own, 0 or empty.
+    A map is a repeated field whose message has `is_entry`. `default` is for fields with implicit
+    presence; None means the type's own, 0 or empty.
     """
 
     number: int
@@ -98,7 +98,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message; `leaves` counts its fields and those of the messages within."""
+    """A message type; `leaves` is the number of fields, nested ones included."""
 
     name: str
     fields: tuple[Field, ...]
@@ -113,12 +113,12 @@ def type_name(kind: int) -> str:
 
 
 def damaged(what: str) -> SchemaMismatch:
-    """Return the error for a definition that does not say what it must."""
+    """Return the error for an incomplete or invalid definition."""
     return SchemaMismatch(f"the topic's protobuf schema {what}", RAW_REMEDY)
 
 
 def check_number(number: int, name: str) -> int:
-    """Return the number of a field. Raises SchemaMismatch if no field can have it."""
+    """Return a field's number. Raises SchemaMismatch if it is invalid."""
     if not name or not 1 <= number <= _LAST_NUMBER or 19_000 <= number <= 19_999:
         raise damaged(f"gives the field {name!r} the number {number}")
     return number

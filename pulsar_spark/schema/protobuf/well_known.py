@@ -1,7 +1,7 @@
-"""Well-known types of google.protobuf, which have column types of their own.
+"""The well-known types of google.protobuf, which have their own column types.
 
-timestamp.proto, duration.proto and struct.proto. Spark has microseconds; what is finer is cut off,
-as by Java's and Python's own conversions of such times.
+timestamp.proto, duration.proto and struct.proto. Spark has microseconds; finer parts are truncated,
+as in Java's and Python's own conversions.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pulsar_spark.schema.arrow.arrays import binaries, integers, strings
 from pulsar_spark.schema.codec import Misfit
 
 Report = Callable[[int, str], None]
-"""Takes the index of a message and what is wrong with it."""
+"""Takes a message's index and its error."""
 
-# The years 0001 to 9999, and the 10,000 years that a Duration may span.
+# The years 0001 to 9999, and a Duration's range of 10,000 years.
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
 LAST_DURATION = 315_576_000_000
 _NANOS = 10**9
@@ -31,7 +31,7 @@ _INT64 = pa.int64()
 
 
 def timestamps(seconds: Sequence[int], nanos: Sequence[int], report: Report) -> pa.Array:
-    """Return times of seconds since 1970 and the nanoseconds that follow."""
+    """Return timestamps from seconds since 1970 and nanoseconds."""
 
     def is_time(s: int, n: int) -> bool:
         return FIRST_SECOND <= s <= LAST_SECOND and 0 <= n < _NANOS
@@ -44,7 +44,7 @@ def timestamps(seconds: Sequence[int], nanos: Sequence[int], report: Report) -> 
 
 
 def durations(seconds: Sequence[int], nanos: Sequence[int], report: Report) -> pa.Array:
-    """Return spans of seconds and nanoseconds, which have the same sign."""
+    """Return durations from seconds and nanoseconds, which have the same sign."""
 
     def is_span(s: int, n: int) -> bool:
         return abs(s) <= LAST_DURATION and abs(n) < _NANOS and s * n >= 0
@@ -62,7 +62,7 @@ def durations(seconds: Sequence[int], nanos: Sequence[int], report: Report) -> p
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """Seconds and nanoseconds, and what they must be: one by one, and all at once."""
+    """Seconds and nanoseconds with their allowed ranges, checked all at once or one by one."""
 
     seconds: Sequence[int]
     nanos: Sequence[int]
@@ -71,7 +71,7 @@ class _Pairs:
     what: str
 
     def micros(self, kind: pa.DataType, report: Report) -> pa.Array:
-        """Return them as a type of microseconds; what is not valid is reported and zero."""
+        """Return them as microseconds; invalid ones are reported, and become zero."""
         seconds, nanos = integers(self.seconds, _INT64), integers(self.nanos, _INT64)
         if not self.are_valid(seconds, nanos):
             pairs = [*zip(self.seconds, self.nanos, strict=True)]
@@ -103,11 +103,11 @@ def json_texts(messages: Sequence[Any], report: Report) -> pa.Array:
 # --- writing ------------------------------------------------------------------------------
 
 Refuse = Callable[[int, str], Misfit]
-"""Returns the error for the value of an index, given what is wrong with it."""
+"""Returns the error for the value at an index, given its description."""
 
 
 def split_timestamp(values: pa.Array, refuse: Refuse) -> list[pa.Array]:
-    """Return the seconds and the nanoseconds of times, the latter never negative."""
+    """Return the seconds and nanoseconds of timestamps; nanoseconds are never negative."""
     micros = values.view(_INT64)
     _check_range(micros, FIRST_SECOND, LAST_SECOND + 1, refuse)
     seconds = floor_divide(micros, _MICROS)
@@ -116,7 +116,7 @@ def split_timestamp(values: pa.Array, refuse: Refuse) -> list[pa.Array]:
 
 
 def split_duration(values: pa.Array, refuse: Refuse) -> list[pa.Array]:
-    """Return the seconds and the nanoseconds of spans, both of the span's sign."""
+    """Return the seconds and nanoseconds of durations, both with the duration's sign."""
     micros = values.view(_INT64)
     _check_range(micros, -LAST_DURATION, LAST_DURATION + 1, refuse)
     million = number(_MICROS)
@@ -126,7 +126,7 @@ def split_duration(values: pa.Array, refuse: Refuse) -> list[pa.Array]:
 
 
 def _check_range(micros: pa.Array, first: int, end: int, refuse: Refuse) -> None:
-    """Refuse what is before the second `first`, or not before `end`."""
+    """Refuse times before the second `first`, and from `end` on."""
     if all_within(micros, first * _MICROS, end * _MICROS - 1):
         return
     for index, value in enumerate(micros.to_pylist()):
@@ -135,7 +135,7 @@ def _check_range(micros: pa.Array, first: int, end: int, refuse: Refuse) -> None
 
 
 def json_messages(name: str, values: pa.Array, refuse: Refuse) -> pa.Array:
-    """Return the Structs, Values or ListValues that JSON texts say; `name` is the message's."""
+    """Return Structs, Values or ListValues parsed from JSON; `name` is the message's."""
     kind = _JSON_CLASSES[name]
     messages = []
     for index, text in enumerate(values.to_pylist()):

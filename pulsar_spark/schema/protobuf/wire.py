@@ -1,4 +1,4 @@
-"""Protobuf's wire format, a column at a time: a tag (number << 3 | wire type) and a payload.
+"""Protobuf's wire format for columns: a tag (number << 3 | wire type) and a payload.
 
 All arrays are of bytes, without nulls.
 """
@@ -18,24 +18,24 @@ _INT32 = pa.int32()
 
 
 def tag(number: int, wire_type: int) -> bytes:
-    """Return what stands before each payload of a field."""
+    """Return the bytes before each payload of a field."""
     return varint(number << 3 | wire_type)
 
 
 def behind(head: bytes, values: pa.Array) -> pa.Array:
-    """Return bytes each after `head`."""
+    """Return each value's bytes after `head`."""
     return joined([constant(head), values], len(values)) if head else values
 
 
 def delimited(values: pa.Array, head: bytes = b"") -> pa.Array:
-    """Return bytes with their lengths before them, each after `head`."""
+    """Return each value's bytes with their length before them, after `head`."""
     lengths = pc.binary_length(values).dictionary_encode()
     distinct = [head + varint(length) for length in lengths.dictionary.to_pylist()]
     return joined([binaries(distinct).take(lengths.indices), values], len(values))
 
 
 def regrouped(parts: pa.Array, places: pa.Array) -> pa.Array:
-    """Return rows of the parts that are between these places, without a copy."""
+    """Return rows that join the parts between these indexes, without copying."""
     _, offsets, data = parts.buffers()
     ends = pa.Array.from_buffers(_INT32, len(parts) + 1, [None, offsets], offset=parts.offset)
     taken = ends.take(places)

@@ -1,7 +1,7 @@
 """Record batches → protobuf values: matches columns with a schema and encodes them.
 
-One writer per field writes it for all rows at once; how each scalar type is written is told by
-`Scalar`.
+Each field has a writer, which writes it for all rows at once; `Scalar` says how to write each
+scalar type.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ from pulsar_spark.schema.protobuf.wire import (
 class ProtobufEncoder:
     """Encodes rows as one message.
 
-    The fields of a message are written in the order of their numbers. Raises SchemaMismatch that
-    names all columns that do not fit.
+    A message's fields are written in the order of their numbers. Raises SchemaMismatch that lists
+    all mismatched columns.
     """
 
     def __init__(self, message: Message, columns: pa.Schema) -> None:
@@ -76,7 +76,7 @@ class ProtobufEncoder:
             )
 
     def encode(self, columns: pa.RecordBatch) -> pa.Array:
-        """Return the value of each row. Raises Misfit for what the schema cannot hold."""
+        """Return each row's value. Raises Misfit for a value that the schema cannot hold."""
         rows = pa.StructArray.from_arrays(columns.columns, fields=list(columns.schema))
         if not columns.num_columns:
             return binaries([b""] * columns.num_rows)
@@ -95,11 +95,11 @@ def _same(index: int) -> int:
     return index
 
 
-# --- which columns fit --------------------------------------------------------------------
+# --- matching columns with fields ---------------------------------------------------------
 
 
 def _struct(message: Message, columns: Sequence[pa.Field], path: str, misfits: list[str]) -> Encode:
-    """Return the encoder of a message from a struct of these columns, and note what is wrong."""
+    """Return the encoder of a message for a struct of these columns; add mismatches."""
     given = {column.name: index for index, column in enumerate(columns)}
     if len(given) < len(columns):
         misfits.append(f"{path or 'the frame'} has two columns of one name (rename one)")
@@ -125,7 +125,7 @@ def _at(path: str, name: str) -> str:
 
 
 def _writer(field: Field, kind: pa.DataType, path: str, misfits: list[str]) -> Writer | None:
-    """Return the writer of a column as a field; None, and a note, where it does not fit."""
+    """Return the writer of a column as a field; None, and a mismatch, if it does not match."""
     if not field.repeated:
         return _single(field, kind, path, misfits)
     if field.message is not None and field.message.is_entry:
@@ -169,7 +169,7 @@ def _map(
 def _message(
     field: Field, message: Message, kind: pa.DataType, path: str, misfits: list[str]
 ) -> Encode | None:
-    """Return the encoder of the messages that values of a type are."""
+    """Return the encoder of a type's values as messages."""
     if message.form is Form.STRUCT and pa.types.is_struct(kind):
         columns = [kind.field(index) for index in range(kind.num_fields)]
         return _struct(message, columns, path, misfits)
@@ -208,7 +208,7 @@ _WHOLE: dict[Form, Callable[[Message, str], Encode]] = {
 
 
 def _checked_messages(values: pa.Array, path: str, row: Row) -> pa.Array:
-    """Return messages as they are; raises Misfit for bytes that are none."""
+    """Return the messages unchanged; raises Misfit for bytes that are no message."""
     for index, value in enumerate(values.to_pylist()):
         try:
             empty_pb2.Empty.FromString(value)
@@ -224,7 +224,7 @@ _TIMES = {Form.TIMESTAMP: split_timestamp, Form.DURATION: split_duration}
 
 
 def _is_time(kind: pa.DataType, wanted: pa.DataType) -> bool:
-    """Tell whether columns are the times that a message is; any zone is only how they are shown."""
+    """Whether columns have the time type of a message; time zones do not matter."""
     if pa.types.is_timestamp(wanted):
         return bool(pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz is not None)
     return bool(kind == wanted)
@@ -254,7 +254,7 @@ def _misfit(field: Field, kind: pa.DataType, path: str) -> str:
 
 
 def _misfit_within(field: Field, kind: pa.DataType, path: str) -> str:
-    """Return what is wrong with one value of a field."""
+    """Return the mismatch of a single value of a field, "" if there is none."""
     where = f"the element of {path}" if field.repeated else path
     return f"{where} is {kind}, and the schema has {single_type(field)} (cast it)"
 
@@ -310,7 +310,7 @@ class _StructEncoder:
 
 
 Row = Callable[[int], int]
-"""Tells for the index of a value which row it is in."""
+"""Returns the row of the value at an index."""
 
 Encode = Callable[[pa.Array, Row], pa.Array]
 """Encodes messages without nulls."""
@@ -320,11 +320,11 @@ class Writer(Protocol):
     """Writes one field."""
 
     def write(self, column: pa.Array, row: Row) -> pa.Array:
-        """Return the records of the field, for each value of the column."""
+        """Return the field's records for each value of the column."""
 
 
 def chosen(row: Row, flags: pa.Array) -> Row:
-    """Return which rows the values are in that are left of those with these flags."""
+    """Return the rows of the values that these flags select."""
 
     @cache
     def left() -> list[int]:
@@ -346,12 +346,12 @@ class ScalarWriter:
         self._path = path
         self._scalar = scalar
         self._nullable = field.presence is Presence.EXPLICIT
-        # Where the default is another than zero, zero must be said.
+        # With a default other than zero, zero must be written.
         self._omits_default = field.presence is Presence.IMPLICIT and field.default is None
         self._head = tag(field.number, scalar.wire_type)
 
     def write(self, column: pa.Array, row: Row) -> pa.Array:
-        """Return the records of the scalars that are not null, or not the default."""
+        """Return the records of scalars that are neither null nor the default."""
         if not column.null_count:
             return self._write(column, row)
         if not self._nullable:
@@ -393,13 +393,13 @@ class MessageWriter:
 
 
 class EmptyWriter:
-    """A field of a message without fields: it is there where the column is true."""
+    """A field with a message without fields: it is present if the column is true."""
 
     def __init__(self, field: Field) -> None:
         self._record = framed(field, binaries([b""]))[0]
 
     def write(self, column: pa.Array, row: Row) -> pa.Array:
-        """Return the empty record where the column is true."""
+        """Return an empty record where the column is true."""
         there = pc.if_else(column.is_valid(), column, booleans([False])[0])
         return pc.if_else(there, self._record, constant(b""))
 
@@ -469,7 +469,7 @@ class MapWriter:
 
 
 def _children(column: pa.Array, values: pa.Array) -> pa.Array:
-    """Return the elements of lists that are a part of an array."""
+    """Return the elements of lists that are a slice of an array."""
     offsets = column.offsets
     start, end = offsets[0].as_py(), offsets[len(column)].as_py()
     return values.slice(start, end - start)
@@ -507,11 +507,11 @@ Convert = Callable[[pa.Array, str, Callable[[int], int]], pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A way to write values, none of them null.
+    """How to write values, none of them null.
 
-    `convert` gives them the type that is written; it raises Misfit for what does not fit, and
-    takes a path and what tells the row of a value for that. `encode` gives each value's bytes after
-    those given; `not_default` tells which are not zero or empty.
+    `convert` converts to the written type; it raises Misfit for invalid values, and for that takes
+    a path and a function that returns a value's row. `encode` appends each value's bytes to the
+    given ones; `not_default` tells which values are not zero or empty.
     """
 
     wire_type: int
@@ -521,7 +521,7 @@ class Scalar:
 
 
 def accepts(field: Field, kind: pa.DataType) -> bool:
-    """Tell whether columns of a type can be written as a field's values."""
+    """Whether columns of a type can be written as a field's values."""
     types = pa.types
     if field.type in (Type.TYPE_STRING, Type.TYPE_ENUM):
         return bool(types.is_string(kind))
@@ -537,7 +537,7 @@ def accepts(field: Field, kind: pa.DataType) -> bool:
 
 
 def scalar(field: Field) -> Scalar:
-    """Return how a field's values are written."""
+    """Return how to write a field's values."""
     if field.enum is not None:
         return Scalar(VARINT, _enum_numbers(field.enum), _signed_varints, _not_zero)
     if field.type in (Type.TYPE_STRING, Type.TYPE_BYTES):
@@ -573,7 +573,7 @@ def _cast_to(kind: pa.DataType) -> Convert:
 
 
 def _integers(kind: int) -> Convert:
-    """Return the check and the conversion to integers of a type, with 64 bits unless fixed."""
+    """Return the check and conversion to an integer type, with 64 bits unless fixed."""
     bits = 32 if kind in _SHORT else 64
     low, high = (0, 2**bits - 1) if kind in UNSIGNED else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     name = type_name(kind)
@@ -603,7 +603,7 @@ def _enum_numbers(enum: EnumType) -> Convert:
     def number_of(name: str) -> int | None:
         if name in enum.numbers:
             return enum.numbers[name]
-        # Numbers without a name are read as text, and written as it where the enum is open.
+        # Numbers without a name are read as text, and written from it if the enum is open.
         digits = name.removeprefix("-")
         if enum.closed or not (digits.isascii() and digits.isdigit() and len(digits) <= 10):
             return None
@@ -657,7 +657,7 @@ def _not_zero(values: pa.Array) -> pa.Array:
 
 
 def _not_zero_bits(values: pa.Array) -> pa.Array:
-    # -0.0 equals zero, and is another value.
+    # -0.0 equals zero, but is a different value.
     return _not_zero(values.view(pa.int32() if values.type.bit_width == 32 else _INT64))
 
 

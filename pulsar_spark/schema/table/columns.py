@@ -1,8 +1,7 @@
-"""One Arrow column per function: from the runs of a record batch.
+"""One Arrow column per function, built from the runs of a record batch.
 
-These are entries that were taken with care, one by one; most messages come in blocks, whose columns
-are made while they are read. What is the same for a whole entry is built once and spread over its
-rows.
+These are entries of the careful path; most messages come in blocks, whose columns are built during
+reading. Values that an entry's messages share are built once and repeated for its rows.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from pulsar_spark.engine.consumers.entries import ReceivedEntry
 
 _MAX_LONG = 2**63 - 1
-# The last millisecond of the year 9999: neither Spark's SQL nor Python has later times.
+# The last millisecond of the year 9999: Spark SQL and Python have no later times.
 _LAST_MILLIS = 253_402_300_799_999
 
 _BYTES = pa.binary()
@@ -67,14 +66,14 @@ def batch_indexes(runs: Runs) -> pa.Array:
 
 
 def indexes(runs: Runs) -> pa.Array:
-    """Return the index that the broker counts messages by, null where it sends none."""
+    """Return the broker's message index, null if it sends none."""
     found: list[Any] = []
     for run in runs.runs:
         metadata = run.entry.broker_entry_metadata
         if metadata is None or not metadata.HasField("index"):
             found.extend([None] * len(run.rows))
             continue
-        # It is that of the entry's last message.
+        # The index is that of the entry's last message.
         count = 1 if run.batch is None else run.batch.count
         first = metadata.index - (count - 1)
         found.extend([_signed(first + row) for row in run.rows])
@@ -85,7 +84,7 @@ def indexes(runs: Runs) -> pa.Array:
 
 
 def keys(runs: Runs) -> pa.Array:
-    """Return the keys as bytes, null where a message has none."""
+    """Return the keys as bytes, null if missing."""
     found: list[Any] = []
     for run in runs.runs:
         if run.batch is None:
@@ -96,7 +95,7 @@ def keys(runs: Runs) -> pa.Array:
 
 
 def event_times(runs: Runs) -> pa.Array:
-    """Return the event times in microseconds, null where none is set."""
+    """Return the event times in microseconds, null if not set."""
     kind = pa.timestamp("us", tz="UTC")
     return _from_metadata(runs, kind, lambda metadata: _event_micros(metadata.event_time))
 
@@ -106,7 +105,7 @@ def _event_micros(millis: int) -> int | None:
 
 
 def ordering_keys(runs: Runs) -> pa.Array:
-    """Return the ordering keys, null where a message has none."""
+    """Return the ordering keys, null if missing."""
     return _from_metadata(
         runs,
         _BYTES,
@@ -115,7 +114,7 @@ def ordering_keys(runs: Runs) -> pa.Array:
 
 
 def _from_metadata(runs: Runs, kind: pa.DataType, read: Callable[[Any], Any]) -> pa.Array:
-    """Build a column of something that few messages have."""
+    """Build a column that is null for most messages."""
     if not any(run.batch is None or run.batch.has_extras for run in runs.runs):
         return pa.nulls(runs.count, kind)
     found: list[Any] = []
@@ -130,7 +129,7 @@ def _from_metadata(runs: Runs, kind: pa.DataType, read: Callable[[Any], Any]) ->
 
 
 def properties(runs: Runs) -> pa.Array:
-    """Return the properties as maps; of a repeated key the last value counts."""
+    """Return the properties as maps; the last value of a repeated key counts."""
     if not any(run.batch is None or run.batch.has_extras for run in runs.runs):
         return _empty_maps(runs.count)
     offsets = [0]
@@ -162,7 +161,7 @@ def _empty_maps(count: int) -> pa.Array:
 
 
 def sequence_ids(runs: Runs) -> pa.Array:
-    """Return the sequence ids; where a batch has only its own, its messages count on from it."""
+    """Return the sequence ids; if only the batch has one, its messages count up from it."""
     found: list[Any] = []
     for run in runs.runs:
         first = run.entry.metadata.sequence_id
@@ -200,7 +199,7 @@ def topics(runs: Runs) -> pa.Array:
 
 
 def partitions(runs: Runs) -> pa.Array:
-    """Return the number of the partition, -1 on a topic without."""
+    """Return the partition's number, -1 if the topic is not partitioned."""
     return repeated(runs.partition, pa.int32(), runs.count)
 
 
@@ -214,7 +213,7 @@ def _per_entry(
 
 
 def _signed(number: int) -> int:
-    # Java keeps the wire's unsigned numbers as signed ones, and counts beyond their end.
+    # Java reads the wire's unsigned numbers as signed ones, and wraps on overflow.
     return (number + 2**63) % 2**64 - 2**63 if number > _MAX_LONG else number
 
 
@@ -256,4 +255,4 @@ BUILDERS: dict[str, Callable[[Runs], pa.Array]] = {
 """Builder of each column but the value's, by the column's name."""
 
 NEED_METADATA = frozenset({names.KEY, names.EVENT_TIME, names.PROPERTIES, names.ORDERING_KEY})
-"""Columns that need the metadata of the messages in a batch, not only where they lie."""
+"""Columns that need the metadata of a batch's messages, not only their payloads' positions."""

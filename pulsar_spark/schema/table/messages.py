@@ -1,7 +1,7 @@
 """The messages of a record batch as columns, whatever their source.
 
-Most come as blocks, whose columns were made while they were read (`BlockMessages`). The others
-are entries that were taken with care, one by one (`EntryMessages`); both give the same columns.
+Most come as blocks, whose columns are built during reading (`BlockMessages`). The others are
+entries of the careful path (`EntryMessages`). Both give the same columns.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Messages(Protocol):
 
     @property
     def version_runs(self) -> VersionRuns:
-        """Which messages were written with which version of the schema."""
+        """Which messages were written with which schema version."""
 
     def values(self) -> pa.Array:
         """Return the payloads as a binary array; null values are null."""
 
     def keys(self) -> pa.Array:
-        """Return the keys as a binary array, null where a message has none."""
+        """Return the keys as a binary array, null if missing."""
 
     def column(self, name: str) -> pa.Array:
-        """Return the column of a name of `table/names` other than the value."""
+        """Return a column of `table/names` other than the value."""
 
     def locate(self, row: int) -> MessageIdAdv:
         """Return the id of a message."""
@@ -54,7 +54,7 @@ class EntryMessages:
 
     @property
     def version_runs(self) -> VersionRuns:
-        """As in Messages; runs of neighbours are not put together."""
+        """As in Messages; equal neighbours are not merged."""
         runs = self._runs.runs
         starts = array("i", accumulate((len(run.rows) for run in runs[:-1]), initial=0))
         places: dict[bytes, int] = {}
@@ -138,7 +138,7 @@ class JoinedMessages:
 
     @property
     def version_runs(self) -> VersionRuns:
-        """As in Messages; runs of neighbours are not put together."""
+        """As in Messages; equal neighbours are not merged."""
         places: dict[bytes, int] = {}
         starts, numbers = array("i"), array("i")
         before = 0
@@ -206,4 +206,4 @@ BLOCK_COLUMNS: dict[str, tuple[str, pa.DataType]] = {
     names.INDEX: ("index", pa.int64()),
     names.REPLICATED_FROM: ("replicated_from", pa.string()),
 }
-"""The column of a block, and its type, by the column's name; the others are alike for all rows."""
+"""A block's column and its type, by name; other columns are constant."""

@@ -27,9 +27,9 @@ DELIVER_AT = "__deliverAt"
 
 
 def is_unicode(text: Any) -> TypeGuard[str]:
-    """Whether this is text that can be encoded, as names must be.
+    """Whether this is valid Unicode text, as names must be.
 
-    Halves of surrogate pairs cannot; escapes of JSON can bring them in.
+    Lone surrogates are not; JSON escapes can contain them.
     """
     if not isinstance(text, str):
         return False

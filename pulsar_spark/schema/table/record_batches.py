@@ -1,4 +1,4 @@
-"""Entries → Arrow record batches of bounded size, with only the requested columns."""
+"""Entries → Arrow record batches of limited size, with only the requested columns."""
 
 from __future__ import annotations
 
@@ -47,16 +47,15 @@ PERMISSIVE = "PERMISSIVE"
 DROPMALFORMED = "DROPMALFORMED"
 
 CORRUPT = "corrupt record"
-"""Stands for the column that takes the bytes of values that do not decode."""
+"""Stands for the column with the bytes of values that cannot be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What a record batch has: `columns` are the names behind the fields of the Arrow schema.
+    """The content of a record batch: `columns` are the sources of the Arrow schema's fields.
 
-    `columns` holds names of `table/names`, of the value's fields, or CORRUPT. `schema` is what
-    values are decoded to, None for bytes as they are; `mode` says what becomes of those that do
-    not decode. Plain data.
+    Each source is a name of `table/names`, a field of the value, or CORRUPT. `schema` decodes
+    values, None for raw bytes; `mode` says how to handle values that cannot be decoded. Plain data.
     """
 
     columns: tuple[str, ...]
@@ -68,9 +67,9 @@ class Projection:
 class RecordBatchBuilder:
     """Builds the record batches of one topic partition.
 
-    A batch has at most `max_rows` rows and about `max_bytes` bytes, unless a single message is
-    larger. `writers` gives the schemas that values were written with; without it they all were
-    with the projection's. Not thread-safe.
+    A batch has at most `max_rows` rows and about `max_bytes` bytes, unless one message is larger.
+    `writers` returns the schemas that values were written with; without it, that is the
+    projection's. Not thread-safe.
     """
 
     def __init__(
@@ -101,24 +100,24 @@ class RecordBatchBuilder:
         self._needs_values = not {VALUE, CORRUPT}.isdisjoint(projection.columns)
         self._topic = topic
         self._partition = partition
-        # So many columns as a value can be, of so few bytes, that batches must be smaller.
+        # If a value can become very many columns, batches must be smaller.
         kinds = [] if self._decoder is None else self._decoder.types
         self._max_rows = min(max_rows, 2 * MAX_CELLS // max(sum(map(width, kinds)), 1))
         items = max(map(widest_item, kinds), default=0)
         self._max_bytes = min(max_bytes, 2 * MAX_CELLS // max(items, 1))
-        # What goes into the next batch: messages of before, and runs behind them.
+        # The parts of the next batch: earlier messages, then runs.
         self._pieces: list[Messages] = []
         self._runs: list[Run] = []
         self._rows = 0
         self._bytes = 0
         self.messages = 0
-        """Messages that went into batches so far."""
+        """Messages in batches so far."""
         self.size = 0
-        """Their bytes, about."""
+        """Their approximate size in bytes."""
         self.corrupt = 0
-        """Rows so far whose values do not decode and are null."""
+        """Rows so far whose value is null because it could not be decoded."""
         self.dropped = 0
-        """Rows left out so far because their values do not decode."""
+        """Rows dropped so far because their value could not be decoded."""
 
     @property
     def pending_rows(self) -> int:
@@ -128,10 +127,10 @@ class RecordBatchBuilder:
     def block_options(
         self, end: tuple[int, int, int] | None, max_payload: int
     ) -> blocks.BlockOptions | None:
-        """Return what a decoder of blocks must give, whose columns `add_columns` takes.
+        """Return the options of a block decoder whose columns `add_columns` accepts.
 
-        None where entries must be looked into one by one. `end` is where the range ends,
-        `max_payload` the bytes that a payload may be decompressed to.
+        None if entries must be inspected one by one. `end` is the range's end, `max_payload` the
+        maximum decompressed size of a payload.
         """
         if self._filters_rows:
             return None
@@ -157,7 +156,7 @@ class RecordBatchBuilder:
         )
 
     def add_columns(self, columns: blocks.Columns) -> Iterator[pa.RecordBatch]:
-        """Take messages of blocks; otherwise as `add`."""
+        """Add messages of blocks; otherwise as `add`."""
         if self._rows and (
             self._rows + columns.rows > self._max_rows
             or self._bytes + columns.nbytes > self._max_bytes
@@ -171,10 +170,10 @@ class RecordBatchBuilder:
             yield from self.flush()
 
     def add(self, entry: ReceivedEntry) -> Iterator[pa.RecordBatch]:
-        """Take the entry's messages, and yield the batches that are full by that.
+        """Add an entry's messages, and yield the batches that become full.
 
-        The iterator must be exhausted. Raises CorruptMessage (CorruptBatch, …) for an entry
-        or a value that does not decode.
+        The iterator must be exhausted. Raises CorruptMessage (CorruptBatch, …) for an entry or
+        value that cannot be decoded.
         """
         if not self._filter.takes_entry(entry.metadata.publish_time) or (
             self._wanted_entries is not None
@@ -202,14 +201,14 @@ class RecordBatchBuilder:
             yield from self.flush()
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield a batch of what is pending, if anything is."""
+        """Yield a batch of pending rows, if there are any."""
         if not self._rows:
             return
         self._close_runs()
         self.messages += self._rows
         self.size += self._bytes
         pieces, self._pieces, self._rows, self._bytes = self._pieces, [], 0, 0
-        # Together, as what decodes values has a cost for each call.
+        # Join them, because each call of a decoder has a fixed cost.
         batch = self._build(pieces[0] if len(pieces) == 1 else JoinedMessages(pieces))
         if batch.num_rows:
             yield batch
@@ -250,12 +249,12 @@ class RecordBatchBuilder:
         if column is None:
             corrupt = name == CORRUPT
             column = _corrupt_records(found, target) if corrupt else messages.column(name)
-        # Spark's types differ in names of nested fields, and by its settings in offset width.
+        # Spark's types may have other names for nested fields, and other offset widths.
         return column if column.type == target else column.cast(target)
 
     def _without(self, batch: pa.RecordBatch, bad: Sequence[Undecodable]) -> pa.RecordBatch:
         dropped = {found.row for found in bad}
-        # One line tells what is wrong, however many there are; how many is told at the end.
+        # Log only the first one; the number is logged at the end.
         if not self.dropped:
             logger.warning(
                 "%s: %d values cannot be decoded; their rows are dropped. The first one: %s%s",
@@ -286,7 +285,7 @@ _NOTHING = DecodedValues(binaries([]), {})
 
 
 def _value_decoder(projection: Projection, writers: Writers | None) -> ValueDecoder | None:
-    """Return the decoder of the columns that are asked for, None if nothing is to be decoded."""
+    """Return the decoder of the requested columns, None if nothing needs decoding."""
     schema = projection.schema
     if schema is None:
         return None
@@ -294,7 +293,7 @@ def _value_decoder(projection: Projection, writers: Writers | None) -> ValueDeco
     typed = set(found.fields.names) | ({KEY} if found.key is not None else set())
     names = [name for name in projection.columns if name in typed]
     if not names and (projection.mode == DROPMALFORMED or CORRUPT in projection.columns):
-        # Whether it decodes matters although nothing of it is asked for.
+        # Whether a value can be decoded matters even if no field of it is requested.
         names = found.fields.names
     return ValueDecoder(schema, names, writers or (lambda version: schema)) if names else None
 

@@ -1,8 +1,7 @@
-"""What a record batch is built from: runs of messages, each from one entry.
+"""The source of a record batch: runs of messages, each from one entry.
 
-An entry holds one message or a batch of them. A run is the part of an entry that goes into one
-record batch: its messages by their indexes in the entry, without those that compaction removed
-or that a filter does not take.
+An entry has one message or a batch. A run is the part of an entry for one record batch: the indexes
+of its messages, without those removed by compaction or excluded by a filter.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """Messages `rows` of `entry`, ascending; `batch` is None where that is a single message."""
+    """Messages `rows` of `entry`, ascending; `batch` is None for a single message."""
 
     __slots__ = ("_extras", "batch", "entry", "rows")
 
@@ -52,13 +51,13 @@ class Run:
 
     @property
     def extras(self) -> dict[int, pb.SingleMessageMetadata]:
-        """Metadata of those messages of a batch that may have something unusual, by row."""
+        """Metadata of those messages of a batch that may have rare fields, by row."""
         if self._extras is None:
             self._extras = {} if self.batch is None else self.batch.extras(self.rows)
         return self._extras
 
     def single_key(self) -> bytes | None:
-        """Return the key of a message that is not in a batch.
+        """Return the key of an unbatched message.
 
         Raises CorruptMessage with the entry's topic and id.
         """
@@ -81,14 +80,14 @@ class Runs:
         self.count = sum(len(run.rows) for run in runs)
 
     def spread(self, per_run: pa.Array) -> pa.Array:
-        """Return the column whose value is the same for all rows of a run."""
+        """Return a column that repeats each run's value for its rows."""
         if self.count == len(self.runs):
             return per_run
         return repeated_by_run(per_run, self._stops)
 
     @cached_property
     def _stops(self) -> array[int]:
-        """For each run the row behind its last one."""
+        """The end of each run's rows."""
         return array("i", accumulate(len(run.rows) for run in self.runs))
 
     def locate(self, row: int) -> MessageIdAdv:
@@ -102,11 +101,11 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Which messages to take; plain data. None sets no condition.
+    """Which messages to take; plain data. None means no condition.
 
-    `published_from` and `published_before` are milliseconds, the latter excluded. `keys` and
-    `message_ids` are the values that the columns __key and __messageId may have. `has_key` asks
-    for messages with or without a key.
+    `published_from` and `published_before` (exclusive) are in milliseconds. `keys` and
+    `message_ids` are the allowed values of the columns __key and __messageId. `has_key` requires a
+    key, or its absence.
     """
 
     published_from: int | None = None
@@ -117,29 +116,29 @@ class RowFilter:
 
     @property
     def needs_keys(self) -> bool:
-        """Whether messages must be looked at, not only their entries."""
+        """Whether the filter needs messages, not only their entries."""
         return self.keys is not None or self.has_key is not None
 
     def entries(self) -> frozenset[tuple[int, int]] | None:
-        """Return ledger and entry of the wanted messages, None where all can have some."""
+        """Return ledger and entry of the wanted messages, None if any entry may have some."""
         if self.message_ids is None:
             return None
         found: set[tuple[int, int]] = set()
         for data in self.message_ids:
-            # Bytes that are no id are equal to none.
+            # Bytes that are no id match no message.
             with contextlib.suppress(InvalidMessageId):
                 message_id = MessageIdAdv.deserialize(data)
                 found.add((message_id.ledger_id, message_id.entry_id))
         return frozenset(found)
 
     def takes_entry(self, publish_time: int) -> bool:
-        """Whether an entry that was published then, in milliseconds, can have rows."""
+        """Whether an entry published at this time (in milliseconds) may have rows."""
         if self.published_from is not None and publish_time < self.published_from:
             return False
         return self.published_before is None or publish_time < self.published_before
 
     def select(self, run: Run, partition: int) -> Run:
-        """Return the run with the messages that are taken."""
+        """Return the run with only the messages that match."""
         rows: Sequence[int] = run.rows
         if self.needs_keys:
             if run.batch is None:
@@ -164,11 +163,11 @@ class RowFilter:
 def split_entry(
     entry: ReceivedEntry, *, with_metadata: bool, max_rows: int, max_bytes: int
 ) -> Iterator[tuple[Run, int]]:
-    """Yield the wanted messages of an entry in runs, each with its size in bytes.
+    """Yield an entry's wanted messages in runs, each with its size in bytes.
 
-    Keys and properties count: what has no payload can be large by them.
-    A run has at most `max_rows` messages and, unless it is a single one, `max_bytes`. Raises
-    CorruptBatch with the entry's topic and id.
+    Keys and properties count, because they can be large without a payload. A run has at most
+    `max_rows` messages and, unless it is a single one, `max_bytes`. Raises CorruptBatch with the
+    entry's topic and id.
     """
     if not entry.is_batch:
         yield Run(entry, None, (0,)), len(entry.payload) + entry.metadata.ByteSize()
@@ -186,7 +185,7 @@ def split_entry(
     low, end = max(entry.first_index, 0), min(entry.stop_index, batch.count)
     while low < end:
         begin = edges[2 * low - 1] if low else 0
-        # The first message is taken in any case, the others as far as they fit.
+        # Always take the first message, then those that fit.
         fitting = bisect_right(edges, begin + max_bytes) // 2
         high = min(max(fitting, low + 1), low + max_rows, end)
         rows: Sequence[int] = range(low, high)

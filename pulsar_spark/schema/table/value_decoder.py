@@ -1,8 +1,8 @@
 """The messages of a record batch → the columns of their values, and of typed keys.
 
-All messages of a record batch with the same version of the topic's schema are decoded together,
-wherever they lie, by a decoder from that version to the query's schema: each decoder has a fixed
-cost, which a topic whose versions alternate from message to message would pay for every one.
+All messages of a record batch with the same schema version are decoded together, wherever they are,
+by a decoder from that version to the query's schema. Each call of a decoder has a fixed cost, which
+topics with alternating versions would otherwise pay per message.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from pulsar_spark.schema.table.messages import Messages
 from pulsar_spark.schema.table.names import KEY
 
 Writers = Callable[[bytes], SchemaInfo]
-"""Gives the topic's schema of a version."""
+"""Returns a version's schema."""
 
 _MAX_DECODERS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedValues:
-    """The payloads, the columns made of them by name, and what did not decode, ordered by row.
+    """The payloads, their columns by name, and the values that could not be decoded, by row.
 
-    `bad_version` is the schema version of the first value that did not, if it has one;
-    `unreadable` tells why no value of that version can be read as the query's, where that is so.
+    `bad_version` is the schema version of the first of these, if it has one; `unreadable` says why
+    no value of that version can be read with the query's schema, if that is so.
     """
 
     raw: pa.Array
@@ -47,10 +47,10 @@ class DecodedValues:
 
 
 class ValueDecoder:
-    """Decodes the values of one topic to the columns `names` of the query's schema `reader`.
+    """Decodes a topic's values to the columns `names` of the query's schema `reader`.
 
-    Among the names is __key where the topic's keys are typed. `writers` is asked for the schema
-    of a version when that is met first; messages without a version are taken to be of the query's.
+    `names` has __key if the topic's keys are typed. `writers` returns the schema of a version when
+    it is first needed; messages without a version are read with the query's.
     """
 
     def __init__(self, reader: SchemaInfo, names: Sequence[str], writers: Writers) -> None:
@@ -62,15 +62,15 @@ class ValueDecoder:
             found.key if name == KEY and found.key else found.fields.field(name).type
             for name in names
         ]
-        """Those of the columns, as `names`."""
+        """The columns' types, in the order of `names`."""
         self._writers = writers
         self._decoders: dict[bytes, Decoder | PairDecoder | _Unreadable] = {}
 
     def decode(self, messages: Messages) -> DecodedValues:
-        """Decode all values of a record batch; raises what `writers` raises but SchemaMismatch.
+        """Decode a record batch's values; raises as `writers`, except SchemaMismatch.
 
-        No value decodes that was written with a version that is gone or of another type than the
-        query's, or that cannot be resolved to the query's schema.
+        A value cannot be decoded if its schema version was deleted, has another type than the
+        query's, or cannot be resolved to the query's schema.
         """
         groups = _Groups(messages.version_runs, messages.count)
         decoders = [self._decoder(version, messages.topic) for version in groups.versions]
@@ -124,7 +124,7 @@ class ValueDecoder:
 
 
 class _Unreadable:
-    """Stands for the decoder of a version whose values cannot be read as the query's."""
+    """Replaces the decoder of a version whose values cannot be read with the query's schema."""
 
     def __init__(
         self, error: SchemaMismatch, types: Sequence[pa.DataType], *, has_keys: bool
@@ -134,8 +134,8 @@ class _Unreadable:
         self._has_keys = has_keys
 
     def decode(self, raw: pa.Array) -> Decoded:
-        """Return columns of nulls; all that is not null itself is bad, and none of it looked at."""
-        # Where the value is null, there is still a key.
+        """Return columns of nulls; every value except null is bad, without looking at it."""
+        # A null value may still have a key.
         there = raw.is_valid().to_pylist()
         bad = [row for row in range(len(raw)) if there[row] or self._has_keys]
         columns = [pa.nulls(len(raw), kind) for kind in self._types]
@@ -143,9 +143,9 @@ class _Unreadable:
 
 
 class _Groups:
-    """The rows of a record batch by the version of their schema.
+    """The rows of a record batch by schema version.
 
-    `versions` are in the order in which they are met, and `rows` are those of each, ascending.
+    `versions` are in the order of their first row, `rows` are those of each version, ascending.
     """
 
     def __init__(self, runs: VersionRuns, count: int) -> None:
@@ -167,7 +167,7 @@ class _Groups:
             self._order = pc.array_sort_indices(rows)
 
     def joined(self, raw: pa.Array, pieces: Sequence[DecodedValues]) -> DecodedValues:
-        """Return what was decoded of each group as that of the record batch."""
+        """Join what was decoded for each group in the record batch's order."""
         columns = {
             name: self._in_order(pa.concat_arrays([piece.columns[name] for piece in pieces]))
             for name in pieces[0].columns

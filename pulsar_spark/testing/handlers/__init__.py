@@ -1,1 +1,1 @@
-"""What the embedded broker does with each command, by family of commands."""
+"""The embedded broker's command handlers, grouped by kind."""

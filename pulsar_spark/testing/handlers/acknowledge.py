@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def ack(session: Session, command: Incoming) -> None:
-    """Acknowledge entries one by one or up to one, wholly or by index inside a batch."""
+    """Acknowledge entries one by one or cumulatively, whole or by batch index."""
     body: pb.CommandAck = command.body
     consumer = session.consumers.get(body.consumer_id)
     if consumer is None:
@@ -50,7 +50,7 @@ def _acks(subscription: Subscription, body: pb.CommandAck) -> list[PendingAck]:
 
 
 def redeliver(session: Session, command: Incoming) -> None:
-    """Deliver again what a consumer has not acknowledged."""
+    """Redeliver what a consumer has not acknowledged."""
     body: pb.CommandRedeliverUnacknowledgedMessages = command.body
     consumer = session.consumers.get(body.consumer_id)
     if consumer is None:

@@ -38,7 +38,7 @@ def _typed(answer: str, error: str = "error", message_field: str = "message") ->
 
 
 def _update(answer: str, id_field: str) -> Refuse:
-    """Return how a session is refused that would be told of changes, and has no request id."""
+    """Return how to refuse a command without a request id, whose answers are notifications."""
 
     def refuse(body: Any, code: int, message: str) -> pb.BaseCommand:
         fields = {id_field: getattr(body, id_field), "error": code, "message": message}
@@ -73,7 +73,7 @@ _REFUSALS: dict[int, Refuse] = {
 
 
 def refusal(kind: int, body: Any, code: int, message: str) -> pb.BaseCommand | None:
-    """Return the answer that refuses a command, None for commands that have no answer."""
+    """Return the command that refuses a request, None if it has no answer."""
     if kind in _REFUSALS:
         return _REFUSALS[kind](body, code, message)
     if "request_id" not in body.DESCRIPTOR.fields_by_name:

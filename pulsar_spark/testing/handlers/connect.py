@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SERVER_VERSION = "Pulsar Embedded"
 # The first version whose clients understand broker entry metadata.
 _ENTRY_METADATA_VERSION = 18
-# The first version of which brokers tell features.
+# The first version in which brokers announce features.
 _FEATURES_VERSION = 20
 
 FEATURES = pb.FeatureFlags(
@@ -25,7 +25,7 @@ FEATURES = pb.FeatureFlags(
 
 
 def connect(session: Session, command: Incoming) -> None:
-    """Agree on a version of the protocol, and let the client in if it may."""
+    """Agree on a protocol version, and accept the client if it may connect."""
     body: pb.CommandConnect = command.body
     authenticate = session.server.options.authenticate
     if authenticate is not None and not authenticate(body.auth_method_name, body.auth_data):
@@ -47,7 +47,7 @@ def connect(session: Session, command: Incoming) -> None:
 
 
 def auth_response(session: Session, command: Incoming) -> None:
-    """Take fresh credentials, or end the connection of a client that has none."""
+    """Check fresh credentials, or close the connection of a client without any."""
     authenticate = session.server.options.authenticate
     data = command.body.response
     if authenticate is not None and not authenticate(data.auth_method_name, data.auth_data):

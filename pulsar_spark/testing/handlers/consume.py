@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pulsar_spark.testing.session import Session
 
 _S = pb.CommandSubscribe
-# A real broker's word for a consumer id that it does not know on this connection.
+# A real broker's text for an unknown consumer id.
 _UNKNOWN_CONSUMER = "Consumer not found"
 _MAX_PERMITS = 2**31 - 1
 
@@ -52,11 +52,11 @@ def subscribe(session: Session, command: Incoming) -> Coroutine[Any, Any, None] 
 async def _contest(
     session: Session, topic: Topic, body: pb.CommandSubscribe, rival: Consumer
 ) -> None:
-    """Subscribe once it is known whether the peer that is in the way still lives."""
+    """Subscribe once it is known whether the current consumer is still alive."""
     if not await rival.session.is_alive():
         rival.session.consumers.pop(rival.consumer_id, None)
         topic.release(rival)
-    # The client may have given up while the broker waited.
+    # The client may have given up meanwhile.
     waits = session.core.conversation.consumer(body.consumer_id) is State.OPENING
     if session.open and waits:
         _connect(session, topic, body)
@@ -105,7 +105,7 @@ def flow(session: Session, command: Incoming) -> None:
 
 
 def seek(session: Session, command: Incoming) -> None:
-    """Move a subscription: its consumers are sent away, then the seek is answered."""
+    """Move a subscription: close its consumers, then answer."""
     body: pb.CommandSeek = command.body
     consumer = _consumer(session, body.consumer_id)
     subscription = consumer.subscription
@@ -124,7 +124,7 @@ def seek(session: Session, command: Incoming) -> None:
 
 
 def last_message_id(session: Session, command: Incoming) -> None:
-    """Tell the topic's last message, and up to where the subscription is acknowledged."""
+    """Return the topic's last message, and the subscription's mark-delete position."""
     body: pb.CommandGetLastMessageId = command.body
     consumer = _consumer(session, body.consumer_id)
     topic = consumer.subscription.topic
@@ -146,7 +146,7 @@ def last_message_id(session: Session, command: Incoming) -> None:
 
 
 def stats(session: Session, command: Incoming) -> None:
-    """Tell how a consumer does."""
+    """Return a consumer's statistics."""
     body: pb.CommandConsumerStats = command.body
     consumer = _consumer(session, body.consumer_id)
     subscription = consumer.subscription
@@ -174,7 +174,7 @@ def close_consumer(session: Session, command: Incoming) -> None:
 
 
 def unsubscribe(session: Session, command: Incoming) -> None:
-    """Let a consumer go, and its subscription with it if it was the only one."""
+    """Close a consumer, and remove its subscription if it was the only one."""
     body: pb.CommandUnsubscribe = command.body
     consumer = _consumer(session, body.consumer_id)
     subscription = consumer.subscription

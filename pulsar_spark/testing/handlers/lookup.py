@@ -19,10 +19,10 @@ _L = pb.CommandLookupTopicResponse
 
 
 def lookup(session: Session, command: Incoming) -> None:
-    """Tell which broker serves a topic.
+    """Return the broker that serves a topic.
 
-    A single broker answers like a standalone one: itself, to be reached through the service URL.
-    Of several, one that does not own the topic redirects to the owner.
+    A single broker answers like a standalone one: itself, at the service URL. With several, a
+    broker that does not own the topic redirects to the owner.
     """
     body: pb.CommandLookupTopic = command.body
     server = session.server
@@ -42,7 +42,7 @@ def lookup(session: Session, command: Incoming) -> None:
 
 
 def partitioned_metadata(session: Session, command: Incoming) -> None:
-    """Tell how many partitions a topic has."""
+    """Return a topic's number of partitions."""
     body: pb.CommandPartitionedTopicMetadata = command.body
     name = parse_topic(body.topic)
     create = body.metadata_auto_creation_enabled
@@ -75,7 +75,7 @@ def topics_of_namespace(session: Session, command: Incoming) -> None:
 
 
 def watch_topics(session: Session, command: Incoming) -> None:
-    """Tell from now on of topics that appear and vanish."""
+    """From now on, report topics that appear and disappear."""
     body: pb.CommandWatchTopicList = command.body
     if len(body.topics_pattern) > MAX_PATTERN:
         raise Refusal(pb.NotAllowedError, f"The pattern has more than {MAX_PATTERN} characters")
@@ -109,7 +109,7 @@ def watch_topics(session: Session, command: Incoming) -> None:
 
 
 def unwatch_topics(session: Session, command: Incoming) -> None:
-    """Tell no more."""
+    """Stop reporting."""
     body: pb.CommandWatchTopicListClose = command.body
     stop = session.watchers.pop(body.watcher_id, None)
     if stop is not None:

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def check(session: Session, topic: str) -> None:
-    """Raise Refusal (ServiceNotReady) if the client connected to a broker that is not the owner.
+    """Raise Refusal (ServiceNotReady) if the client's broker is not the topic's owner.
 
-    A client that says CONNECT.proxy_to_broker_url means the broker named there.
+    With CONNECT.proxy_to_broker_url, the client's broker is the one named there.
     """
     if not is_owner(session, topic):
         raise Refusal(
@@ -25,7 +25,7 @@ def check(session: Session, topic: str) -> None:
 
 
 def is_owner(session: Session, topic: str) -> bool:
-    """Whether the client connected to the broker that serves a topic."""
+    """Whether the client's broker serves a topic."""
     server = session.server
     broker = session.listener
     if session.connect is not None and session.connect.proxy_to_broker_url:

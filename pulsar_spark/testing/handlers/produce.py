@@ -28,7 +28,7 @@ _PACKAGE = "org.apache.pulsar.broker.service.BrokerServiceException"
 
 
 def producer(session: Session, command: Incoming) -> Coroutine[Any, Any, None] | None:
-    """Let a producer write to a topic, under a name that it brings or gets."""
+    """Register a producer, under its own name or a new one."""
     body: pb.CommandProducer = command.body
     server = session.server
     name = parse_topic(body.topic)
@@ -59,7 +59,7 @@ def producer(session: Session, command: Incoming) -> Coroutine[Any, Any, None] |
 
 
 async def _contest(created: Producer, holder: Producer) -> None:
-    """Take a name over from a producer whose connection is dead, else raise Refusal."""
+    """Take a name over from a producer whose connection is dead, otherwise raise Refusal."""
     session, topic = created.session, created.topic
     if await holder.session.is_alive():
         raise Refusal(
@@ -68,7 +68,7 @@ async def _contest(created: Producer, holder: Producer) -> None:
             f"connected to topic '{topic.name}'",
         )
     _displace(holder)
-    # The client may have given up while the broker waited.
+    # The client may have given up meanwhile.
     waits = session.core.conversation.producer(created.producer_id) is State.OPENING
     if session.open and waits and topic.producers.holder(created.name) is None:
         _admit(created)
@@ -100,7 +100,7 @@ def _admit(created: Producer) -> None:
 
 
 def send(session: Session, command: Incoming) -> None:
-    """Store an entry as it came, and give its receipt."""
+    """Store an entry as it is, and send its receipt."""
     body: pb.CommandSend = command.body
     owner = session.producers.get(body.producer_id)
     payload = command.payload
@@ -112,7 +112,7 @@ def send(session: Session, command: Incoming) -> None:
     except ChecksumMismatch:
         raise Refusal(pb.ChecksumError, "Checksum failed on the broker") from None
     except RemoteProtocolError:
-        # A real broker does not look: it is the consumer that must cope.
+        # A real broker does not check it: consumers must cope.
         metadata = pb.MessageMetadata(num_messages_in_batch=body.num_messages)
     _check_storable(session, topic, body, len(payload))
     place = NOWHERE
@@ -142,9 +142,9 @@ def _check_storable(session: Session, topic: Topic, body: pb.CommandSend, size: 
 
 
 def _is_new(topic: Topic, name: str, body: pb.CommandSend, metadata: pb.MessageMetadata) -> bool:
-    """Whether a sequence id goes beyond all that this producer had stored."""
+    """Whether a sequence id is higher than all that this producer has stored."""
     if metadata.chunk_id + 1 < metadata.num_chunks_from_msg:
-        # All chunks of a message have its sequence id: only the last one is held against it.
+        # All chunks of a message share its sequence id: only the last one is checked.
         return True
     if body.sequence_id <= topic.sequence_ids.get(name, -1):
         return False
@@ -154,7 +154,7 @@ def _is_new(topic: Topic, name: str, body: pb.CommandSend, metadata: pb.MessageM
 
 
 def _kept(payload: memoryview) -> Buffer:
-    """A copy of the entry: a small view would keep a large buffer alive."""
+    """Copy the entry: a small view would keep a large buffer alive."""
     whole = payload.obj
     if isinstance(whole, bytearray) and len(payload) * 2 > len(whole):
         return payload
@@ -162,7 +162,7 @@ def _kept(payload: memoryview) -> Buffer:
 
 
 def close_producer(session: Session, command: Incoming) -> None:
-    """Let a producer go."""
+    """Close a producer."""
     body: pb.CommandCloseProducer = command.body
     owner = session.producers.pop(body.producer_id, None)
     session.send(answers.success(body.request_id), owner.topic.name if owner else None)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def get_schema(session: Session, command: Incoming) -> None:
-    """Tell a topic's schema of one version, or its latest."""
+    """Return one version of a topic's schema, or the latest."""
     body: pb.CommandGetSchema = command.body
     name = parse_topic(body.topic)
     version = body.schema_version if body.HasField("schema_version") else None
@@ -31,7 +31,7 @@ def get_schema(session: Session, command: Incoming) -> None:
 
 
 def get_or_create_schema(session: Session, command: Incoming) -> None:
-    """Register a schema, and tell its version."""
+    """Register a schema, and return its version."""
     body: pb.CommandGetOrCreateSchema = command.body
     name = parse_topic(body.topic)
     store = session.server.topics

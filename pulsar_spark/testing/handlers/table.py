@@ -1,7 +1,7 @@
 """The table of commands: type → handler function.
 
-A function gets the session and the command and answers through the session; it raises Refusal
-to have the command refused, and returns a coroutine if it must wait for something.
+A handler gets the session and the command, and answers through the session. It raises Refusal to
+refuse the command, and returns a coroutine if it must wait.
 """
 
 from __future__ import annotations

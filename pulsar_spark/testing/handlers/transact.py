@@ -1,4 +1,4 @@
-"""Transactions: beginning them, saying what takes part, ending them."""
+"""Transactions: begin, participants, end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def connect(session: Session, command: Incoming) -> None:
-    """Take note of a client of the coordinator."""
+    """Register a client of the coordinator."""
     body: pb.CommandTcClientConnectRequest = command.body
     _coordinator(session, body.tc_id)
     answer = commands.build("TC_CLIENT_CONNECT_RESPONSE", request_id=body.request_id)
@@ -33,7 +33,7 @@ def begin(session: Session, command: Incoming) -> None:
 
 
 def add_partitions(session: Session, command: Incoming) -> None:
-    """Let topic partitions take part."""
+    """Add topic partitions."""
     body: pb.CommandAddPartitionToTxn = command.body
     txn = transaction_of(body)
     coordinator = _coordinator(session, txn.most_bits)
@@ -43,7 +43,7 @@ def add_partitions(session: Session, command: Incoming) -> None:
 
 
 def add_subscriptions(session: Session, command: Incoming) -> None:
-    """Let subscriptions take part."""
+    """Add subscriptions."""
     body: pb.CommandAddSubscriptionToTxn = command.body
     txn = transaction_of(body)
     coordinator = _coordinator(session, txn.most_bits)
@@ -66,7 +66,7 @@ def transaction_of(body: Any) -> TxnId:
 
 
 def check_enabled(session: Session) -> None:
-    """Raise Refusal where the broker does not support transactions."""
+    """Raise Refusal if the broker does not support transactions."""
     if not session.server.options.transactions:
         raise Refusal(pb.NotAllowedError, "Transactions are not enabled")
 
