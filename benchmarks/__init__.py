@@ -1,1 +1,1 @@
-"""Benchmarks: our Spark source and sink against the official client, a drain and plain Spark."""
+"""Benchmarks: our Spark source and sink, the official client, a raw drain and plain Spark."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: measure, print tables, write the numbers and a picture."""
+"""``python -m benchmarks``: measures, prints tables, writes the numbers and a chart."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ OPERATIONS = ("read", "write", "client", "stream", "guarantee", "codec")
 QUICK = "batch10"
 PLANNED = 1_000
 RESULTS = "results.json"
-# Besides those that are checked: JVMs still compile in their first rounds.
+# In addition to the checked rounds: JVMs still compile in their first rounds.
 WARM_UPS = {"read": 2, "write": 1}
-# What our client is measured with beside the official one.
+# The shapes for comparing our client with the official one.
 OF_CLIENTS = ("batch1000", "batch10", "unbatched100", "unbatched1k")
 
 log = logging.getLogger("benchmarks")
 
 
 def implementations() -> list[str]:
-    """The implementations of ours that are installed."""
+    """Our installed implementations."""
     native = importlib.util.find_spec("pulsar_spark_native")
     return ["python"] if native is None else ["native", "python"]
 
@@ -60,7 +60,7 @@ def implementations() -> list[str]:
 def alternate(
     operation: str, workload: Workload, named: dict[Contender, Run], runs: int
 ) -> list[Result]:
-    """Run all contenders in turn: some rounds to warm up, then `runs` counted ones."""
+    """Run all contenders in turn: some warm-up rounds, then `runs` counted ones."""
     results = {contender: Result(operation, workload, contender) for contender in named}
     for number in range(1 - WARM_UPS.get(operation, 0), runs + 1):
         for contender, run in named.items():
@@ -78,9 +78,9 @@ def alternate(
 
 
 def measure_streams(bench: Bench, runs: int, scale: float) -> dict[str, dict[str, Any]]:
-    """How long rows take to arrive and how fast a backlog is read: tables, and their numbers."""
-    # The topic is small, and stays: with transactions enabled, Pulsar 4.0.8 lets whoever reads a
-    # new topic wait for 30 s after a first one was deleted.
+    """Measure how long rows take to arrive and how fast a backlog is read."""
+    # One small topic for all: with transactions enabled, Pulsar 4.0.8 delays readers of a new topic
+    # by 30 s after an earlier topic was deleted.
     topic = make_topic(bench.broker, ARRIVING)
     rows = ARRIVING.scaled(scale).messages
     answer = bench.any.ask("latency", service_url=bench.broker.service_url, topic=topic, rows=rows)
@@ -105,7 +105,7 @@ def measure_streams(bench: Bench, runs: int, scale: float) -> dict[str, dict[str
 
 
 def measure_guarantees(bench: Bench, runs: int, scale: float) -> dict[str, dict[str, Any]]:
-    """What writing exactly once costs: a table, and its numbers."""
+    """Measure the cost of exactly-once writing."""
     workload = exactly_once.WORKLOAD.scaled(scale)
     with temporary_topic(bench.broker, workload) as topic:
         answer = bench.any.ask(
@@ -117,7 +117,7 @@ def measure_guarantees(bench: Bench, runs: int, scale: float) -> dict[str, dict[
 
 
 def planning(bench: Bench, runs: int) -> float:
-    """Seconds to plan a read of many partitions; the broker has opened them all before."""
+    """Measure the seconds to plan a read of many partitions that the broker has already loaded."""
     topic = bench.broker.create_topic(f"bench-plan-{uuid.uuid4().hex[:8]}", PLANNED)
     options = bench.options(topic)
     took: list[float] = [bench.any.ask("plan", options=options) for _ in range(runs + 1)]
@@ -125,7 +125,7 @@ def planning(bench: Bench, runs: int) -> float:
 
 
 def settings(results: Results) -> str:
-    """What the numbers were measured with."""
+    """Describe the machine and the versions."""
     import pulsar
     import pyspark
 
@@ -152,7 +152,7 @@ def settings(results: Results) -> str:
 
 
 def parse() -> argparse.Namespace:
-    """What the command line asks for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--runs", type=int, default=5, help="counted runs of each contender")
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the messages")
@@ -178,7 +178,7 @@ def parse() -> argparse.Namespace:
 
 @dataclass
 class Setup:
-    """The brokers, and how Spark is started beside them."""
+    """The brokers, and how Spark is started on the same machine."""
 
     broker: OwnBroker
     tls: TlsPort
@@ -187,7 +187,7 @@ class Setup:
 
     @contextlib.contextmanager
     def bench(self, *, others: bool = False) -> Iterator[Bench]:
-        """Fresh Spark processes: what a JVM compiled for one shape may hinder it at the next."""
+        """Fresh Spark processes: code that a JVM compiled for one shape may slow the next down."""
         with contextlib.ExitStack() as stack:
             ours = {
                 name: stack.enter_context(SparkProcess(implementation=name))
@@ -206,7 +206,7 @@ class Setup:
 
 @contextlib.contextmanager
 def started(arguments: argparse.Namespace) -> Iterator[Setup]:
-    """The brokers that are needed."""
+    """Start the brokers that are needed."""
     with contextlib.ExitStack() as stack:
         tls = TlsPort(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         broker = OwnBroker(prepare(), tls.broker_settings, for_speed=True)
@@ -220,7 +220,7 @@ def started(arguments: argparse.Namespace) -> Iterator[Setup]:
 
 
 def measure_shapes(setup: Setup, results: Results) -> None:
-    """Read and write every shape that is asked for; each is kept, should a later one fail."""
+    """Read and write each requested shape; keep each result, in case a later one fails."""
     arguments = setup.arguments
     for workload in (w for w in WORKLOADS if w.name in arguments.only):
         scaled = workload.scaled(arguments.scale)
@@ -236,7 +236,7 @@ def measure_shapes(setup: Setup, results: Results) -> None:
                 named = contenders.readers(bench, scaled, topic)
                 results.put(alternate("read", scaled, named, arguments.runs))
                 save(arguments, results)
-        # To a writer, these would be others once more.
+        # For writing, these would be different shapes.
         if "write" in arguments.operations and not scaled.stored:
             with setup.bench() as bench:
                 named = contenders.writers(bench, scaled)
@@ -245,7 +245,7 @@ def measure_shapes(setup: Setup, results: Results) -> None:
 
 
 def measure_clients(setup: Setup, results: Results) -> None:
-    """Receive and send shapes by our client and by the official one."""
+    """Receive and send shapes with our client and with the official one."""
     arguments, names = setup.arguments, implementations()
     for workload in (w for w in WORKLOADS if w.name in OF_CLIENTS and w.name in arguments.only):
         scaled = workload.scaled(arguments.scale)
@@ -263,14 +263,14 @@ def measure_clients(setup: Setup, results: Results) -> None:
 
 
 def save(arguments: argparse.Namespace, results: Results) -> None:
-    """Write what was measured so far, if it is to be kept."""
+    """Save the results so far, if requested."""
     if arguments.output:
         arguments.output.mkdir(parents=True, exist_ok=True)
         (arguments.output / RESULTS).write_text(results.as_json() + "\n", "utf-8")
 
 
 def main() -> None:
-    """Run the benchmarks that the command line asks for."""
+    """Run the requested benchmarks."""
     arguments = parse()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     begun = time.monotonic()

@@ -1,8 +1,8 @@
-"""Codecs of schemas against the obvious way: records of ten mixed fields to columns, and back.
+"""Our codecs compared with the obvious way: records of ten mixed fields to columns, and back.
 
-The obvious way is what one writes without this package: the format's own library for each message,
-and `pa.Table.from_pylist`; to write, `to_pylist` and the library for each row. The two take turns,
-in record batches of the size of a read's, and what they make is compared before it is timed.
+The obvious way is the code one writes without this package: the format's own library for each
+message, and `pa.Table.from_pylist`; for writing, `to_pylist` and the library for each row. The two
+take turns, with record batches as large as a read's, and their results are compared before timing.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 RECORDS = 500_000
 ROWS_PER_BATCH = 10_000
-# Each takes seconds of CPU, so that more add little.
+# Each takes seconds of CPU, so more rounds add little.
 ROUNDS = 2
 
 
 @dataclass(frozen=True)
 class Way:
-    """One direction of one format: two functions that do the same work."""
+    """One direction of one format: two functions with the same result."""
 
     title: str
     obvious: Callable[[], object]
@@ -29,7 +29,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Compared:
-    """CPU microseconds for a record, the medians of some rounds; `ratio` is that of each round."""
+    """CPU microseconds per record, medians of the rounds; `ratio` is per round."""
 
     title: str
     obvious: float
@@ -57,7 +57,7 @@ def compare(way: Way, records: int, rounds: int) -> Compared:
 
 def measure(records: int = RECORDS, rounds: int = ROUNDS) -> list[Compared]:
     """Compare all formats, both directions."""
-    # Each needs the format's own library, which only the tests bring.
+    # Each needs the format's own library, which is only installed for tests.
     from benchmarks import codecs_avro, codecs_json, codecs_protobuf
 
     found = []
@@ -67,7 +67,7 @@ def measure(records: int = RECORDS, rounds: int = ROUNDS) -> list[Compared]:
 
 
 def table(compared: Sequence[Compared]) -> str:
-    """Return the comparisons as a table in Markdown."""
+    """Return the comparisons as a Markdown table."""
     lines = [
         "| records of ten mixed fields | the obvious way | pulsar_spark | times as fast |",
         "|---|---:|---:|---:|",

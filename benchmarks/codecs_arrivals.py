@@ -1,15 +1,16 @@
-"""Decoding as messages arrive: batched, with versions of the schema that alternate, in small parts.
+"""Decoding as messages arrive: batched, with alternating schema versions, in small parts.
 
     python -m benchmarks.codecs_arrivals [--records N]
 
-The same records go through the builder of record batches, whose rows are bounded as in a read:
+The same records go through the builder of record batches, with a read's limits:
 
-- batched: as one producer's full batches come, all of them with one version of the schema;
-- alternating: with two versions, message by message, as two producers of different releases that
-  do not batch write them (the older one lacks a field);
-- in parts: `PART` at a time, as they come where frames for the careful way lie between them.
+- batched: full batches of one producer, all with the same schema version;
+- alternating: two versions in turn, as two producers of different releases write them without
+batching (the
+  older version lacks a field);
+- in parts: `PART` at a time, as between frames that need the careful path.
 
-JSON is also measured as it is written less usually: with times as text in all values, or in few.
+JSON is also measured in less usual forms: with times as text in all values, or in few.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _OLD, _NEW = bytes(8), bytes(7) + b"\1"
 
 @dataclass(frozen=True)
 class Arrival:
-    """CPU microseconds for a record of a format; `rate` is of that of the batched ones."""
+    """CPU microseconds per record of a format; `rate` is relative to the batched ones."""
 
     format: str
     how: str
@@ -50,7 +51,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Records:
-    """Records of a format with a version of its schema, and with an older one of a field less."""
+    """A format's records with a schema version, and with an older one that lacks a field."""
 
     name: str
     info: SchemaInfo
@@ -59,7 +60,7 @@ class Records:
     older: Sequence[bytes]
 
     def parts(self, size: int, *, alternating: bool = False) -> list[Any]:
-        """Return the columns of blocks of `size` values, as a decoder of blocks gives them."""
+        """Return the columns of blocks of `size` values, as a block decoder returns them."""
         found = []
         values = list(self.values)
         if alternating:
@@ -78,7 +79,7 @@ class Records:
         return found
 
     def builder(self) -> RecordBatchBuilder:
-        """Return what makes record batches of all fields."""
+        """Return a function that makes record batches of all fields."""
         fields = typed_columns(self.info).fields
         return RecordBatchBuilder(
             pa.schema(list(fields)),
@@ -90,7 +91,7 @@ class Records:
 
 
 def measure(count: int = RECORDS) -> list[Arrival]:
-    """Measure all formats in all ways."""
+    """Measure all formats in all cases."""
     found = []
     for records in _formats(count):
         ways = {
@@ -130,14 +131,14 @@ def _decode(builder: RecordBatchBuilder, parts: Sequence[Any]) -> int:
 
 
 def table(found: Sequence[Arrival]) -> str:
-    """Return the measurements as a table in Markdown."""
+    """Return the measurements as a Markdown table."""
     lines = ["| records | arriving | a record | of the batched rate |", "|---|---|---:|---:|"]
     lines += [f"| {a.format} | {a.how} | {a.micros:.2f} µs | {a.rate:.0%} |" for a in found]
     return "\n".join(lines)
 
 
 def _formats(count: int) -> list[Records]:
-    # Each needs the format's own library, which only the tests bring.
+    # Each needs the format's own library, which is only installed for tests.
     import fastavro
 
     from benchmarks import codecs_avro, codecs_json, codecs_protobuf
@@ -171,7 +172,7 @@ def _formats(count: int) -> list[Records]:
 
 
 def _with_times_as_text(count: int, every: int) -> Records:
-    """Return records of JSON of which each so manieth has its time as ISO 8601 text."""
+    """Return JSON records, one in `every` of which has its time as ISO 8601 text."""
     from benchmarks import codecs_json
 
     info = codecs_json.schema_of(codecs_json.MIXED)

@@ -1,4 +1,4 @@
-"""Avro: fastavro's schemaless reader and writer for each message, against our codec."""
+"""Avro: fastavro's schemaless reader and writer for each message, and our codec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON: `json.loads` and `json.dumps` for each message, against our codec."""
+"""JSON: `json.loads` and `json.dumps` for each message, and our codec."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _in_batches(values: Sequence[bytes]) -> list[pa.Array]:
 
 def _reading(info: SchemaInfo, values: Sequence[bytes]) -> Way:
     schema = json_codec.arrow_schema(info)
-    # The obvious way takes numbers for times as they are.
+    # The obvious way leaves times as numbers.
     at = schema.get_field_index("at")
     millis = schema.set(at, pa.field("at", pa.timestamp("ms", tz="UTC")))
     decoder = json_codec.decoder(info, info, schema.names)
@@ -96,7 +96,7 @@ def _reading(info: SchemaInfo, values: Sequence[bytes]) -> Way:
         return [pa.table(list(decoder.decode(array).columns), schema=schema) for array in raw]
 
     for ours, obvious in zip(in_columns()[:1], by_rows()[:1], strict=True):
-        # Entries of maps come in another order.
+        # Map entries have another order.
         assert ours.cast(millis).to_pylist(maps_as_pydicts="strict") == obvious.to_pylist(
             maps_as_pydicts="strict"
         )

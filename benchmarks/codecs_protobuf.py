@@ -1,4 +1,4 @@
-"""Protobuf: `FromString` and `SerializeToString` for each message, against our codec.
+"""Protobuf: `FromString` and `SerializeToString` for each message, and our codec.
 
 Two kinds of records of ten fields: flat ones (numbers, text, bytes), and mixed ones (with an enum,
 a time, a list, a message and an optional field).
@@ -54,7 +54,7 @@ def _add(message: descriptor_pb2.DescriptorProto, name: str, kind: int, **more: 
 
 
 def _compiled(file: descriptor_pb2.FileDescriptorProto) -> tuple[SchemaInfo, Any]:
-    """Return the schema as Java's client registers it, and the class."""
+    """Return the schema as the Java client registers it, and the class."""
     own = timestamp_pb2.DESCRIPTOR.serialized_pb
     files = descriptor_pb2.FileDescriptorSet()
     files.file.add().ParseFromString(own)
@@ -147,7 +147,7 @@ def _mixed_file(*, with_note: bool) -> descriptor_pb2.FileDescriptorProto:
 
 
 def mixed(count: int, *, with_note: bool = True) -> Records:
-    """Return records of all kinds of fields; `with_note` they have ten."""
+    """Return records with all kinds of fields; `with_note` they have ten."""
     info, kind = _compiled(_mixed_file(with_note=with_note))
     rng = random.Random(2)
     values = []

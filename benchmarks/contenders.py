@@ -1,4 +1,4 @@
-"""What reads and writes a topic: each contender has a name, and a way to run it once."""
+"""Contenders: everything that reads or writes a topic, each with a name and a way to run it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Run = Callable[[], Measurement]
 
 @dataclass(frozen=True)
 class Contender:
-    """Who does it, with which columns ("all", "value") and, of ours, in which implementation."""
+    """Which program, with which columns ("all", "value"), and for ours which implementation."""
 
     kind: str
     columns: str = ""
@@ -53,7 +53,7 @@ class Contender:
 
     @property
     def name(self) -> str:
-        """How the tables call it."""
+        """The name in tables."""
         implementation = f" {self.implementation}" if self.implementation else ""
         note = f" ({self.note})" if self.note else ""
         columns = {"all": ", seven columns", "value": ", value alone", "": ""}[self.columns]
@@ -74,7 +74,7 @@ KAFKA = "Spark's Kafka source"
 
 @dataclass
 class Bench:
-    """The broker, and the Spark processes: of each implementation, and of other connectors."""
+    """The broker, and the Spark processes: one per implementation, and for other connectors."""
 
     broker: RealBroker
     ours: dict[str, SparkProcess]
@@ -82,22 +82,22 @@ class Bench:
     scala: SparkProcess | None = None
     kafka: Kafka | None = None
     alone: bool = False
-    """Leave out all that is not ours, but for the raw drain."""
+    """Only run our own contenders, and the raw drain."""
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="pulsar-bench-")))
 
     @property
     def any(self) -> SparkProcess:
-        """A Spark process for what does not depend on the implementation."""
+        """A Spark process for jobs that do not depend on the implementation."""
         return next(iter(self.ours.values()))
 
     def options(self, topic: str) -> dict[str, str]:
-        """What our source and sink need to know."""
+        """The options of our source and sink."""
         return {"service.url": self.broker.service_url, "topic": topic}
 
 
 @cache
 def expected(workload: Workload) -> Sums:
-    """What all messages of a workload add up to."""
+    """The sums over all messages of a workload."""
     return workload.sums()
 
 
@@ -114,7 +114,7 @@ def check(workload: Workload, found: Mapping[str, int], only: tuple[str, ...] = 
 
 
 def readers(bench: Bench, workload: Workload, topic: str) -> dict[Contender, Run]:
-    """Everything that reads a topic, checked once; of Pulsar's own, if the broker is the limit."""
+    """Return all contenders that read a topic; of a `stored` one only those that need Pulsar."""
     found: dict[Contender, Run] = {}
     if not bench.alone:
         found |= _official(bench, workload, topic)
@@ -143,7 +143,7 @@ def _official(bench: Bench, workload: Workload, topic: str) -> dict[Contender, R
 
 
 def best_way(bench: Bench, workload: Workload, topic: str) -> str:
-    """The fastest of the official client's ways to read this topic."""
+    """The official client's fastest way to read this topic."""
 
     def seconds(way: str) -> float:
         url = bench.broker.service_url
@@ -174,7 +174,7 @@ def _ours(
 
 
 def handed(bench: Bench, process: SparkProcess, workload: Workload, topic: str) -> Measurement:
-    """Our source up to the point where record batches are handed to Spark."""
+    """Our source up to the point where record batches are passed to Spark."""
     answer = process.ask("handed", options=bench.options(topic), schema=SCHEMAS["all"])
     rows = answer.pop("rows")
     if rows != workload.messages:
@@ -221,9 +221,9 @@ def _kafka(bench: Bench, workload: Workload) -> dict[Contender, Run]:
 
 
 def decoding(bench: Bench, workload: Workload, topic: str) -> dict[str, float]:
-    """µs of CPU to decode a message, by implementation. Raises WrongResult for frames given back.
+    """Return the µs of CPU per decoded message, by implementation. Raises WrongResult.
 
-    The first messages of the first partition are enough to tell.
+    The first partition's first messages suffice.
     """
     name = partitions(topic, workload)[0]
     path = bench.folder / f"{workload.name}.frames"
@@ -243,7 +243,7 @@ def decoding(bench: Bench, workload: Workload, topic: str) -> dict[str, float]:
 
 
 def wire_bytes(bench: Bench, workload: Workload, topic: str) -> list[int]:
-    """How many bytes each partition of a topic takes on the wire."""
+    """Return each partition's size on the wire."""
     sizes = []
     for name in partitions(topic, workload):
         count = bench.broker.admin("GET", f"{name.replace('://', '/')}/stats")["msgInCounter"]
@@ -256,7 +256,7 @@ def wire_bytes(bench: Bench, workload: Workload, topic: str) -> list[int]:
 
 
 def drain(service_url: str, names: list[str], sizes: list[int]) -> Measurement:
-    """The raw drain of a topic's partitions, one after the other, as our source hands them on."""
+    """A raw drain of a topic's partitions, one after the other, as our source reads them."""
     result = Measurement()
     for name, size in zip(names, sizes, strict=True):
         connection = Drain(service_url, name)
@@ -278,7 +278,7 @@ SEND_ASYNC = "send_async"
 def receivers(
     broker: RealBroker, workload: Workload, topic: str, way: str, implementations: Iterable[str]
 ) -> dict[Contender, Run]:
-    """Our client and the official one, as they receive the messages of a topic one way."""
+    """Our client and the official one, which receive a topic's messages in one way."""
     named = [(OFFICIAL, ""), *((CLIENT, name) for name in implementations)]
     url = broker.service_url
     return {
@@ -293,7 +293,7 @@ def receivers(
 def senders(
     broker: RealBroker, workload: Workload, implementations: Iterable[str]
 ) -> dict[Contender, Run]:
-    """Our client and the official one, as they send messages, each time to a new topic."""
+    """Our client and the official one, which send messages, each time to a new topic."""
 
     def run(name: str) -> Measurement:
         with temporary_topic(broker, workload) as topic:
@@ -310,7 +310,7 @@ def senders(
 
 
 def writers(bench: Bench, workload: Workload) -> dict[Contender, Run]:
-    """Everything that writes a workload, each time into a new topic."""
+    """Return all contenders that write a workload, each time to a new topic."""
 
     def counted(write: Callable[[str], Measurement]) -> Run:
         def run() -> Measurement:
@@ -352,7 +352,7 @@ def _write(bench: Bench, process: SparkProcess, workload: Workload, topic: str) 
 
 
 def _rows(workload: Workload) -> dict[str, Any]:
-    """Rows that Spark makes, in one task for each partition and producer."""
+    """Rows made by Spark, in one task for each partition and producer."""
     return {
         "messages": workload.messages,
         "tasks": workload.partitions * workload.producers,

@@ -1,4 +1,4 @@
-"""A raw drain: subscribe, then read the socket as fast as it goes and decode nothing."""
+"""A raw drain: subscribe, then read the socket as fast as possible, without decoding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MESSAGE_HEAD = struct.Struct(">HII")  # Magic number, checksum, size of the met
 
 
 class Drain:
-    """One connection with one non-durable consumer at the beginning of a topic partition."""
+    """One connection with a non-durable consumer at the start of a topic partition."""
 
     def __init__(self, service_url: str, topic: str) -> None:
         address = urlsplit(service_url)
@@ -43,7 +43,7 @@ class Drain:
         self._socket.sendall(_SIZES.pack(len(data) + 4, len(data)) + data)
 
     def _frame(self) -> bytes:
-        """Receive one frame, without the size that it begins with."""
+        """Receive one frame, without its leading size."""
         while len(self._received) < 4 or len(self._received) < 4 + self._frame_size():
             self._received += self._socket.recv(_CHUNK)
         end = 4 + self._frame_size()
@@ -59,7 +59,7 @@ class Drain:
             pass
 
     def count_bytes(self, messages: int) -> int:
-        """Receive the first `messages` messages, and return how many bytes that took."""
+        """Receive the first `messages` messages, and return their size in bytes."""
         return sum(map(len, self.frames(messages)))
 
     def frames(self, messages: int) -> Iterator[bytes]:
@@ -73,7 +73,7 @@ class Drain:
                 yield len(frame).to_bytes(4, "big") + frame
 
     def run(self, total: int) -> tuple[float, float]:
-        """Read `total` bytes; return the seconds, and those of CPU."""
+        """Read `total` bytes; return the seconds, and the CPU seconds."""
         buffer = bytearray(_CHUNK)
         cpu = time.process_time()
         started = time.perf_counter()
@@ -91,13 +91,13 @@ class Drain:
 
 
 def _command(frame: bytes) -> tuple[pb.BaseCommand, int]:
-    """A frame's command, and where it ends."""
+    """Return a frame's command and its end."""
     end = 4 + int.from_bytes(frame[:4], "big")
     return pb.BaseCommand.FromString(frame[4:end]), end
 
 
 def _messages(frame: bytes, at: int) -> int:
-    """How many messages the entry at `at` of a frame holds."""
+    """Return the number of messages of the entry at `at` of a frame."""
     _, _, size = _MESSAGE_HEAD.unpack_from(frame, at)
     start = at + _MESSAGE_HEAD.size
     return pb.MessageMetadata.FromString(frame[start : start + size]).num_messages_in_batch

@@ -1,4 +1,4 @@
-"""What writing exactly once costs: the same micro-batches by each guarantee."""
+"""The cost of exactly-once writing: the same micro-batches with each guarantee."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GUARANTEES = ("at-least-once", "exactly-once")
 BATCHES = 10
 WORKLOAD = Workload("guarantees", 1_000_000, 100, batch=1000)
 BOUND = 1.5
-"""How many times as long exactly once may take, with 100,000 rows in a micro-batch."""
+"""Target: exactly-once may take this many times as long, with 100,000 rows per micro-batch."""
 
 _TASKS = 2
 # The first micro-batch starts processes and compiles.
@@ -29,14 +29,14 @@ _PROGRESS = "10000"
 
 @dataclass
 class Guarantees:
-    """Seconds of the micro-batches of each run, as Spark gives them, by guarantee."""
+    """Seconds of each run's micro-batches, as Spark reports them, by guarantee."""
 
     rows: int = 0
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float:
-        """How many times as long as at least once exactly once takes, run by run."""
+        """Each run's time with exactly-once, relative to at-least-once."""
         slow, fast = (self.seconds[name] for name in reversed(GUARANTEES))
         return statistics.median(one / other for one, other in zip(slow, fast, strict=True))
 
@@ -44,7 +44,7 @@ class Guarantees:
 def measure(
     spark: SparkSession, options: dict[str, str], columns: list[str], rows: int, runs: int
 ) -> dict[str, Any]:
-    """Write `rows` rows in `BATCHES` micro-batches, by each guarantee in turn."""
+    """Write `rows` rows in `BATCHES` micro-batches, with each guarantee in turn."""
     found = Guarantees(rows, {name: [] for name in GUARANTEES})
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", _PROGRESS)
     for number in range(runs + 1):

@@ -1,7 +1,7 @@
-"""Kafka, for Spark's own source to read the same rows from: one broker of its own, in KRaft mode.
+"""Kafka, so that Spark's own source can read the same rows: one broker in KRaft mode.
 
-It is not fetched: `--kafka` names a Python that has Spark, `--kafka-jars` a folder with the jars
-of a Kafka server in `server/` and those of Spark's Kafka connector in `source/`.
+Nothing is downloaded: `--kafka` is a Python with Spark, `--kafka-jars` a folder with a Kafka
+server's jars in `server/` and those of Spark's Kafka connector in `source/`.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ offsets.topic.replication.factor=1
 message.max.bytes=10000000
 """
 
-# What Kafka needs for a record besides its value and key, and for a batch; see its documentation.
+# Kafka's overhead for a record and for a batch, besides value and key; see its documentation.
 _RECORD_BYTES = 12
 _BATCH_BYTES = 61
 
 
 @dataclass
 class Kafka:
-    """A broker, and a Spark process whose Spark has the Kafka connector."""
+    """A broker, and a Spark process with the Kafka connector."""
 
     broker: KafkaBroker
     spark: SparkProcess
 
     def has(self, workload: Workload) -> bool:
-        """Whether the shape can be made: with one producer, keys alone, and messages not large."""
+        """Whether Kafka can have this shape: one producer, only keys, and no large messages."""
         return workload.producers == 1 and not workload.properties and workload.size <= 1_000
 
     def fill(self, workload: Workload) -> str:
-        """Write the workload's rows, in batches of its size as nearly as Kafka lets one choose."""
+        """Write the workload's rows, in batches of nearly its size, as far as Kafka allows."""
         topic = f"bench-{workload.name}-{uuid.uuid4().hex[:8]}"
         self.broker.create_topic(topic, workload.partitions)
         record = workload.size + _RECORD_BYTES
@@ -78,7 +78,7 @@ class Kafka:
         return topic
 
     def frame(self, topic: str) -> dict[str, object]:
-        """What to read; Kafka's rows have seven columns too."""
+        """The options of the read; Kafka's rows have seven columns too."""
         options = {
             "kafka.bootstrap.servers": self.broker.address,
             "subscribe": topic,
@@ -89,7 +89,7 @@ class Kafka:
 
 
 class KafkaBroker:
-    """A broker with 1 GB of heap, Kafka's own default; `close` removes what it wrote."""
+    """A broker with 1 GB of heap, Kafka's default; `close` deletes its data."""
 
     def __init__(self, jars: Path) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="pulsar-bench-kafka-"))
@@ -101,7 +101,7 @@ class KafkaBroker:
             _SETTINGS.format(broker=broker, controller=controller, folder=self._folder)
         )
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        # In one word: an id may begin with a hyphen.
+        # As one argument: an id may start with a hyphen.
         identity = f"--cluster-id={cluster}"
         tool = ["kafka.tools.StorageTool", "format", identity, "-c", str(self._settings)]
         subprocess.run(self._java(*tool), check=True, capture_output=True, cwd=self._folder)
@@ -147,5 +147,5 @@ class KafkaBroker:
 
 
 def connector_settings(jars: Path) -> str:
-    """Spark's settings to have the Kafka connector, as JSON."""
+    """Spark's settings for the Kafka connector, as JSON."""
     return json.dumps({"spark.jars": ",".join(map(str, sorted((jars / "source").glob("*.jar"))))})

@@ -1,7 +1,7 @@
-"""Time, CPU and memory of one run, over this process and all that it started.
+"""Time, CPU and memory of a run, for this process and all its descendants.
 
-Read from ``/proc``, so Linux only: a driver, its JVM and its Python workers are one tree. Nothing
-is sampled while a run takes its time: the kernel itself keeps the peak of a process's memory.
+Reads ``/proc``, so Linux only: a driver, its JVM and its Python workers are one tree. Nothing is
+sampled during a run: the kernel itself records each process's peak memory.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _processes() -> dict[int, _Process]:
             continue
         name = text[text.index("(") + 1 : text.rindex(")")]
         fields = text[text.rindex(")") + 2 :].split()
-        # Fields 14-17 of proc(5): its own times, and those of children that it has waited for.
+        # Fields 14-17 of proc(5): the process's times, and those of finished children.
         ticks = sum(int(number) for number in fields[11:15])
         found[int(entry.name)] = _Process(int(fields[1]), name, ticks / _TICK)
     return found

@@ -1,8 +1,8 @@
 """The official Python client, in a process of its own: ``python -m benchmarks.official``.
 
-It prints one JSON line: seconds, CPU seconds and peak memory. The settings are those that were
-found to be its fastest, and what is timed does nothing with messages but to take what is in them.
-With ``--package pulsar_spark.client`` the same program runs on our client.
+It prints one JSON line: seconds, CPU seconds and peak memory. The settings are its fastest known
+ones, and the timed code only takes what is in the messages. With ``--package pulsar_spark.client``
+the same program runs with our client.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ OFFICIAL_PACKAGE = "pulsar"
 
 
 def package_of(client: Any) -> Any:
-    """The package that a client is of: enums and policies are its own."""
+    """Return a client's package, which has its enums and policies."""
     name = type(client).__module__
     return pulsar if name == OFFICIAL_PACKAGE else importlib.import_module(name.rpartition(".")[0])
 
 
 def subscribe(client: Any, topic: str, **more: object) -> Any:
-    """A consumer at the beginning of the topic, on a subscription of its own."""
+    """A consumer at the start of the topic, with its own subscription."""
     return client.subscribe(
         topic,
         f"bench-{time.time_ns()}",
@@ -53,7 +53,7 @@ def subscribe(client: Any, topic: str, **more: object) -> Any:
 
 
 def read_by_receive(client: Any, topic: str, messages: int, take: Take) -> None:
-    """One `receive` a message."""
+    """Call `receive` for each message."""
     consumer = subscribe(client, topic)
     receive = consumer.receive
     for _ in range(messages):
@@ -62,7 +62,7 @@ def read_by_receive(client: Any, topic: str, messages: int, take: Take) -> None:
 
 
 def read_by_batch_receive(client: Any, topic: str, messages: int, take: Take) -> None:
-    """`batch_receive`, as many at a time as there are."""
+    """Call `batch_receive`, for all available messages at a time."""
     policy = package_of(client).ConsumerBatchReceivePolicy(1_000, -1, 10)
     consumer = subscribe(client, topic, batch_receive_policy=policy)
     left = messages
@@ -75,7 +75,7 @@ def read_by_batch_receive(client: Any, topic: str, messages: int, take: Take) ->
 
 
 def read_by_reader(client: Any, topic: str, messages: int, take: Take) -> None:
-    """A reader; there are none of partitioned topics."""
+    """Use a reader; the official client has none for partitioned topics."""
     reader = client.create_reader(
         topic, package_of(client).MessageId.earliest, receiver_queue_size=QUEUE_SIZE
     )
@@ -85,7 +85,7 @@ def read_by_reader(client: Any, topic: str, messages: int, take: Take) -> None:
     reader.close()
 
 
-# A message listener takes five times as long: its calls go back and forth between threads.
+# A message listener takes five times as long, because its calls alternate between threads.
 READERS: dict[str, Callable[[Any, str, int, Take], None]] = {
     "receive": read_by_receive,
     "batch_receive": read_by_batch_receive,
@@ -94,7 +94,7 @@ READERS: dict[str, Callable[[Any, str, int, Take], None]] = {
 
 
 def all_columns(message: Any) -> tuple[object, ...]:
-    """What the seven columns of a data frame hold."""
+    """Take the contents of a DataFrame's seven columns."""
     return (
         message.data(),
         message.partition_key(),
@@ -107,7 +107,7 @@ def all_columns(message: Any) -> tuple[object, ...]:
 
 
 def value(message: Any) -> object:
-    """The payload."""
+    """Take the payload."""
     return message.data()
 
 
@@ -115,12 +115,12 @@ TAKES: dict[str, Take] = {"value": value, "all": all_columns}
 
 
 def ways(workload: Workload) -> list[str]:
-    """The ways that there are to read a topic."""
+    """Return the ways to read a topic."""
     return [name for name in READERS if name != "reader" or workload.partitions == 1]
 
 
 def producers(client: Any, topic: str, workload: Workload, delay_ms: int) -> list[Any]:
-    """The workload's producers, with names of different lengths where there are several."""
+    """Return the workload's producers; several have names of different lengths."""
     package = package_of(client)
     return [
         client.create_producer(
@@ -141,10 +141,10 @@ def producers(client: Any, topic: str, workload: Workload, delay_ms: int) -> lis
 
 
 def send_all(senders: list[Any], messages: Iterable[Message]) -> None:
-    """A `send_async` loop that waits for all receipts; the producers send in turn.
+    """Send in a `send_async` loop, then wait for all receipts; producers take turns.
 
-    A Python callback for each message would take most of the time. What is lost without one is
-    seen by the broker's count of messages.
+    A Python callback for each message would take most of the time. Without callbacks, the broker's
+    count of messages shows losses.
     """
     sends = cycle([sender.send_async for sender in senders])
     for send, (value, key, event_time, properties) in zip(sends, messages, strict=False):
@@ -157,12 +157,12 @@ def send_all(senders: list[Any], messages: Iterable[Message]) -> None:
 
 
 def fill(client: Any, topic: str, workload: Workload) -> None:
-    """Write entries of exactly the workload's batch size: none is sent before it is full."""
+    """Write entries of exactly the workload's batch size: each is sent when it is full."""
     send_all(producers(client, topic, workload, _FOR_EVER_MS), workload.made())
 
 
 def main() -> None:
-    """Run one operation and print what it took."""
+    """Run one operation and print its measurement."""
     parser = argparse.ArgumentParser()
     parser.add_argument("operation", choices=["fill", "write", *READERS])
     parser.add_argument("--url", required=True)

@@ -1,6 +1,6 @@
-"""Writes rows at an even pace, in a process of its own: ``python -m benchmarks.pace``.
+"""Writes rows at a constant rate, in a process of its own: ``python -m benchmarks.pace``.
 
-Each row says its number and when it was sent: ``number nanoseconds``.
+Each row has its number and its sending time: ``number nanoseconds``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer
 from pulsar_spark.protocol.batches import MessageFields
 
-# Rows that are sent together: every hundredth of a second at 1,000 rows a second.
+# How many rows are sent together: every hundredth of a second at 1,000 rows per second.
 _TOGETHER = 10
 
 
 def write(writer: PartitionedProducer, rows: int, rate: float) -> None:
-    """Send `rows` rows, `rate` a second."""
+    """Send `rows` rows, `rate` per second."""
     due = time.monotonic()
     for first in range(0, rows, _TOGETHER):
         time.sleep(max(0.0, due - time.monotonic()))
@@ -30,7 +30,7 @@ def write(writer: PartitionedProducer, rows: int, rate: float) -> None:
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--url", required=True)
     parser.add_argument("--topic", required=True)

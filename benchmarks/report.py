@@ -1,4 +1,4 @@
-"""The results as tables, as JSON and as a picture."""
+"""The results as tables, JSON and charts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MARKERS = ("<!-- benchmark:start -->", "<!-- benchmark:end -->")
 
 
 def worst_first(results: Results) -> list[Workload]:
-    """The shapes, beginning with the one that is furthest from a target of its own."""
+    """The shapes, starting with the one furthest below its own target."""
 
     def worst(workload: Workload) -> float:
         found = targets(results, workload.name)
@@ -68,7 +68,7 @@ def sections(results: Results) -> list[str]:
 def reading_table(
     results: Results, shapes: Iterable[Workload], others: Sequence[str] = OTHERS
 ) -> str:
-    """Rows a second and µs of CPU for a row, ours and others', with all columns."""
+    """Rows per second and µs of CPU per row with all columns, ours and others'."""
     kinds = [*(f"{OURS} {name}" for name in results.implementations), *others]
     lines = [
         "| rows/s · CPU µs per row | " + " | ".join(kinds) + " |",
@@ -84,7 +84,7 @@ def reading_table(
 def figures_of(
     results: Results, shape: Workload, others: Sequence[str]
 ) -> list[Result | Figure | None]:
-    """What reading a shape with all columns took us, by implementation, and others."""
+    """Our results for reading a shape with all columns, by implementation, and others'."""
     ours = (results.find("read", shape.name, OURS, "all", name) for name in results.implementations)
     return [
         *ours,
@@ -108,7 +108,7 @@ def _digits(value: float) -> str:
 
 
 def peers_table(results: Results, shapes: Iterable[Workload]) -> str:
-    """What others needed at another time, which stands for them where they were not measured."""
+    """Earlier results of others, used if they were not measured now."""
     noted = {kind: results.noted(kind) for kind in (SCALA, KAFKA)}
     how = "; ".join(f"{kind}: {measured}" for kind, (measured, _) in noted.items())
     lines = [
@@ -137,7 +137,7 @@ def decoding_table(results: Results, shapes: Iterable[Workload]) -> str:
 
 
 def targets_table(results: Results, shapes: Iterable[Workload]) -> str:
-    """Each target with what was reached; within a shape the worst comes first."""
+    """Each target with its result; within a shape the worst comes first."""
     lines = ["| shape | what | is | must be | |", "|---|---|---:|---:|---|"]
     for shape in shapes:
         for target in sorted(targets(results, shape.name), key=lambda each: each.margin):
@@ -181,7 +181,7 @@ def contenders_table(results: Results, operation: str, shape: Workload) -> str:
 
 
 def _ceiling(operation: str, contender: Contender) -> tuple[str, str]:
-    """What a contender cannot be faster than: less work of the same kind."""
+    """The upper bound of a contender: less work of the same kind."""
     if contender.kind == HANDED:
         return (DRAIN, "")
     if contender.kind == OURS:
@@ -190,19 +190,19 @@ def _ceiling(operation: str, contender: Contender) -> tuple[str, str]:
 
 
 def shown_first(results: Results) -> list[Workload]:
-    """The shapes for the README: the one that is furthest from its target, and the usual ones."""
+    """The README's shapes: the one furthest below its target, and the usual ones."""
     read = [shape for shape in worst_first(results) if results.of("read", shape.name)]
     return [shape for shape in read if shape is read[0] or shape.name in USUAL][:SHOWN]
 
 
 def short(results: Results) -> str:
-    """Reading these shapes beside the clients that people come from, for the README."""
+    """Reading these shapes, compared with the clients that people come from, for the README."""
     shapes = shown_first(results)
     return reading_table(results, shapes, [OFFICIAL, SCALA]) if shapes else ""
 
 
 def overview(results: Results, path: Path) -> None:
-    """Bars of rows a second for the shapes of the README, a group of bars each."""
+    """Bars of rows per second, grouped by the README's shapes."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -232,7 +232,7 @@ def overview(results: Results, path: Path) -> None:
 
 
 def picture(results: Results, path: Path) -> None:
-    """Bars of MB/s, one panel per operation and workload; no picture of nothing."""
+    """Bars of MB/s, one panel per operation and workload; no chart without results."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -270,7 +270,7 @@ def picture(results: Results, path: Path) -> None:
 
 
 def put_between_markers(path: Path, text: str) -> None:
-    """Replace what stands between the markers of a file."""
+    """Replace the text between a file's markers."""
     start, end = MARKERS
     whole = path.read_text("utf-8")
     pattern = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)

@@ -1,4 +1,4 @@
-"""What a Spark process can be asked for; arguments and answers are plain JSON."""
+"""The jobs of a Spark process; arguments and answers are plain JSON."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def session(conf: Mapping[str, str]) -> SparkSession:
 
 
 def versions(spark: SparkSession) -> dict[str, str]:
-    """What runs here."""
+    """The versions here."""
     return {"pyspark": pyspark.__version__, "spark": spark.version}
 
 
@@ -60,14 +60,14 @@ def _frame(
 
 
 def read(spark: SparkSession, **frame: Any) -> dict[str, Any]:
-    """Read all, and convert each column of each row to Spark's own form."""
+    """Read everything, and convert each column of each row to Spark's own form."""
     with measured() as result:
         _frame(spark, **frame).write.format("noop").mode("overwrite").save()
     return asdict(result)
 
 
 def sums(spark: SparkSession, **frame: Any) -> dict[str, int]:
-    """Read all, and add up what `workloads.Sums` has; what there is no column of adds nothing."""
+    """Read everything, and compute `workloads.Sums`; missing columns add nothing."""
     rows = _frame(spark, **frame)
     nothing = F.lit(0)
     columns = {
@@ -86,9 +86,9 @@ def sums(spark: SparkSession, **frame: Any) -> dict[str, int]:
 
 
 def handed(spark: SparkSession, *, options: Options, schema: str, keep: str = "") -> dict[str, Any]:
-    """Our source up to the point where record batches are handed to Spark, in this process alone.
+    """Run our source up to the point where record batches are passed to Spark, in one process.
 
-    `keep` names an Arrow file for them, and then nothing is to be measured.
+    `keep` is an Arrow file to store them in; then nothing is measured.
     """
     import pyarrow as pa
     from pyspark.sql.types import _parse_datatype_string
@@ -110,12 +110,12 @@ def handed(spark: SparkSession, *, options: Options, schema: str, keep: str = ""
         cpu = time.process_time() - before
     if writer is not None:
         writer.close()
-    # The JVM beside it has nothing to do with it.
+    # Without the CPU of the JVM, which does not take part.
     return {"rows": rows, **asdict(replace(result, cpu_seconds=cpu))}
 
 
 def plan(spark: SparkSession, *, options: Options) -> float:
-    """Seconds that planning a read of a topic takes."""
+    """Measure the seconds to plan a read of a topic."""
     from pyspark.sql.types import _parse_datatype_string
 
     from pulsar_spark.spark.datasource import PulsarDataSource
@@ -127,9 +127,9 @@ def plan(spark: SparkSession, *, options: Options) -> float:
 
 
 def decode(spark: SparkSession, *, topic: str, frames: str) -> dict[str, Any]:
-    """Decode MESSAGE frames, as `frames` has them back to back, into the seven columns' buffers.
+    """Decode consecutive MESSAGE frames into the buffers of seven columns.
 
-    The answer has the CPU alone, and how many frames were handed back to the careful path.
+    The answer has only the CPU, and the number of frames left to the careful path.
     """
     from pulsar_spark.engine.codecs import decompress
     from pulsar_spark.protocol.blocks import DONE, BlockOptions
@@ -156,7 +156,7 @@ def decode(spark: SparkSession, *, topic: str, frames: str) -> dict[str, Any]:
 
 
 def _blocks(data: bytes) -> list[bytes]:
-    """Cut frames into what a read of the socket may give: about 256 KiB, or one frame."""
+    """Cut frames as reads of the socket might: about 256 KiB, or one frame."""
     found = []
     start = at = 0
     while at < len(data):
@@ -179,7 +179,7 @@ def write(
     tasks: int,
     columns: list[str],
 ) -> dict[str, Any]:
-    """Write rows that Spark makes."""
+    """Write rows made by Spark."""
     rows = spark.range(0, messages, 1, tasks).selectExpr(*columns)
     writer = rows.write.format(source).mode("append").options(**options)
     with measured() as result:
@@ -191,7 +191,7 @@ def write(
 
 
 def latency(spark: SparkSession, *, service_url: str, topic: str, rows: int) -> dict[str, Any]:
-    """How long rows take to arrive."""
+    """Measure how long rows take to arrive."""
     from benchmarks import streams
 
     return asdict(streams.measure_latency(spark, service_url, topic, rows))
@@ -209,7 +209,7 @@ def backlog(
 def guarantees(
     spark: SparkSession, *, options: Options, columns: list[str], rows: int, runs: int
 ) -> dict[str, Any]:
-    """Write micro-batches by each delivery guarantee."""
+    """Write micro-batches with each delivery guarantee."""
     from benchmarks import exactly_once
 
     return exactly_once.measure(spark, dict(options), columns, rows, runs)

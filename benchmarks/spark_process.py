@@ -1,7 +1,7 @@
-"""A Spark session in a process of its own, which runs the jobs that it is asked for.
+"""A Spark session in its own process, which runs jobs on request.
 
-Each contender that is a data source has one: so both implementations of ours, which are chosen
-once per process, and other connectors, which need another Spark, take turns in one run. Jobs and
+Each contender that is a data source has one. So both of our implementations, which are chosen once
+per process, and other connectors, which need another Spark, can take turns in one run. Jobs and
 answers are lines of JSON. ``python -m benchmarks.spark_process`` is the far side, and must run
 where only Spark is installed.
 """
@@ -27,12 +27,12 @@ class JobFailed(Exception):
 
 
 class SparkProcess:
-    """The near side: starts the process, asks it for one job at a time, ends it."""
+    """The near side: starts the process, sends it one job at a time, and ends it."""
 
     def __init__(
         self, python: str = sys.executable, *, implementation: str = "", conf: str = "{}"
     ) -> None:
-        """`conf` is JSON: more of Spark's settings."""
+        """`conf` is JSON: further settings of Spark."""
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python}
         environment["PYSPARK_DRIVER_PYTHON"] = python
         if implementation:
@@ -71,7 +71,7 @@ class SparkProcess:
         return Measurement(**self.ask(job, **arguments))
 
     def close(self) -> None:
-        """Let it end, and wait until it has."""
+        """End the process and wait for it."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
@@ -87,7 +87,7 @@ class SparkProcess:
 
 def main() -> None:
     """The far side: answer each line of the standard input."""
-    # Spark's JVM writes to the standard output that it inherits, so that answers go elsewhere.
+    # Spark's JVM writes to the inherited standard output, so answers use a copy.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 

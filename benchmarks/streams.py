@@ -1,8 +1,8 @@
 """Streams: how long a row takes to arrive, and how fast a backlog is read.
 
-Latency is held against the floor, the time of an empty micro-batch of a trivial Python source:
-a row waits for half a micro-batch on the average, and then for its own. AvailableNow is held
-against the batch read of the same topic.
+Latency is compared with a minimum: the time of an empty micro-batch of a trivial Python source. On
+average a row waits for half a micro-batch, and then for its own. AvailableNow is compared with the
+batch read of the same topic.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VALUE_ONLY = "value binary"
 
 _DEADLINE = 300.0
 
-# As many progress events as Spark is to keep: more than there are micro-batches.
+# How many progress events Spark keeps: more than there are micro-batches.
 _PROGRESS = "10000"
 
 _RUNS = ("batch", "query", "empty")
@@ -53,29 +53,29 @@ class Latency:
 
     @property
     def target(self) -> float:
-        """What the median row should take at most."""
+        """The target for the median row."""
         return 1.5 * statistics.median(self.empty) + 50
 
     def numbers(self) -> dict[str, list[float]]:
-        """The same, with percentiles for each row's."""
+        """The same as a dict, with percentiles of the rows' times."""
         percentiles = [round(value, 1) for value in statistics.quantiles(self.rows, n=100)]
         return {"percentiles": percentiles, "batches": self.batches, "empty": self.empty}
 
 
 @dataclass
 class Backlog:
-    """Runs over one topic: read as a batch, and by AvailableNow as a whole and in its batches."""
+    """Runs over one topic: read as a batch, and with AvailableNow in total and per micro-batch."""
 
     batch: list[Measurement] = field(default_factory=list)
     query: list[Measurement] = field(default_factory=list)
     micro_batches: list[float] = field(default_factory=list)
-    """Seconds that Spark gives for the micro-batches of each run (triggerExecution)."""
+    """Seconds that Spark reports for each run's micro-batches (triggerExecution)."""
     empty: list[Measurement] = field(default_factory=list)
-    """A query of the trivial source, with one micro-batch without a row."""
+    """A query of the trivial source, with one empty micro-batch."""
 
     @classmethod
     def of(cls, answer: dict[str, Any]) -> Backlog:
-        """The same from the form that `asdict` gives it."""
+        """Convert back from `asdict`."""
         runs = {name: [Measurement(**run) for run in answer[name]] for name in _RUNS}
         return cls(micro_batches=answer["micro_batches"], **runs)
 
@@ -87,7 +87,7 @@ def _start(frame: DataFrame, handler: Handler, folder: str, **trigger: Any) -> S
 
 def _execution_millis(query: StreamingQuery) -> list[float]:
     took = [progress["durationMs"] for progress in query.recentProgress]
-    # Without addBatch it was no micro-batch: there was nothing to do.
+    # Without addBatch it was not a micro-batch: there was nothing to do.
     return [float(millis["triggerExecution"]) for millis in took if "addBatch" in millis]
 
 
@@ -125,7 +125,7 @@ def empty_batches(spark: SparkSession) -> list[float]:
 def arrivals(
     spark: SparkSession, service_url: str, topic: str, rows: int
 ) -> tuple[list[float], list[float]]:
-    """Milliseconds until each row was in the hands of foreachBatch, and of each micro-batch."""
+    """Measure the milliseconds until each row reaches foreachBatch, and of each micro-batch."""
     found: list[tuple[int, float]] = []
     batches = [0]
 
@@ -166,7 +166,7 @@ def _write(service_url: str, topic: str, rows: int) -> None:
 
 
 def measure_latency(spark: SparkSession, service_url: str, topic: str, rows: int) -> Latency:
-    """Measure the floor, then rows as they arrive."""
+    """Measure the minimum, then rows as they arrive."""
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", _PROGRESS)
     empty = empty_batches(spark)
     found, batches = arrivals(spark, service_url, topic, rows)
@@ -183,7 +183,7 @@ def _register_trivial(spark: SparkSession) -> None:
 
 
 def _run_to_its_end(frame: DataFrame, handler: Handler) -> tuple[Measurement, float]:
-    """Run a query by AvailableNow; returns the run, and the seconds of its micro-batches alone."""
+    """Run a query with AvailableNow; returns the run, and the seconds of its micro-batches."""
     with tempfile.TemporaryDirectory() as folder, measured() as result:
         query = _start(frame, handler, folder, availableNow=True)
         if not query.awaitTermination(int(_DEADLINE)):
@@ -201,7 +201,7 @@ def _total(frame: DataFrame) -> tuple[int, int]:
 def batch_read(
     spark: SparkSession, options: Mapping[str, str], expected: tuple[int, int]
 ) -> Measurement:
-    """Read all of a topic that holds the messages as a batch."""
+    """Read a whole topic as a batch."""
     with measured() as result:
         totals = [_total(spark.read.format("pulsar").schema(VALUE_ONLY).options(**options).load())]
     _check(totals, expected)
@@ -211,7 +211,7 @@ def batch_read(
 def available_now(
     spark: SparkSession, options: Mapping[str, str], expected: tuple[int, int]
 ) -> tuple[Measurement, float]:
-    """Read all of a topic as a stream that ends; see `_run_to_its_end`."""
+    """Read a whole topic as a stream that ends; see `_run_to_its_end`."""
     totals: list[tuple[int, int]] = []
 
     def handle(frame: DataFrame, batch_id: int) -> None:
@@ -230,7 +230,7 @@ def _check(totals: list[tuple[int, int]], expected: tuple[int, int]) -> None:
 
 
 def nothing_available(spark: SparkSession) -> Measurement:
-    """Run a query of the trivial source: what starting and ending one takes."""
+    """Run a query of the trivial source, to measure its start and end."""
     frame = spark.readStream.format("trivial-stream").load()
     return _run_to_its_end(frame, lambda rows, batch_id: None)[0]
 
@@ -238,9 +238,9 @@ def nothing_available(spark: SparkSession) -> Measurement:
 def measure_backlog(
     spark: SparkSession, options: Mapping[str, str], expected: tuple[int, int], runs: int
 ) -> Backlog:
-    """Read a topic in both ways in turn, and nothing, after one warm-up of each.
+    """Read a topic in both ways in turn, and the trivial source, after one warm-up of each.
 
-    `expected` is how many messages there are, and the sum of their values' checksums.
+    `expected` is the number of messages, and the sum of their values' checksums.
     """
     _register_trivial(spark)
     found = Backlog()
@@ -256,7 +256,7 @@ def measure_backlog(
     return found
 
 
-# --- what is told -----------------------------------------------------------------------------
+# --- tables -----------------------------------------------------------------------------------
 
 
 def latency_table(found: Latency) -> str:
@@ -275,7 +275,7 @@ def latency_table(found: Latency) -> str:
 
 
 def backlog_table(found: Backlog, workload: Workload) -> str:
-    """The throughput of both ways as a Markdown table; ratios are run by run."""
+    """The throughput of both ways as a Markdown table; ratios are per run."""
     batch = [run.seconds for run in found.batch]
     ways = {
         "batch read": (batch, found.batch),

@@ -1,4 +1,4 @@
-"""What each shape is to reach, and how near it is."""
+"""Each shape's targets, and how near the results are."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LARGE_TIMES_OFFICIAL = 0.95
 
 @dataclass(frozen=True)
 class Target:
-    """One figure and its bound."""
+    """A result and its bound."""
 
     shape: str
     what: str
@@ -56,12 +56,12 @@ class Target:
 
     @property
     def margin(self) -> float:
-        """How far within the bound it is; below 1 it is missed."""
+        """How far it is within the bound; below 1 it misses the target."""
         return self.bound / self.value if self.at_most else self.value / self.bound
 
 
 def targets(results: Results, shape: str) -> list[Target]:
-    """All that can be said of a shape."""
+    """All results that targets are computed from."""
     return [
         *_whole_reads(results, shape),
         *_parts(results, shape),
@@ -95,14 +95,15 @@ def _whole_reads(results: Results, shape: str) -> Iterator[Target]:
             what = f"{name}: CPU per row over TLS, of that without"
             yield Target(shape, what, over_tls.cpu / ours.cpu, CPU_OVER_TLS, at_most=True)
         official = results.find("read", shape, OFFICIAL, "all")
-        # What Spark takes of large messages is less than the official client reads without it.
+        # Spark's own cost for large messages is less than what the official client needs without
+        # it.
         if official is not None and fastest and shape != "large":
             what = f"{name}: speed of reading, of the official client"
             yield Target(shape, what, ours.times_as_fast_as(official), 1.0)
 
 
 def _wall(results: Results, shape: str, name: str, times_scala: float) -> Target:
-    """Speed against Scala's connector; where the broker is the limit, the raw drain will do."""
+    """Speed relative to the Scala connector; the raw drain counts if the broker is the limit."""
     ours = results.find("read", shape, OURS, "all", name)
     drain = results.find("read", shape, DRAIN)
     scala = Target(
@@ -126,7 +127,7 @@ def _parts(results: Results, shape: str) -> Iterator[Target]:
         handed = results.find("read", shape, HANDED, "all", name)
         if handed is None:
             continue
-        # From memory a broker gives more than any reader takes.
+        # From memory a broker delivers more than any reader can take.
         if name == "native" and handed.workload.stored and drain is not None:
             what = f"{name}: handed to Spark, of the raw drain"
             yield Target(shape, what, handed.times_as_fast_as(drain), HANDED_OF_DRAIN)

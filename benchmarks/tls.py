@@ -1,4 +1,4 @@
-"""TLS beside plain text: a second port of the broker that is measured, and how it is read from."""
+"""TLS and plain text: a second port of the measured broker, and the options to read from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.java_server import free_ports
 
 
 class TlsPort:
-    """A port with a certificate of an authority of its own, whose files are in `folder`."""
+    """A port with a certificate of its own authority, whose files are in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         authority = Authority(folder)
@@ -24,4 +24,4 @@ class TlsPort:
             "service.url": f"pulsar+ssl://127.0.0.1:{port}",
             "pulsar.client.tlsTrustCertsFilePath": authority.file,
         }
-        """What our source needs for it, besides the topic."""
+        """The options of our source for it, without the topic."""

@@ -1,4 +1,4 @@
-"""Topics of exactly a workload's shape, and what the broker says of them."""
+"""Topics of exactly a workload's shape, and the broker's statistics of them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _OFFICIAL_SECONDS = 600
 
 
 class WrongResult(Exception):
-    """A run gave other messages, or a topic another shape, than was asked for."""
+    """A run returned other messages, or a topic has another shape, than expected."""
 
 
 @contextmanager
 def kept_in_memory(broker: RealBroker, topic: str) -> Iterator[None]:
-    """Have the broker keep in its cache what is written meanwhile: somebody reads along.
+    """Make the broker cache what is written meanwhile, with a reader that follows.
 
-    A consumer of a durable subscription, of which a broker for speed never thinks that it lags.
+    It is a consumer of a durable subscription, which a fast broker never considers lagging.
     """
     import pulsar
 
@@ -41,7 +41,7 @@ def kept_in_memory(broker: RealBroker, topic: str) -> Iterator[None]:
 
 @contextmanager
 def temporary_topic(broker: RealBroker, workload: Workload) -> Iterator[str]:
-    """A new topic with the workload's partitions; deleted in the end, or the disk fills up."""
+    """A new topic with the workload's partitions, deleted at the end to save disk space."""
     topic = make_topic(broker, workload)
     try:
         yield topic
@@ -64,13 +64,13 @@ def partitions(topic: str, workload: Workload) -> list[str]:
 
 
 def fill(broker: RealBroker, workload: Workload, topic: str) -> None:
-    """Write the workload by the official client, and see that its entries have the right size."""
+    """Write the workload with the official client, and check the size of its entries."""
     run_official(broker.service_url, "fill", workload, topic)
     found = [
         broker.admin("GET", f"{_path(name)}/internalStats")["numberOfEntries"]
         for name in partitions(topic, workload)
     ]
-    # The last of each partition and producer may hold fewer messages.
+    # Each partition's and producer's last entry may have fewer messages.
     wanted = workload.messages / workload.batch
     if not wanted <= sum(found) <= wanted + workload.partitions * workload.producers:
         raise WrongResult(f"{workload.title}: {sum(found)} entries instead of {wanted:,.0f}")
@@ -78,7 +78,7 @@ def fill(broker: RealBroker, workload: Workload, topic: str) -> None:
 
 
 def check_count(broker: RealBroker, workload: Workload, topic: str) -> None:
-    """See that the broker was given as many messages as there are. Raises WrongResult."""
+    """Check the broker's number of messages. Raises WrongResult."""
     stats = [broker.admin("GET", f"{_path(name)}/stats") for name in partitions(topic, workload)]
     count = sum(each["msgInCounter"] for each in stats)
     if count != workload.messages:
@@ -94,7 +94,7 @@ def run_official(
     *,
     implementation: str = "",
 ) -> Measurement:
-    """Run the official client in its own process; with an `implementation`, ours instead."""
+    """Run the official client in its own process; with an `implementation`, run ours."""
     command = [
         sys.executable, "-m", "benchmarks.official", operation,
         "--url", service_url, "--topic", topic, "--columns", columns,
@@ -112,7 +112,7 @@ def run_official(
         check=False,
         env=environment,
     )
-    # The client's own log goes to the same place.
+    # The client's own log is on the same stream.
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or len(lines) != 1:
         raise WrongResult(f"the client failed: {done.stdout}{done.stderr}")

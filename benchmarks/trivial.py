@@ -1,8 +1,8 @@
-"""A data source that only yields ready-made Arrow batches, and a sink that only counts them.
+"""A data source that yields ready-made Arrow batches, and a sink that only counts them.
 
-They are the most that Spark takes in and gives out. The batches lie in an Arrow file that is
-mapped into memory, so that nothing is decoded or copied before they are handed to Spark. They are
-what a read of the topic gave: the same columns, keys and nulls.
+They show the most that Spark can take and pass on. The batches are in a memory-mapped Arrow file,
+so nothing is decoded or copied before they are passed to Spark. They come from a read of the topic,
+with the same columns, keys and nulls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 
 class TrivialPartition(InputPartition):
-    """The batches of a file from `start`, `stop` excluded."""
+    """The batches of a file from `start` up to, but not including, `stop`."""
 
     def __init__(self, start: int, stop: int) -> None:
         super().__init__(start)
@@ -56,13 +56,13 @@ class TrivialReader(DataSourceReader):
 
 @dataclass
 class Counted(WriterCommitMessage):
-    """How many rows a task was given."""
+    """The number of rows in a task."""
 
     rows: int
 
 
 class TrivialWriter(DataSourceArrowWriter):
-    """Counts rows; raises AssertionError unless they are `expected` in the end."""
+    """Counts rows; raises AssertionError unless their total is `expected`."""
 
     def __init__(self, expected: int) -> None:
         self.expected = expected
@@ -78,7 +78,7 @@ class TrivialWriter(DataSourceArrowWriter):
 
 
 class TrivialSource(DataSource):
-    """``format("trivial")``: read with the options file and tasks, written to with rows."""
+    """``format("trivial")``: reads with the options file and tasks, writes with the option rows."""
 
     @classmethod
     def name(cls) -> str:
@@ -86,9 +86,9 @@ class TrivialSource(DataSource):
         return "trivial"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader; the file has the columns that the user's schema names."""
+        """A reader; the file has the columns of the user's schema."""
         return TrivialReader(dict(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> TrivialWriter:
-        """A writer that expects the rows that the option names."""
+        """A writer that expects the number of rows in the option."""
         return TrivialWriter(int(self.options["rows"]))

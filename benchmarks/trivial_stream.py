@@ -1,4 +1,4 @@
-"""A stream that never has a row, and yet a micro-batch whenever Spark asks: what those cost."""
+"""A stream without rows that has a micro-batch whenever Spark asks, to measure its cost."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The shapes of topics that are read and written, and the messages that are on them.
+"""The shapes of topics that are read and written, and their messages.
 
-Every message has a key, as most topics' do. Values are a number and hexadecimal digits, so that
-LZ4 finds as much to do as in text. All of it can be made by Spark's SQL as well.
+Every message has a key, as on most topics. Values are a number and hexadecimal digits, which
+compress with LZ4 about as well as text. Spark SQL can generate all of it too.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 KEYS = 5_000
 EVENT_TIME = 1_700_000_000_000
-"""Milliseconds: the event time of message 0, where there are any."""
+"""Milliseconds: the event time of message 0, if there are event times."""
 
 _DIGITS = 12
 _FILLERS_BYTES = 1_000_000
 
 
 class Message(NamedTuple):
-    """What a producer is given."""
+    """The arguments for sending a message."""
 
     value: bytes
     key: str
@@ -32,7 +32,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Sums:
-    """What all messages of a topic must add up to, in whatever order they come."""
+    """The sums over all messages of a topic, in any order."""
 
     count: int
     values: int
@@ -43,12 +43,11 @@ class Sums:
 
 @dataclass(frozen=True)
 class Workload:
-    """`messages` messages of `size` bytes, `batch` of them in an entry (1: not batched).
+    """`messages` messages of `size` bytes, `batch` of them per entry (1: not batched).
 
     `producers` write an entry each in turn. `properties`: each message has an event time and three
-    properties besides its key. A topic that is `stored` is read from the broker's storage; others
-    are still in its memory when they are read, as what was just written. `over_tls`: our source
-    also reads it by a connection with TLS.
+    properties besides its key. A `stored` topic is read from the broker's storage; others are still
+    in its memory, because they were just written. `over_tls`: our source also reads it over TLS.
     """
 
     name: str
@@ -64,7 +63,7 @@ class Workload:
 
     @property
     def title(self) -> str:
-        """How the tables call it."""
+        """The name in tables."""
         size = f"{self.size} B" if self.size < 1000 else f"{self.size // 1000} KB"
         words = [size]
         words += [] if self.compression == "NONE" else [self.compression]
@@ -91,7 +90,7 @@ class Workload:
                 yield Message(value, key)
 
     def sums(self) -> Sums:
-        """What the messages add up to."""
+        """The sums over the messages."""
         values = keys = 0
         for message in self.made():
             values += zlib.crc32(message.value)
@@ -103,7 +102,7 @@ class Workload:
         return Sums(self.messages, values, keys, event_times, numbers)
 
     def columns_sql(self) -> list[str]:
-        """The messages as expressions over Spark's `id`, named as the sink wants its columns."""
+        """The messages as expressions of Spark's `id`, with the sink's column names."""
         fillers = _fillers(self.size)
         texts = ",".join(filler.decode() for filler in fillers)
         number = f"lpad(CAST(id AS STRING), {_DIGITS}, '0')"
@@ -127,7 +126,7 @@ def _properties(number: int) -> dict[str, str]:
 
 @cache
 def _fillers(size: int) -> list[bytes]:
-    """Some texts that fill values up to `size` bytes; as many as make 1 MB, 1,000 at most."""
+    """Texts that fill values up to `size` bytes: 1 MB of them, at most 1,000."""
     dice = random.Random(size)
     length = size - _DIGITS
     count = min(1000, _FILLERS_BYTES // length)
@@ -144,7 +143,7 @@ WORKLOADS = (
     Workload("turns", 600_000, 100, producers=3),
     Workload("properties", 1_000_000, 100, batch=1000, properties=True),
     Workload("large", 5_000, 100_000),
-    # Here the broker is the limit: it fetches each entry from the bookie.
+    # The broker is the limit: it fetches each entry from the bookie.
     Workload("stored1000", 1_000_000, 100, batch=1000, stored=True),
     Workload("stored10", 300_000, 100, batch=10, stored=True),
     Workload("stored1k", 100_000, 1_000, stored=True),

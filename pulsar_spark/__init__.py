@@ -15,12 +15,12 @@ __version__ = "0.2.0"
 LOG_LEVEL_VARIABLE = "PULSAR_SPARK_LOG_LEVEL"
 """Environment variable with the minimum level of log messages on stderr, such as INFO.
 
-Python workers of Spark show warnings alone, and there is nobody who could configure their logging.
+Spark's Python workers only show warnings, and nobody can configure their logging.
 """
 
 
 def _show_log(level: str) -> None:
-    """Log to stderr from a level on, unless logging is configured already."""
+    """Log to stderr from a level on, unless logging is already configured."""
     import logging
 
     logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def _show_log(level: str) -> None:
         return
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    # Whoever configures logging has the lines, and has them once.
+    # With logging configured, its own handlers print the lines.
     handler.addFilter(lambda _: not logging.getLogger().handlers)
     logger.addHandler(handler)
 
@@ -46,16 +46,16 @@ def register(
     name: str = "pulsar",
     options: Mapping[str, str | int | float | bool] | None = None,
 ) -> None:
-    """Make format(`name`) known to a session, with `options` as defaults of its options.
+    """Register format(`name`) with a session; `options` become defaults of its options.
 
-    The format "pulsar" is found by Spark itself; manually it is for a session that has not found
-    it, for another name, and for options (addresses, credentials) that SQL and code then need
-    not repeat. What a read or write says itself wins. Raises OptionError for a name or options
-    that cannot be, UnsupportedFeature for what is not built yet.
+    Spark finds the format "pulsar" by itself. Call this if a session has not found it, for another
+    name, or for options (addresses, credentials) that SQL and code then need not repeat. Options of
+    a read or write take precedence. Raises OptionError for an invalid name or invalid options,
+    UnsupportedFeature for missing features.
 
-    Python workers import this package too, so it must be installed where they run. A thread that
-    did not make the session calls this before it writes: Spark does not find Python data sources
-    for `df.write` there.
+    Python workers import this package too, so install it where they run. A thread that did not
+    create the session must call this before it writes, because Spark does not find Python data
+    sources for `df.write` there.
     """
     from pulsar_spark.spark.compat import make_active
     from pulsar_spark.spark.datasource import PulsarDataSource
@@ -67,10 +67,11 @@ def register(
 
 
 def topic_schema(topic: str, options: Mapping[str, str]) -> str:
-    """Return the definition of a topic's newest schema, as Spark's `from_avro` takes it.
+    """Return the definition of a topic's newest schema, for Spark's `from_avro`.
 
-    `options` are those of a read (`service.url`, …). A KEY_VALUE topic's is that of its values.
-    Raises SchemaMismatch for topics whose values are no records, or that have no schema.
+    `options` are those of a read (`service.url`, …). For a KEY_VALUE topic it is the value's
+    definition. Raises SchemaMismatch for topics whose values are not records, or that have no
+    schema.
     """
     from pulsar_spark.spark.topic_schema import topic_schema
 

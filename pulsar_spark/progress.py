@@ -95,29 +95,29 @@ class QueryLag:
 
     @property
     def min_offsets_behind_latest(self) -> int | None:
-        """The messages that are left of the topic partition with the fewest."""
+        """The backlog of the topic partition with the fewest messages left."""
         behind = self._behind()
         return min(behind) if behind else None
 
     @property
     def max_offsets_behind_latest(self) -> int | None:
-        """The messages that are left of the topic partition with the most."""
+        """The backlog of the topic partition with the most messages left."""
         behind = self._behind()
         return max(behind) if behind else None
 
     @property
     def avg_offsets_behind_latest(self) -> float | None:
-        """The messages that are left of a topic partition, in the mean."""
+        """The mean backlog of the topic partitions, in messages."""
         behind = self._behind()
         return sum(behind) / len(behind) if behind else None
 
     @property
     def metrics(self) -> dict[str, str]:
-        """Minimum, maximum and mean of the messages that are left of a topic partition.
+        """Minimum, maximum and mean backlog of the topic partitions, in messages.
 
         The keys are those in `sources[0].metrics` of a query that reads Kafka:
-        minOffsetsBehindLatest, maxOffsetsBehindLatest and avgOffsetsBehindLatest. It is empty
-        where the lag of a partition is not known, and where there are none.
+        minOffsetsBehindLatest, maxOffsetsBehindLatest and avgOffsetsBehindLatest. Empty if a
+        partition's lag is unknown, and without partitions.
         """
         found = {
             "minOffsetsBehindLatest": self.min_offsets_behind_latest,
@@ -127,7 +127,7 @@ class QueryLag:
         return {name: str(value) for name, value in found.items() if value is not None}
 
     def _behind(self) -> list[int]:
-        """Return the messages that are left of each partition, of none if one is not known."""
+        """Return each partition's backlog in messages; empty if one is unknown."""
         known = [part.messages for part in self.partitions if part.messages is not None]
         return known if len(known) == len(self.partitions) else []
 
@@ -137,14 +137,13 @@ class QueryLag:
 
 
 def lag(progress: Any) -> QueryLag:
-    """Return how far the Pulsar sources of a query are behind.
+    """Return how far a query's Pulsar sources are behind.
 
-    `progress` is a StreamingQueryListener's event or its progress, or
-    `query.lastProgress`, or one of its sources; as an object of Spark, a dict, or JSON. None, and
-    sources of other kinds, have no partitions. A batch that is repeated after a restart was not
-    planned again: its lag is unknown.
+    `progress` is a StreamingQueryListener's event or its progress, `query.lastProgress`, or one of
+    its sources; a Spark object, a dict, or JSON. None, and sources of other kinds, have no
+    partitions. A batch repeated after a restart was not planned again: its lag is unknown.
 
-    Raises UnsupportedFeature before Spark 4.2, which does not ask sources where they end, and
+    Raises UnsupportedFeature before Spark 4.2, which does not ask sources for their ends, and
     InvalidOffset if the argument is not a progress.
     """
     found = getattr(progress, "progress", progress)
@@ -183,7 +182,7 @@ def _of_source(source: object) -> Iterable[PartitionLag]:
 
 
 def _of_topic(topic: str, told: object) -> Mapping[str, Any]:
-    """Return what a source reported of a topic partition; those without lag are not reported."""
+    """Return a source's report on a topic partition; partitions without lag are left out."""
     if not isinstance(told, Mapping):
         return {}
     return _object(told.get(topic, _NOTHING))
@@ -209,7 +208,7 @@ def _partition(
 
 
 def _check_version() -> None:
-    # It imports Spark, which is loaded already where there is a query.
+    # It imports Spark, which every query has already loaded.
     from pulsar_spark.spark.compat import limits_are_told
 
     if not limits_are_told():
@@ -231,7 +230,7 @@ def _parsed(text: str | bytes) -> Any:
 
 
 def _offset(value: object) -> Mapping[str, Any] | None:
-    """Return an offset, an object or JSON, if it is one of this data source."""
+    """Parse an offset, as object or JSON, if it is one of this data source."""
     if isinstance(value, str):
         value = _object_of(value)
     return value if isinstance(value, Mapping) and value.keys() >= _OURS else None
@@ -239,7 +238,7 @@ def _offset(value: object) -> Mapping[str, Any] | None:
 
 def _object_of(text: str) -> object:
     for read in (json.loads, literal_eval):
-        # Spark Connect gives, in some versions, not the JSON but what Python shows of an object.
+        # Some versions of Spark Connect return an object's Python text instead of JSON.
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             return read(text)
     return None

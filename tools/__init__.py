@@ -1,1 +1,1 @@
-"""Scripts for those who work on this project; no part of the distribution."""
+"""Scripts for developing this project; not part of the distribution."""

@@ -1,4 +1,4 @@
-"""What MkDocs does to the pages of docs/ on the way to the site: see mkdocs.yml."""
+"""How MkDocs changes the pages of docs/ for the site: see mkdocs.yml."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = "PULSAR_SPARK_DOCS_NOTEBOOKS"
-"""Set to `0`, this variable shows notebooks without outputs: a quick build, without Java."""
+"""With `0`, this variable shows notebooks without outputs: a quick build, without Java."""
 
-# In the repository such a link leads to a file beside docs/, which the site does not have.
+# In the repository such a link leads to a file beside docs/, which the site lacks.
 _NOTEBOOK = re.compile(r"\]\(\.\./notebooks/(\w+)\.ipynb\)")
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./([^)#\s]+)(?:#[^)]*)?\)")
 
@@ -34,7 +34,7 @@ def on_files(files: Any, *, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Return a page with links to notebooks as links to their pages, to other files as names.
+    """Change a page's links: to notebooks' pages, and to plain names for other files.
 
     Raises ValueError for a file that does not exist.
     """

@@ -1,6 +1,6 @@
-"""Write docs/faults.md: which faults the tests hold, from the tests' own `fault` markers.
+"""Write docs/faults.md: the faults that tests cover, from the tests' own `fault` markers.
 
-``python -m tools.fault_table`` writes the page, ``--check`` tells whether it is current.
+``python -m tools.fault_table`` writes the page, ``--check`` fails if it is outdated.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ of a row counts for the row. What no test does stands at the end, with the reaso
 """
 
 
-# What of a row no test does, and why.
+# The parts of a row that no test covers, and why.
 WITHOUT_A_TEST: dict[int, str] = {
     6: "Packets are not lost or reordered: that takes rights over the network of the machine, and "
     "TCP hides it from us but for the delay, which is tested.",
@@ -181,7 +181,7 @@ def _rows(decorator: ast.expr) -> Iterator[int]:
 
 @cache
 def marked_tests() -> dict[int, list[str]]:
-    """Return, for each row, the tests that carry its number."""
+    """Return each row's tests, by their markers."""
     found: dict[int, list[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         tree = ast.parse(path.read_text())

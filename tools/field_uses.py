@@ -1,7 +1,7 @@
-"""Where the package writes and reads the fields of the protocol, found in its source.
+"""Finds in the source where the package writes and reads the protocol's fields.
 
-What a variable is, is told by annotations, constructors and the interface itself, as far as that
-is plain to see; where it is not, a field counts as read where one of its name is.
+Annotations, constructors and the interface itself give a variable's message type, in simple cases.
+Otherwise a field counts as read if a field of its name is read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PACKAGE = Path(__file__).parent.parent / "pulsar_spark"
 
 _MESSAGES: dict[str, Descriptor] = dict(pb.DESCRIPTOR.message_types_by_name)
 _CHANGES = {"CopyFrom", "MergeFrom", "SetInParent", "add", "append", "extend"}
-# What a command or its body is called where its type is not written.
+# Usual names of untyped variables with a command or its body.
 _UNTYPED = {"answer", "body", "command", "event"}
 # Functions that return the message whose class is their first argument.
 _TYPED = {"cast", "parse"}
@@ -40,20 +40,20 @@ def _body_kinds() -> dict[str, str]:
 
 
 class Uses:
-    """The modules that build and handle each field, such as ``CommandAck.ack_type``."""
+    """The modules that write and read each field, such as ``CommandAck.ack_type``."""
 
     def __init__(self) -> None:
         self.built: dict[str, set[str]] = defaultdict(set)
         self.handled: dict[str, set[str]] = defaultdict(set)
-        # Reads of a field by a name alone, of messages that cannot be told.
+        # Reads by a field's name alone, where the message type is unknown.
         self._named: dict[str, set[str]] = defaultdict(set)
 
     def add_named(self, name: str, module: str) -> None:
-        """Note that a module reads a field of this name of some message."""
+        """A module reads a field of this name, of some message."""
         self._named[name].add(module)
 
     def handles(self, field: str) -> set[str]:
-        """Return the modules that read a field, or one of its name where that is all there is."""
+        """Return the modules that read a field, or else those that read one of its name."""
         message, _, name = field.partition(".")
         if field in self.handled or message == "BaseCommand":
             return self.handled[field]
@@ -61,11 +61,11 @@ class Uses:
 
 
 class _Known:
-    """What the package's annotations say: the messages that functions and attributes give."""
+    """The package's annotations: the messages that functions and attributes return."""
 
     def __init__(self, trees: Iterable[ast.Module]) -> None:
         self.gives: dict[str, str] = {}
-        # The keys of dictionaries that functions return, and the kind of command that they build.
+        # The keys of dictionaries that functions return, and the kind of command they build.
         self.keys: dict[str, set[str]] = {}
         self.builders: dict[str, str] = {}
         for tree in trees:
@@ -85,7 +85,7 @@ class _Known:
 
     def _add(self, name: str, message: str) -> None:
         if message:
-            # A name that stands for several messages says nothing.
+            # A name with several messages is ambiguous.
             self.gives[name] = message if self.gives.get(name, message) == message else ""
 
 
@@ -98,7 +98,7 @@ def _keys(function: ast.FunctionDef) -> Iterator[str]:
 
 
 def _called(node: ast.Call) -> str:
-    """Return the name of the function that is called."""
+    """Return the called function's name."""
     name: str = getattr(node.func, "attr", getattr(node.func, "id", ""))
     return name
 
@@ -117,7 +117,7 @@ def _returned_kind(function: ast.FunctionDef) -> str:
 
 
 def _annotated(annotation: ast.expr | None) -> str:
-    """Return the message that an annotation names, by itself or as what a collection holds."""
+    """Return the message in an annotation, alone or as a collection's item."""
     if annotation is None:
         return ""
     found = {name for node in ast.walk(annotation) if (name := _message(node))}
@@ -125,28 +125,28 @@ def _annotated(annotation: ast.expr | None) -> str:
 
 
 def _is_types(node: ast.expr) -> bool:
-    """Whether an expression is the enumeration of commands' types, by whatever name."""
+    """Whether an expression is the enum of command types, under any name."""
     if isinstance(node, ast.Name):
         return node.id in ("T", "_T", "_Type")
     return isinstance(node, ast.Attribute) and node.attr == "BaseCommand"
 
 
 def _message(node: ast.AST) -> str:
-    """Return X for ``pb.X``, where that is a message."""
+    """Return X for ``pb.X``, if that is a message."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         return node.attr if node.value.id == "pb" and node.attr in _MESSAGES else ""
     return ""
 
 
 class _Reader(ast.NodeVisitor):
-    """Goes through one module."""
+    """Analyses one module."""
 
     def __init__(self, module: str, known: _Known, uses: Uses) -> None:
         self._module = module
         self._known = known
         self._uses = uses
         self._names: dict[str, str] = {}
-        # Keywords of builders of any kind, and the kinds that the module names.
+        # Keyword arguments of builders of any kind, and the kinds that the module names.
         self.keywords: set[str] = set()
         self.kinds: set[str] = set()
         self._bodies = _body_kinds()
@@ -213,12 +213,12 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        # Names such as these stand for nothing else.
+        # Only field names look like this.
         if isinstance(node.value, str) and re.fullmatch(r"[a-z]+([A-Z_][A-Za-z_]*)", node.value):
             self._uses.add_named(node.value, self._module)
 
     def visit_Tuple(self, node: ast.Tuple) -> None:
-        # Names of fields that are looked up by them.
+        # Field names in lists, for lookups.
         for part in node.elts:
             if isinstance(part, ast.Constant) and isinstance(part.value, str):
                 self._uses.add_named(part.value, self._module)
@@ -257,7 +257,7 @@ class _Reader(ast.NodeVisitor):
                 self._uses.built["BaseCommand.type"].add(self._module)
 
     def finish(self) -> None:
-        """Note what is built by the name of a kind that is handed on within the module."""
+        """A function of the module builds a command whose kind is an argument."""
         for kind in self.kinds & self._bodies.keys() if self.keywords else ():
             self._uses.built[f"BaseCommand.{self._commands[kind]}"].add(self._module)
             for field in self.keywords & set(_MESSAGES[self._bodies[kind]].fields_by_name):
@@ -280,7 +280,7 @@ class _Reader(ast.NodeVisitor):
                 yield from self._known.keys.get(_called(keyword.value), ())
 
     def _type(self, node: ast.expr) -> str:
-        """Return the message that an expression is, or holds several of; nothing if unknown."""
+        """Return the message of an expression or of its items; None if unknown."""
         if isinstance(node, ast.Name):
             return self._names.get(node.id, "")
         if isinstance(node, ast.Subscript | ast.Starred):
@@ -314,7 +314,7 @@ class _Reader(ast.NodeVisitor):
 
 @cache
 def uses() -> Uses:
-    """Return where all fields are built and handled."""
+    """Return where all fields are written and read."""
     trees = {
         path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text())
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -327,6 +327,6 @@ def uses() -> Uses:
         reader.visit(tree)
         reader.finish()
     for kind in ANSWERS:
-        # By their numbers: see `answers_to`.
+        # Read by field number: see `answers_to`.
         found.handled[f"BaseCommand.{BODY_FIELDS[kind]}"].add("engine/connections/requests.py")
     return found

@@ -1,4 +1,4 @@
-"""Keep docs/modules.md true: each module's own first line, by layer.
+"""Keep docs/modules.md up to date: each module's first docstring line, by layer.
 
 ``python -m tools.file_map`` writes the map between its markers, ``--check`` compares.
 """
@@ -44,7 +44,7 @@ def _table(title: str, paths: list[Path], folder: Path) -> str:
 
 
 def page() -> str:
-    """Return the page with the map as it should be."""
+    """Return the page with the current map."""
     text = PAGE.read_text()
     before, _, rest = text.partition(START)
     _, _, after = rest.partition(END)

@@ -1,13 +1,13 @@
 """Compile proto/PulsarApi.proto into pulsar_spark/protocol/pulsar_api_pb2.py and its .pyi.
 
     python -m tools.generate_proto           write both files
-    python -m tools.generate_proto --check   fail if either is not what the .proto gives
+    python -m tools.generate_proto --check   fail if either is outdated
 
 protoc (from grpcio-tools) only turns the .proto into a descriptor. The module around it is ours,
-for two reasons. What protoc writes refuses to run on any protobuf runtime older than itself, or
-a major version newer; the few calls used here are the same from 5.29 on. And it registers its
-messages in the process-wide descriptor pool, where any other Pulsar library that brings the same
-messages would clash with it; ours live in a pool of their own.
+for two reasons. protoc's own output refuses to run on any protobuf runtime older than itself, or a
+major version newer; the few calls used here are the same since 5.29. And it registers its messages
+in the process-wide descriptor pool, where they would clash with any other Pulsar library that has
+the same messages; ours use their own pool.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ from google.protobuf.message import Message
 DESCRIPTOR: FileDescriptor
 """
 
-# Messages with the name of another message's enum value: inside that one, the value hides them.
+# Messages with the name of another message's enum value, which hides them inside that message.
 _HIDDEN = {"KeyValue"}
 
 _SCALARS = {
@@ -96,9 +96,9 @@ _SCALARS = {
 
 
 def compile_proto(path: Path = PROTO) -> FileDescriptorProto:
-    """Return the descriptor of the .proto, free of what differs between versions of protoc.
+    """Return the .proto's descriptor, without differences between versions of protoc.
 
-    Raises SystemExit where protoc reports an error, ImportError without grpcio-tools.
+    Raises SystemExit if protoc reports an error, ImportError without grpcio-tools.
     """
     from grpc_tools import protoc
 
@@ -137,10 +137,10 @@ def render_stub(file: FileDescriptorProto) -> str:
 
 
 def _stub_enum(enum: EnumDescriptorProto) -> Iterator[str]:
-    """Values are plain ints at run time, and so they are in the stub."""
+    """At run time enum values are plain ints, so they are ints in the stub too."""
     yield f"{enum.name}: EnumTypeWrapper"
     for value in enum.value:
-        # A value such as `None` can only be had by getattr or by the enum's Value().
+        # A value such as `None` needs getattr or the enum's Value().
         if not keyword.iskeyword(value.name):
             yield f"{value.name}: int"
 
@@ -168,7 +168,7 @@ def _stub_field(field: FieldDescriptorProto) -> Iterator[str]:
     elif not is_message:
         yield f"{field.name}: {kind}"
         return
-    # Neither a message nor a repeated field can be assigned to.
+    # Messages and repeated fields cannot be assigned.
     yield "@property"
     yield f"def {field.name}(self) -> {kind}: ..."
 

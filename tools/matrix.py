@@ -1,14 +1,14 @@
-"""Run tests with several versions of Spark, and with several of Pulsar.
+"""Run tests with several versions of Spark and of Pulsar.
 
-``python -m tools.matrix`` takes all of both, ``python -m tools.matrix 4.0 4.3`` some of Spark,
-``python -m tools.matrix oldest`` the oldest that can be had here, and
-``python -m tools.matrix --pulsar 3.0.7`` some of Pulsar.
+``python -m tools.matrix`` runs all of both, ``python -m tools.matrix 4.0 4.3`` some versions of
+Spark, ``python -m tools.matrix oldest`` the oldest one available here, and ``python -m tools.matrix
+--pulsar 3.0.7`` some of Pulsar.
 
 Versions of Spark run the smoke tests, and those of SQL, pipelines and Connect. Each has an
-environment of its own in .venv-matrix, made by uv if that is there, and kept. Versions of Pulsar
-run the integration tests on a real broker, with the interpreter that runs this; their servers are
-kept where that of all tests is. What cannot be had is said and left out; only if nothing at all
-could be run, and CI is true, that is a failure.
+environment in .venv-matrix, made by uv if it is installed, and kept. Versions of Pulsar run the
+integration tests on a real broker, with this interpreter; their servers are in the tests' cache.
+Unavailable versions are reported and left out. It is only a failure if nothing could be run and CI
+is true.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ TEST_TOOLS = (
     "trustme>=1.1",
 )
 
-# Beside the one that `make test` runs with.
+# In addition to the one that `make test` uses.
 PULSARS = ("3.0.7", "3.3.6", "4.2.4")
 PULSAR_TESTS = ("tests/integration", "-m", "real_broker and not slow")
 PULSAR_VARIABLE = "PULSAR_SPARK_TEST_PULSAR"
 
-# The oldest Spark goes with the oldest Python that the package is for, if that can be had.
+# The oldest Spark runs with the oldest supported Python, if available.
 PYTHONS = {"4.0": "3.10"}
 SPARKS = ("4.0", "4.1", "4.2", "4.3")
 
@@ -54,12 +54,12 @@ _PULSAR_TEST_SECONDS = 5400
 
 
 class Unavailable(Exception):
-    """A Python or a Spark cannot be had here."""
+    """A Python or Spark version is not available here."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A version of Spark, and of Python; None for the one that runs this."""
+    """A version of Spark, and of Python; None for this interpreter's."""
 
     spark: str
     python: str | None
@@ -70,7 +70,7 @@ class Pair:
 
     @property
     def folder(self) -> Path:
-        """Where its environment is."""
+        """The folder of its environment."""
         return ENVIRONMENTS / f"spark-{self.spark}"
 
 
@@ -85,7 +85,7 @@ def find_python(version: str | None) -> str:
         try:
             answer = _output([*candidate, "-c", "import sys; print(*sys.version_info[:2])"])
         except (OSError, subprocess.SubprocessError):
-            # A name that pyenv puts on the path for a version that is not switched on.
+            # pyenv puts this name on the path even for versions that are not active.
             continue
         if version is None or answer.split() == version.split("."):
             return candidate[0]
@@ -111,7 +111,7 @@ def _output(command: list[str]) -> str:
 
 
 def prepare(pair: Pair) -> Path:
-    """Return the interpreter of a pair's environment, made if there is none. Raises Unavailable."""
+    """Return the interpreter of a pair's environment, created if missing. Raises Unavailable."""
     python = pair.folder / "bin" / "python"
     wanted = _digest(pair)
     ready = pair.folder / ".ready"
@@ -134,7 +134,7 @@ def prepare(pair: Pair) -> Path:
 
 
 def _digest(pair: Pair) -> str:
-    """Return what tells whether an environment has in it what it would be made with now."""
+    """Return a digest that shows whether an environment is up to date."""
     packages = "\n".join([*_packages(pair), ""])
     project = (ROOT / "pyproject.toml").read_bytes()
     return hashlib.sha256(packages.encode() + project).hexdigest()
@@ -145,7 +145,7 @@ def _packages(pair: Pair) -> list[str]:
 
 
 def _ways(pair: Pair, interpreter: str, python: Path) -> list[list[list[str]]]:
-    """Return the commands that make an environment, by uv if it is there, and without it."""
+    """Return the commands that create an environment, with uv if installed."""
     packages = _packages(pair)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     plain = [[interpreter, "-m", "venv", str(pair.folder)], [*pip, *packages]]
@@ -160,7 +160,7 @@ def _ways(pair: Pair, interpreter: str, python: Path) -> list[list[list[str]]]:
 
 def test(pair: Pair, python: Path, further: list[str]) -> bool:
     """Run the tests; returns whether all passed."""
-    # Whatever Spark the surroundings point to is another one.
+    # Variables such as SPARK_HOME would select another Spark.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK")}
     environment.pop("SPARK_HOME", None)
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", *TESTS]
@@ -185,7 +185,7 @@ def choose(spark: str) -> Pair:
 
 
 def run(sparks: list[str], further: list[str], *, only_first: bool) -> dict[Pair, str]:
-    """Run the tests with each version, or with the first that can be had; returns outcomes."""
+    """Run the tests with each version, or the first available one; returns outcomes."""
     outcomes: dict[Pair, str] = {}
     for spark in sparks:
         pair = choose(spark)
@@ -201,7 +201,7 @@ def run(sparks: list[str], further: list[str], *, only_first: bool) -> dict[Pair
 
 
 def obtain_pulsar(version: str) -> None:
-    """Have a version's server in the cache of the tests. Raises Unavailable."""
+    """Download a version's server to the tests' cache. Raises Unavailable."""
     script = "from tests.support.real_broker import prepare; prepare()"
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -232,7 +232,7 @@ def test_pulsar(version: str, further: list[str]) -> bool:
 
 
 def run_pulsars(versions: list[str], further: list[str]) -> dict[str, str]:
-    """Run the tests on each version's server that can be had; returns outcomes."""
+    """Run the tests on each available server version; returns outcomes."""
     outcomes: dict[str, str] = {}
     for version in versions:
         try:

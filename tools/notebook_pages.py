@@ -23,21 +23,21 @@ _QUICK_START = (
     "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN "
     "pyspark-shell"
 )
-"""Arguments with which Spark runs small queries with the least CPU: compiling costs more."""
+"""Spark's arguments for running small queries with little CPU: compiling would cost more."""
 
 
 def read(path: Path) -> nbformat.NotebookNode:
-    """Return a notebook as it is stored."""
+    """Return a notebook as stored."""
     return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call,no-any-return]
 
 
 def execute(
     notebooks: Sequence[nbformat.NotebookNode], pulsar_url: str | None = None
 ) -> list[nbformat.NotebookNode]:
-    """Return notebooks with their outputs, run on the broker at `pulsar_url` or on embedded ones.
+    """Return notebooks with their outputs, run on the broker at `pulsar_url` or embedded ones.
 
-    They run one after the other in one kernel, with empty namespaces, and so share a JVM. A cell
-    that fails raises nbclient's CellExecutionError.
+    They run one after the other in one kernel, with empty namespaces, and share a JVM. If a cell
+    fails, raises nbclient's CellExecutionError.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PULSAR_URL"}
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -77,7 +77,7 @@ def page(notebook: nbformat.NotebookNode, name: str) -> tuple[str, dict[str, byt
 
 
 def _text(output: Any, data: Any) -> str:
-    # What is on stderr, such as warnings, depends on the machine that builds the site.
+    # The content of stderr, such as warnings, depends on the machine that builds the site.
     if output.output_type == "stream":
         return str(output.text) if output.name == "stdout" else ""
     return str(data.get("text/plain", ""))

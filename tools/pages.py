@@ -1,4 +1,4 @@
-"""Write pages that are made of the source, or check that they are current."""
+"""Write pages generated from the source, or check that they are up to date."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 def keep_current(
     tool: str, description: str | None, pages: Mapping[Path, Callable[[], str]]
 ) -> int:
-    """Write the pages that are not current, or with ``--check`` name them; 0 if all is well."""
+    """Write outdated pages, or with ``--check`` name them; 0 if there are none."""
     parser = argparse.ArgumentParser(prog=f"python -m {tool}", description=description)
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     check = parser.parse_args().check

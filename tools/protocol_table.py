@@ -1,6 +1,6 @@
-"""Write docs/protocol.md: each field of the protocol, where it is used, and the test that shows it.
+"""Write docs/protocol.md: each protocol field, where it is used, and a test that shows it.
 
-``python -m tools.protocol_table`` writes the page, ``--check`` tells whether it is current.
+``python -m tools.protocol_table`` writes the page, ``--check`` fails if it is outdated.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _modules(names: Iterable[str]) -> str:
 
 
 def _rank(module: str) -> tuple[int, str]:
-    """Sort those first that are about the protocol, and of these the embedded broker last."""
+    """Sort tests: those about the protocol first, and of these the embedded broker's last."""
     order = ("protocol", "engine", "client", "testing", "schema", "spark", "cli")
     return order.index(module.partition("/")[0]) if "/" in module else len(order), module
 
@@ -111,7 +111,7 @@ def _evidence(row: Evidence) -> str:
 
 
 def missing() -> list[str]:
-    """Return the fields that the table of evidence lacks."""
+    """Return the fields missing in the table of evidence."""
     listed = {row.field for row in read()}
     return [name for name in fields() if name not in listed]
 

@@ -1,6 +1,6 @@
 """Write docs/columns.md and docs/troubleshooting.md from the tables of columns and the errors.
 
-``python -m tools.reference_pages`` writes the pages, ``--check`` tells whether they are current.
+``python -m tools.reference_pages`` writes the pages, ``--check`` fails if they are outdated.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def columns_page() -> str:
 
 
 def kinds() -> dict[str, list[type[PulsarError]]]:
-    """Return the classes of errors in the order of their source, by the headings there."""
+    """Return the error classes in source order, grouped by the headings there."""
     source = inspect.getsource(errors)
     headings = {
         source.count("\n", 0, found.start()) + 1: found[1]
@@ -131,9 +131,9 @@ def _trouble(kind: type[PulsarError]) -> str:
 
 
 def parts(kind: type[PulsarError]) -> tuple[str, str, str]:
-    """Return what happened, the cause, and the remedy that a class of errors stands for.
+    """Return the description, cause and remedy in an error class's docstring.
 
-    Raises ValueError where its docstring lacks one of them.
+    Raises ValueError if its docstring lacks one of them.
     """
     paragraphs = inspect.cleandoc(kind.__doc__ or "").split("\n\n")
     named = dict(text.split(": ", 1) for text in paragraphs[1:] if ": " in text)
