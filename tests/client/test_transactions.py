@@ -7,11 +7,14 @@ import threading
 import pytest
 
 from pulsar_spark.client import (
+    ConsumerType,
+    InitialPosition,
     MessageId,
     ProducerAccessMode,
     PulsarClient,
     TransactionState,
 )
+from pulsar_spark.client import client as client_module
 from pulsar_spark.errors import (
     InvalidTxnStatus,
     MessageTooLarge,
@@ -212,6 +215,29 @@ def test_commit_waits_for_what_is_under_way(broker: EmbeddedBroker, client: Puls
         producer.send_async(b"%d" % number, None, txn=txn)
     txn.commit()
     assert len(read(client, "t")) == 500
+
+
+def test_what_is_left_of_a_batch_comes_again_in_time_though_a_part_is_acknowledged_in_one(
+    client: PulsarClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_LEAST_ACK_TIMEOUT_MS", 0)
+    with client.create_producer(
+        "t", batching_enabled=True, batching_max_publish_delay_ms=60_000
+    ) as producer:
+        for number in range(3):
+            producer.send_async(b"%d" % number, None)
+    with client.subscribe(
+        "t",
+        "s",
+        ConsumerType.Shared,
+        initial_position=InitialPosition.Earliest,
+        unacked_messages_timeout_ms=300,
+    ) as consumer:
+        found = [consumer.receive(30_000) for _ in range(3)]
+        with client.new_transaction() as txn:
+            consumer.acknowledge(found[1], txn=txn)
+        again = consumer.receive(30_000)
+        assert (again.data(), again.redelivery_count()) == (b"0", 1)
 
 
 def test_nothing_is_sent_in_a_transaction_that_has_ended(client: PulsarClient) -> None:

@@ -571,7 +571,9 @@ class TopicConsumer(AttachedConsumer):
             )
 
         yield from self._ask(place, command, deadline)
-        self._given.discard(key)
+        if message_id.batch_index < 0:
+            # The rest of a batch may still be redelivered.
+            self._given.discard(key)
 
     def refuse(self, message_id: MessageIdAdv, redeliveries: int = 0) -> None:
         """Have a message's entry redelivered, after the delay in the options.
