@@ -6,6 +6,7 @@ import os
 import re
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -397,6 +398,26 @@ def test_of_several_topics_only_one_has_a_last_message(
     one = f"{topic}-partition-1"
     with client.subscribe(one, "s") as consumer:
         assert consumer.get_last_message_id() == max(i for i in ids if i.partition() == 1)
+
+
+def _has_seen(broker: EmbeddedBroker, command: str, times: int) -> bool:
+    return broker.faults.seen(command) == times
+
+
+def test_partitions_share_the_messages_that_are_fetched_before_they_are_wanted(
+    broker: EmbeddedBroker, client: PulsarClient
+) -> None:
+    topic = broker.create_topic("parts", partitions=4)
+    for count, (most, each) in enumerate(((100, 25), (10_000, 50)), 1):
+        with client.subscribe(
+            topic,
+            f"s-{most}",
+            receiver_queue_size=50,
+            max_total_receiver_queue_size_across_partitions=most,
+        ):
+            wait_until(partial(_has_seen, broker, "FLOW", 4 * count), "not all ask for messages")
+        asked = broker.faults.log("FLOW")[-4:]
+        assert [seen.body.messagePermits for seen in asked] == [each] * 4
 
 
 def test_without_a_period_new_partitions_are_not_looked_for(
