@@ -257,8 +257,9 @@ def measure_clients(setup: Setup, results: Results) -> None:
             for way in contenders.RECEIVES:
                 named = contenders.receivers(setup.broker, scaled, topic, way, names)
                 results.put(alternate(way, scaled, named, arguments.runs))
-        named = contenders.senders(setup.broker, scaled, names)
-        results.put(alternate(contenders.SEND_ASYNC, scaled, named, arguments.runs))
+        for way in contenders.SENDS:
+            named = contenders.senders(setup.broker, scaled, way, names)
+            results.put(alternate(way, scaled, named, arguments.runs))
         save(arguments, results)
 
 

@@ -272,7 +272,8 @@ def drain(service_url: str, names: list[str], sizes: list[int]) -> Measurement:
 # --- clients ----------------------------------------------------------------------------------
 
 RECEIVES = ("receive", "batch_receive")
-SEND_ASYNC = "send_async"
+SENDS = {"send_async": "write", "send_async with a callback": "write_with_callback"}
+"""Ways to send, and what the program of both clients calls them."""
 
 
 def receivers(
@@ -291,14 +292,14 @@ def receivers(
 
 
 def senders(
-    broker: RealBroker, workload: Workload, implementations: Iterable[str]
+    broker: RealBroker, workload: Workload, way: str, implementations: Iterable[str]
 ) -> dict[Contender, Run]:
-    """Our client and the official one, which send messages, each time to a new topic."""
+    """Our client and the official one, which send messages one way, each time to a new topic."""
 
     def run(name: str) -> Measurement:
         with temporary_topic(broker, workload) as topic:
             url = broker.service_url
-            measurement = run_official(url, "write", workload, topic, implementation=name)
+            measurement = run_official(url, SENDS[way], workload, topic, implementation=name)
             check_count(broker, workload, topic)
         return measurement
 

@@ -15,7 +15,7 @@ from benchmarks.contenders import (
     OVER_TLS,
     RECEIVES,
     SCALA,
-    SEND_ASYNC,
+    SENDS,
     TRIVIAL,
     TRIVIAL_SINK,
     Contender,
@@ -59,7 +59,7 @@ def sections(results: Results) -> list[str]:
         *[
             contenders_table(results, operation, shape)
             for shape in shapes
-            for operation in ("read", "write", *RECEIVES, SEND_ASYNC)
+            for operation in ("read", "write", *RECEIVES, *SENDS)
             if results.of(operation, shape.name)
         ],
     ]

@@ -15,7 +15,7 @@ from benchmarks.contenders import (
     OVER_TLS,
     RECEIVES,
     SCALA,
-    SEND_ASYNC,
+    SENDS,
     TRIVIAL,
 )
 from benchmarks.results import Results
@@ -158,8 +158,8 @@ def _writes(results: Results, shape: str) -> Iterator[Target]:
 
 
 def _clients(results: Results, shape: str) -> Iterator[Target]:
-    for operation in (*RECEIVES, SEND_ASYNC):
-        columns = "" if operation == SEND_ASYNC else "value"
+    for operation in (*RECEIVES, *SENDS):
+        columns = "" if operation in SENDS else "value"
         official = results.find(operation, shape, OFFICIAL, columns)
         ours = results.find(operation, shape, CLIENT, columns, "native")
         if ours is not None and official is not None:

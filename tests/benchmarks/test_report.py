@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from benchmarks import report
-from benchmarks.contenders import DRAIN, HANDED, OFFICIAL, OURS, OVER_TLS, Contender
+from benchmarks.contenders import (
+    CLIENT,
+    DRAIN,
+    HANDED,
+    OFFICIAL,
+    OURS,
+    OVER_TLS,
+    RECEIVES,
+    SENDS,
+    Contender,
+)
 from benchmarks.measure import Measurement, measured
 from benchmarks.results import Result, Results
 from benchmarks.targets import Target, targets
@@ -50,6 +60,23 @@ def test_the_shape_that_is_furthest_from_its_targets_comes_first() -> None:
     results = Results([*ours("batch1000", 1.0, 1.0), *ours("batch10", 30.0, 60.0)])
 
     assert [shape.name for shape in report.worst_first(results)] == ["batch10", "batch1000"]
+
+
+@pytest.mark.parametrize("operation", [*RECEIVES, *SENDS])
+@pytest.mark.parametrize("seconds, is_held", [(0.9, True), (1.1, False)])
+def test_our_client_is_to_be_as_fast_as_the_official_one_in_each_way(
+    operation: str, seconds: float, is_held: bool
+) -> None:
+    columns = "value" if operation in RECEIVES else ""
+    results = Results(
+        [
+            result("batch10", Contender(OFFICIAL, columns), 1.0, operation=operation),
+            result("batch10", Contender(CLIENT, columns, "native"), seconds, operation=operation),
+        ]
+    )
+    (found,) = targets(results, "batch10")
+    assert found.what == f"native: speed of {operation}, of the official client"
+    assert (found.margin >= 1) is is_held
 
 
 def test_reading_over_tls_is_held_against_reading_without() -> None:

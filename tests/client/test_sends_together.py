@@ -179,6 +179,19 @@ def test_what_cannot_be_a_message_is_refused_and_what_waits_goes_on(
     assert found == [b"%d" % number for number in range(20)]
 
 
+def test_what_has_no_callback_is_logged_if_it_is_not_sent_and_only_then(
+    script: TopicScript, scripted: PulsarClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = scripted.create_producer("t", **BATCHED)
+    producer.send(b"stored")
+    producer.abort()
+    assert "without a callback" not in caplog.text
+    producer = scripted.create_producer("t", **BATCHED)
+    producer.send_async(b"lost", None)
+    producer.abort()
+    assert caplog.text.count("a message without a callback was not sent") == 1
+
+
 def test_threads_that_send_with_callbacks_lose_nothing(
     client: PulsarClient, consumer: PulsarConsumer
 ) -> None:

@@ -691,9 +691,11 @@ class BatchAccumulator:
             callback(error, None)
 
     def _drop(self, error: PulsarError) -> None:
+        waits = self._full + self._count > 0
         uniform, _, callbacks = self._take_batch()
         self._budget.release(self._take_held())
-        tell_failed(callbacks or uniform.callbacks or (self._unheard,), error)
+        if waits:
+            tell_failed(callbacks or uniform.callbacks or (self._unheard,), error)
 
     def _send_mixed(
         self,
