@@ -149,22 +149,22 @@ SECTIONS: dict[str, dict[int, str]] = {
 INTRO = """\
 # What the tests make go wrong
 
-Each row is a fault that a user's job meets sooner or later; the tests that hold it carry its
-number as a marker (`pytest.mark.fault`). `make test PYTEST_FLAGS="-m fault"` runs them all.
-This page is made from those markers by `python -m tools.fault_table`. A test that holds a part
-of a row counts for the row. What no test does stands at the end, with the reason.
+Each row is a fault that users' jobs meet sooner or later. Its tests carry its number as a marker
+(`pytest.mark.fault`); `make test PYTEST_FLAGS="-m fault"` runs them all. `python -m tools.fault_table`
+generates this page from the markers. A test that covers a part of a row counts for the row. The end of
+the page lists what no test covers, and why.
 """
 
 
 # The parts of a row that no test covers, and why.
 WITHOUT_A_TEST: dict[int, str] = {
-    6: "Packets are not lost or reordered: that takes rights over the network of the machine, and "
-    "TCP hides it from us but for the delay, which is tested.",
+    6: "Packets are not lost or reordered: that needs control of the machine's network, and TCP "
+    "hides everything but the delay, which is tested.",
     20: "No topic is migrated between two real clusters: the embedded broker sends the command.",
-    90: "No real bookie's disk is filled: that the broker gives no receipt is tested, which is all "
-    "that a producer sees of it.",
-    93: "The system's clock is not set: that takes rights over the machine. What deadlines are "
-    "measured with is tested, and times that brokers give out of order.",
+    90: "No real bookie's disk is filled. A producer only notices that receipts are missing, and "
+    "that is tested.",
+    93: "The system's clock is not changed: that needs administrator rights. Tested are the clock "
+    "that deadlines use, and brokers' times that are out of order.",
 }
 
 
