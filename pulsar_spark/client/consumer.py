@@ -238,7 +238,7 @@ class PulsarConsumer(Closing):
         """
         consumer, message_id = self._find(message)
         if txn is not None:
-            self._acknowledge_in(txn, consumer, message_id, cumulative=False)
+            self._acknowledge_in(txn, consumer, message_id, properties, cumulative=False)
         else:
             self._wait(consumer.acknowledge(message_id, properties))
 
@@ -261,7 +261,7 @@ class PulsarConsumer(Closing):
             )
         consumer, message_id = self._find(message)
         if txn is not None:
-            self._acknowledge_in(txn, consumer, message_id, cumulative=True)
+            self._acknowledge_in(txn, consumer, message_id, properties, cumulative=True)
         else:
             self._wait(consumer.acknowledge_upto(message_id, properties))
 
@@ -270,11 +270,14 @@ class PulsarConsumer(Closing):
         txn: Transaction,
         consumer: TopicConsumer,
         message_id: MessageIdAdv,
+        properties: Mapping[str, int] | None,
         *,
         cumulative: bool,
     ) -> None:
         if not isinstance(txn, Transaction):
             raise OptionError("txn is not a Transaction of this package")
+        if properties:
+            raise OptionError("an acknowledgement in a transaction has no properties")
         txn.engine.add_subscription(consumer.topic, self._options.subscription)
         under_way = txn.engine.begin_operation()
         error: PulsarError | None = None

@@ -368,6 +368,12 @@ def test_choices_are_checked_before_anything_is_asked(client: PulsarClient, topi
         for bad in ("1:2", None, 5):
             with pytest.raises(OptionError):
                 consumer.acknowledge(bad)  # type: ignore[arg-type]
+        with client.new_transaction() as txn, pytest.raises(OptionError, match="properties"):
+            consumer.acknowledge(
+                MessageId(-1, 1, 1),
+                properties={"a": 1},
+                txn=txn,
+            )
         with pytest.raises(OptionError):
             consumer.seek("now")  # type: ignore[arg-type]
         with pytest.raises(OptionError):
