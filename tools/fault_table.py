@@ -150,9 +150,9 @@ INTRO = """\
 # What the tests make go wrong
 
 Each row is a fault that users' jobs meet sooner or later. Its tests carry its number as a marker
-(`pytest.mark.fault`); `make test PYTEST_FLAGS="-m fault"` runs them all. `python -m tools.fault_table`
-generates this page from the markers. A test that covers a part of a row counts for the row. The end of
-the page lists what no test covers, and why.
+(`pytest.mark.fault`); `make test PYTEST_FLAGS="-m fault"` runs them all. This page is generated
+from the markers by `python -m tools.fault_table`. A test that covers a part of a row counts for the
+row. The end of the page lists what no test covers, and why.
 """
 
 
