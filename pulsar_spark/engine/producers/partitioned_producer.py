@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,13 @@ from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.engine.producers.routing import Key, PartitionRouter, key_text
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.transactions import Transaction
-from pulsar_spark.errors import ClosedError, InvalidRow, MessageTooLarge, PulsarError
+from pulsar_spark.errors import (
+    ClosedError,
+    InvalidRow,
+    MessageTooLarge,
+    ProducerBusy,
+    PulsarError,
+)
 from pulsar_spark.protocol.batches import MessageFields, UniformMessages, message_of
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.sends import Solo
@@ -139,7 +146,9 @@ class PartitionedProducer(Closing):
         options = replace(self._options, txn_enabled=True, producer_name=None)
         announcer = Producer(self._context, self.partition_name(partition), options)
         try:
-            announcer.open()
+            # A topic may allow no other producer; brokers listen before they refuse it.
+            with contextlib.suppress(ProducerBusy):
+                announcer.open()
         finally:
             announcer.abort()
         self._announced.add(partition)
