@@ -142,9 +142,10 @@ def settings(results: Results) -> str:
         f"ways, and sends without callbacks, {official.MAX_PENDING:,} pending, batches after "
         f"{official.PUBLISH_DELAY_MS} ms.",
         "The trivial source yields ready-made batches of the same columns, keys and nulls from a "
-        "file in memory, the trivial sink counts the rows that it is given; the ceiling of what "
-        "Spark reads is that source, of what Spark writes that sink, of what is handed to Spark "
-        "the raw drain.",
+        "file in memory, the trivial sink counts the rows that it is given, the raw pump sends "
+        "frames that were made beforehand and counts receipts; the ceiling of what Spark reads is "
+        "that source, of what Spark writes the slower of that sink and the raw pump, of what is "
+        "handed to Spark the raw drain.",
         "Entries have exactly the named number of messages. Sums of counts, values, keys, event "
         "times and properties were checked once for each contender, counts in every run.",
     ]

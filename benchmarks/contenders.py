@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import official
+from benchmarks import official, pump
 from benchmarks.drain import Drain
 from benchmarks.kafka import Kafka
 from benchmarks.measure import Measurement
@@ -49,7 +49,7 @@ class Contender:
     @property
     def needs_warming_up(self) -> bool:
         """Whether it has a JVM, whose first rounds compile."""
-        return self.kind not in (OFFICIAL, CLIENT, DRAIN)
+        return self.kind not in (OFFICIAL, CLIENT, DRAIN, PUMP)
 
     @property
     def name(self) -> str:
@@ -66,6 +66,7 @@ OVER_TLS = "pulsar_spark over TLS"
 CLIENT = "PulsarClient"
 HANDED = "handed to Spark by"
 DRAIN = "raw drain"
+PUMP = "raw pump"
 TRIVIAL = "trivial Arrow source"
 TRIVIAL_SINK = "trivial Arrow sink"
 SCALA = "Scala connector"
@@ -82,7 +83,7 @@ class Bench:
     scala: SparkProcess | None = None
     kafka: Kafka | None = None
     alone: bool = False
-    """Only run our own contenders, and the raw drain."""
+    """Only run our own contenders, the raw drain and the raw pump."""
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="pulsar-bench-")))
 
     @property
@@ -338,6 +339,10 @@ def writers(bench: Bench, workload: Workload) -> dict[Contender, Run]:
             frame = {"source": "pulsar", "options": bench.options(topic)}
             check(workload, process.ask("sums", **frame))
         found[Contender(OURS, implementation=name)] = counted(write)
+    if not workload.properties:
+        found[Contender(PUMP)] = counted(
+            lambda topic: pump.run(bench.broker.service_url, workload, partitions(topic, workload))
+        )
     return found
 
 

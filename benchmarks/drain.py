@@ -20,23 +20,16 @@ _SIZES = struct.Struct(">II")
 _MESSAGE_HEAD = struct.Struct(">HII")  # Magic number, checksum, size of the metadata.
 
 
-class Drain:
-    """One connection with a non-durable consumer at the start of a topic partition."""
+class RawConnection:
+    """A connection to a broker, which knows commands and sizes alone."""
 
-    def __init__(self, service_url: str, topic: str) -> None:
+    def __init__(self, service_url: str, name: str) -> None:
         address = urlsplit(service_url)
         assert address.hostname is not None
         self._socket = socket.create_connection((address.hostname, address.port or 6650), _TIMEOUT)
         self._received = bytearray()
-        self._send(commands.connect("drain"))
+        self._send(commands.connect(name))
         self._wait(pb.BaseCommand.CONNECTED)
-        self._send(
-            commands.subscribe(
-                topic, f"drain-{uuid.uuid4().hex}", 1, 1,
-                durable=False, start_message_id=EARLIEST.to_pb(),
-            )
-        )  # fmt: skip
-        self._wait(pb.BaseCommand.SUCCESS)
 
     def _send(self, command: pb.BaseCommand) -> None:
         data = command.SerializeToString()
@@ -54,9 +47,28 @@ class Drain:
     def _frame_size(self) -> int:
         return int.from_bytes(self._received[:4], "big")
 
-    def _wait(self, kind: int) -> None:
-        while _command(self._frame())[0].type != kind:
+    def _wait(self, kind: int) -> pb.BaseCommand:
+        while (command := _command(self._frame())[0]).type != kind:
             pass
+        return command
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+class Drain(RawConnection):
+    """One connection with a non-durable consumer at the start of a topic partition."""
+
+    def __init__(self, service_url: str, topic: str) -> None:
+        super().__init__(service_url, "drain")
+        self._send(
+            commands.subscribe(
+                topic, f"drain-{uuid.uuid4().hex}", 1, 1,
+                durable=False, start_message_id=EARLIEST.to_pb(),
+            )
+        )  # fmt: skip
+        self._wait(pb.BaseCommand.SUCCESS)
 
     def count_bytes(self, messages: int) -> int:
         """Receive the first `messages` messages, and return their size in bytes."""
@@ -84,10 +96,6 @@ class Drain:
                 raise ConnectionError("the broker closed the connection")
             total -= count
         return time.perf_counter() - started, time.process_time() - cpu
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
 
 
 def _command(frame: bytes) -> tuple[pb.BaseCommand, int]:

@@ -13,6 +13,7 @@ from benchmarks.contenders import (
     OFFICIAL,
     OURS,
     OVER_TLS,
+    PUMP,
     RECEIVES,
     SCALA,
     SENDS,
@@ -53,6 +54,7 @@ class Target:
     value: float
     bound: float
     at_most: bool = False
+    note: str = ""
 
     @property
     def margin(self) -> float:
@@ -148,10 +150,12 @@ def _writes(results: Results, shape: str) -> Iterator[Target]:
             continue
         times = ours.times_as_fast_as(official)
         what = f"{name}: speed of writing, of the official client"
+        pump = results.find("write", shape, PUMP)
+        note = "" if pump is None else f"{ours.times_as_fast_as(pump):.0%} of the raw pump"
         if shape == "large":
-            yield Target(shape, what, times, LARGE_TIMES_OFFICIAL)
+            yield Target(shape, what, times, LARGE_TIMES_OFFICIAL, note=note)
         elif ours.workload.batch > 1:
-            yield Target(shape, what, times, TIMES_OFFICIAL_WRITE)
+            yield Target(shape, what, times, TIMES_OFFICIAL_WRITE, note=note)
         else:
             bound = WRITE_MICROSECONDS[name]
             yield Target(shape, f"{name}: µs of CPU to write a row", ours.cpu, bound, at_most=True)

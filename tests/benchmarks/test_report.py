@@ -16,8 +16,10 @@ from benchmarks.contenders import (
     OFFICIAL,
     OURS,
     OVER_TLS,
+    PUMP,
     RECEIVES,
     SENDS,
+    TRIVIAL_SINK,
     Contender,
 )
 from benchmarks.measure import Measurement, measured
@@ -95,6 +97,24 @@ def test_tables_name_every_contender_with_what_a_row_costs() -> None:
 
     assert "| pulsar_spark native, seven columns | 100,000 | 100 | 5.00 | 100 MB | 1.00 |" in text
     assert "handed to Spark, of the raw drain | 0.50 | ≥ 0.6 | **missed**" in text
+
+
+def test_writing_is_held_against_what_the_broker_takes_where_that_is_the_limit() -> None:
+    writers = [
+        (Contender(OFFICIAL, note="send_async"), 8.0),
+        (Contender(TRIVIAL_SINK), 1.0),
+        (Contender(OURS, implementation="native"), 5.0),
+        (Contender(PUMP), 4.0),
+    ]
+    rows = [result("lz4", who, seconds, operation="write") for who, seconds in writers]
+    results = Results(rows)
+
+    table = report.contenders_table(results, "write", rows[0].workload)
+
+    parts = [line.rsplit("|", 2)[1].strip() for line in table.splitlines()[2:]]
+    assert parts == ["50%", "", "80%", ""]
+    (target,) = targets(results, "lz4")
+    assert (target.value, target.note) == (1.6, "80% of the raw pump")
 
 
 def test_figures_of_peers_stand_beside_ours_where_they_were_not_measured() -> None:
