@@ -27,7 +27,7 @@ from pulsar_spark.protocol.schema_info import (
 
 if TYPE_CHECKING:
     # Arrow is imported where it is used.
-    from pulsar_spark.schema.codec import Misfit
+    from pulsar_spark.schema.codec import Mismatch
     from pulsar_spark.schema.python_values import PairEncoder, PythonEncoder
 
 
@@ -112,12 +112,12 @@ class DefinedSchema(Schema):
 
         Raises SchemaMismatch for an invalid definition.
         """
-        from pulsar_spark.schema.codec import Misfit
+        from pulsar_spark.schema.codec import Mismatch
 
         try:
             return self._encoder.encode(obj)
-        except Misfit as misfit:
-            raise _invalid(misfit, self._info) from None
+        except Mismatch as mismatch:
+            raise _invalid(mismatch, self._info) from None
 
     def decode(self, data: bytes) -> Any:
         """Decode a value; raises CorruptMessage that names the field that cannot be decoded."""
@@ -258,12 +258,12 @@ class KeyValueSchema(DefinedSchema):
 
     def message_of(self, value: Any) -> MessageFields:
         """Return a message with a pair."""
-        from pulsar_spark.schema.codec import Misfit
+        from pulsar_spark.schema.codec import Mismatch
 
         try:
             key, own = self._pair_encoder.encode(value)
-        except Misfit as misfit:
-            raise _invalid(misfit, self._info) from None
+        except Mismatch as mismatch:
+            raise _invalid(mismatch, self._info) from None
         if not self._pair_encoder.separated:
             return MessageFields(self._pair_encoder.payload(key, own))
         if key is None:
@@ -367,10 +367,11 @@ def _add_files(file: Any, files: descriptor_pb2.FileDescriptorSet, known: set[st
     file.CopyToProto(files.file.add())
 
 
-def _invalid(misfit: Misfit, info: SchemaInfo) -> InvalidRow:
-    where = f"the field {misfit.field}: " if misfit.field else ""
+def _invalid(mismatch: Mismatch, info: SchemaInfo) -> InvalidRow:
+    where = f"the field {mismatch.field}: " if mismatch.field else ""
     return InvalidRow(
-        f"a value does not fit the {info.type_name} schema: {where}{misfit.reason}", misfit.remedy
+        f"a value does not fit the {info.type_name} schema: {where}{mismatch.reason}",
+        mismatch.remedy,
     )
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pulsar_spark.schema.avro.definition import Record
 
 
-class Misfit(Exception):
+class Mismatch(Exception):
     """A value that does not match its type: why, where in the value, and in which row.
 
     `row` is the index in the current array. Code that handles the enclosing value adds its own
@@ -68,7 +68,7 @@ class Misfit(Exception):
             found += step if step.startswith(("[", "{")) or not (step and found) else f".{step}"
         return found
 
-    def within(self, step: str, row: int | None = None) -> Misfit:
+    def within(self, step: str, row: int | None = None) -> Mismatch:
         """Return a copy that is one level further out, in that level's row."""
         self._steps.append(step)
         if row is not None:
@@ -114,7 +114,7 @@ class Encoder(Protocol):
     def encode(self, columns: pa.RecordBatch) -> pa.Array:
         """Return a binary array with a value for each row.
 
-        Raises Misfit for a value that the schema cannot hold.
+        Raises Mismatch for a value that the schema cannot hold.
         """
 
 

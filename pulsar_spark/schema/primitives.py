@@ -35,7 +35,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, PRIMITIVE_NAMES, SchemaInfo
 from pulsar_spark.schema.arrow.arithmetic import floor_divide, floor_modulo, number, outside
 from pulsar_spark.schema.arrow.arrays import as_words, from_words, integers, spread, without
-from pulsar_spark.schema.codec import Decoded, Misfit, Undecodable
+from pulsar_spark.schema.codec import Decoded, Mismatch, Undecodable
 from pulsar_spark.schema.table.names import VALUE
 
 _MICROS = pa.timestamp("us", tz="UTC")
@@ -174,7 +174,7 @@ def _write_time_of_day(nanos: pa.Array) -> pa.Array:
     valid = _within(nanos, 0, _NANOS_PER_DAY - 1)
     if valid.null_count > nanos.null_count:
         row = pc.indices_nonzero(pc.and_(nanos.is_valid(), valid.is_null()))[0].as_py()
-        raise Misfit(
+        raise Mismatch(
             f"it is {nanos[row]}, which is not a time of day",
             VALUE,
             row,
@@ -415,7 +415,7 @@ class PrimitiveEncoder:
     def encode(self, columns: pa.RecordBatch) -> pa.Array:
         """Return a binary array with a value for each row.
 
-        Raises Misfit for a time of day out of its range.
+        Raises Mismatch for a time of day out of its range.
         """
         column = columns.column(0).cast(self._kind.arrow)
         kind = self._kind

@@ -41,7 +41,7 @@ from pulsar_spark.schema.avro.definition import (
 from pulsar_spark.schema.avro.types import sole_type
 from pulsar_spark.schema.codec import (
     PLAIN,
-    Misfit,
+    Mismatch,
     Undecodable,
     check_types,
     codec_of,
@@ -52,7 +52,7 @@ from pulsar_spark.schema.key_value import join_pairs, split_pairs
 from pulsar_spark.schema.table.names import VALUE, is_unicode
 
 Convert: TypeAlias = Callable[[Any], Any]
-"""Converts a Python value for an Arrow column; raises Misfit."""
+"""Converts a Python value for an Arrow column; raises Mismatch."""
 
 Restore: TypeAlias = Callable[[Any], Any]
 """Converts a value of an Arrow column to Python."""
@@ -84,7 +84,7 @@ class PythonEncoder:
         self._encoder = codec.encoder(info, self._columns)
 
     def encode(self, value: Any) -> bytes:
-        """Encode a value that is not None; raises Misfit that names the field."""
+        """Encode a value that is not None; raises Mismatch that names the field."""
         found = self._convert(value)
         cells = [found.get(name) for name in self._columns.names] if self._is_record else [found]
         arrays = []
@@ -92,7 +92,7 @@ class PythonEncoder:
             try:
                 arrays.append(pa.array([cell], column.type))
             except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
-                raise Misfit(f"it cannot be written: {error}", column.name) from None
+                raise Mismatch(f"it cannot be written: {error}", column.name) from None
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._columns)
         payload: bytes = self._encoder.encode(batch)[0].as_py()
         return payload
@@ -242,9 +242,9 @@ def converter(node: Node) -> Convert:
     return _union(node)
 
 
-def _wrong(value: Any, wanted: str) -> Misfit:
+def _wrong(value: Any, wanted: str) -> Mismatch:
     found = type(value).__name__
-    return Misfit(f"it is {'None' if value is None else f'of the type {found}'}, not {wanted}")
+    return Mismatch(f"it is {'None' if value is None else f'of the type {found}'}, not {wanted}")
 
 
 def _record(node: Record) -> Convert:
@@ -257,7 +257,7 @@ def _record(node: Record) -> Convert:
         if unknown:
             name = min(map(str, unknown))
             remedy = "Leave it out, or add it to the schema."
-            raise Misfit("the definition has no such field", name, remedy=remedy)
+            raise Mismatch("the definition has no such field", name, remedy=remedy)
         out = {}
         for name, convert_field, default in fields:
             try:
@@ -266,9 +266,9 @@ def _record(node: Record) -> Convert:
                 elif default is not NO_DEFAULT:
                     out[name] = default
                 else:
-                    raise Misfit("it is missing, and the definition has no default for it")
-            except Misfit as misfit:
-                raise misfit.within(name) from None
+                    raise Mismatch("it is missing, and the definition has no default for it")
+            except Mismatch as mismatch:
+                raise mismatch.within(name) from None
         return out
 
     return convert
@@ -290,7 +290,7 @@ def _default(field: Field) -> Any:
         return None if nullable else NO_DEFAULT
     try:
         return converter(field.type)(_from_json(field.type, field.default))
-    except (Misfit, ValueError, TypeError, AttributeError, KeyError, StopIteration):
+    except (Mismatch, ValueError, TypeError, AttributeError, KeyError, StopIteration):
         return NO_DEFAULT
 
 
@@ -323,7 +323,7 @@ def _from_text(logical: Logical | None, raw: bytes) -> Any:
 def _accepts(node: Node, value: Any) -> bool:
     try:
         converter(node)(value)
-    except Misfit:
+    except Mismatch:
         return False
     return True
 
@@ -336,8 +336,8 @@ def _array(convert_item: Convert) -> Convert:
         for index, item in enumerate(value):
             try:
                 out.append(convert_item(item))
-            except Misfit as misfit:
-                raise misfit.within(f"[{index}]") from None
+            except Mismatch as mismatch:
+                raise mismatch.within(f"[{index}]") from None
         return out
 
     return convert
@@ -351,8 +351,8 @@ def _map(convert_item: Convert) -> Convert:
         for name, item in value.items():
             try:
                 out.append((_text(name), convert_item(item)))
-            except Misfit as misfit:
-                raise misfit.within(f"{{{name!r}}}") from None
+            except Mismatch as mismatch:
+                raise mismatch.within(f"{{{name!r}}}") from None
         return out
 
     return convert
@@ -366,7 +366,7 @@ def _enum(node: Enum) -> Convert:
         if not isinstance(found, str):
             raise _wrong(value, "a symbol of the enum")
         if found not in symbols:
-            raise Misfit(f"it is none of the enum's symbols: {', '.join(node.symbols[:20])}")
+            raise Mismatch(f"it is none of the enum's symbols: {', '.join(node.symbols[:20])}")
         return found
 
     return convert
@@ -381,7 +381,7 @@ def _union(node: UnionOf) -> Convert:
         if value is None:
             if nullable:
                 return None
-            raise Misfit("it is None, and the definition does not allow null")
+            raise Mismatch("it is None, and the definition does not allow null")
         if sole is not None:
             return convert_sole(value)
         # A whole number is a float only in unions without an integer type.
@@ -391,9 +391,9 @@ def _union(node: UnionOf) -> Convert:
                     continue
                 try:
                     return {f"member{place}": convert_member(value)}
-                except Misfit:
+                except Mismatch:
                     continue
-        raise Misfit(f"it is a {type(value).__name__} that fits none of the union's types")
+        raise Mismatch(f"it is a {type(value).__name__} that fits none of the union's types")
 
     convert_sole = converter(sole) if sole is not None and not is_null(sole) else _null
     return convert
@@ -430,7 +430,7 @@ def _integer(bits: int) -> Convert:
         if not isinstance(value, int) or isinstance(value, bool):
             raise _wrong(value, "an int")
         if not -bound <= value < bound:
-            raise Misfit(f"it is {value}, which does not fit {bits} bits")
+            raise Mismatch(f"it is {value}, which does not fit {bits} bits")
         return int(value)
 
     return convert
@@ -442,13 +442,13 @@ def _double(value: Any) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise Misfit("it is a whole number beyond what a double holds") from None
+        raise Mismatch("it is a whole number beyond what a double holds") from None
 
 
 def _float(value: Any) -> float:
     found = _double(value)
     if math.isfinite(found) and abs(found) >= _MAX_FLOAT:
-        raise Misfit(f"it is {found!r}, which is beyond what a float of 32 bits holds")
+        raise Mismatch(f"it is {found!r}, which is beyond what a float of 32 bits holds")
     return found
 
 
@@ -462,7 +462,7 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise _wrong(value, "a str")
     if not value.isascii() and not is_unicode(value):
-        raise Misfit("it is text that UTF-8 cannot express")
+        raise Mismatch("it is text that UTF-8 cannot express")
     return value
 
 
@@ -485,7 +485,7 @@ def _decimal(logical: Logical) -> Convert:
         except InvalidOperation:
             found = None
         if found is None or found != given:
-            raise Misfit(
+            raise Mismatch(
                 f"it is {value}, which does not fit decimal({logical.precision},{logical.scale})"
             )
         return found
@@ -517,7 +517,7 @@ def _scaled(value: Any, times: int, divided: int, wanted: str) -> int:
         raise _wrong(value, wanted)
     found = value * times // divided
     if not -(2**63) <= found < 2**63:
-        raise Misfit(f"it is {value}, which lies beyond what 64 bits hold in microseconds")
+        raise Mismatch(f"it is {value}, which lies beyond what 64 bits hold in microseconds")
     return found
 
 
@@ -535,7 +535,7 @@ def _local_moment(times: int, divided: int) -> Convert:
     def convert(value: Any) -> int:
         if isinstance(value, datetime):
             if value.tzinfo is not None:
-                raise Misfit("it is a datetime with a zone, and the definition has a local one")
+                raise Mismatch("it is a datetime with a zone, and the definition has a local one")
             return (value - _LOCAL_EPOCH) // _MICROSECOND
         return _scaled(value, times, divided, "a datetime")
 
@@ -549,7 +549,7 @@ def _time_of_day(nanos: int) -> Convert:
             return (seconds * 1_000_000 + value.microsecond) * 1000
         found = _scaled(value, nanos, 1, "a time")
         if not 0 <= found < _NANOS_PER_DAY:
-            raise Misfit(f"it is {value}, which is not a time of day")
+            raise Mismatch(f"it is {value}, which is not a time of day")
         return found
 
     return convert
@@ -670,15 +670,15 @@ class PairEncoder:
         self._sides = PythonEncoder(parts.key), PythonEncoder(parts.value)
 
     def encode(self, pair: Any) -> tuple[bytes | None, bytes | None]:
-        """Encode both, None for None; raises Misfit."""
+        """Encode both, None for None; raises Mismatch."""
         if not isinstance(pair, tuple) or len(pair) != len(KeyValue._fields):
             raise _wrong(pair, "a pair of a key and a value")
         found: list[bytes | None] = []
         for name, side, encoder in zip(KeyValue._fields, pair, self._sides, strict=True):
             try:
                 found.append(None if side is None else encoder.encode(side))
-            except Misfit as misfit:
-                raise misfit.within(name) from None
+            except Mismatch as mismatch:
+                raise mismatch.within(name) from None
         return found[0], found[1]
 
     def payload(self, key: bytes | None, value: bytes | None) -> bytes:

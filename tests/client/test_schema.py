@@ -139,7 +139,7 @@ def test_a_definition_that_is_none_is_told_where_it_is_given(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [AvroSchema, JsonSchema])
-def test_a_misfit_names_the_field(kind: Any) -> None:
+def test_a_mismatch_names_the_field(kind: Any) -> None:
     with pytest.raises(InvalidRow, match="the field age: it is of the type str"):
         kind(None, USER).encode({"name": "ann", "age": "5"})
 

@@ -13,7 +13,7 @@ from pulsar_spark.protocol.schema_info import (
     SchemaInfo,
     join_key_value,
 )
-from pulsar_spark.schema.codec import Misfit, codec_of, is_decoded, is_record, typed_columns
+from pulsar_spark.schema.codec import Mismatch, codec_of, is_decoded, is_record, typed_columns
 
 STRING = SchemaInfo(pb.Schema.String, "String")
 INT32 = SchemaInfo(pb.Schema.Int32, "INT32")
@@ -67,9 +67,9 @@ def test_a_damaged_pair_is_told() -> None:
         (["[]"], "[]"),
     ],
 )
-def test_a_misfit_tells_its_path_from_the_outside_in(steps: list[str], field: str) -> None:
-    misfit = Misfit("it is odd", steps[0] if steps else "", row=3)
+def test_a_mismatch_tells_its_path_from_the_outside_in(steps: list[str], field: str) -> None:
+    mismatch = Mismatch("it is odd", steps[0] if steps else "", row=3)
     for step in steps[1:]:
-        misfit = misfit.within(step)
-    assert (misfit.field, misfit.row) == (field, 3)
-    assert str(misfit.within("", row=7)) == f"row 7: {field}: it is odd"
+        mismatch = mismatch.within(step)
+    assert (mismatch.field, mismatch.row) == (field, 3)
+    assert str(mismatch.within("", row=7)) == f"row 7: {field}: it is odd"

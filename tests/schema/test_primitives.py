@@ -17,7 +17,7 @@ from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema import primitives
-from pulsar_spark.schema.codec import Decoded, Misfit
+from pulsar_spark.schema.codec import Decoded, Mismatch
 
 DAY_NANOS = 86_400_000_000_000
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -246,7 +246,7 @@ def test_columns_that_do_not_fit_are_refused_with_what_to_do() -> None:
 
 @pytest.mark.parametrize("nanos", [-1, DAY_NANOS])
 def test_a_time_of_day_must_be_in_the_day(nanos: int) -> None:
-    with pytest.raises(Misfit, match=f"row 1: value: it is {nanos}, which is not a time of day"):
+    with pytest.raises(Mismatch, match=f"row 1: value: it is {nanos}, which is not a time of day"):
         encode(pb.Schema.LocalTime, pa.array([0, nanos, None], pa.int64()))
 
 

@@ -17,7 +17,7 @@ import pytest
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.codec import Misfit, Undecodable
+from pulsar_spark.schema.codec import Mismatch, Undecodable
 from pulsar_spark.schema.python_values import PythonDecoder, PythonEncoder
 
 FIELDS: list[dict[str, Any]] = [
@@ -251,7 +251,7 @@ def test_fields_that_are_left_out_get_their_defaults() -> None:
 def test_what_does_not_fit_is_named_with_its_field(
     make: Any, definition: Any, value: Any, field: str, reason: str
 ) -> None:
-    with pytest.raises(Misfit, match=reason) as caught:
+    with pytest.raises(Mismatch, match=reason) as caught:
         PythonEncoder(make(definition)).encode(value)
     assert caught.value.field == field
 

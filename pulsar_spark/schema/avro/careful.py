@@ -27,7 +27,7 @@ from pulsar_spark.schema.avro.resolution import (
     ReadUnion,
     Unresolvable,
 )
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 
 MAX_EMPTY_ITEMS = 1000
 """Most items of arrays whose items take no bytes, such as nulls: no length limits their number.
@@ -59,11 +59,11 @@ Read: TypeAlias = Callable[[Cursor], Any]
 
 
 def read_value(read: Read, data: bytes) -> Any:
-    """Return the value in some bytes; raises Misfit, also for bytes after it."""
+    """Return the value in some bytes; raises Mismatch, also for bytes after it."""
     cursor = Cursor(data)
     value = read(cursor)
     if cursor.pos != len(data):
-        raise Misfit(f"{len(data) - cursor.pos} bytes follow the value")
+        raise Mismatch(f"{len(data) - cursor.pos} bytes follow the value")
     return value
 
 
@@ -110,12 +110,12 @@ def read_long(cursor: Cursor) -> int:
             shift += 7
             pos += 1
             if shift > _LONGEST:
-                raise Misfit("a number has more than 10 bytes")
+                raise Mismatch("a number has more than 10 bytes")
     except IndexError:
-        raise Misfit("the value ends within a number") from None
+        raise Mismatch("the value ends within a number") from None
     number |= byte << shift
     if number >> 64:
-        raise Misfit("a number has more than 64 bits")
+        raise Mismatch("a number has more than 64 bits")
     cursor.pos = pos + 1
     return (number >> 1) ^ -(number & 1)
 
@@ -124,7 +124,7 @@ def _take(cursor: Cursor, size: int) -> bytes:
     data, start = cursor.data, cursor.pos
     end = start + size
     if size < 0 or end > len(data):
-        raise Misfit(f"{size} bytes are announced, {len(data) - start} are left")
+        raise Mismatch(f"{size} bytes are announced, {len(data) - start} are left")
     cursor.pos = end
     return data[start:end]
 
@@ -136,14 +136,14 @@ def _read_null(_cursor: Cursor) -> None:
 def _read_int(cursor: Cursor) -> int:
     number = read_long(cursor)
     if not -(2**31) <= number < 2**31:
-        raise Misfit(f"{number} does not fit an int of 32 bits")
+        raise Mismatch(f"{number} does not fit an int of 32 bits")
     return number
 
 
 def _read_boolean(cursor: Cursor) -> bool:
     byte = _take(cursor, 1)[0]
     if byte > 1:
-        raise Misfit(f"the byte {byte} is not a boolean")
+        raise Mismatch(f"the byte {byte} is not a boolean")
     return byte == 1
 
 
@@ -162,7 +162,7 @@ def _number(plan: ReadNumber) -> Read:
     def scaled(cursor: Cursor) -> int:
         number: int = read(cursor) * factor // divisor
         if not -(2**63) <= number < 2**63:
-            raise Misfit("a time lies beyond what 64 bits hold in Spark's unit")
+            raise Mismatch("a time lies beyond what 64 bits hold in Spark's unit")
         return number
 
     return scaled
@@ -225,7 +225,7 @@ def _read_text(cursor: Cursor) -> bytes:
 
 
 def conversion(plan: ReadBytes) -> Callable[[bytes], Any] | None:
-    """Return the conversion from bytes to a value, None if there is none; it may raise Misfit."""
+    """Return the conversion from bytes to a value, None if there is none; it may raise Mismatch."""
     if pa.types.is_decimal(plan.type):
         return _decimal(plan)
     if pa.types.is_struct(plan.type):
@@ -240,7 +240,7 @@ def _text(raw: bytes) -> bytes:
         try:
             raw.decode()
         except UnicodeDecodeError:
-            raise Misfit("a text is not UTF-8") from None
+            raise Mismatch("a text is not UTF-8") from None
     return raw
 
 
@@ -260,7 +260,7 @@ def _decimal(plan: ReadBytes) -> Callable[[bytes], int]:
         scaled: int = int.from_bytes(raw, "big", signed=True) * factor
         number, rest = scaled // divisor, scaled % divisor
         if rest or not -bound < number < bound:
-            raise Misfit(f"a decimal does not fit decimal({precision},{scale})")
+            raise Mismatch(f"a decimal does not fit decimal({precision},{scale})")
         return number
 
     return convert
@@ -272,10 +272,10 @@ def _enum(plan: ReadEnum) -> Read:
     def read(cursor: Cursor) -> bytes:
         number = read_long(cursor)
         if not 0 <= number < len(words):
-            raise Misfit(f"an enum of {len(words)} symbols has the number {number}")
+            raise Mismatch(f"an enum of {len(words)} symbols has the number {number}")
         word = words[number]
         if word is None:
-            raise Misfit("an enum has a symbol that the query's schema does not know")
+            raise Mismatch("an enum has a symbol that the query's schema does not know")
         return word
 
     return read
@@ -303,7 +303,7 @@ def _blocks(plan: ReadArray | ReadMap) -> Read:
             try:
                 for _ in range(count):
                     items.append(read_item(cursor))
-            except Misfit as error:
+            except Mismatch as error:
                 raise error.within(step) from None
         return items if step == "[]" else list(dict(items).items())
 
@@ -313,14 +313,14 @@ def _blocks(plan: ReadArray | ReadMap) -> Read:
 def _check_count(cursor: Cursor, count: int, least: int, fields: int) -> None:
     left = len(cursor.data) - cursor.pos
     if count * least > left:
-        raise Misfit(f"{count} items are announced, {left} bytes are left")
+        raise Mismatch(f"{count} items are announced, {left} bytes are left")
     if not least:
         cursor.empty_items += count * fields
         if cursor.empty_items > MAX_EMPTY_ITEMS:
-            raise Misfit(f"a value has more than {MAX_EMPTY_ITEMS} items that take no bytes")
+            raise Mismatch(f"a value has more than {MAX_EMPTY_ITEMS} items that take no bytes")
     cursor.cells += count * fields
     if cursor.cells > MAX_CELLS:
-        raise Misfit(f"the lists of a value have more than {MAX_CELLS} fields")
+        raise Mismatch(f"the lists of a value have more than {MAX_CELLS} fields")
 
 
 def _pair(plan: ReadMap) -> Read:
@@ -344,7 +344,7 @@ def _record(plan: ReadRecord) -> Read:
                 value = read_field(cursor)
                 if target is not None:
                     out[target] = value
-        except Misfit as error:
+        except Mismatch as error:
             raise error.within(current) from None
         return out
 
@@ -357,7 +357,7 @@ def _union(plan: ReadUnion) -> Read:
     def read(cursor: Cursor) -> Any:
         number = read_long(cursor)
         if not 0 <= number < len(branches):
-            raise Misfit(f"a union of {len(branches)} types has the number {number}")
+            raise Mismatch(f"a union of {len(branches)} types has the number {number}")
         return branches[number](cursor)
 
     return read
@@ -378,6 +378,6 @@ def _member(plan: IntoMember) -> Read:
 
 def _unresolvable(reason: str) -> Read:
     def read(_cursor: Cursor) -> Any:
-        raise Misfit(reason)
+        raise Mismatch(reason)
 
     return read

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.arrow.varints import zigzag
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.table.names import is_unicode
 
 MAX_DEFINITION = 2 * 1024 * 1024
@@ -406,8 +406,8 @@ def _wrong(path: tuple[str, ...], what: str) -> SchemaMismatch:
 _BOUNDS = {"int": 2**31, "long": 2**63}
 
 
-def _none() -> Misfit:
-    return Misfit("it is no value of the type")
+def _none() -> Mismatch:
+    return Mismatch("it is no value of the type")
 
 
 class TooLarge(Exception):
@@ -432,7 +432,7 @@ class _DefaultEncoder:
     def encode_if_it_fits(self, node: Node, value: Any) -> bytes | None:
         try:
             return self._encode(node, value)
-        except (Misfit, UnicodeEncodeError, OverflowError):
+        except (Mismatch, UnicodeEncodeError, OverflowError):
             return None
 
     def _encode(self, node: Node, value: Any) -> bytes:

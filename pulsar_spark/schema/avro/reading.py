@@ -58,7 +58,7 @@ from pulsar_spark.schema.avro.resolution import (
     Unresolvable,
 )
 from pulsar_spark.schema.avro.vectors import Window, halves
-from pulsar_spark.schema.codec import Decoded, Misfit, Undecodable
+from pulsar_spark.schema.codec import Decoded, Mismatch, Undecodable
 
 # A window needs eight times the memory of its values, so larger batches are read in parts.
 MAX_ROWS = 16_384
@@ -142,7 +142,7 @@ class AvroDecoder:
             if data is not None:
                 try:
                     value = read_value(read, data)
-                except Misfit as error:
+                except Mismatch as error:
                     bad.append(Undecodable(first + row, error.field, error.reason))
             values.append(missing if value is None else value)
         columns = zip(*values, strict=True) if values else [()] * len(self._fields)
@@ -344,9 +344,9 @@ class ColumnReader:
         for place, item in enumerate(raw.to_pylist()):
             try:
                 if plan.size is not None and len(item) != plan.size:
-                    raise Misfit("the value ends within bytes of a fixed size")
+                    raise Mismatch("the value ends within bytes of a fixed size")
                 values.append(convert(item))
-            except Misfit:
+            except Mismatch:
                 wrong.append(place)
                 # Not null: the place may not allow null, for example a map's key.
                 values.append(filler)

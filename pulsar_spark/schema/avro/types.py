@@ -206,13 +206,13 @@ def record_definition(columns: pa.Schema, name: str, namespace: str = "") -> byt
     """
     maker = _Maker()
     if not _NAME.fullmatch(name):
-        maker.misfits.append(f"{name!r} is not a valid name of a record")
+        maker.mismatches.append(f"{name!r} is not a valid name of a record")
     if namespace and not all(_NAME.fullmatch(part) for part in namespace.split(".")):
-        maker.misfits.append(f"{namespace!r} is not a valid namespace")
+        maker.mismatches.append(f"{namespace!r} is not a valid namespace")
     record = maker.record(list(columns), name, "")
-    if maker.misfits:
+    if maker.mismatches:
         raise SchemaMismatch(
-            f"the DataFrame cannot be written as Avro records: {'; '.join(maker.misfits[:50])}",
+            f"the DataFrame cannot be written as Avro records: {'; '.join(maker.mismatches[:50])}",
             "Names have letters, digits and underscores: rename with withColumnRenamed, cast "
             "columns, or set schema.name and schema.namespace.",
         )
@@ -222,10 +222,10 @@ def record_definition(columns: pa.Schema, name: str, namespace: str = "") -> byt
 
 
 class _Maker:
-    """Makes definitions of types; collects errors in `misfits`."""
+    """Makes definitions of types; collects errors in `mismatches`."""
 
     def __init__(self) -> None:
-        self.misfits: list[str] = []
+        self.mismatches: list[str] = []
         self._names: set[str] = set()
 
     def record(self, fields: Sequence[pa.Field], name: str, path: str) -> dict[str, Any]:
@@ -236,9 +236,9 @@ class _Maker:
         for field in fields:
             at = f"{path}.{field.name}" if path else field.name
             if not _NAME.fullmatch(field.name):
-                self.misfits.append(f"the column {at!r} has a name that Avro does not allow")
+                self.mismatches.append(f"the column {at!r} has a name that Avro does not allow")
             if field.name in seen:
-                self.misfits.append(f"there are two columns {at!r}")
+                self.mismatches.append(f"there are two columns {at!r}")
             seen.add(field.name)
             item = {"name": field.name, "type": self._field_type(field, f"{name}_{field.name}", at)}
             if field.nullable:
@@ -265,7 +265,7 @@ class _Maker:
         for known, definition in _PLAIN:
             if kind == known:
                 return definition
-        self.misfits.append(f"the column {path!r} is {kind}, which Avro has no type for")
+        self.mismatches.append(f"the column {path!r} is {kind}, which Avro has no type for")
         return "null"
 
     def _unique(self, name: str) -> str:

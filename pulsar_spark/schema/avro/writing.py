@@ -6,7 +6,7 @@ columns are nullable.
 
 Columns are written one at a time, with one function for each kind of type. A writer takes an array
 without nulls, unless the type is a union with null, and returns each value's bytes as a binary
-array. It raises `Misfit` for a value that the type cannot hold.
+array. It raises `Mismatch` for a value that the type cannot hold.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from pulsar_spark.schema.avro.definition import (
 )
 from pulsar_spark.schema.avro.resolution import describe
 from pulsar_spark.schema.avro.types import DURATION, LOCAL, UTC, UUID_TEXT, is_nullable, usual_type
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 
 _INT64 = pa.int64()
 _BYTES = pa.binary()
@@ -63,9 +63,9 @@ Write: TypeAlias = Callable[[pa.Array], pa.Array]
 
 
 def refuse(where: pa.Array, reason: str) -> None:
-    """Raise Misfit for the first row where `where` is true."""
+    """Raise Mismatch for the first row where `where` is true."""
     if where.true_count:
-        raise Misfit(reason, row=pc.indices_nonzero(where)[0].as_py())
+        raise Mismatch(reason, row=pc.indices_nonzero(where)[0].as_py())
 
 
 def required(write: Write) -> Write:
@@ -181,7 +181,7 @@ def _one_by_one(values: pa.Array, convert: Callable[[Any], bytes]) -> pa.Array:
         try:
             out.append(convert(value))
         except (ValueError, OverflowError) as error:
-            raise Misfit(str(error), row=place) from None
+            raise Mismatch(str(error), row=place) from None
     return binaries(out)
 
 
@@ -304,7 +304,7 @@ def write_fields(
         name, place, write = field
         try:
             parts.append(write(columns[place]))
-        except Misfit as error:
+        except Mismatch as error:
             raise error.within(name) from None
     return joined(parts, count)
 
@@ -347,7 +347,7 @@ def _contents(values: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
 def _items(write: Write, items: pa.Array, ends: pa.Array, step: str) -> pa.Array:
     try:
         return write(items)
-    except Misfit as error:
+    except Mismatch as error:
         # Convert the item's index to its list's.
         place = pc.sum(pc.less_equal(ends, number(error.row))).as_py() or 0
         raise error.within(step, place) from None
@@ -366,7 +366,7 @@ def write_nullable(null_number: int, number_of_type: int, write: Write) -> Write
         present = values.is_valid()
         try:
             written = bodies(values.filter(present))
-        except Misfit as error:
+        except Mismatch as error:
             raise error.within("", pc.indices_nonzero(present)[error.row].as_py()) from None
         return merged([(present, written)], len(values), _BYTES).fill_null(constant(null))
 
@@ -400,7 +400,7 @@ def write_union(members: Sequence[tuple[int, Write]], null_number: int | None) -
             some = column.filter(where)
             try:
                 written = joined([prefix, member[1](some)], len(some))
-            except Misfit as error:
+            except Mismatch as error:
                 row = pc.indices_nonzero(where)[error.row].as_py()
                 raise error.within(f"member{place}", row) from None
             parts.append((where, written))
@@ -427,12 +427,12 @@ class AvroEncoder:
             name = columns.names[0]
             self._fields = [(name, 0, fitting.writer(node, columns.field(0).type, name))]
         else:
-            fitting.misfits.append(
+            fitting.mismatches.append(
                 f"the topic's values are {describe(node)}, not records, so that they come from "
                 f"one column, and there are {len(columns)}: select that one"
             )
-        if fitting.misfits:
-            shown = "; ".join(fitting.misfits[:50])
+        if fitting.mismatches:
+            shown = "; ".join(fitting.mismatches[:50])
             raise SchemaMismatch(
                 f"the DataFrame does not match the topic's schema: {shown}",
                 "Change the DataFrame (select, cast, withColumn), or evolve the topic's schema.",
@@ -442,7 +442,7 @@ class AvroEncoder:
         return AvroEncoder, (self._node, self._columns)
 
     def encode(self, columns: pa.RecordBatch) -> pa.Array:
-        """Return a binary array with a value for each row; raises Misfit."""
+        """Return a binary array with a value for each row; raises Mismatch."""
         arrays = [
             array if array.type == kind else array.cast(kind)
             for array, kind in zip(columns.columns, self._types, strict=True)
@@ -451,10 +451,10 @@ class AvroEncoder:
 
 
 class _Fitting:
-    """Finds writers for columns; collects mismatches in `misfits`."""
+    """Finds writers for columns; collects mismatches in `mismatches`."""
 
     def __init__(self) -> None:
-        self.misfits: list[str] = []
+        self.mismatches: list[str] = []
 
     def fields(self, node: Record, given: Sequence[pa.Field], path: str) -> _Fields:
         """Return how to write a record's fields from columns."""
@@ -469,13 +469,13 @@ class _Fitting:
                 continue
             write = self.writer(field.type, given[place].type, prefix + field.name)
             out.append((field.name, place, write))
-        self.misfits += [
+        self.mismatches += [
             f"{prefix}{name} is not in the topic's schema: drop it, or add it to the schema"
             for name in places
             if name not in known
         ]
         if len(places) < len(given):
-            self.misfits.append(f"two columns {f'of {path} ' if path else ''}have the same name")
+            self.mismatches.append(f"two columns {f'of {path} ' if path else ''}have the same name")
         return out
 
     def _absent(self, field: Field, path: str) -> bytes:
@@ -485,7 +485,7 @@ class _Fitting:
                 return data
         if is_nullable(field.type):
             return encode_default(field.type, None) or b""
-        self.misfits.append(
+        self.mismatches.append(
             f"{path} is missing, and has no default: add it as {describe(field.type)}"
         )
         return b""
@@ -514,7 +514,7 @@ class _Fitting:
             case Primitive():
                 found = _primitive(node, kind)
         if found is None:
-            self.misfits.append(
+            self.mismatches.append(
                 f"{path} is {kind}, the topic's schema has {describe(node)}: {_advice(node)}"
             )
             return write_null
@@ -533,16 +533,16 @@ class _Fitting:
             ]
             write = write_union(members, null_number)
             return write if null_number is not None else required(write)
-        before = len(self.misfits)
+        before = len(self.mismatches)
         # A column may match a single member: take the first one.
         for place in numbers:
             own = self._present(union.members[place], kind, path)
-            if len(self.misfits) == before or len(numbers) == 1:
+            if len(self.mismatches) == before or len(numbers) == 1:
                 if null_number is None:
                     return write_branch(place, own)
                 return write_nullable(null_number, place, own)
-            del self.misfits[before:]
-        self.misfits.append(
+            del self.mismatches[before:]
+        self.mismatches.append(
             f"{path} is {kind}, the topic's schema has {describe(union)}: make it one of these, or "
             f"a struct of {', '.join(names)}"
         )

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json.types import Rule, Shape
 
 LONGEST_INTEGER = 40
@@ -37,9 +37,9 @@ class NumberText(str):
     __slots__ = ()
 
 
-def wrong(value: Any, wanted: Rule) -> Misfit:
+def wrong(value: Any, wanted: Rule) -> Mismatch:
     """Return the error for a value of another kind."""
-    return Misfit(f"it is {named(value)} where the schema has {wanted.value}")
+    return Mismatch(f"it is {named(value)} where the schema has {wanted.value}")
 
 
 def named(value: Any) -> str:
@@ -62,18 +62,18 @@ def whole_number(value: Any, shape: Shape) -> int:
     number = Decimal(value) if _DECIMAL.fullmatch(value) else None
     # Larger numbers exceed any column's range, and computing the power would not end.
     if number is None or number.adjusted() > LONGEST_INTEGER:
-        raise Misfit("it is a number out of the range of its type")
+        raise Mismatch("it is a number out of the range of its type")
     whole = int(number)
     if whole != number:
-        raise Misfit(f"it is a number with a fraction where the schema has {shape.rule.value}")
+        raise Mismatch(f"it is a number with a fraction where the schema has {shape.rule.value}")
     return whole
 
 
 def in_range(number: int, allowed: range) -> int:
-    """Return the number; raises Misfit if it is not in the allowed range."""
+    """Return the number; raises Mismatch if it is not in the allowed range."""
     if number in allowed:
         return number
-    raise Misfit("it is a number out of the range of its type")
+    raise Mismatch("it is a number out of the range of its type")
 
 
 def scaled_decimal(value: Any, shape: Shape) -> int:
@@ -87,11 +87,11 @@ def scaled_decimal(value: Any, shape: Shape) -> int:
     number = Decimal(text)
     digits = number.adjusted() + 1 + kind.scale
     if len(text) > _LONGEST_DECIMAL or (number and not 0 < digits <= kind.precision):
-        raise Misfit(f"it is a number that does not fit decimal({kind.precision},{kind.scale})")
+        raise Mismatch(f"it is a number that does not fit decimal({kind.precision},{kind.scale})")
     scaled = number.scaleb(kind.scale, _EXACT) if number else number
     whole = int(scaled)
     if whole != scaled:
-        raise Misfit(f"it is a number with more than {kind.scale} digits after the decimal point")
+        raise Mismatch(f"it is a number with more than {kind.scale} digits after the decimal point")
     return whole
 
 
@@ -138,7 +138,7 @@ def to_time_of_day(value: Any, shape: Shape) -> int:
     if _is_text(value):
         match = _TIME_OF_DAY.fullmatch(value)
         if match is None:
-            raise Misfit("it is a string that is not an ISO time of day")
+            raise Mismatch("it is a string that is not an ISO time of day")
         return _iso_nanos(match, 0)
     if isinstance(value, list):
         return _day_nanos(*_fields(value, 2, 4))
@@ -152,14 +152,14 @@ def _is_text(value: Any) -> bool:
 def _fields(value: list[Any], least: int, most: int) -> list[int]:
     if least <= len(value) <= most and all(type(field) is int for field in value):
         return value
-    raise Misfit(f"it is an array, but not of {least} to {most} integers")
+    raise Mismatch(f"it is an array, but not of {least} to {most} integers")
 
 
 def _array_day(fields: list[int]) -> int:
     try:
         return date(*fields).toordinal() - _EPOCH_DAY
     except (ValueError, OverflowError):
-        raise Misfit("it is an array that is not a date") from None
+        raise Mismatch("it is an array that is not a date") from None
 
 
 def _iso_day(text: str) -> int:
@@ -168,7 +168,7 @@ def _iso_day(text: str) -> int:
             return date.fromisoformat(text).toordinal() - _EPOCH_DAY
     except ValueError:
         pass
-    raise Misfit("it is a string that is not an ISO date")
+    raise Mismatch("it is a string that is not an ISO date")
 
 
 def _iso_nanos(match: re.Match[str], first: int) -> int:
@@ -181,17 +181,17 @@ def _iso_nanos(match: re.Match[str], first: int) -> int:
 def _day_nanos(hours: int, minutes: int, seconds: int = 0, nanos: int = 0) -> int:
     limits = (hours, 24), (minutes, 60), (seconds, 60), (nanos, 1_000_000_000)
     if not all(0 <= number < limit for number, limit in limits):
-        raise Misfit("it has an impossible time of day")
+        raise Mismatch("it has an impossible time of day")
     return ((hours * 60 + minutes) * 60 + seconds) * 1_000_000_000 + nanos
 
 
 def _iso_moment(text: str, shape: Shape) -> int:
     match = _MOMENT.fullmatch(text)
     if match is None:
-        raise Misfit("it is a string that is not an ISO time")
+        raise Mismatch("it is a string that is not an ISO time")
     zone = match[6]
     if zone and shape.kind.tz is None:
-        raise Misfit("it is a time with a zone where the schema has a local one")
+        raise Mismatch("it is a time with a zone where the schema has a local one")
     micros = _iso_day(match[1]) * _MICROS_PER_DAY + _iso_nanos(match, 1) // 1000
     if not zone or zone == "Z":
         return micros
@@ -201,7 +201,7 @@ def _iso_moment(text: str, shape: Shape) -> int:
 
 
 Convert = Callable[[Any], Any]
-"""Converts a non-null value to what `build_array` takes, or raises Misfit."""
+"""Converts a non-null value to what `build_array` takes, or raises Mismatch."""
 
 _MAX_SHOWN = 100
 
@@ -221,21 +221,21 @@ _PARSER = json.JSONDecoder(
 def parse(value: bytes) -> Any:
     """Parse JSON as Python's module does, but keep numbers exact.
 
-    Raises Misfit for anything but one JSON document in UTF-8. RecursionError passes: the caller
+    Raises Mismatch for anything but one JSON document in UTF-8. RecursionError passes: the caller
     decides whether a value is nested too deeply.
     """
     try:
         return _PARSER.decode(value.decode())
     except UnicodeDecodeError as error:
-        raise Misfit(f"byte {error.start} is not UTF-8") from None
+        raise Mismatch(f"byte {error.start} is not UTF-8") from None
     except json.JSONDecodeError as error:
-        raise Misfit(f"it is not JSON: {error.msg} at character {error.pos}") from None
+        raise Mismatch(f"it is not JSON: {error.msg} at character {error.pos}") from None
 
 
 def parse_roughly(value: bytes) -> Any:
     """Parse JSON as above, but faster, with floats that may be inexact.
 
-    Converters refuse floats where they need exact numbers. Raises Misfit for the same values, and
+    Converters refuse floats where they need exact numbers. Raises Mismatch for the same values, and
     for integers of thousands of digits.
     """
     if b"-0" in value and _MINUS_ZERO.search(value):
@@ -243,7 +243,7 @@ def parse_roughly(value: bytes) -> Any:
     try:
         return json.loads(value.decode())
     except ValueError:
-        raise Misfit("it is not JSON") from None
+        raise Mismatch("it is not JSON") from None
 
 
 def converter(shape: Shape) -> Convert:
@@ -279,8 +279,8 @@ def take(value: Mapping[str, Any], name: str, convert: Convert) -> Any:
         return None
     try:
         return convert(found)
-    except Misfit as misfit:
-        raise misfit.within(name) from None
+    except Mismatch as mismatch:
+        raise mismatch.within(name) from None
 
 
 def _array(shape: Shape) -> Convert:
@@ -293,8 +293,8 @@ def _array(shape: Shape) -> Convert:
         for index, item in enumerate(value):
             try:
                 found.append(None if item is None else part(item))
-            except Misfit as misfit:
-                raise misfit.within(f"[{index}]") from None
+            except Mismatch as mismatch:
+                raise mismatch.within(f"[{index}]") from None
         return found
 
     return convert
@@ -310,8 +310,8 @@ def _map(shape: Shape) -> Convert:
         for key, item in value.items():
             try:
                 found.append((_text(key), None if item is None else part(item)))
-            except Misfit as misfit:
-                raise misfit.within(f"{{{key[:_MAX_SHOWN]!r}}}") from None
+            except Mismatch as mismatch:
+                raise mismatch.within(f"{{{key[:_MAX_SHOWN]!r}}}") from None
         # An object's fields are unordered, so sort them, to get the same order on each path.
         return sorted(found, key=_first)
 
@@ -332,10 +332,10 @@ def _union(shape: Shape) -> Convert:
         ):
             try:
                 found = member(value)
-            except Misfit:
+            except Mismatch:
                 continue
             return tuple([found if i == index else None for i in range(len(members))])
-        raise Misfit(f"it is {named(value)}, which no member of the union takes")
+        raise Mismatch(f"it is {named(value)}, which no member of the union takes")
 
     return convert
 
@@ -373,7 +373,7 @@ def _text(value: Any) -> bytes:
     try:
         return value.encode()
     except UnicodeEncodeError:
-        raise Misfit("it is a string with half of a surrogate pair") from None
+        raise Mismatch("it is a string with half of a surrogate pair") from None
 
 
 def _loose_text(value: Any) -> bytes:
@@ -391,7 +391,7 @@ def _base64(value: Any) -> bytes:
     try:
         return b64decode(text, validate=True)
     except ValueError:
-        raise Misfit("it is a string that is not base64") from None
+        raise Mismatch("it is a string that is not base64") from None
 
 
 def _float(value: Any) -> float:
@@ -404,7 +404,7 @@ def _float(value: Any) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise Misfit("it is an integer that is too large for a double") from None
+        raise Mismatch("it is an integer that is too large for a double") from None
 
 
 def _floating(shape: Shape) -> Convert:

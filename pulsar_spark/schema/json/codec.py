@@ -73,7 +73,7 @@ def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
     """Return an encoder of record batches with these columns, for a topic with this schema.
 
     Raises SchemaMismatch that lists all mismatches. Nullable columns match fields that are not
-    nullable; `encode` raises Misfit if it finds a null there.
+    nullable; `encode` raises Mismatch if it finds a null there.
     """
     return JsonEncoder(parse_json_definition(info), columns, Dialect.of(info))
 

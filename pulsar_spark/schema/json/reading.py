@@ -34,7 +34,7 @@ from pulsar_spark.schema.arrow.arrays import (
     strings,
     widest_item,
 )
-from pulsar_spark.schema.codec import Decoded, Misfit, Undecodable
+from pulsar_spark.schema.codec import Decoded, Mismatch, Undecodable
 from pulsar_spark.schema.json.arrow_reader import ObjectReader, Refused, finish, without_strings
 from pulsar_spark.schema.json.careful import converter, parse, parse_roughly, take
 from pulsar_spark.schema.json.types import Rule, Shape
@@ -180,7 +180,7 @@ class JsonDecoder:
             if self._maps is None or self._maps.given_up:
                 return self._read(rows)
             return self._read_maps(rows, self._maps)
-        except (Misfit, RecursionError):
+        except (Mismatch, RecursionError):
             raise Refused from None
 
     def _read_maps(self, rows: pa.Array, maps: MapReader) -> list[pa.Array]:
@@ -230,7 +230,7 @@ class JsonDecoder:
                     raise Refused(row)
                 for values, (name, convert) in zip(found, fields, strict=True):
                     values.append(take(tree, name, convert))
-            except (Misfit, RecursionError):
+            except (Mismatch, RecursionError):
                 raise Refused(row) from None
         return [build_array(v, self._shapes[i].kind) for i, v in zip(order, found, strict=True)]
 
@@ -244,9 +244,9 @@ class JsonDecoder:
         for row, value in enumerate(rows.to_pylist()):
             try:
                 found.append(self._row(value))
-            except Misfit as misfit:
+            except Mismatch as mismatch:
                 found.append(nothing)
-                bad.append(Undecodable(first + row, misfit.field, misfit.reason))
+                bad.append(Undecodable(first + row, mismatch.field, mismatch.reason))
             except RecursionError:
                 found.append(nothing)
                 deep.append(row)
@@ -271,7 +271,7 @@ class JsonDecoder:
         if self._whole:
             return tuple([convert(tree) for _, convert in self._fields])
         if not isinstance(tree, dict):
-            raise Misfit("it is JSON, but not an object")
+            raise Mismatch("it is JSON, but not an object")
         return tuple([take(tree, name, convert) for name, convert in self._fields])
 
     def _nulls(self, bad: Sequence[Undecodable]) -> Decoded:

@@ -20,7 +20,7 @@ from pulsar_spark.schema.avro import definition as avro
 from pulsar_spark.schema.avro.definition import Node, Primitive, Record, UnionOf
 from pulsar_spark.schema.avro.types import UUID_TEXT, is_nullable, sole_type
 from pulsar_spark.schema.avro.writing import AvroEncoder
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json.types import Dialect, Rule, Shape, shape_of
 
 
@@ -48,11 +48,11 @@ class JsonEncoder:
         return JsonEncoder, self._arguments
 
     def encode(self, columns: pa.RecordBatch) -> pa.Array:
-        """Return a binary array with a value for each row; raises Misfit."""
+        """Return a binary array with a value for each row; raises Mismatch."""
         try:
             return self._texts(columns).cast(pa.binary())
-        except Misfit:
-            raise self._first_misfit(columns) from None
+        except Mismatch:
+            raise self._first_mismatch(columns) from None
 
     def _texts(self, columns: pa.RecordBatch) -> pa.Array:
         texts = [write(columns.column(i)) for i, write in enumerate(self._writers)]
@@ -62,29 +62,29 @@ class JsonEncoder:
         pieces = [piece for pair in zip(starts, texts, strict=True) for piece in pair]
         return joined([*pieces, end], columns.num_rows)
 
-    def _first_misfit(self, columns: pa.RecordBatch) -> Misfit:
+    def _first_mismatch(self, columns: pa.RecordBatch) -> Mismatch:
         """Return the error of the first row that cannot be written; there is one."""
         start, end = 0, columns.num_rows
         while end - start > 1:
             middle = (start + end) // 2
-            if self._misfit(columns.slice(start, middle - start)) is None:
+            if self._mismatch(columns.slice(start, middle - start)) is None:
                 start = middle
             else:
                 end = middle
-        found = self._misfit(columns.slice(start, 1))
+        found = self._mismatch(columns.slice(start, 1))
         assert found is not None
         return found.within("", start)
 
-    def _misfit(self, columns: pa.RecordBatch) -> Misfit | None:
+    def _mismatch(self, columns: pa.RecordBatch) -> Mismatch | None:
         try:
             self._texts(columns)
-        except Misfit as misfit:
-            return misfit
+        except Mismatch as mismatch:
+            return mismatch
         return None
 
 
 Write = Callable[[pa.Array], pa.Array]
-"""Converts a column to JSON texts, null for null; raises Misfit."""
+"""Converts a column to JSON texts, null for null; raises Mismatch."""
 
 _NANOS_PER_DAY = 86_400_000_000_000
 _SPECIAL = r'["\\\x00-\x1f]'
@@ -107,7 +107,7 @@ def writer(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> W
 
     def checked(column: pa.Array) -> pa.Array:
         if column.null_count:
-            raise Misfit("it is null, and the topic's schema does not allow null there", path)
+            raise Mismatch("it is null, and the topic's schema does not allow null there", path)
         return write(column)
 
     return checked
@@ -198,9 +198,9 @@ def _union(node: avro.UnionOf, kind: pa.DataType, dialect: Dialect, path: str) -
         for member in members:
             count = pc.add(count, member.is_valid().cast(pa.int32()))
         if pc.any(pc.greater(count, number(1, pa.int32()))).as_py():
-            raise Misfit("more than one member of the union is not null", path)
+            raise Mismatch("more than one member of the union is not null", path)
         if not node.nullable and pc.any(pc.equal(count, number(0, pa.int32()))).as_py():
-            raise Misfit("no member of the union is set, and it does not allow null", path)
+            raise Mismatch("no member of the union is set, and it does not allow null", path)
         return pc.coalesce(*members)
 
     return write
@@ -282,14 +282,14 @@ def _symbols(column: pa.Array, symbols: pa.Array, path: str) -> pa.Array:
     unknown = pc.and_(column.is_valid(), pc.invert(pc.is_in(column, value_set=symbols)))
     if pc.any(unknown).as_py():
         found = column.filter(unknown)[0].as_py()
-        raise Misfit(f"it is {found[:100]!r}, which is not a symbol of the enum", path)
+        raise Mismatch(f"it is {found[:100]!r}, which is not a symbol of the enum", path)
     return column
 
 
 def _sized(column: pa.Array, size: int, path: str) -> pa.Array:
     sizes = pc.binary_length(column)
     if pc.any(pc.not_equal(sizes, number(size, pa.int32()))).as_py():
-        raise Misfit(f"it does not have the {size} bytes that the topic's schema asks for", path)
+        raise Mismatch(f"it does not have the {size} bytes that the topic's schema asks for", path)
     return column
 
 
@@ -297,7 +297,7 @@ def _uuid_texts(column: pa.Array, path: str) -> pa.Array:
     # Bytes become such text.
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     if is_text and pc.any(pc.invert(pc.match_substring_regex(column, UUID_TEXT))).as_py():
-        raise Misfit("it is not a UUID", path)
+        raise Mismatch("it is not a UUID", path)
     return column
 
 
@@ -323,7 +323,7 @@ def _leaf(node: avro.Node, kind: pa.DataType, dialect: Dialect, path: str) -> Wr
             return write(column, shape)
         except (pa.ArrowInvalid, ValueError) as error:
             reason = str(error) if shape.java else _REASONS.get(shape.rule, str(error))
-            raise Misfit(reason, path) from None
+            raise Mismatch(reason, path) from None
 
     return convert
 

@@ -55,7 +55,7 @@ def encoder(info: SchemaInfo, columns: pa.Schema) -> Encoder:
 
     Columns for fields with presence, lists and maps may be left out; those for required fields and
     for fields without presence may not. A null is written as absent if the field has presence;
-    otherwise it is refused (Misfit), because it would be read as 0. Raises SchemaMismatch that
+    otherwise it is refused (Mismatch), because it would be read as 0. Raises SchemaMismatch that
     lists all mismatches.
     """
     return ProtobufEncoder(parse(info), columns)

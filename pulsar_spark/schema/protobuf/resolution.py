@@ -41,12 +41,12 @@ def resolved(writer: Message, fields: Sequence[Field]) -> list[Field]:
     Adds the writer's own enum names. Raises SchemaMismatch that lists each field whose number has
     another type in the writer.
     """
-    misfits: list[str] = []
-    found = _fields(writer, fields, (), misfits, {})
-    if misfits:
+    mismatches: list[str] = []
+    found = _fields(writer, fields, (), mismatches, {})
+    if mismatches:
         raise SchemaMismatch(
             "values of an older or newer version of the protobuf schema cannot be resolved to the "
-            f"query's: {'; '.join(misfits)}",
+            f"query's: {'; '.join(mismatches)}",
             f"Select other columns, or drop these messages. {RAW_REMEDY}",
         )
     return found
@@ -59,12 +59,12 @@ def _fields(
     writer: Message,
     fields: Sequence[Field],
     path: tuple[str, ...],
-    misfits: list[str],
+    mismatches: list[str],
     known: _Known,
 ) -> list[Field]:
     written = {each.number: each for each in writer.fields}
     return [
-        _field(written[each.number], each, (*path, each.name), misfits, known)
+        _field(written[each.number], each, (*path, each.name), mismatches, known)
         if each.number in written
         else each
         for each in fields
@@ -72,12 +72,14 @@ def _fields(
 
 
 def _field(
-    writer: Field, reader: Field, path: tuple[str, ...], misfits: list[str], known: _Known
+    writer: Field, reader: Field, path: tuple[str, ...], mismatches: list[str], known: _Known
 ) -> Field:
     if not _fits(writer, reader):
-        misfits.append(f"{'.'.join(path)} is {_name(reader)}, and was written as {_name(writer)}")
+        mismatches.append(
+            f"{'.'.join(path)} is {_name(reader)}, and was written as {_name(writer)}"
+        )
     elif reader.message is not None and writer.message is not None:
-        message = _message(writer.message, reader.message, path, misfits, known)
+        message = _message(writer.message, reader.message, path, mismatches, known)
         return replace(reader, message=message)
     elif reader.enum is not None and writer.enum is not None:
         return replace(reader, enum=_enum(writer.enum, reader.enum))
@@ -85,12 +87,12 @@ def _field(
 
 
 def _message(
-    writer: Message, reader: Message, path: tuple[str, ...], misfits: list[str], known: _Known
+    writer: Message, reader: Message, path: tuple[str, ...], mismatches: list[str], known: _Known
 ) -> Message:
     # Schemas have one object per message; don't compare the same two again.
     key = (id(writer), id(reader))
     if key not in known:
-        fields = tuple(_fields(writer, reader.fields, path, misfits, known))
+        fields = tuple(_fields(writer, reader.fields, path, mismatches, known))
         known[key] = replace(reader, fields=fields)
     return known[key]
 

@@ -17,7 +17,7 @@ from google.protobuf import json_format, struct_pb2
 
 from pulsar_spark.schema.arrow.arithmetic import all_within, floor_divide, number
 from pulsar_spark.schema.arrow.arrays import binaries, integers, strings
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 
 Report = Callable[[int, str], None]
 """Takes a message's index and its error."""
@@ -102,7 +102,7 @@ def json_texts(messages: Sequence[Any], report: Report) -> pa.Array:
 
 # --- writing ------------------------------------------------------------------------------
 
-Refuse = Callable[[int, str], Misfit]
+Refuse = Callable[[int, str], Mismatch]
 """Returns the error for the value at an index, given its description."""
 
 

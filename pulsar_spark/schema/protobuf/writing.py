@@ -28,7 +28,7 @@ from pulsar_spark.schema.arrow.arrays import (
     offsets_of,
 )
 from pulsar_spark.schema.arrow.varints import varints, zigzags
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.protobuf.reading import parents
 from pulsar_spark.schema.protobuf.types import (
     UNSIGNED,
@@ -66,17 +66,17 @@ class ProtobufEncoder:
     """
 
     def __init__(self, message: Message, columns: pa.Schema) -> None:
-        misfits: list[str] = []
-        self._encode = _struct(message, list(columns), "", misfits)
-        if misfits:
+        mismatches: list[str] = []
+        self._encode = _struct(message, list(columns), "", mismatches)
+        if mismatches:
             raise SchemaMismatch(
                 f"the columns do not match the topic's protobuf message {message.name}: "
-                f"{'; '.join(misfits)}",
+                f"{'; '.join(mismatches)}",
                 "Select, cast or add columns.",
             )
 
     def encode(self, columns: pa.RecordBatch) -> pa.Array:
-        """Return each row's value. Raises Misfit for a value that the schema cannot hold."""
+        """Return each row's value. Raises Mismatch for a value that the schema cannot hold."""
         rows = pa.StructArray.from_arrays(columns.columns, fields=list(columns.schema))
         if not columns.num_columns:
             return binaries([b""] * columns.num_rows)
@@ -98,25 +98,31 @@ def _same(index: int) -> int:
 # --- matching columns with fields ---------------------------------------------------------
 
 
-def _struct(message: Message, columns: Sequence[pa.Field], path: str, misfits: list[str]) -> Encode:
+def _struct(
+    message: Message, columns: Sequence[pa.Field], path: str, mismatches: list[str]
+) -> Encode:
     """Return the encoder of a message for a struct of these columns; add mismatches."""
     given = {column.name: index for index, column in enumerate(columns)}
     if len(given) < len(columns):
-        misfits.append(f"{path or 'the frame'} has two columns of one name (rename one)")
+        mismatches.append(f"{path or 'the frame'} has two columns of one name (rename one)")
     known = {field.name for field in message.fields}
-    misfits += [f"{_at(path, n)} is not in the schema (drop it)" for n in given if n not in known]
+    mismatches += [
+        f"{_at(path, n)} is not in the schema (drop it)" for n in given if n not in known
+    ]
     parts = []
     for field in sorted(message.fields, key=lambda each: each.number):
         here = _at(path, field.name)
         index = given.get(field.name)
         if index is not None:
-            writer = _writer(field, columns[index].type, here, misfits)
+            writer = _writer(field, columns[index].type, here, mismatches)
             if writer is not None:
                 parts.append(_Part(field, index, writer))
         elif field.presence is Presence.REQUIRED:
-            misfits.append(f"{here} is missing, and the schema requires it (add it)")
+            mismatches.append(f"{here} is missing, and the schema requires it (add it)")
         elif field.presence is Presence.IMPLICIT and not field.repeated:
-            misfits.append(f"{here} is missing, and the schema does not allow null there (add it)")
+            mismatches.append(
+                f"{here} is missing, and the schema does not allow null there (add it)"
+            )
     return _StructEncoder(parts, path)
 
 
@@ -124,63 +130,63 @@ def _at(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _writer(field: Field, kind: pa.DataType, path: str, misfits: list[str]) -> Writer | None:
+def _writer(field: Field, kind: pa.DataType, path: str, mismatches: list[str]) -> Writer | None:
     """Return the writer of a column as a field; None, and a mismatch, if it does not match."""
     if not field.repeated:
-        return _single(field, kind, path, misfits)
+        return _single(field, kind, path, mismatches)
     if field.message is not None and field.message.is_entry:
-        return _map(field, field.message, kind, path, misfits)
+        return _map(field, field.message, kind, path, mismatches)
     if not pa.types.is_list(kind):
-        misfits.append(_misfit(field, kind, path))
+        mismatches.append(_mismatch(field, kind, path))
         return None
     if field.message is not None:
-        encode = _message(field, field.message, kind.value_type, path, misfits)
+        encode = _message(field, field.message, kind.value_type, path, mismatches)
         return None if encode is None else ListWriter(field, encode, path)
     if not accepts(field, kind.value_type):
-        misfits.append(_misfit_within(field, kind.value_type, path))
+        mismatches.append(_mismatch_within(field, kind.value_type, path))
         return None
     return ListWriter(field, scalar(field), path)
 
 
-def _single(field: Field, kind: pa.DataType, path: str, misfits: list[str]) -> Writer | None:
+def _single(field: Field, kind: pa.DataType, path: str, mismatches: list[str]) -> Writer | None:
     message = field.message
     if message is None:
         if not accepts(field, kind):
-            misfits.append(_misfit(field, kind, path))
+            mismatches.append(_mismatch(field, kind, path))
             return None
         return ScalarWriter(field, scalar(field), path)
     if message.form is Form.EMPTY and pa.types.is_boolean(kind):
         return EmptyWriter(field)
-    encode = _message(field, message, kind, path, misfits)
+    encode = _message(field, message, kind, path, mismatches)
     return None if encode is None else MessageWriter(field, encode, path)
 
 
 def _map(
-    field: Field, entry: Message, kind: pa.DataType, path: str, misfits: list[str]
+    field: Field, entry: Message, kind: pa.DataType, path: str, mismatches: list[str]
 ) -> Writer | None:
     if not pa.types.is_map(kind):
-        misfits.append(_misfit(field, kind, path))
+        mismatches.append(_mismatch(field, kind, path))
         return None
-    key = _writer(entry.fields[0], kind.key_type, f"{path}.key", misfits)
-    value = _writer(entry.fields[1], kind.item_type, f"{path}.value", misfits)
+    key = _writer(entry.fields[0], kind.key_type, f"{path}.key", mismatches)
+    value = _writer(entry.fields[1], kind.item_type, f"{path}.value", mismatches)
     return None if key is None or value is None else MapWriter(field, key, value, path)
 
 
 def _message(
-    field: Field, message: Message, kind: pa.DataType, path: str, misfits: list[str]
+    field: Field, message: Message, kind: pa.DataType, path: str, mismatches: list[str]
 ) -> Encode | None:
     """Return the encoder of a type's values as messages."""
     if message.form is Form.STRUCT and pa.types.is_struct(kind):
         columns = [kind.field(index) for index in range(kind.num_fields)]
-        return _struct(message, columns, path, misfits)
+        return _struct(message, columns, path, mismatches)
     if message.form in (Form.WRAPPER, Form.FIELD_MASK):
-        inner = _writer(message.fields[0], kind, path, misfits)
+        inner = _writer(message.fields[0], kind, path, mismatches)
         return None if inner is None else inner.write
     if message.form in _WHOLE and kind == message_type(message):
         return _WHOLE[message.form](message, path)
     if message.form in _TIMES and _is_time(kind, message_type(message)):
         return _time(message, path)
-    misfits.append(_misfit_within(field, kind, path))
+    mismatches.append(_mismatch_within(field, kind, path))
     return None
 
 
@@ -192,7 +198,7 @@ def _json(message: Message, path: str) -> Encode:
     return lambda values, row: json_messages(
         message.name,
         values,
-        lambda index, text: Misfit(f"it {text}", path, row(index), _JSON_REMEDY),
+        lambda index, text: Mismatch(f"it {text}", path, row(index), _JSON_REMEDY),
     )
 
 
@@ -208,12 +214,12 @@ _WHOLE: dict[Form, Callable[[Message, str], Encode]] = {
 
 
 def _checked_messages(values: pa.Array, path: str, row: Row) -> pa.Array:
-    """Return the messages unchanged; raises Misfit for bytes that are no message."""
+    """Return the messages unchanged; raises Mismatch for bytes that are no message."""
     for index, value in enumerate(values.to_pylist()):
         try:
             empty_pb2.Empty.FromString(value)
         except (DecodeError, RecursionError):
-            raise Misfit("it is not a protobuf message", path, row(index), _CHANGE) from None
+            raise Mismatch("it is not a protobuf message", path, row(index), _CHANGE) from None
     return values
 
 
@@ -242,18 +248,18 @@ def _time(message: Message, path: str) -> Encode:
     def write(values: pa.Array, row: Row) -> pa.Array:
         parts = split(
             values,
-            lambda index, text: Misfit(f"it {text}", path, row(index), _CHANGE),
+            lambda index, text: Mismatch(f"it {text}", path, row(index), _CHANGE),
         )
         return encode(pa.StructArray.from_arrays(parts, fields=kind), row)
 
     return write
 
 
-def _misfit(field: Field, kind: pa.DataType, path: str) -> str:
+def _mismatch(field: Field, kind: pa.DataType, path: str) -> str:
     return f"{path} is {kind}, and the schema has {column_type(field)} (cast it)"
 
 
-def _misfit_within(field: Field, kind: pa.DataType, path: str) -> str:
+def _mismatch_within(field: Field, kind: pa.DataType, path: str) -> str:
     """Return the mismatch of a single value of a field, "" if there is none."""
     where = f"the element of {path}" if field.repeated else path
     return f"{where} is {kind}, and the schema has {single_type(field)} (cast it)"
@@ -301,7 +307,7 @@ class _StructEncoder:
             names = [
                 part.field.name for part in members if structs.field(part.index)[index].is_valid
             ]
-            raise Misfit(
+            raise Mismatch(
                 f"it has more than one member: {', '.join(names)}",
                 _at(self._path, name),
                 row(index),
@@ -336,7 +342,7 @@ def chosen(row: Row, flags: pa.Array) -> Row:
 def _refuse_nulls(column: pa.Array, path: str, row: Row, problem: str) -> None:
     if column.null_count:
         first = column.is_valid().to_pylist().index(False)
-        raise Misfit(f"it {problem}", path, row(first), _FILL)
+        raise Mismatch(f"it {problem}", path, row(first), _FILL)
 
 
 class ScalarWriter:
@@ -509,9 +515,9 @@ Convert = Callable[[pa.Array, str, Callable[[int], int]], pa.Array]
 class Scalar:
     """How to write values, none of them null.
 
-    `convert` converts to the written type; it raises Misfit for invalid values, and for that takes
-    a path and a function that returns a value's row. `encode` appends each value's bytes to the
-    given ones; `not_default` tells which values are not zero or empty.
+    `convert` converts to the written type; it raises Mismatch for invalid values, and for that
+    takes a path and a function that returns a value's row. `encode` appends each value's bytes to
+    the given ones; `not_default` tells which values are not zero or empty.
     """
 
     wire_type: int
@@ -588,7 +594,7 @@ def _integers(kind: int) -> Convert:
                 for index, value in enumerate(values.to_pylist())
                 if not low <= value <= high
             )
-            raise Misfit(
+            raise Mismatch(
                 f"it is {value}, and the schema's {name} ranges from {low} to {high}",
                 path,
                 row(index),
@@ -617,7 +623,7 @@ def _enum_numbers(enum: EnumType) -> Convert:
         if None in numbers:
             unknown = names[numbers.index(None)]
             index = values.to_pylist().index(unknown)
-            raise Misfit(
+            raise Mismatch(
                 f"it is {unknown[:100]!r}, which is not a symbol of the enum",
                 path,
                 row(index),

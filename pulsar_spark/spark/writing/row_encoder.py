@@ -18,7 +18,7 @@ from pulsar_spark.schema.codec import (
     NO_SCHEMA,
     PLAIN,
     Encoder,
-    Misfit,
+    Mismatch,
     codec_of,
     is_record,
     key_value_parts,
@@ -59,19 +59,21 @@ class RowEncoder:
         self._separated = False
         self._key: _Part | None = None
         self._key_position = columns.position(KEY)
-        misfits: list[SchemaMismatch] = []
+        mismatches: list[SchemaMismatch] = []
         if self.typed_keys:
             parts = key_value_parts(info)
             info, self._separated = parts.value, parts.separated
             if columns.key is not None:
-                with _collected(misfits, f"{KEY}: "):
+                with _collected(mismatches, f"{KEY}: "):
                     self._key = _key_part(columns.key, parts.key)
         self._positions = columns.values
-        with _collected(misfits):
+        with _collected(mismatches):
             self._value = _Part(columns.fields, info, unwraps=unwraps)
-        if misfits:
-            remedies = dict.fromkeys(misfit.remedy for misfit in misfits)
-            raise SchemaMismatch("; ".join(misfit.what for misfit in misfits), " ".join(remedies))
+        if mismatches:
+            remedies = dict.fromkeys(mismatch.remedy for mismatch in mismatches)
+            raise SchemaMismatch(
+                "; ".join(mismatch.what for mismatch in mismatches), " ".join(remedies)
+            )
 
     def encode(self, batch: pa.RecordBatch, locate: Locate) -> EncodedRows:
         """Encode rows; raises InvalidRow that names the task's row and the field."""
@@ -130,11 +132,11 @@ class _Part:
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         try:
             return self._encoder.encode(batch).to_pylist()  # type: ignore[no-any-return]
-        except Misfit as misfit:
+        except Mismatch as mismatch:
             raise InvalidRow(
-                f"row {locate(misfit.row)} cannot be written: {self._place}the field "
-                f"{misfit.field}: {misfit.reason}",
-                misfit.remedy,
+                f"row {locate(mismatch.row)} cannot be written: {self._place}the field "
+                f"{mismatch.field}: {mismatch.reason}",
+                mismatch.remedy,
             ) from None
 
 
@@ -152,12 +154,12 @@ def _named_as(columns: pa.Schema, info: SchemaInfo) -> pa.Schema:
 
 
 @contextmanager
-def _collected(misfits: list[SchemaMismatch], place: str = "") -> Iterator[None]:
-    """Append an error to `misfits`, prefixed with the column's `place`."""
+def _collected(mismatches: list[SchemaMismatch], place: str = "") -> Iterator[None]:
+    """Append an error to `mismatches`, prefixed with the column's `place`."""
     try:
         yield
     except SchemaMismatch as error:
-        misfits.append(SchemaMismatch(place + error.what, error.remedy))
+        mismatches.append(SchemaMismatch(place + error.what, error.remedy))
 
 
 def _key_part(field: StructField, info: SchemaInfo) -> _Part:

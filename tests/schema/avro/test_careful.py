@@ -19,7 +19,7 @@ from pulsar_spark.schema.avro.careful import (
 from pulsar_spark.schema.avro.definition import parse_definition
 from pulsar_spark.schema.avro.resolution import resolve_columns
 from pulsar_spark.schema.avro.types import arrow_columns
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 from tests.schema.avro.random_values import encoded
 
 
@@ -67,7 +67,7 @@ def test_the_path_of_what_is_wrong_is_told() -> None:
     inner = {"type": "array", "items": {"type": "map", "values": ["null", leaf]}}
     tree = {"type": "record", "name": "R", "fields": [{"name": "a", "type": inner}]}
     data = encoded(tree, [{"a": [{"k": {"x": 2**30}}]}])[0]
-    with pytest.raises(Misfit) as caught:
+    with pytest.raises(Mismatch) as caught:
         read_value(reader(tree), data[:7])
     assert caught.value.field == "a[]{}.x"
 

@@ -11,7 +11,7 @@ import pytest
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.avro import codec as avro_codec
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 from tests.schema.avro.random_values import decoded, info
 
 UTC = pa.timestamp("us", tz="UTC")
@@ -107,7 +107,7 @@ def test_decimals_take_the_fewest_bytes() -> None:
 def test_decimals_of_another_scale_fit_if_nothing_is_lost() -> None:
     kind = logical("bytes", "decimal", precision=6, scale=1)
     assert written(kind, pa.decimal128(10, 3), Decimal("1.500")) == [Decimal("1.5")]
-    with pytest.raises(Misfit, match=r"row 1: f: it does not fit decimal\(6,1\)"):
+    with pytest.raises(Mismatch, match=r"row 1: f: it does not fit decimal\(6,1\)"):
         written(kind, pa.decimal128(10, 3), Decimal("1.5"), Decimal("1.55"))
 
 
@@ -147,7 +147,7 @@ def test_slices_and_no_rows_are_written() -> None:
     assert encoder.encode(rows.slice(0, 0)).to_pylist() == []
 
 
-def test_every_misfit_is_listed_with_what_to_do() -> None:
+def test_every_mismatch_is_listed_with_what_to_do() -> None:
     inner = {"type": "record", "name": "I", "fields": [of("x", "int"), of("y", "int")]}
     tree = record(
         of("a", "int"),
@@ -263,7 +263,7 @@ def test_every_misfit_is_listed_with_what_to_do() -> None:
 def test_a_row_that_does_not_fit_is_named(
     kind: Any, arrow: pa.DataType, values: list[Any], reason: str
 ) -> None:
-    with pytest.raises(Misfit, match=f"row 1: .*{reason}"):
+    with pytest.raises(Mismatch, match=f"row 1: .*{reason}"):
         written(kind, arrow, *values)
 
 

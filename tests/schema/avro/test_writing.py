@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pulsar_spark.schema.arrow.varints import zigzag
 from pulsar_spark.schema.avro import writing
 from pulsar_spark.schema.avro.writing import Write, required
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 from tests.schema.avro.random_values import encoded
 
 INTS = pa.int32()
@@ -60,10 +60,10 @@ def test_the_place_of_what_does_not_fit_is_that_of_its_row() -> None:
     ints = required(writing.write_long)
     lists = writing.write_nullable(0, 1, writing.write_array(ints))
     column = pa.array([[1, 2], None, [], [3, 4], [5, None]], pa.list_(INTS))
-    with pytest.raises(Misfit) as caught:
+    with pytest.raises(Mismatch) as caught:
         lists(column)
     assert (caught.value.row, caught.value.field) == (4, "[]")
-    with pytest.raises(Misfit) as caught:
+    with pytest.raises(Mismatch) as caught:
         lists(column.slice(2))
     assert caught.value.row == 2
 

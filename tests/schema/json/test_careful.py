@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_spark.schema.avro.definition import parse_definition
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json.careful import converter, parse, parse_roughly
 from pulsar_spark.schema.json.types import Dialect, Shape, shape_of
 from tests.schema.json.cases import logical, record
@@ -137,16 +137,16 @@ MISFITS = [
 
 @pytest.mark.parametrize("kind,text", MISFITS)
 def test_what_does_not_fit(kind: Any, text: str) -> None:
-    with pytest.raises(Misfit) as caught:
+    with pytest.raises(Mismatch) as caught:
         convert(kind, text)
     assert caught.value.reason.startswith("it ")
 
 
 @pytest.mark.parametrize("kind,text,wanted", FITTING)
-def test_rough_parsing_gives_the_same_or_a_misfit(kind: Any, text: str, wanted: Any) -> None:
+def test_rough_parsing_gives_the_same_or_a_mismatch(kind: Any, text: str, wanted: Any) -> None:
     try:
         found = converter(shape(kind))(parse_roughly(text.encode()))
-    except Misfit:
+    except Mismatch:
         return
     assert found == wanted or (wanted is None and found != found)
 
@@ -161,7 +161,7 @@ def test_doubles_are_what_json_reads(value: float) -> None:
 def test_decimals_are_exact_or_refused(digits: int, exponent: int) -> None:
     try:
         found = convert(DECIMAL, f"{digits}e{exponent}")
-    except Misfit:
+    except Mismatch:
         scaled = digits * 10 ** (exponent + 3)
         assert scaled % 10 or abs(scaled) >= 10**6
     else:
@@ -170,7 +170,7 @@ def test_decimals_are_exact_or_refused(digits: int, exponent: int) -> None:
 
 def test_the_path_leads_to_what_does_not_fit() -> None:
     kind = record([("a", {"type": "array", "items": {"type": "map", "values": LEFT}})])
-    with pytest.raises(Misfit) as caught:
+    with pytest.raises(Mismatch) as caught:
         convert(kind, '{"a":[null,{"k":{"a":""}}]}')
     assert caught.value.field == "a[1]{'k'}.a"
 
@@ -178,5 +178,5 @@ def test_the_path_leads_to_what_does_not_fit() -> None:
 @pytest.mark.parametrize("value", [b"", b"{", b"{}{}", b"\xff", b"{'a':1}", b"\xef\xbb\xbf{}"])
 def test_what_is_not_json_is_said_to_be_so(value: bytes) -> None:
     for read in (parse, parse_roughly):
-        with pytest.raises(Misfit, match=r"not JSON|not UTF-8"):
+        with pytest.raises(Mismatch, match=r"not JSON|not UTF-8"):
             read(value)

@@ -18,7 +18,7 @@ import pytest
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json import codec as json_codec
 from tests.schema.json.cases import (
     expected,
@@ -213,7 +213,7 @@ def test_times_that_iso_text_cannot_say_are_not_written_for_java() -> None:
     definition = record([("in", logical("long", "timestamp-micros"))])
     java = SchemaInfo(pb.Schema.Json, "", info(definition).schema_data, JAVA_INFO.properties)
     batch = pa.RecordBatch.from_arrays([late], schema=columns)
-    with pytest.raises(Misfit, match="years 0 to 9999"):
+    with pytest.raises(Mismatch, match="years 0 to 9999"):
         json_codec.encoder(java, columns).encode(batch)
 
 
@@ -335,7 +335,7 @@ def test_all_that_does_not_fit_is_told_at_once() -> None:
 def test_a_null_where_the_schema_has_none_names_row_and_field() -> None:
     schema = info(record([("a", record([("b", "int")], "A"))]))
     rows = [{"a": {"b": 1}}] * 5 + [{"a": {"b": None}}] * 2
-    with pytest.raises(Misfit, match=r"row 5: a\.b: it is null"):
+    with pytest.raises(Mismatch, match=r"row 5: a\.b: it is null"):
         encode(schema, rows)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.avro.definition import parse_definition
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json.types import Dialect
 from pulsar_spark.schema.json.writing import JsonEncoder
 from tests.schema.json.cases import nullable, record
@@ -44,7 +44,7 @@ def test_the_first_row_that_cannot_be_written_is_named(bad: int) -> None:
     fields = record([("a", {"type": "array", "items": "int"})])
     rows = [[i, i] if i < bad else [i, None] for i in range(100)]
     batch = pa.RecordBatch.from_pydict({"a": pa.array(rows, pa.list_(pa.int32()))})
-    with pytest.raises(Misfit, match=rf"row {bad}: a\[\]: it is null"):
+    with pytest.raises(Mismatch, match=rf"row {bad}: a\[\]: it is null"):
         encode(fields, batch)
 
 

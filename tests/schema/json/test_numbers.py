@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json.careful import (
     NumberText,
     in_range,
@@ -30,7 +30,7 @@ def test_whole_numbers_are_those_without_a_fraction(text: str) -> None:
     if number == number.to_integral_value() and number.adjusted() <= 40:
         assert whole_number(NumberText(text), LONG) == number
     else:
-        with pytest.raises(Misfit):
+        with pytest.raises(Mismatch):
             whole_number(NumberText(text), LONG)
 
 
@@ -41,7 +41,7 @@ def test_decimals_fit_their_precision_and_scale_or_are_refused(digits: int, plac
     if hundredths == int(hundredths) and abs(hundredths) < 10**10:
         assert scaled_decimal(NumberText(f"{number:f}"), PRICE) == hundredths
     else:
-        with pytest.raises(Misfit):
+        with pytest.raises(Mismatch):
             scaled_decimal(NumberText(f"{number:f}"), PRICE)
 
 
@@ -50,13 +50,13 @@ def test_decimals_fit_their_precision_and_scale_or_are_refused(digits: int, plac
 )
 def test_hostile_numbers_are_refused_soon(text: str) -> None:
     for convert, shape in ((whole_number, LONG), (scaled_decimal, PRICE)):
-        with pytest.raises(Misfit):
+        with pytest.raises(Mismatch):
             convert(NumberText(text), shape)
 
 
 def test_the_range_and_the_names_of_values() -> None:
     assert in_range(127, range(-128, 128)) == 127
-    with pytest.raises(Misfit, match="out of the range"):
+    with pytest.raises(Mismatch, match="out of the range"):
         in_range(128, range(-128, 128))
     values: list[Any] = [True, 1, 1.5, NumberText("1"), "1", [], {}]
     names = [named(value) for value in values]

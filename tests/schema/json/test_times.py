@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json.careful import NumberText, to_date, to_moment, to_time_of_day
 from pulsar_spark.schema.json.types import Rule, Shape
 
@@ -81,5 +81,5 @@ MISFITS: list[tuple[Any, Any, Shape]] = [
 
 @pytest.mark.parametrize("convert,value,shape", MISFITS)
 def test_what_is_no_time(convert: Any, value: Any, shape: Shape) -> None:
-    with pytest.raises(Misfit):
+    with pytest.raises(Mismatch):
         convert(value, shape)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.schema.avro.definition import parse_definition
 from pulsar_spark.schema.avro.types import arrow_type
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.json import codec as json_codec
 from pulsar_spark.schema.json.types import Dialect
 from pulsar_spark.schema.json.writing import quote, writer
@@ -162,7 +162,7 @@ UNFIT: list[tuple[Any, pa.Array]] = [
 def test_what_the_schema_does_not_hold(kind: Any, column: pa.Array) -> None:
     if pa.types.is_struct(column.type):
         column = column.cast(pa.struct([("member0", pa.int32()), ("member1", pa.string())]))
-    with pytest.raises(Misfit) as caught:
+    with pytest.raises(Mismatch) as caught:
         write(kind, column)
     assert caught.value.field.startswith("f")
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pulsar_spark.errors import SchemaMismatch
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.protobuf import codec
 from pulsar_spark.schema.protobuf.types import Type
 from tests.schema.protobuf.cases import add, add_map, class_of, info_of, new_file
@@ -41,7 +41,7 @@ KIND = class_of(FILE)
 NEEDED = [pa.field("id", pa.int64()), pa.field("name", pa.string())]
 
 
-def misfits(*columns: pa.Field) -> str:
+def mismatches(*columns: pa.Field) -> str:
     with pytest.raises(SchemaMismatch) as raised:
         codec.encoder(INFO, pa.schema(columns))
     return str(raised.value)
@@ -65,7 +65,7 @@ def test_fields_are_written_in_the_order_of_their_numbers() -> None:
 
 
 def test_all_that_does_not_fit_is_said_at_once() -> None:
-    text = misfits(
+    text = mismatches(
         pa.field("name", pa.int32()),
         pa.field("other", pa.int32()),
         pa.field("n", pa.struct([pa.field("x", pa.string()), pa.field("z", pa.int32())])),
@@ -107,12 +107,12 @@ def test_required_fields_are_there() -> None:
 
 
 def test_columns_of_one_name_are_refused() -> None:
-    assert "two columns of one name" in misfits(*NEEDED, *NEEDED)
+    assert "two columns of one name" in mismatches(*NEEDED, *NEEDED)
 
 
 def test_shapes_of_columns_where_others_are_wanted() -> None:
-    assert "m is string, and the schema has map" in misfits(*NEEDED, pa.field("m", pa.string()))
-    assert "n is int32, and the schema has struct" in misfits(*NEEDED, pa.field("n", pa.int32()))
+    assert "m is string, and the schema has map" in mismatches(*NEEDED, pa.field("m", pa.string()))
+    assert "n is int32, and the schema has struct" in mismatches(*NEEDED, pa.field("n", pa.int32()))
 
 
 def test_two_members_of_a_oneof_are_refused_with_their_row() -> None:
@@ -120,7 +120,9 @@ def test_two_members_of_a_oneof_are_refused_with_their_row() -> None:
     base = {"id": pa.array([1, 2, 3]), "name": pa.array(["", "", ""]), "right": right}
     found = encode(**base, left=pa.array([1, None, None], pa.int32()))
     assert [message.WhichOneof("choice") for message in found] == ["left", None, "right"]
-    with pytest.raises(Misfit, match=r"row 2: .*choice: it has more than one member: left, right"):
+    with pytest.raises(
+        Mismatch, match=r"row 2: .*choice: it has more than one member: left, right"
+    ):
         encode(**base, left=pa.array([1, None, 3], pa.int32()))
 
 

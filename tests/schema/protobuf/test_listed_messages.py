@@ -12,7 +12,7 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Type
 
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.protobuf import codec
 from pulsar_spark.schema.protobuf.definition import PARSING_INFO
 from tests.schema.protobuf.cases import add, class_of, info_of, new_file
@@ -138,7 +138,7 @@ def test_bytes_that_are_no_message_are_not_written(field: str) -> None:
     rows = [[1, 2], ["a", "b"], [b"", b"\x0b"]]
     arrays = [pa.array(items, kind) for items, kind in zip(rows, schema.types, strict=True)]
     encoder = codec.encoder(info(FIELDS[:3] + FIELDS[4:]), schema)
-    with pytest.raises(Misfit, match=f"row 1: {field}: it is not a protobuf message"):
+    with pytest.raises(Mismatch, match=f"row 1: {field}: it is not a protobuf message"):
         encoder.encode(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
 

@@ -115,7 +115,7 @@ def test_one_value_becomes_a_list_of_it_and_no_list_becomes_one_value() -> None:
 
 
 @pytest.mark.fault(64)
-def test_only_columns_that_are_asked_for_must_fit_and_all_misfits_are_named() -> None:
+def test_only_columns_that_are_asked_for_must_fit_and_all_mismatches_are_named() -> None:
     def file(kind: int, inner: int) -> FileDescriptorProto:
         made = new_file()
         add(made.message_type.add(name="N"), "x", 1, inner)

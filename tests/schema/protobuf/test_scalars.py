@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.protobuf import codec
 from pulsar_spark.schema.protobuf.types import Field, Type, type_name
 from pulsar_spark.schema.protobuf.writing import accepts
@@ -57,7 +57,7 @@ def test_integers_beyond_their_ranges_are_refused_with_row_and_range(kind: int) 
     low, high = RANGES[kind]
     for value in (low - 1, high + 1):
         message = f"row 2: a: it is {value}, and the schema's {type_name(kind)} ranges from"
-        with pytest.raises(Misfit, match=message):
+        with pytest.raises(Mismatch, match=message):
             write(kind, [1, low, value, value], DECIMAL)
 
 
@@ -65,7 +65,9 @@ def test_enums_by_name_and_open_ones_by_number() -> None:
     names = ["ONE", "ZERO", "MINUS", "7", "-3"]
     assert write(Type.TYPE_ENUM, names, pa.string()) == [1, 0, -5, 7, -3]
     for name in ("TWO", "", "1.5", "2147483648", "-", "١", "one"):  # noqa: RUF001
-        with pytest.raises(Misfit, match=r"row 1: a: it is .* not a symbol of the enum") as raised:
+        with pytest.raises(
+            Mismatch, match=r"row 1: a: it is .* not a symbol of the enum"
+        ) as raised:
             write(Type.TYPE_ENUM, ["ONE", name], pa.string())
         assert "ZERO, ONE, MINUS" in raised.value.remedy
 
@@ -77,7 +79,7 @@ def test_closed_enums_have_no_other_numbers() -> None:
     columns = pa.schema([pa.field("a", pa.string())])
     encoder = codec.encoder(info_of(file), columns)
     assert encoder.encode(pa.record_batch([["ZERO"]], schema=columns)).to_pylist() == [b"\x08\x00"]
-    with pytest.raises(Misfit):
+    with pytest.raises(Mismatch):
         encoder.encode(pa.record_batch([["7"]], schema=columns))
 
 

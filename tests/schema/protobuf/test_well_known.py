@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
 
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.protobuf import codec
 from pulsar_spark.schema.protobuf.types import Type
 from pulsar_spark.schema.protobuf.well_known import (
@@ -101,8 +101,8 @@ def test_spans_have_one_sign_and_a_bound() -> None:
     assert [bad.row for bad in decoded.bad] == [5, 6, 7, 8, 9]
 
 
-def refuse(index: int, text: str) -> Misfit:
-    return Misfit(text, row=index)
+def refuse(index: int, text: str) -> Mismatch:
+    return Mismatch(text, row=index)
 
 
 def test_what_is_split_is_put_together_again() -> None:
@@ -122,7 +122,7 @@ def test_what_is_split_is_put_together_again() -> None:
 def test_times_that_protobuf_has_not_are_not_written(number: int) -> None:
     columns = pa.schema([pa.field("a", STAMP)])
     batch = pa.record_batch([pa.array([0, None, number], STAMP)], schema=columns)
-    with pytest.raises(Misfit, match="row 2: a: it is"):
+    with pytest.raises(Mismatch, match="row 2: a: it is"):
         codec.encoder(info("Timestamp"), columns).encode(batch)
 
 
@@ -155,7 +155,9 @@ def test_json_that_is_none_is_not_written(name: str, text: str) -> None:
     columns = pa.schema([pa.field("a", pa.string())])
     batch = pa.record_batch([pa.array([None, text])], schema=columns)
     encoder = codec.encoder(info(name), columns)
-    with pytest.raises(Misfit, match=f"row 1: .*: it is not the JSON of a google.protobuf.{name}"):
+    with pytest.raises(
+        Mismatch, match=f"row 1: .*: it is not the JSON of a google.protobuf.{name}"
+    ):
         encoder.encode(batch)
 
 

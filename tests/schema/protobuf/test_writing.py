@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from pulsar_spark.schema.codec import Misfit
+from pulsar_spark.schema.codec import Mismatch
 from pulsar_spark.schema.protobuf import codec
 from pulsar_spark.schema.protobuf.types import Type
 from pulsar_spark.schema.protobuf.writing import chosen
@@ -151,7 +151,7 @@ def test_entries_of_maps_leave_out_defaults() -> None:
 def test_nulls_that_protobuf_has_not_are_refused_with_their_row(
     file: FileDescriptorProto, values: list[Any], problem: str
 ) -> None:
-    with pytest.raises(Misfit, match=f"row 1: {problem}") as raised:
+    with pytest.raises(Mismatch, match=f"row 1: {problem}") as raised:
         write(file, values)
     assert "coalesce" in raised.value.remedy
 
@@ -160,7 +160,7 @@ def test_nulls_that_protobuf_has_not_are_refused_with_their_row(
 def test_nulls_in_maps_are_refused(value: Any) -> None:
     file = new_file()
     add_map(file.message_type.add(name="M"), "t.M", "a", 1, Type.TYPE_STRING, Type.TYPE_INT32)
-    with pytest.raises(Misfit, match="row 2: a: it "):
+    with pytest.raises(Mismatch, match="row 2: a: it "):
         write(file, [[("a", 1), ("b", 2)], [], value])
 
 
@@ -171,7 +171,7 @@ def test_what_is_wrong_within_is_told_by_the_row_it_is_in() -> None:
     message = file.message_type.add(name="M")
     add_map(message, "t.M", "a", 1, Type.TYPE_STRING, Type.TYPE_MESSAGE, ".t.N")
     values = [[], [("a", {"x": [1, 2]}), ("b", {"x": [3]})], [("c", {"x": []}), ("d", {"x": [-1]})]]
-    with pytest.raises(Misfit, match=r"row 2: a\.value\.x: it is -1"):
+    with pytest.raises(Mismatch, match=r"row 2: a\.value\.x: it is -1"):
         write(file, values)
 
 
