@@ -28,7 +28,7 @@ from pulsar_spark.client.consumer_policies import (
     TopicsWanted,
     topics_wanted,
 )
-from pulsar_spark.client.dead_letters import MAX_RECONSUME_TIMES, DeadLetterOffice
+from pulsar_spark.client.dead_letters import MAX_RECONSUME_TIMES, DeadLetterProducers
 from pulsar_spark.client.encryption import encryption_options, key_reader
 from pulsar_spark.client.enums import (
     BatchingType,
@@ -561,7 +561,7 @@ class PulsarClient(Closing):
         values: MessageValues,
         policy: ConsumerDeadLetterPolicy | None,
         retry: bool,
-    ) -> DeadLetterOffice | None:
+    ) -> DeadLetterProducers | None:
         if policy is None and retry:
             policy = ConsumerDeadLetterPolicy(MAX_RECONSUME_TIMES)
         if policy is None:
@@ -571,7 +571,7 @@ class PulsarClient(Closing):
             if not named:
                 raise OptionError("with a pattern of topics, the dead-letter topic needs a name")
         first = wanted.names[0] if wanted.names else ""
-        return DeadLetterOffice(self._context, first, subscription, policy, values)
+        return DeadLetterProducers(self._context, first, subscription, policy, values)
 
     def _forget_consumer(self, consumer: PulsarConsumer) -> None:
         with self._lock:

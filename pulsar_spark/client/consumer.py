@@ -14,7 +14,7 @@ from typing import Any
 from pulsar_spark.client.callbacks import CallbackThread
 from pulsar_spark.client.consumer_policies import DEFAULT_BATCH, ConsumerBatchReceivePolicy
 from pulsar_spark.client.consumer_stats import BrokerConsumerStats, sum_of
-from pulsar_spark.client.dead_letters import DeadLetterOffice, LastDeliveries
+from pulsar_spark.client.dead_letters import DeadLetterProducers, LastDeliveries
 from pulsar_spark.client.incoming import IncomingMessages
 from pulsar_spark.client.listening import (
     ConsumerEventListener,
@@ -56,7 +56,7 @@ class ReceivingRules:
     events: ConsumerEventListener | None = None
     stats_cache_seconds: float = 30.0
     max_queue_sizes: int = 50_000
-    dead_letters: DeadLetterOffice | None = None
+    dead_letters: DeadLetterProducers | None = None
 
 
 class PulsarConsumer(Closing):
@@ -82,8 +82,8 @@ class PulsarConsumer(Closing):
         self._callbacks = callbacks
         self._on_close = on_close
         self._topic = topic
-        office = rules.dead_letters
-        self._last_deliveries = None if office is None else LastDeliveries(office)
+        dead_letters = rules.dead_letters
+        self._last_deliveries = LastDeliveries(dead_letters) if dead_letters else None
         self._inbox = Inbox(self._on_ready)
         self._incoming = IncomingMessages(
             self._inbox, values, self._last_deliveries, discard_corrupt=options.discard_corrupt
@@ -327,7 +327,7 @@ class PulsarConsumer(Closing):
                 stored.set_exception(error)
 
         at = int(time.time() * 1000) + delay_millis
-        dead.put_off(message, at, delay_millis, properties or {}, done)
+        dead.retry_later(message, at, delay_millis, properties or {}, done)
         self._wait(stored)
         self._wait(consumer.acknowledge(message_id))
 

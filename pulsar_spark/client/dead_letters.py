@@ -50,7 +50,7 @@ _MAX_WRITERS = 20
 Done = Callable[[PulsarError | None], object]
 
 
-class Letters:
+class LetterProducer:
     """Sends dead letters to one topic on a thread of its own, because creating a producer takes
     time.
 
@@ -91,7 +91,7 @@ class Letters:
         try:
             schema = self._values.written_with(message)
             solo = Solo(deliver_at=deliver_at) if deliver_at else None
-            self._opened(schema).send(letter_of(message, more), complete, solo, at_once=True)
+            self._opened(schema).send(copy_for(message, more), complete, solo, at_once=True)
         except PulsarError as error:
             # If sending fails now, the next letter tries again.
             writer = self._writers.pop(schema, None)
@@ -136,7 +136,7 @@ class Letters:
             self._close_writer(self._writers.popitem()[1])
 
 
-class DeadLetterOffice:
+class DeadLetterProducers:
     """Sends messages to the dead-letter or retry topic, as the consumer's policy says."""
 
     def __init__(
@@ -150,30 +150,30 @@ class DeadLetterOffice:
         self.policy = policy
         self.retry_topic = policy.retry_letter_topic or f"{topic}-{subscription}-RETRY"
         name = policy.dead_letter_topic or f"{topic}-{subscription}-DLQ"
-        self._dead = Letters(context, name, values, policy.initial_subscription_name)
-        self._retried = Letters(context, self.retry_topic, values)
+        self._dead_letters = LetterProducer(context, name, values, policy.initial_subscription_name)
+        self._retries = LetterProducer(context, self.retry_topic, values)
 
-    def bury(self, messages: Sequence[Message], done: Done) -> None:
+    def send_to_dead_letter_topic(self, messages: Sequence[Message], done: Done) -> None:
         """Send an entry's messages to the dead-letter topic; `done` is called once for all."""
-        together = _Together(len(messages), done)
+        stored = _AllStored(len(messages), done)
         for message in messages:
-            self._dead.send(message, {}, together.done)
+            self._dead_letters.send(message, {}, stored.done)
 
-    def put_off(
+    def retry_later(
         self, message: Message, deliver_at: int, delay_ms: int, more: dict[str, str], done: Done
     ) -> None:
         """Have a message redelivered through the retry topic, or make it a dead letter."""
         times = _number(message.properties().get(RECONSUME_TIMES)) + 1
         more = {**more, RECONSUME_TIMES: str(times), DELAY_TIME: str(delay_ms)}
         if times > self.policy.max_redeliver_count:
-            self._dead.send(message, more, done)
+            self._dead_letters.send(message, more, done)
         else:
-            self._retried.send(message, more, done, deliver_at)
+            self._retries.send(message, more, done, deliver_at)
 
     def close(self) -> None:
         """Close the producers after everything sent is stored."""
-        self._dead.close()
-        self._retried.close()
+        self._dead_letters.close()
+        self._retries.close()
 
 
 class LastDeliveries:
@@ -182,8 +182,8 @@ class LastDeliveries:
     An entry that came more often than that is a dead letter at once. Thread-safe.
     """
 
-    def __init__(self, office: DeadLetterOffice) -> None:
-        self._office = office
+    def __init__(self, dead_letters: DeadLetterProducers) -> None:
+        self._dead_letters = dead_letters
         self._lock = threading.Lock()
         # The following are guarded by _lock.
         self._kept: OrderedDict[tuple[str, EntryKey], list[Message]] = OrderedDict()
@@ -191,11 +191,11 @@ class LastDeliveries:
 
     def may_be_last(self, rows: ReceivedRows) -> bool:
         """Whether some of these messages may be on their last delivery."""
-        return rows.redelivered or not self._office.policy.max_redeliver_count
+        return rows.redelivered or not self._dead_letters.policy.max_redeliver_count
 
     def takes(self, delivery: Delivery, messages: list[Message]) -> bool:
         """Inspect an entry and its messages; return whether they are dead letters."""
-        entry, most = delivery.content, self._office.policy.max_redeliver_count
+        entry, most = delivery.content, self._dead_letters.policy.max_redeliver_count
         if isinstance(entry, ReceivedRows) or entry.redelivery_count < most:
             return False
         consumer, key = delivery.consumer, (entry.ledger_id, entry.entry_id)
@@ -218,7 +218,7 @@ class LastDeliveries:
             if messages is None:
                 others.append(key)
             else:
-                self._bury(consumer, key, messages)
+                self._send_away(consumer, key, messages)
         return others
 
     def forget(self, consumer: TopicConsumer, key: EntryKey) -> None:
@@ -226,7 +226,7 @@ class LastDeliveries:
         with self._lock:
             self._kept.pop((consumer.topic, key), None)
 
-    def _bury(self, consumer: TopicConsumer, key: EntryKey, messages: list[Message]) -> None:
+    def _send_away(self, consumer: TopicConsumer, key: EntryKey, messages: list[Message]) -> None:
         """Send an entry's unacknowledged messages to the dead-letter topic and acknowledge them."""
         ids = [message.message_id().unwrap() for message in messages]
         left = [at for at, found in enumerate(ids) if not consumer.acks.is_done(found)]
@@ -240,16 +240,16 @@ class LastDeliveries:
                 consumer.refuse(MessageIdAdv(*key))
 
         if left:
-            self._office.bury([messages[at] for at in left], done)
+            self._dead_letters.send_to_dead_letter_topic([messages[at] for at in left], done)
 
     def close(self) -> None:
         """Close the producers of dead letters after everything sent is stored."""
         with self._lock:
             self._closed = True
-        self._office.close()
+        self._dead_letters.close()
 
 
-class _Together:
+class _AllStored:
     """Calls back once: when all of some letters are stored, or with the first error."""
 
     def __init__(self, count: int, done: Done) -> None:
@@ -267,7 +267,7 @@ class _Together:
             self._done(self._error)
 
 
-def letter_of(message: Message, more: dict[str, str]) -> MessageFields:
+def copy_for(message: Message, more: dict[str, str]) -> MessageFields:
     """Return a copy of a message to send elsewhere; properties say where it was received first."""
     fields: Any = message.fields()
     properties = {
