@@ -38,8 +38,8 @@ def stay(batches):
         time.sleep(120)
 
 kind, url, topic = sys.argv[1:]
-if kind == "write":
-    attempt_to_write(url, topic, stay)
+if kind != "read":
+    attempt_to_write(url, topic, stay, "3s" if kind == "write once" else None)
 else:
     for batch in stay(attempt_to_read(url, topic)):
         pass
@@ -50,12 +50,22 @@ def options(url: str, topic: str) -> dict[str, str]:
     return {"service.url": url, "topic": topic, **SETTINGS}
 
 
-def attempt_to_write(url: str, topic: str, wrap: Any = iter) -> int:
-    """Write all rows as a task does; returns how many were acknowledged."""
+def attempt_to_write(url: str, topic: str, wrap: Any = iter, timeout: str | None = None) -> int:
+    """Write all rows as a task does; returns how many were acknowledged.
+
+    With the time-out of a transaction they are written in one, which the driver then commits.
+    """
     numbers = [range(ROWS // 2), range(ROWS // 2, ROWS)]
     batches = [pa.record_batch({"value": pa.array(part, pa.int64())}) for part in numbers]
-    writer: Any = PulsarDataSource(options(url, topic)).writer(SCHEMA, overwrite=False)
-    return int(writer.write(wrap(batches)).acknowledged)
+    given = options(url, topic)
+    if timeout is not None:
+        given |= {"deliveryGuarantee": "exactly-once", "sinkId": topic}
+        given["transactionTimeout"] = timeout
+    writer: Any = PulsarDataSource(given).writer(SCHEMA, overwrite=False)
+    message = writer.write(wrap(batches))
+    if timeout is not None:
+        writer.commit([message])
+    return int(message.acknowledged)
 
 
 def attempt_to_read(url: str, topic: str) -> Iterator[pa.RecordBatch]:
@@ -103,6 +113,18 @@ def test_a_write_that_runs_twice_writes_each_row(broker: Broker) -> None:
     twice = {number for number, count in counts.items() if count == 2}
     assert twice
     assert twice <= set(range(ROWS // 2))
+
+
+@pytest.mark.slow
+@pytest.mark.fault(67, 84)
+def test_a_write_that_runs_twice_writes_each_row_once_by_transactions(broker: Broker) -> None:
+    topic = broker.create_topic()
+    with loser("write once", broker, topic):
+        assert attempt_to_write(broker.service_url, topic, timeout="1h") == ROWS
+    check_that_nobody_stays(broker)
+    # What the loser has begun ends by its time-out.
+    wait_until(lambda: len(written(broker, topic)) >= ROWS, "rows are held back", 60)
+    assert sorted(written(broker, topic)) == list(range(ROWS))
 
 
 @pytest.mark.fault(67)
