@@ -49,7 +49,7 @@ class Event:
         self.progress = found
 
 
-def test_what_is_left_of_each_topic_partition_is_told() -> None:
+def test_the_backlog_of_each_topic_partition_is_reported() -> None:
     found = lag(progress(source()))
     assert found.partitions == (
         PartitionLag(ONE, "s", "3:10:0", "3:15:0", 5, 480, 12345, 3.25, True, True),
@@ -115,7 +115,7 @@ def test_sources_of_other_kinds_have_no_lag() -> None:
     assert lag(None) == QueryLag(())
 
 
-def test_the_oldest_age_is_that_of_the_partitions_whose_age_is_known() -> None:
+def test_the_oldest_age_is_the_maximum_of_the_known_ages() -> None:
     told = {ONE: {"entries": 5}, THREE: {"entries": 2, "messages": 7, "seconds": 1}}
     assert lag(source(latest={**LATEST, "lag": told})).seconds == 1
     assert lag(source(latest={**LATEST, "lag": {}})).seconds == 0

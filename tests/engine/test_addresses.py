@@ -31,7 +31,7 @@ def test_service_urls_give_their_hosts(text: str, tls: bool, hosts: tuple[str, .
     assert parse_service_url(text) == ServiceUrl(tls, hosts)
 
 
-def test_addresses_of_web_services_are_told_apart() -> None:
+def test_addresses_of_web_services_are_recognised() -> None:
     assert parse_service_url("http://h1,h2:8080") == ServiceUrl(
         False, ("h1:80", "h2:8080"), web=True
     )
@@ -92,7 +92,7 @@ def test_hosts_are_split_from_ports() -> None:
     assert split_host_port("[::1]:2") == ("::1", 2)
 
 
-def test_a_broker_behind_a_proxy_is_told_by_its_addresses() -> None:
+def test_a_broker_behind_a_proxy_is_recognised_by_its_addresses() -> None:
     assert not BrokerAddress("h:1", "h:1").proxied
     assert BrokerAddress("h:1", "proxy:1").proxied
 

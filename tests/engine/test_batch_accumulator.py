@@ -161,7 +161,7 @@ def test_ids_that_the_user_chose_grow_within_a_batch() -> None:
         assert [meta.sequence_id for meta in unpack(script.sends[0])] == [5, 7, 20]
 
 
-def test_each_message_of_a_batch_is_told_its_own_id() -> None:
+def test_each_message_of_a_batch_gets_its_own_id() -> None:
     with batcher() as (_, made):
         results = Results()
         for number in range(3):
@@ -263,7 +263,7 @@ def test_a_message_that_is_too_large_is_refused_and_the_next_one_goes() -> None:
 
 
 @pytest.mark.fault(86)
-def test_only_the_callback_of_a_message_that_is_too_large_is_told() -> None:
+def test_only_the_callback_of_a_message_that_is_too_large_gets_the_error() -> None:
     with batcher(TopicScript(max_message_size=2000), batching_max_bytes=1000) as (_, made):
         results = Results()
         made.add(MessageFields(b"1"), results)
@@ -295,7 +295,7 @@ def test_a_batch_that_is_too_large_for_the_broker_is_halved(mixed: bool) -> None
 # --- errors ---------------------------------------------------------------------------------
 
 
-def test_what_was_not_sent_is_told_when_it_is_discarded() -> None:
+def test_discarded_messages_get_their_error() -> None:
     with batcher() as (script, made):
         results = Results()
         made.add(MessageFields(b"1"), results)
@@ -378,7 +378,7 @@ def test_a_column_is_batched_by_key() -> None:
         assert ids == [(0, 0), (1, 2), (3, 5), (6, 7), (8, 0)]
 
 
-def test_messages_are_batched_by_ordering_key_or_key_and_each_is_told_its_place() -> None:
+def test_messages_are_batched_by_ordering_key_or_key_and_each_gets_an_id() -> None:
     with batcher(batching_by_key=True) as (script, made):
         told: list[tuple[str, int, int]] = []
 

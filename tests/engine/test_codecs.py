@@ -193,7 +193,7 @@ def test_the_size_of_a_large_payload_is_checked_to_the_byte(codec: int, wrong: i
 
 
 @pytest.mark.parametrize("codec", [pb.ZSTD, pb.SNAPPY], ids=pb.CompressionType.Name)
-def test_an_arrow_without_a_codec_is_told(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_arrow_without_a_codec_is_an_error(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
     class Bare:
         @staticmethod
         def is_available(name: str) -> bool:

@@ -324,7 +324,7 @@ def test_any_frame_counts_as_a_sign_of_life() -> None:
         connection.close()
 
 
-def test_everybody_is_told_once_when_the_connection_breaks() -> None:
+def test_everybody_learns_once_that_the_connection_broke() -> None:
     with ScriptedBroker(only(T.LOOKUP)) as broker:
         connection = connected(broker)
         consumer, producer = Recorder(), Recorder()

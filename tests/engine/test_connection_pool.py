@@ -128,7 +128,7 @@ def test_what_is_not_built_is_refused_before_anything_connects() -> None:
 
 @pytest.mark.fault(75)
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_a_forked_child_is_told_to_make_its_own() -> None:
+def test_the_error_in_a_forked_child_says_to_create_its_own() -> None:
     with ScriptedBroker() as broker, ConnectionPool(broker.options()) as pool:
         connection = pool.get(broker.broker)
         child = os.fork()

@@ -181,7 +181,7 @@ def test_a_consumer_that_the_broker_holds_is_confirmed(durable: bool) -> None:
 
 @pytest.mark.fault(14)
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_consumer_without_a_topic_behind_it_is_told_apart(durable: bool) -> None:
+def test_a_consumer_without_a_topic_is_recognised(durable: bool) -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         broker.create_topic(TOPIC)
         wanted = SubscribeRequest(TOPIC, "mine", None if durable else EARLIEST_POSITION)

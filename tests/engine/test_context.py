@@ -118,7 +118,7 @@ def test_a_missing_topic_may_still_be_created_by_its_producer(code: int) -> None
     assert TopicNotFound.code == pb.TopicNotFound
 
 
-def test_members_are_told_of_the_end_and_none_joins_after_it() -> None:
+def test_members_learn_of_the_end_and_none_joins_after_it() -> None:
     told: list[str] = []
 
     class Member:

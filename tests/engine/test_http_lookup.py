@@ -137,7 +137,7 @@ def test_partitions_and_topics_are_asked_for(web: WebService) -> None:
     assert web.asked[2].query == {"mode": ["PERSISTENT"]}
 
 
-def test_schemas_are_had_by_version_in_the_registrys_form(web: WebService) -> None:
+def test_schemas_are_returned_by_version_in_the_registrys_form(web: WebService) -> None:
     version = (7).to_bytes(8, "big")
     with context_for(web.url) as context:
         lookup = context.lookup
@@ -171,7 +171,7 @@ def test_messages_are_written_and_read_by_the_binary_protocol() -> None:
     assert web.asked
 
 
-def test_patterns_need_no_more_than_rest() -> None:
+def test_patterns_work_with_rest_alone() -> None:
     with EmbeddedBroker() as broker, WebService(broker.service_url, partitions=0) as web:
         broker.create_topic("t")
         web.topics = [TOPIC]
@@ -373,7 +373,7 @@ class WebVault(Vault):
         return {"X-Vault": self.params}
 
 
-def test_a_class_of_the_users_own_gives_headers_or_the_method_has_to_be_known(
+def test_without_headers_from_a_users_class_the_method_must_be_known(
     web: WebService,
 ) -> None:
     auth = AuthOptions("plugin", plugin=f"{__name__}:WebVault", plugin_params=SECRET)

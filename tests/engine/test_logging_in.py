@@ -59,7 +59,7 @@ def challenge(broker: EmbeddedBroker) -> None:
     "auth",
     [AuthOptions("token", token="good"), AuthOptions("basic", username="me", password="good")],
 )
-def test_good_credentials_are_let_in(broker: EmbeddedBroker, auth: AuthOptions) -> None:
+def test_good_credentials_are_accepted(broker: EmbeddedBroker, auth: AuthOptions) -> None:
     with ClientContext(options(broker, auth)) as context:
         assert context.lookup.partitions("t") == 0
 

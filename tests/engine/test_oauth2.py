@@ -209,7 +209,7 @@ def test_an_issuer_that_does_wrong_ends_in_one_clear_error(
 
 @pytest.mark.fault(50)
 @pytest.mark.parametrize("endpoint", [None, 5, "http://example.com/token", "https://u:p@h/t", "x"])
-def test_no_credentials_go_to_an_endpoint_that_is_none(
+def test_no_credentials_go_to_an_invalid_endpoint(
     issuer: Issuer, auth: OAuth2Auth, endpoint: object
 ) -> None:
     issuer.on_discovery = say(200, {"token_endpoint": endpoint})

@@ -126,7 +126,7 @@ def test_a_refusal_that_is_not_utf8_is_read_as_far_as_it_goes() -> None:
 
 
 @pytest.mark.fault(28)
-def test_an_address_that_is_not_utf8_is_none() -> None:
+def test_an_address_that_is_not_utf8_is_invalid() -> None:
     def script(session: Session, event: Event) -> bool:
         if kind_of(event) != T.LOOKUP:
             return False

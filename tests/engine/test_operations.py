@@ -115,7 +115,7 @@ def test_waiting_operations_hold_up_no_other() -> None:
     assert time.monotonic() - started < 10
 
 
-def test_an_operation_is_told_when_its_time_is_up_and_can_tidy_up() -> None:
+def test_an_operation_that_times_out_can_clean_up() -> None:
     tidied = []
 
     def operation(deadline: Deadline) -> Operation[None]:
@@ -131,7 +131,7 @@ def test_an_operation_is_told_when_its_time_is_up_and_can_tidy_up() -> None:
     assert tidied == [True]
 
 
-def test_an_operation_that_goes_on_after_its_time_is_closed() -> None:
+def test_an_operation_that_continues_after_its_timeout_is_closed() -> None:
     def operation(deadline: Deadline) -> Operation[None]:
         try:
             yield Future()
@@ -235,7 +235,7 @@ def test_only_what_can_pass_is_retryable(error: PulsarError, expected: bool) -> 
 # --- operations that no thread waits for ------------------------------------------------------
 
 
-def test_a_started_operation_goes_on_where_its_answers_come(timers: Timers) -> None:
+def test_a_started_operation_continues_on_the_thread_of_its_answer(timers: Timers) -> None:
     first, second = Future[int](), Future[int]()
     threads: list[threading.Thread] = []
 

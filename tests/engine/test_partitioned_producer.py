@@ -338,7 +338,9 @@ def test_close_may_be_called_twice() -> None:
 
 
 @pytest.mark.fault(75)
-def test_a_forked_child_is_told_to_make_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_in_a_forked_child_says_to_create_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with topic() as (_, context, _):
         writer = PartitionedProducer(context, "t", options())
         writer.write(MessageColumns([b"x"]))

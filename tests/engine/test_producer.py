@@ -71,7 +71,7 @@ def test_sequence_ids_go_on_from_what_the_broker_knows_of_the_name() -> None:
         assert script.sequence_ids == [42]
 
 
-def test_sequence_ids_begin_behind_the_one_that_is_given() -> None:
+def test_sequence_ids_start_after_the_given_one() -> None:
     with topic() as (script, context, _):
         script.success = {"last_sequence_id": 41}
         producer = make(context, initial_sequence_id=99)
@@ -169,7 +169,7 @@ def test_a_failing_callback_does_not_harm_the_rest(caplog: pytest.LogCaptureFixt
         assert "the callback of a send" in caplog.text
 
 
-def test_a_closed_producer_takes_no_more() -> None:
+def test_a_closed_producer_refuses_messages() -> None:
     with topic() as (_, context, _):
         producer = make(context)
         producer.send(single(b""))

@@ -50,7 +50,7 @@ def test_a_receipt_ahead_of_the_oldest_send_has_all_sent_again() -> None:
 
 
 @pytest.mark.fault(13, 87)
-def test_what_an_earlier_attempt_had_under_way_fails_the_one_that_resumes() -> None:
+def test_an_earlier_attempts_messages_in_flight_fail_a_resuming_producer() -> None:
     with topic() as (script, context, _):
 
         def on_send(session: Session, sent: Sent) -> bool:

@@ -203,7 +203,7 @@ def test_a_topic_that_went_to_another_cluster_is_an_error_at_once() -> None:
 
 
 @pytest.mark.fault(56)
-def test_a_topic_that_is_terminated_meanwhile_fails_what_is_pending_at_once() -> None:
+def test_terminating_a_topic_fails_pending_messages_at_once() -> None:
     with topic() as (script, context, _):
 
         def on_producer(session: Session, command: pb.CommandProducer) -> bool:
@@ -244,7 +244,7 @@ def test_a_broker_that_takes_only_smaller_messages_now_is_an_error() -> None:
 
 @pytest.mark.fault(11, 12)
 @pytest.mark.parametrize("per_entry", [1, 7])
-def test_of_a_block_only_what_is_not_acknowledged_is_sent_again(per_entry: int) -> None:
+def test_only_the_unacknowledged_part_of_a_block_is_resent(per_entry: int) -> None:
     with topic() as (script, context, _):
 
         def on_send(session: Session, sent: Sent) -> bool:

@@ -89,7 +89,7 @@ def test_what_the_broker_gives_is_kept_for_the_next_time() -> None:
         assert made.broker == broker.address
 
 
-def test_all_that_a_producer_is_to_be_is_asked_for() -> None:
+def test_the_producer_command_has_all_options() -> None:
     with topic() as (script, context, _):
         schema = pb.Schema(name="n", schema_data=b"", type=pb.Schema.String)
         mine = identity(schema=schema, access_mode=pb.Exclusive, txn_enabled=True, encrypted=True)
@@ -142,7 +142,7 @@ def test_the_end_of_the_connection_is_a_loss() -> None:
         assert len(owner.losses) == 1
 
 
-def test_after_it_was_closed_nothing_is_told() -> None:
+def test_after_close_nothing_is_reported() -> None:
     with topic() as (script, context, _):
         owner = Owner()
         mine = ProducerSession(owner, connection_for(context))

@@ -432,7 +432,7 @@ def test_a_writer_that_needs_memory_has_the_batches_of_others_sent() -> None:
 
 
 @pytest.mark.fault(90, 107)
-def test_a_producer_that_goes_on_loses_only_the_message_whose_time_is_up() -> None:
+def test_a_producer_with_goes_on_loses_only_the_message_that_timed_out() -> None:
     with topic() as (script, context, _):
         script.on_send = lambda session, sent: sent.sequence_id == 0
         results = Results()

@@ -134,7 +134,7 @@ def test_an_end_that_names_no_message_is_found_all_the_same() -> None:
             assert time.monotonic() - started < 15
 
 
-def test_without_an_end_reading_goes_on_with_what_is_published_later() -> None:
+def test_without_an_end_reading_continues_with_later_messages() -> None:
     with EmbeddedBroker() as broker:
         broker.create_topic(TOPIC)
         with reading(broker, TOPIC) as reader:

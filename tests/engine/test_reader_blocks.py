@@ -161,7 +161,7 @@ class Ledgers:
 
 @pytest.mark.fault(101)
 @pytest.mark.parametrize("max_rows", [0, 1, 2, 4, 10_000])
-def test_the_ledgers_that_are_met_are_told_once_however_the_range_is_taken(max_rows: int) -> None:
+def test_each_ledger_is_reported_once_however_the_range_is_read(max_rows: int) -> None:
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         messages = fill(broker, TOPIC, 30)
         firsts = [

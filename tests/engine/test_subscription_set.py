@@ -76,7 +76,7 @@ def test_they_come_back_in_the_background(broker: EmbeddedBroker, held: Subscrip
     )
 
 
-def test_what_cannot_be_had_stands_in_the_place_of_the_answer(
+def test_an_error_takes_the_place_of_a_missing_answer(
     broker: EmbeddedBroker, held: SubscriptionSet
 ) -> None:
     held.add("persistent://public/default/none", EARLIEST)

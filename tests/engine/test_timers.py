@@ -100,7 +100,7 @@ def test_cancelled_timers_are_not_kept_until_they_were_due(timers: Timers) -> No
     assert not kept.waits
 
 
-def test_the_end_of_timers_is_told_to_those_that_wait() -> None:
+def test_operations_that_wait_learn_that_the_timers_ended() -> None:
     timers = Timers("test-timers")
     told: list[str] = []
     timers.after(3600, lambda: told.append("called"), lambda: told.append("dropped"))

@@ -173,7 +173,7 @@ class SniProxy:
 
 
 @pytest.mark.fault(17, 51)
-def test_a_proxy_that_goes_by_sni_is_told_the_brokers_name(authority: Authority) -> None:
+def test_an_sni_proxy_gets_the_brokers_name(authority: Authority) -> None:
     server = authority.server("broker.example", "127.0.0.1")
     tls = TlsOptions(trust_certs_file=authority.file)
     with EmbeddedBroker(tls=server) as broker, SniProxy(broker.port) as proxy:

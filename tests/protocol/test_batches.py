@@ -180,7 +180,7 @@ def test_payloads_are_found_by_their_edges() -> None:
 
 
 @pytest.mark.fault(95)
-def test_null_and_empty_values_and_removed_messages_are_told_apart() -> None:
+def test_null_and_empty_values_and_removed_messages_differ() -> None:
     body = b"".join(
         [
             message(b"", sequence_id=0, partition_key="k"),

@@ -316,7 +316,7 @@ def test_rows_hold_what_messages_say(impl: Implementation) -> None:
     assert found.messages == 5
 
 
-def test_runs_of_one_schema_version_are_told(impl: Implementation) -> None:
+def test_runs_of_one_schema_version_are_reported(impl: Implementation) -> None:
     data = b"".join(SHAPES["schema version"])
     decoder = impl.make(options({"value"}), lambda *_: b"")
     assert decoder.decode(data, 0, len(data), EARLIEST_POSITION)[1] == DONE
@@ -501,7 +501,7 @@ def test_no_more_bytes_than_are_wanted(impl: Implementation) -> None:
     assert whole.sizes[:10] == [50] * 10
 
 
-def test_a_full_decoder_goes_on_where_it_was(impl: Implementation) -> None:
+def test_a_full_decoder_continues_where_it_stopped(impl: Implementation) -> None:
     data = b"".join(STREAM)
     decoder = impl.make(options(max_rows=2, columns={"value"}), lambda *_: b"")
     at, status, messages, position = decoder.decode(data, 0, len(data), EARLIEST_POSITION)
@@ -565,7 +565,7 @@ def test_one_message_of_many_that_are_alike_may_differ(
     impl.read(*ALIKE[:25], DIFFERENT[name], *others, columns=USUAL, max_payload=6000)
 
 
-def test_of_many_that_are_alike_no_more_are_taken_than_wanted(impl: Implementation) -> None:
+def test_of_many_frames_alike_only_the_wanted_ones_are_taken(impl: Implementation) -> None:
     assert impl.read(*ALIKE, columns=USUAL).sizes == [50]
     assert impl.read(*ALIKE, columns=USUAL, max_rows=20).sizes == [20, 20, 10]
     bytes_of_all = sum(len(data) - _SIZE_AT - 4 for data in ALIKE)

@@ -109,7 +109,7 @@ def test_every_form_of_a_zstd_frame_reaches_the_codec(frame: str, size: int) -> 
 
 @pytest.mark.fault(38)
 @pytest.mark.parametrize("codec", [0, 1, 4, 5, 99])
-def test_the_codec_is_told_also_where_protobuf_hides_it(codec: int) -> None:
+def test_the_codec_is_found_even_if_protobuf_hides_it(codec: int) -> None:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
     assert codec_of(metadata) == pb.NONE
     data = metadata.SerializeToString() + bytes((0x40, codec)) + b"\xa0\x1f\x07"

@@ -82,12 +82,12 @@ def slow_murmur(data: bytes) -> int:
 
 
 @given(st.text(max_size=100) | st.text(st.characters(max_codepoint=127), max_size=100))
-def test_java_string_hash_is_that_of_a_plain_loop(key: str) -> None:
+def test_java_string_hash_equals_a_plain_loops(key: str) -> None:
     assert java_string_hash(key) == slow_java_hash(key)
 
 
 @given(st.binary(max_size=100))
-def test_murmur_is_that_of_a_plain_loop(data: bytes) -> None:
+def test_murmur_equals_a_plain_loops(data: bytes) -> None:
     assert murmur3_32(data) == slow_murmur(data)
     assert 1 <= sticky_slot(data) <= 65535
 

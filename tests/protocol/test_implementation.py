@@ -81,7 +81,7 @@ def test_the_variable_decides() -> None:
     assert result.stdout.split() == [PYTHON, blocks.__name__]
 
 
-def test_what_decodes_is_told_once_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_the_decoder_once(caplog: pytest.LogCaptureFixture) -> None:
     implementation.tell.cache_clear()
     with caplog.at_level(logging.INFO, logger=implementation.__name__):
         for _ in range(2):

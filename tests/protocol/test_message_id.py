@@ -42,7 +42,7 @@ WIRE_CASES = [
 
 
 @pytest.mark.parametrize("message_id, wire", WIRE_CASES)
-def test_wire_form_is_that_of_the_official_client(message_id: MessageIdAdv, wire: str) -> None:
+def test_the_wire_form_equals_the_official_clients(message_id: MessageIdAdv, wire: str) -> None:
     assert message_id.serialize().hex() == wire
     assert MessageIdAdv.deserialize(bytes.fromhex(wire)) == message_id
 

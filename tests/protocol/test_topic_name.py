@@ -166,7 +166,7 @@ def test_any_text_is_a_name_or_refused(text: str) -> None:
         ("pulsar/default/t", False),
     ],
 )
-def test_topics_of_pulsar_itself_are_told_apart(text: str, system: bool) -> None:
+def test_system_topics_are_recognised(text: str, system: bool) -> None:
     assert TopicName.parse(text).is_system is system
 
 
@@ -184,7 +184,7 @@ def test_names_survive_pickling() -> None:
         (["persistent://a/b/\U0001f600", "persistent://a/b/\uffee"], "9f787645"),
     ],
 )
-def test_topics_hash_is_that_of_java(names: list[str], expected: str) -> None:
+def test_the_hash_of_topics_equals_javas(names: list[str], expected: str) -> None:
     assert topics_hash(names) == topics_hash(reversed(names)) == expected
 
 

@@ -79,7 +79,7 @@ def test_text_that_is_not_utf_8_is_refused(command: pb.BaseCommand, name: str) -
         (answers.get_topics_of_namespace_response(1, ["good"]), "topics"),
     ],
 )
-def test_a_text_that_spoils_nothing_else_is_let_through(command: pb.BaseCommand, name: str) -> None:
+def test_text_that_affects_nothing_else_may_be_invalid(command: pb.BaseCommand, name: str) -> None:
     check(with_field(command, name, NOT_UTF_8))
 
 

@@ -49,7 +49,7 @@ def test_both_of_key_and_value_must_be_decoded() -> None:
 
 
 @pytest.mark.fault(44)
-def test_a_damaged_pair_is_told() -> None:
+def test_a_damaged_pair_is_an_error() -> None:
     with pytest.raises(SchemaMismatch, match="KEY_VALUE"):
         is_decoded(SchemaInfo(pb.Schema.KeyValue, "KeyValue", b"\0"))
     nested = join_key_value(STRING, join_key_value(INT32, INT32, separated=False), separated=False)

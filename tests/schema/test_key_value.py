@@ -122,7 +122,7 @@ def check(payloads: list[bytes | None]) -> None:
         (payload(b"k", None) + b"?", "1 bytes follow the value"),
     ],
 )
-def test_what_is_no_pair_is_told_and_leaves_the_others_alone(data: bytes, told: str) -> None:
+def test_an_invalid_pair_is_reported_and_the_others_are_decoded(data: bytes, told: str) -> None:
     good = payload(b"k", b"v")
     keys, values, bad = split_pairs(binary(good, data, None, good))
     assert keys.to_pylist() == [b"k", None, None, b"k"]

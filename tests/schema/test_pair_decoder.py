@@ -62,7 +62,7 @@ def test_records_as_keys_are_structs() -> None:
     assert [(item.row, item.field) for item in found.bad] == [(2, "__key.a")]
 
 
-def test_a_row_is_told_once_whatever_is_wrong_in_it() -> None:
+def test_a_row_with_several_errors_is_reported_once() -> None:
     info = join_key_value(INT32, INT32, separated=False)
     found = PairDecoder(info, info, ["value", "__key"]).decode(
         binary(b"?", pair(b"?", b"?"), pair(b"?", None)), None

@@ -32,7 +32,7 @@ def test_bytes_are_given_as_they_are() -> None:
     assert not found.bad
 
 
-def test_text_is_decoded_and_what_is_none_is_told() -> None:
+def test_text_is_decoded_and_invalid_utf_8_is_an_error() -> None:
     text = decoder(STRING, STRING, ["value"])
     found = text.decode(binary("grün".encode(), None, b""))
     assert found.columns[0].to_pylist() == ["grün", None, ""]

@@ -40,7 +40,7 @@ def context(broker: EmbeddedBroker) -> Iterator[ClientContext]:
 STRING = SchemaInfo(pb.Schema.String, "String")
 
 
-def test_the_latest_schema_of_each_topic_is_had(context: ClientContext) -> None:
+def test_the_latest_schema_of_each_topic_is_returned(context: ClientContext) -> None:
     register_schema(context.lookup, T, STRING)
     found = latest_schemas(context.lookup, [T, U])
     assert found[U] is None

@@ -62,7 +62,7 @@ def test_records_are_lists_of_their_fields() -> None:
     assert read_value(reader(tree), data) == [b"x", [[(b"k", True)], []]]
 
 
-def test_the_path_of_what_is_wrong_is_told() -> None:
+def test_the_error_has_the_path_of_the_field() -> None:
     leaf = {"type": "record", "name": "L", "fields": [{"name": "x", "type": "int"}]}
     inner = {"type": "array", "items": {"type": "map", "values": ["null", leaf]}}
     tree = {"type": "record", "name": "R", "fields": [{"name": "a", "type": inner}]}

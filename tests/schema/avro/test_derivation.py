@@ -78,7 +78,7 @@ def test_the_columns_that_are_read_back_are_those_that_were_written() -> None:
     assert back.types == columns.types
 
 
-def test_without_a_namespace_there_is_none() -> None:
+def test_without_a_namespace_the_name_stands_alone() -> None:
     assert "namespace" not in define(COLUMNS, namespace="")
 
 

@@ -56,7 +56,7 @@ def test_columns_are_written_as_fastavro_does(
     assert write(column.slice(0, 0)).to_pylist() == []
 
 
-def test_the_place_of_what_does_not_fit_is_that_of_its_row() -> None:
+def test_a_mismatch_has_the_index_of_its_row() -> None:
     ints = required(writing.write_long)
     lists = writing.write_nullable(0, 1, writing.write_array(ints))
     column = pa.array([[1, 2], None, [], [3, 4], [5, None]], pa.list_(INTS))

@@ -322,7 +322,7 @@ def test_a_definition_is_registered_for_columns() -> None:
     assert encode(schema, [{"a": 1, "m": {"k": 0.5}}]) == [{"a": 1, "m": {"k": 0.5}}]
 
 
-def test_all_that_does_not_fit_is_told_at_once() -> None:
+def test_the_error_lists_every_mismatch() -> None:
     schema = info(record([("a", "int"), ("b", "string"), ("c", "double")]))
     columns = pa.schema([("a", pa.string()), ("b", pa.string()), ("x", pa.int64())])
     with pytest.raises(SchemaMismatch) as caught:

@@ -160,7 +160,7 @@ def test_texts_that_look_like_json_are_only_texts() -> None:
     assert decode(TEXTS, values).columns[0].to_pylist() == texts * 20
 
 
-def test_a_reason_names_the_field_and_what_is_wrong_but_not_the_value() -> None:
+def test_an_error_names_the_field_and_the_reason_but_not_the_value() -> None:
     place = record([("xs", {"type": "array", "items": "int"})], "P")
     definition = record([("a", {"type": "map", "values": place}), ("b", "boolean")])
     values = [b'{"a":{"k":{"xs":[1,"secret"]}}}', b'{"b":1}', b'{"b":true', b'{"b":"\xff"}', b"[]"]

@@ -60,7 +60,7 @@ def test_times_beyond_64_bits_are_refused() -> None:
         finish(pa.array([2**62], pa.int64()), found)
 
 
-def test_the_row_is_told_whose_value_has_no_place_wherever_in_it() -> None:
+def test_the_error_names_the_row_whose_value_cannot_be_stored() -> None:
     moments = array(logical("long", "timestamp-millis"))
     rows = [[1], None, [], [2, 3], [4, 2**62], [5], [2**62]]
     with pytest.raises(Refused) as caught:

@@ -84,7 +84,7 @@ def test_only_the_columns_that_are_asked_for_are_built_in_their_order() -> None:
     assert not decode([value]).bad
 
 
-def test_no_columns_are_no_arrays_and_still_tell_what_is_bad() -> None:
+def test_without_columns_bad_values_are_still_reported() -> None:
     decoder = codec.decoder(INFO, INFO, [])
     decoded = decoder.decode(pa.array([b"", b"\xff", None], pa.binary()))
     assert list(decoded.columns) == []

@@ -142,7 +142,7 @@ def test_bytes_that_are_no_message_are_not_written(field: str) -> None:
         encoder.encode(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
 
-def test_versions_that_say_what_is_within_and_those_that_do_not_are_read_as_each_other() -> None:
+def test_versions_with_and_without_nested_definitions_are_compatible() -> None:
     native = info_of(file())
     value = MESSAGE(id=7, place={"lat": 1.5}).SerializeToString()
     found = codec.decoder(native, info(), ["place"]).decode(pa.array([value]))

@@ -55,7 +55,7 @@ def test_absent_is_null_where_it_can_be_told_and_the_default_elsewhere() -> None
     assert read(info_of(file), [b""], "a")[0] == [[""]]
 
 
-def test_text_that_is_not_utf_8_is_told_of_with_its_path() -> None:
+def test_the_error_for_text_that_is_not_utf_8_has_its_path() -> None:
     file = new_file(syntax="proto2")
     inner = file.message_type.add(name="N")
     add(inner, "text", 1, Type.TYPE_STRING)

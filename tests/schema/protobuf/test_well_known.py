@@ -45,7 +45,7 @@ def micros(array: pa.Array) -> list[int | None]:
 
 
 @pytest.mark.fault(94)
-def test_times_are_of_the_years_1_to_9999_and_others_are_told_of() -> None:
+def test_times_outside_the_years_1_to_9999_are_errors() -> None:
     pairs = [
         (0, 0),
         (FIRST_SECOND, 0),
@@ -151,7 +151,7 @@ def test_json_is_read_and_written() -> None:
         ("Struct", '{"a":' * 5000),
     ],
 )
-def test_json_that_is_none_is_not_written(name: str, text: str) -> None:
+def test_invalid_json_is_not_written(name: str, text: str) -> None:
     columns = pa.schema([pa.field("a", pa.string())])
     batch = pa.record_batch([pa.array([None, text])], schema=columns)
     encoder = codec.encoder(info(name), columns)

@@ -164,7 +164,7 @@ def test_nulls_in_maps_are_refused(value: Any) -> None:
         write(file, [[("a", 1), ("b", 2)], [], value])
 
 
-def test_what_is_wrong_within_is_told_by_the_row_it_is_in() -> None:
+def test_an_error_in_a_nested_value_names_its_row() -> None:
     file = new_file()
     inner = file.message_type.add(name="N")
     add(inner, "x", 1, Type.TYPE_UINT32, label=REPEATED)

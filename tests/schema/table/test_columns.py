@@ -79,7 +79,7 @@ def test_part_of_a_large_batch_with_nulls_and_removed_messages() -> None:
 
 
 @pytest.mark.fault(91)
-def test_the_memory_of_payloads_is_let_go() -> None:
+def test_the_memory_of_payloads_is_freed() -> None:
     few = bytearray(batch([message(bytes(5000))] * 3).payload)
     many = bytearray(batch([message(bytes(5000))] * MANY).payload)
     alone = bytearray(5000)
@@ -140,7 +140,7 @@ def test_keys_are_bytes_and_base64_is_undone() -> None:
     assert column(names.KEY, part) == [b"4", b"5"]
 
 
-def test_a_key_that_is_not_the_base64_it_claims_to_be_is_told_with_its_message() -> None:
+def test_the_error_for_a_key_that_is_not_base64_names_its_message() -> None:
     claimed: dict[str, Any] = {"partition_key": "@", "partition_key_b64_encoded": True}
     for entry in (single(b"", **claimed), batch([message(b"", **claimed)])):
         with pytest.raises(CorruptMessage, match="base64") as caught:

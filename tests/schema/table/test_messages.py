@@ -127,7 +127,7 @@ def test_blocks_give_the_rows_of_entries(seed: int, max_rows: int) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_each_column_alone_is_that_of_entries(name: str) -> None:
+def test_each_column_alone_equals_the_column_of_entries(name: str) -> None:
     stream, columns = stream_of(9), {name: ALL[name]}
     assert table(of_blocks(builder(columns), stream), columns).equals(
         table(of_entries(builder(columns), stream), columns)

@@ -74,7 +74,7 @@ def test_a_version_is_asked_for_once_and_none_for_messages_without() -> None:
     assert asked == [OLD, NEW]
 
 
-def test_what_does_not_decode_is_told_by_its_row_in_the_record_batch() -> None:
+def test_a_value_that_cannot_be_decoded_is_reported_with_its_row() -> None:
     decoder = ValueDecoder(INT64, ["value"], VERSIONS.__getitem__)
     bad = (
         batch([message(i32(2)), message(i32(3))], schema_version=OLD),
