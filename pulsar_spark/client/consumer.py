@@ -354,6 +354,9 @@ class PulsarConsumer(Closing):
         """Return a message's consumer and its id."""
         self._check_open()
         if isinstance(message, Message):
+            consumer = self._consumers.by_topic(message.topic_name())
+            if consumer is not None:
+                return consumer, message._id
             found = message.message_id()
         elif isinstance(message, MessageId):
             found = message

@@ -74,6 +74,10 @@ class TopicConsumers:
         """The full names of the topics, without partitions."""
         return {str(TopicName.parse(topic).partitioned) for topic in self._consumers}
 
+    def by_topic(self, topic: str) -> TopicConsumer | None:
+        """Return the consumer of a topic partition, None if there is none."""
+        return self._consumers.get(topic)
+
     def of(self, message_id: MessageId) -> TopicConsumer:
         """Return the consumer of a message; raises UnsupportedFeature if that is ambiguous."""
         consumers = self._consumers

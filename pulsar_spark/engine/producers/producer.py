@@ -38,10 +38,7 @@ from pulsar_spark.engine.producers.inflight_window import (
     ReceiptVerdict,
     Taken,
 )
-from pulsar_spark.engine.producers.message_callbacks import (
-    MessageCallback,
-    tell_stored,
-)
+from pulsar_spark.engine.producers.message_callbacks import MessageCallback, tell_stored
 from pulsar_spark.engine.producers.producer_session import Identity, ProducerSession, Registrar
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
@@ -59,12 +56,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields, UniformMessages
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.sends import (
-    BLOCK_BYTES,
-    OutgoingEntry,
-    SendLimits,
-    single_entry,
-)
+from pulsar_spark.protocol.sends import BLOCK_BYTES, OutgoingEntry, SendLimits, single_entry
 from pulsar_spark.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
