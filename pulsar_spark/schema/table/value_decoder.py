@@ -183,4 +183,7 @@ class _Groups:
         return DecodedValues(raw, columns, bad, first.bad_version, first.unreadable)
 
     def _in_order(self, grouped: pa.Array) -> pa.Array:
-        return grouped if self._order is None else grouped.take(self._order)
+        if self._order is None:
+            return grouped
+        # A permutation, so that no index needs to be checked.
+        return pc.take(grouped, self._order, boundscheck=False)
