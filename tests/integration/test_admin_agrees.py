@@ -153,6 +153,7 @@ def test_a_consumer_with_a_better_priority_is_served_first(
     assert sorted(int(later.receive(RECEIVE_MS).data()) for _ in range(20)) == list(range(20))
 
 
+@pytest.mark.slow
 def test_of_failover_consumers_the_one_with_the_better_priority_is_active(
     broker: Broker, client: PulsarClient, topic: str
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from pulsar_spark.client import MessageId, PulsarClient
 from tests.integration.brokers import Broker
 from tests.support.waiting import wait_until
@@ -29,6 +31,7 @@ def test_a_producer_sends_to_new_partitions_too(broker: Broker, client: PulsarCl
         assert keyed == 0
 
 
+@pytest.mark.slow
 def test_a_reader_reads_new_partitions_from_their_beginning(
     broker: Broker, client: PulsarClient, official_client: Callable[..., Any]
 ) -> None:
