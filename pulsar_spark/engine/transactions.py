@@ -51,6 +51,7 @@ COORDINATORS = TopicName.parse("persistent://pulsar/system/transaction_coordinat
 
 _NOT_ENABLED = "Set transactionCoordinatorEnabled=true on the brokers (and in their metadata)."
 _GRACE = 1.0
+_SHOWN = 10
 
 
 class Coordinators:
@@ -111,6 +112,20 @@ class Coordinators:
 
         results = run_many([factory(txn) for txn in transactions], self._timeout)
         return dict(zip(transactions, results, strict=True))
+
+    def commit_on_partitions(self, pairs: Sequence[tuple[TxnId, str]]) -> list[PulsarError | None]:
+        """Write the markers of committed transactions to topic partitions that lack them.
+
+        Returns the error of each pair, None if its broker has written the marker. Only a superuser
+        may do it. It is harmless where the marker exists.
+        """
+
+        def factory(txn: TxnId, topic: str) -> OperationFactory[None]:
+            return lambda deadline: retrying(
+                lambda end: self._commit_on_partition(txn, topic, end), deadline
+            )
+
+        return run_many([factory(txn, topic) for txn, topic in pairs], self._timeout)
 
     # --- operations ---------------------------------------------------------------------------
 
@@ -182,6 +197,13 @@ class Coordinators:
             raise _unknown(txn, error) if may_have_ended else _named(txn, error) from error
         except PulsarError as error:
             raise _unknown(txn, error) if may_have_ended else _named(txn, error) from error
+
+    def _commit_on_partition(self, txn: TxnId, topic: str, deadline: Deadline) -> Operation[None]:
+        connection = yield from self._lookup.connection_operation(topic, deadline)
+        yield connection.request_async(
+            lambda request_id: commands.end_txn_on_partition(request_id, txn, topic, pb.COMMIT),
+            deadline.attempt(self._timeout),
+        )
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -300,6 +322,13 @@ def _is_refusal(error: PulsarError) -> bool:
 def name_of(txn: TxnId) -> str:
     """Return a transaction's id as Pulsar's tools print it."""
     return f"({txn.most_bits},{txn.least_bits})"
+
+
+def names_of(transactions: Sequence[TxnId]) -> str:
+    """Return the first ids of transactions as text, and how many more there are."""
+    shown = ", ".join(map(name_of, transactions[:_SHOWN]))
+    more = len(transactions) - _SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _named(txn: TxnId, error: PulsarError) -> PulsarError:

@@ -22,6 +22,10 @@ NO_REQUEST_ID = 2**64 - 1
 """Request id of a command that expects no answer, such as a broker's own CLOSE_CONSUMER."""
 
 
+# Transactions up to the low watermark are over: -1 as brokers read it, below all of them.
+_NO_LOW_WATERMARK = 2**64 - 1
+
+
 class TxnId(NamedTuple):
     """A transaction's id: `most_bits` is the coordinator, `least_bits` its counter."""
 
@@ -454,3 +458,18 @@ def add_subscription_to_txn(
 def end_txn(request_id: int, txn: TxnId, action: int) -> pb.BaseCommand:
     """END_TXN: commit or abort a transaction (`pb.COMMIT`, `pb.ABORT`)."""
     return build("END_TXN", request_id=request_id, txn_action=action, **txn_fields(txn))
+
+
+def end_txn_on_partition(request_id: int, txn: TxnId, topic: str, action: int) -> pb.BaseCommand:
+    """END_TXN_ON_PARTITION: write the marker of an ended transaction to a topic partition.
+
+    Coordinators send it; brokers accept it from superusers too. Its low watermark aborts nothing.
+    """
+    return build(
+        "END_TXN_ON_PARTITION",
+        request_id=request_id,
+        topic=topic,
+        txn_action=action,
+        txnid_least_bits_of_low_watermark=_NO_LOW_WATERMARK,
+        **txn_fields(txn),
+    )

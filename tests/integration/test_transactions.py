@@ -148,6 +148,21 @@ def test_a_transaction_that_nobody_ends_is_aborted_and_holds_nothing_back(
     wait_until(lambda: isinstance(refusal(), TransactionNotFound), "it is known")
 
 
+@pytest.mark.fault(14, 80)
+def test_the_marker_of_a_commit_can_be_written_again_and_where_it_is_missing(
+    broker: Broker, client: PulsarClient
+) -> None:
+    topic = broker.create_topic()
+    producer = client.create_producer(topic)
+    committed, left_out = client.new_transaction(), client.new_transaction()
+    producer.send(b"committed", txn=committed)
+    producer.send(b"left out", txn=left_out)
+    committed.commit()
+    pairs = [(txn.txn_id(), topic) for txn in (committed, left_out)]
+    assert client._context.coordinators.commit_on_partitions(pairs) == [None, None]
+    assert read(client, topic, 2) == [b"committed", b"left out"]
+
+
 def test_one_transaction_spans_topics_and_partitions(broker: Broker, client: PulsarClient) -> None:
     plain, parted = broker.create_topic(), broker.create_topic(partitions=3)
     txn = client.new_transaction()

@@ -10,12 +10,18 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.spark.options.write import WriteOptions
 from pulsar_spark.spark.writing.columns import plan_columns
-from pulsar_spark.spark.writing.decision_log import Unit
-from pulsar_spark.spark.writing.exactly_once import abort_unit, check_sink, commit_unit
+from pulsar_spark.spark.writing.decision_log import Decision, Unit
+from pulsar_spark.spark.writing.exactly_once import (
+    abort_unit,
+    check_sink,
+    commit_unit,
+    digest_of,
+)
 from pulsar_spark.spark.writing.schemas import Target
 from pulsar_spark.spark.writing.task_writer import (
     PulsarCommitMessage,
     deduplicates,
+    ends_of,
     find_targets,
     sum_up,
     topics_of,
@@ -71,8 +77,11 @@ class CheckedWriter:
         if sink is None:
             return True
         total = sum_up(messages).messages
-        transactions, topics = transactions_of(messages), topics_of(messages)
-        return commit_unit(self._options.client, sink, unit, transactions, total, topics)
+        digest = digest_of(topics_of(messages))
+        decision = Decision(
+            unit, tuple(transactions_of(messages)), total, digest, tuple(ends_of(messages))
+        )
+        return commit_unit(self._options.client, sink, decision)
 
     def abort_unit(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
         """Abort rows written with exactly-once; return whether these rows were."""

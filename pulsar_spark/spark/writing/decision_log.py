@@ -10,7 +10,7 @@ carries it out. Records are JSON objects of these kinds:
 - ``marker``: sent *within* a decided transaction. A coordinator forgets ended transactions; the
   marker is visible if and only if its transaction was committed.
 - ``void``: nothing of the decision was committed, or ever will be.
-- ``done``: all of the decision is committed.
+- ``done``: all of the decision is committed. It names the messages that readers do not see yet.
 
 The producer has exclusive access and fences its predecessor, so an older driver that is still alive
 cannot write after a newer one has read. Records never wait behind open transactions: they are
@@ -24,8 +24,9 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.consumers.probe import Probe
@@ -52,6 +53,9 @@ from pulsar_spark.protocol.sends import Solo, single_entry
 logger = logging.getLogger(__name__)
 
 VERSION = 1
+_MAX_ENDS = 20_000
+"""A record with more would be as large as brokers accept."""
+
 SUBSCRIPTION = "pulsar-spark-sink"
 """The name of the subscription that retains the records."""
 
@@ -67,17 +71,28 @@ class Unit:
         return f"job {self.job}" if self.batch is None else f"batch {self.batch}"
 
 
+class LastMessage(NamedTuple):
+    """The last message of a transaction on a topic partition: the position of its entry."""
+
+    txn: TxnId
+    topic: str
+    position: Position
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The transactions of a unit to commit, and their number of messages.
 
-    `topics` is a digest of the names of the topics they wrote to.
+    `topics` is a digest of the names of the topics they wrote to. `ends` are the last messages of
+    each on its topic partitions; once it is carried out, those that readers do not see yet. A
+    record has them unless they are too many.
     """
 
     unit: Unit
     transactions: tuple[TxnId, ...]
     messages: int
     topics: str = ""
+    ends: tuple[LastMessage, ...] = ()
 
 
 class SinkState:
@@ -341,15 +356,29 @@ def _foreign(topic: str, position: Position) -> SinkStateError:
 
 
 def _record(kind: str, decision: Decision) -> dict[str, Any]:
-    return {
+    record: dict[str, Any] = {
         "kind": kind,
         "batch": decision.unit.batch,
         "job": decision.unit.job,
         "messages": decision.messages,
         "topics": decision.topics,
-        # Nobody reads the transactions of a decision that is done.
-        "txns": [list(txn) for txn in decision.transactions] if kind == "decided" else [],
+        "txns": [],
     }
+    if kind == "decided":
+        # Nobody reads these of a decision that is done.
+        record["txns"] = [list(txn) for txn in decision.transactions]
+    if decision.ends and len(decision.ends) <= _MAX_ENDS:
+        record["ends"] = _grouped(decision.ends)
+    return record
+
+
+def _grouped(ends: Sequence[LastMessage]) -> dict[str, list[list[int]]]:
+    """Return for each topic partition the transactions with their ledgers and entries."""
+    grouped: dict[str, list[list[int]]] = {}
+    for end in ends:
+        ledger_id, entry_id, _ = end.position
+        grouped.setdefault(end.topic, []).append([*end.txn, ledger_id, entry_id])
+    return grouped
 
 
 def _decision(record: dict[str, Any]) -> Decision:
@@ -358,4 +387,9 @@ def _decision(record: dict[str, Any]) -> Decision:
         tuple(TxnId(most, least) for most, least in record["txns"]),
         record["messages"],
         record.get("topics", ""),
+        tuple(
+            LastMessage(TxnId(most, least), topic, Position(ledger_id, entry_id))
+            for topic, ends in record.get("ends", {}).items()
+            for most, least, ledger_id, entry_id in ends
+        ),
     )

@@ -6,7 +6,8 @@ committed. A driver that finds an unfinished decision carries it out before anyt
 transactions of the same unit are aborted. Transactions that nobody ends are aborted at their
 timeout.
 
-If an answer is missing, only the transaction's marker proves a commit.
+If an answer is missing, only the transaction's marker proves a commit. An answer alone is no proof
+that readers see the rows either: that is checked (`commit_check`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions
-from pulsar_spark.engine.transactions import COORDINATORS, name_of
+from pulsar_spark.engine.transactions import COORDINATORS, name_of, names_of
 from pulsar_spark.errors import (
     AuthorizationError,
     BrokerError,
@@ -34,6 +35,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.topic_name import TopicName
+from pulsar_spark.spark.writing.commit_check import confirm, settle
 from pulsar_spark.spark.writing.crash_points import armed, reach
 from pulsar_spark.spark.writing.decision_log import Decision, DecisionLog, Unit
 
@@ -136,21 +138,17 @@ def _check_coordinator(context: ClientContext, timeout: float) -> None:
         raise refused.with_context(broker=error.broker) from error
 
 
-def commit_unit(
-    client: ClientOptions,
-    sink: SinkOptions,
-    unit: Unit,
-    transactions: Sequence[TxnId],
-    messages: int,
-    topics: Iterable[str] = (),
-) -> bool:
+def digest_of(topics: Iterable[str]) -> str:
+    """Return a decision's digest of the names of its topics."""
+    return hashlib.sha256("\n".join(sorted(topics)).encode()).hexdigest()[:16]
+
+
+def commit_unit(client: ClientOptions, sink: SinkOptions, decision: Decision) -> bool:
     """Commit a unit's transactions, unless it is committed already; return whether these were.
 
     Raises TornBatch, TransactionExpired, TransactionOutcomeUnknown and SinkStateError. Even then a
     recorded decision remains.
     """
-    digest = hashlib.sha256("\n".join(sorted(topics)).encode()).hexdigest()[:16]
-    decision = Decision(unit, tuple(transactions), messages, digest)
     with (
         ClientContext.shared(client) as context,
         DecisionLog(context, sink.state_topic, sink.sink_id) as log,
@@ -211,7 +209,7 @@ class Committer:
             self._skip(mine, self._log.done)
             return False
         if not mine.transactions:
-            self._log.finish(mine)
+            self._finish(mine)
             return True
         self._check_alive(mine)
         reach("before-decision")
@@ -235,17 +233,17 @@ class Committer:
             joined = self._coordinators.add_partition_to_all(alive, self._log.topic)
             _raise_other(joined.values(), _ENDED)
             alive = [txn for txn, error in joined.items() if error is None]
-        gone = self._commit_all(decision.transactions, alive)
+        gone = self._commit_all(decision, alive)
         if not gone:
             reach("after-ends")
-            self._log.finish(decision)
+            self._finish(decision)
             reach("after-done")
             return True
         count, committed = len(decision.transactions), len(decision.transactions) - len(gone)
         if committed:
             raise TornBatch(
                 f"{decision.unit} torn: {committed} of {count} transactions are committed, the "
-                f"others are gone: {_names(gone)}",
+                f"others are gone: {names_of(gone)}",
                 "They were open for longer than transactionTimeout. See docs/delivery.md on how to "
                 "repair it by hand.",
                 topic=self._log.topic,
@@ -256,13 +254,25 @@ class Committer:
             return False
         raise _expired(decision.unit, gone)
 
-    def _commit_all(self, transactions: Sequence[TxnId], alive: list[TxnId]) -> list[TxnId]:
+    def _finish(self, decision: Decision) -> None:
+        """Record that a decision is carried out, and which messages readers do not see yet.
+
+        Those that the last unit has left are looked for again: what held them can be gone now.
+        """
+        last = self._log.done
+        unseen = [] if last is None else confirm(self._context, last, again=True)
+        unseen += confirm(self._context, decision)
+        self._log.finish(replace(decision, ends=tuple(unseen)))
+
+    def _commit_all(self, decision: Decision, alive: list[TxnId]) -> list[TxnId]:
         """Commit a decision's live transactions; return those that are certainly gone."""
         self._log.mark(alive)
         reach("after-markers")
+        settle(self._context, {end.topic for end in decision.ends})
         ends = self._end_all(alive)
         _raise_other(ends.values(), (*_ENDED, TransactionOutcomeUnknown))
-        unsure = [txn for txn in transactions if txn not in ends or ends[txn] is not None]
+        wanted = decision.transactions
+        unsure = [txn for txn in wanted if txn not in ends or ends[txn] is not None]
         if not unsure:
             return []
         seen = self._log.seen_markers()
@@ -349,12 +359,7 @@ def _raise_other(
 
 def _expired(unit: Unit, gone: Sequence[TxnId]) -> TransactionExpired:
     return TransactionExpired(
-        f"transaction expired, {unit} not written: {_names(gone)} were open for longer than "
+        f"transaction expired, {unit} not written: {names_of(gone)} were open for longer than "
         "transactionTimeout, or were aborted by hand",
         "Run it again; raise transactionTimeout if writing takes so long.",
     )
-
-
-def _names(transactions: Sequence[TxnId]) -> str:
-    shown = ", ".join(map(name_of, transactions[:10]))
-    return shown if len(transactions) <= 10 else f"{shown} and {len(transactions) - 10} more"

@@ -19,12 +19,14 @@ from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.engine.transactions import Transaction, name_of
 from pulsar_spark.errors import InvalidRow, PulsarError
 from pulsar_spark.protocol.commands import TxnId
+from pulsar_spark.protocol.message_id import MessageIdAdv, Position
 from pulsar_spark.protocol.topic_name import TopicName
 from pulsar_spark.schema.registry import latest_schema
 from pulsar_spark.schema.table import names
 from pulsar_spark.spark.options.write import WriteOptions
 from pulsar_spark.spark.writing.columns import WriteColumns
 from pulsar_spark.spark.writing.crash_points import reach
+from pulsar_spark.spark.writing.decision_log import LastMessage
 from pulsar_spark.spark.writing.exactly_once import check_persistent
 from pulsar_spark.spark.writing.outgoing_rows import RowConverter, TopicRows
 from pulsar_spark.spark.writing.row_encoder import RowEncoder
@@ -311,6 +313,18 @@ def topics_of(messages: Sequence[WriterCommitMessage | None]) -> set[str]:
     return {
         str(TopicName.parse(topic).partitioned) for task in written for topic, _ in task.last_ids
     }
+
+
+def ends_of(messages: Sequence[WriterCommitMessage | None]) -> list[LastMessage]:
+    """Return where the transactions of the successful tasks end on their topic partitions."""
+    written = (message for message in messages if isinstance(message, PulsarCommitMessage))
+    return [
+        LastMessage(task.txn, topic, Position(last.ledger_id, last.entry_id))
+        for task in written
+        if task.txn is not None
+        for topic, text in task.last_ids
+        for last in [MessageIdAdv.parse(text)]
+    ]
 
 
 def warn_of_duplicates(total: PulsarCommitMessage) -> None:

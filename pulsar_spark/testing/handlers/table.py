@@ -36,6 +36,7 @@ HANDLERS: dict[int, Handler] = {
     _T.ADD_PARTITION_TO_TXN: transact.add_partitions,
     _T.ADD_SUBSCRIPTION_TO_TXN: transact.add_subscriptions,
     _T.END_TXN: transact.end,
+    _T.END_TXN_ON_PARTITION: transact.end_on_partition,
     _T.LOOKUP: lookup.lookup,
     _T.PARTITIONED_METADATA: lookup.partitioned_metadata,
     _T.GET_TOPICS_OF_NAMESPACE: lookup.topics_of_namespace,

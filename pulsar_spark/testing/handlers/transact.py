@@ -60,6 +60,19 @@ def end(session: Session, command: Incoming) -> None:
     _answer(session, "END_TXN_RESPONSE", body, txn)
 
 
+def end_on_partition(session: Session, command: Incoming) -> None:
+    """Write a transaction's marker to a topic."""
+    body: pb.CommandEndTxnOnPartition = command.body
+    check_enabled(session)
+    txn = transaction_of(body)
+    name = str(parse_topic(body.topic))
+    owned.check(session, name)
+    # A topic that does not exist is taken for a deleted one.
+    if (topic := session.server.topics.topics.get(name)) is not None:
+        topic.end_transaction(txn, commit=body.txn_action == pb.COMMIT)
+    _answer(session, "END_TXN_ON_PARTITION_RESPONSE", body, txn)
+
+
 def transaction_of(body: Any) -> TxnId:
     """Return the transaction that a command names."""
     return TxnId(body.txnid_most_bits, body.txnid_least_bits)

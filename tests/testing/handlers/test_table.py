@@ -19,7 +19,7 @@ def test_what_official_clients_send_is_handled() -> None:
 
 
 def test_other_commands_are_refused(client: WireClient) -> None:
-    answer = client.request("END_TXN_ON_PARTITION")
-    assert answer.name == "END_TXN_ON_PARTITION_RESPONSE"
+    answer = client.request("END_TXN_ON_SUBSCRIPTION")
+    assert answer.name == "END_TXN_ON_SUBSCRIPTION_RESPONSE"
     assert answer.body.error == pb.NotAllowedError
-    assert "END_TXN_ON_PARTITION is not supported here" in answer.body.message
+    assert "END_TXN_ON_SUBSCRIPTION is not supported here" in answer.body.message
