@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from pulsar_spark.engine.producers.inflight_window import PendingSends
+from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.errors import (
     BrokerChecksumError,
     NotAllowed,
@@ -16,6 +20,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
+from pulsar_spark.protocol.batches import MessageFields, UniformMessages
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from tests.engine.producing import (
     Results,
@@ -27,6 +32,7 @@ from tests.engine.producing import (
     topic,
 )
 from tests.engine.scripted_broker import Session
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.fault(87)
@@ -64,6 +70,39 @@ def test_an_earlier_attempts_messages_in_flight_fail_a_resuming_producer() -> No
         producer.send(single(b"", sequence_ids=(12, 12)))
         with pytest.raises(ProducerBusy, match="earlier attempt"):
             producer.flush()
+
+
+@pytest.mark.parametrize("way", ["column", "batches", "messages"])
+def test_receipts_that_come_at_once_have_nothing_sent_twice(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Before the sender knows how many messages it has sent."""
+    submit = Producer._submit
+
+    def submit_and_wait(producer: Producer, sends: Sequence[PendingSends], **rest: Any) -> int:
+        sent = submit(producer, sends, **rest)
+        producer._write_queued()
+        wait_until(lambda: not producer.pending_messages)
+        # A sender that goes by what is left of them goes on for ever.
+        assert producer.counts.messages <= 500
+        return sent
+
+    monkeypatch.setattr(Producer, "_submit", submit_and_wait)
+    payloads = [b"%d" % number for number in range(500)]
+    with topic() as (script, context, _):
+        producer = make(context, max_pending_messages=100)
+        if way == "messages":
+            messages = [MessageFields(payload, properties=[("a", "b")]) for payload in payloads]
+            at = 0
+            while at < len(messages):
+                at = producer.send_messages(messages, at)
+        else:
+            per_entry = 1 if way == "column" else 10
+            assert producer.send_column(UniformMessages(payloads), per_entry) == 500
+        producer.close()
+        assert producer.counts.acknowledged == 500
+        ids = [sent.sequence_id for sent in script.sends]
+        assert ids == list(range(0, 500, 10 if way == "batches" else 1))
 
 
 @pytest.mark.fault(13, 87)

@@ -283,8 +283,7 @@ class Producer:
                 self._send(single_entry(messages[start]), 0)
                 return start + 1
             self._reserve(sends.size)
-            self._submit([sends])
-            return start + sends.num_messages
+            return start + self._submit([sends])
 
     def _message_block(self, messages: Sequence[MessageFields], start: int) -> PendingSends | None:
         """Return the sends of messages without a batch; None if the first one is unusual."""
@@ -347,9 +346,8 @@ class Producer:
                 return 0
             sends = encode()
             self._window.release(held - sum(send.size for send in sends))
-            sent = sum(send.num_messages for send in sends)
             try:
-                self._submit(sends, wait=False)
+                sent = self._submit(sends, wait=False)
             except PulsarError:
                 # What was reserved is the caller's still.
                 self._window.release(-held)
@@ -478,8 +476,7 @@ class Producer:
         if sends is None:
             return self._send_carefully(messages, start, entry_stop, callback)
         self._reserve(sends.size)
-        self._submit([sends])
-        return start + sends.num_messages
+        return start + self._submit([sends])
 
     def _send_carefully(
         self,
@@ -516,8 +513,12 @@ class Producer:
             self._write_queued()
             self._window.reserve(size)
 
-    def _submit(self, sends: Sequence[PendingSends], *, wait: bool = True) -> None:
-        """Append sends, for which there is room, and queue them if there is a connection."""
+    def _submit(self, sends: Sequence[PendingSends], *, wait: bool = True) -> int:
+        """Append sends, for which there is room, and queue them if there is a connection.
+
+        Returns the number of their messages, which receipts then take away from the sends.
+        """
+        messages = sum(send.num_messages for send in sends)
         window = self._window
         with window.changed:
             if window.ended or (sends[0].sequence_id == window.broken_message and sends[0].chunk):
@@ -530,11 +531,11 @@ class Producer:
                 )
             for send in sends:
                 window.append(send)
-                following = send.highest_sequence_id + 1
-                self._next_sequence_id = max(self._next_sequence_id, following)
+                self._next_sequence_id = max(self._next_sequence_id, send.highest_sequence_id + 1)
                 self._queue(send)
         if wait and self._unwritten >= BLOCK_BYTES:
             self._write_queued()
+        return messages
 
     def _queue(self, send: PendingSends) -> None:
         """Queue the unacknowledged frames of sends on the connection. `changed` is held."""
