@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 _OWN_BROKER_FIXTURES = {"start_real_broker", "real_cluster", "start_real_cluster"}
 _BROKER_FIXTURES = {"_distribution", "real_broker", *_OWN_BROKER_FIXTURES}
-_SHARED_PROCESS = "spark and the real broker"
+_SPARK = "spark and the real broker"
+_REAL_BROKER = "the real broker"
 
 # Examples share the machine with brokers and JVMs: a slow one is no sign of a fault.
 hypothesis.settings.register_profile("default", deadline=None)
@@ -86,17 +87,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that use a real broker, so that `-m "not real_broker"` leaves them out.
 
     A test that asks for it by `request.getfixturevalue` should carry the mark itself. Where the
-    tests are run by several processes, those that need it or Spark stay with one of them: so
-    there is one JVM of either kind, whose start takes longer than most of these tests. A test may
-    say that it belongs elsewhere.
+    tests are run by several processes, those that need Spark stay with one of them, and those that
+    need only a real broker with one, too: the start of a JVM takes longer than most of these tests.
+    The slow ones all stay with one: they are the heaviest. A test may say that it belongs
+    elsewhere.
     """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & _BROKER_FIXTURES:
             item.add_marker(pytest.mark.real_broker)
-        needs_jvm = "spark" in fixtures or item.get_closest_marker("real_broker")
-        if needs_jvm and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(_SHARED_PROCESS))
+        is_real = item.get_closest_marker("real_broker") is not None
+        has_group = item.get_closest_marker("xdist_group") is not None
+        if ("spark" in fixtures or is_real) and not has_group:
+            is_alone = is_real and "spark" not in fixtures and not item.get_closest_marker("slow")
+            item.add_marker(pytest.mark.xdist_group(_REAL_BROKER if is_alone else _SPARK))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -161,6 +161,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_an_error() -> None:
                 list(reader)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(14, 21)
 def test_random_troubles_of_all_kinds_lose_and_repeat_nothing() -> None:
     rng = random.Random(11)
@@ -427,6 +428,7 @@ class Cutting:
         session.socket = Limited(session.socket)  # type: ignore[assignment]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(4)
 def test_a_reset_after_every_byte_of_what_the_broker_says_is_survived() -> None:
     entries = [Entry(1, number, [b"%d-%d" % (number, i) for i in range(3)]) for number in range(3)]

@@ -34,6 +34,7 @@ def stats(real: Real, topic: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_both_clients_are_shown_with_what_they_were_given(
     real: Real, client: PulsarClient, official_client: Connect, topic: str
 ) -> None:

@@ -68,6 +68,7 @@ def test_who_is_connected_is_known(broker: Broker, official_client: Connect) -> 
     broker.expect_no_trace(topic)
 
 
+@pytest.mark.slow
 def test_a_restart_keeps_all(tuned_broker: Broker, official_client: Connect) -> None:
     topic = tuned_broker.create_topic()
     url = tuned_broker.service_url

@@ -128,6 +128,7 @@ def traffic(
         broker.expect_no_trace(topic)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(11, 12)
 @pytest.mark.parametrize("kill", [False, True])
 def test_a_broker_restarts_while_all_goes_on(
@@ -264,6 +265,7 @@ def test_questions_are_answered_through_unloads(tuned_broker: Broker) -> None:
     tuned_broker.expect_no_trace(topic)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(10, 11)
 def test_many_readers_writers_and_questions_come_back_after_a_restart(
     tuned_broker: Broker,

@@ -125,6 +125,7 @@ def deduplicating(request: pytest.FixtureRequest) -> Iterator[Broker]:
         yield Real(start({"brokerDeduplicationEnabled": "true"}))
 
 
+@pytest.mark.slow
 @pytest.mark.fault(13)
 def test_with_deduplication_and_a_name_nothing_is_written_twice(deduplicating: Broker) -> None:
     topic = deduplicating.create_topic()

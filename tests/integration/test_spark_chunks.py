@@ -102,6 +102,7 @@ def test_a_message_that_needs_more_memory_than_there_is_names_the_option(
     assert values(load(spark, tuned_broker, topic)) == [large, b"small"]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(39)
 def test_messages_that_are_not_whole_fail_the_read_or_are_left_out(
     spark: SparkSession, tuned_broker: Broker

@@ -243,6 +243,7 @@ def test_keys_and_ids_are_kept_whatever_they_are(spark: SparkSession, broker: Br
     assert [row.sequence_id for row in found] == [7, 1007, 2007, 3007, 4007]
 
 
+@pytest.mark.slow
 def test_the_index_that_a_broker_stamps_is_read(spark: SparkSession, tuned_broker: Broker) -> None:
     topic = tuned_broker.create_topic()
     payloads = [b"%d" % number for number in range(150)]

@@ -474,6 +474,7 @@ def test_keys_of_pairs_are_columns_and_back(
 # --- streams ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_stream_keeps_its_columns_when_the_topics_schema_goes_on(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:

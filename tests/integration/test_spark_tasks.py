@@ -90,6 +90,7 @@ def test_a_limit_leaves_no_consumer_behind(spark: SparkSession, broker: Broker) 
     expect_gone_soon(broker, topic, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(68, 69)
 def test_a_cancelled_job_leaves_no_consumer_and_no_producer(
     spark: SparkSession, broker: Broker, tmp_path: Path
@@ -169,6 +170,7 @@ def test_a_read_that_pauses_for_three_minutes_loses_and_repeats_nothing(
     assert len(list(tmp_path.iterdir())) == 3
 
 
+@pytest.mark.slow
 def test_threads_can_read_and_those_that_register_can_write(
     spark: SparkSession, broker: Broker
 ) -> None:

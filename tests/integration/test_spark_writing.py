@@ -285,6 +285,7 @@ def test_nothing_is_written_of_no_rows(spark: SparkSession, broker: Broker) -> N
     broker.expect_no_trace(topic)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(86)
 def test_the_largest_message_is_written_and_a_larger_one_named(
     spark: SparkSession, tuned_broker: Broker

@@ -291,6 +291,7 @@ def test_caps_are_exact_where_the_broker_stamps_an_index(
     drained(tuned_broker, query, topic)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(71, 73)
 def test_a_stream_outlives_brokers_that_come_and_go(
     tuned_broker: Broker, tuned_make: Make, tuned_feed: Feed
