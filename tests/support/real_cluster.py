@@ -44,7 +44,7 @@ _BROKERS = {
     "clusterName": "c1",
     # The topics of a broker that is killed are free for the other one after this time. So are
     # those of one that gets no processor time for so long, which must not happen by itself.
-    "metadataStoreSessionTimeoutMillis": "10000",
+    "metadataStoreSessionTimeoutMillis": "6000",
     "loadBalancerEnabled": "true",
     "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl",
     # Only tests move topics.
