@@ -19,7 +19,7 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.operations import run_many, start
 from pulsar_spark.engine.options import ConsumerOptions
-from pulsar_spark.engine.retry import Deadline, retrying
+from pulsar_spark.engine.retry import Deadline, retried
 from pulsar_spark.errors import PulsarError, TopicNotFound, UnsupportedFeature
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION
@@ -99,7 +99,7 @@ class TopicConsumers:
     def ask(self, operations: Sequence[Callable[[Deadline], Any]]) -> list[Any]:
         """Run operations, and wait for each answer; raises the first error."""
         timeout = self._context.options.operation_timeout
-        results = run_many([_retried(operation) for operation in operations], timeout)
+        results = run_many([retried(operation) for operation in operations], timeout)
         for result in results:
             if isinstance(result, PulsarError):
                 raise result.with_context(topic=self._title) from result.__cause__
@@ -201,7 +201,3 @@ class TopicConsumers:
             discovery.close()
         answers = [consumer.close() for consumer in self]
         wait_for([answer for answer in answers if answer is not None], _CLOSE_SECONDS)
-
-
-def _retried(operation: Callable[[Deadline], Any]) -> Callable[[Deadline], Any]:
-    return lambda deadline: retrying(operation, deadline)

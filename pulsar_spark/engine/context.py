@@ -34,7 +34,7 @@ from pulsar_spark.engine.lookups.lookup import Lookup, LookupService, attach_onc
 from pulsar_spark.engine.operations import Operation, run
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.producers.inflight_window import MemoryBudget
-from pulsar_spark.engine.retry import Deadline, retrying
+from pulsar_spark.engine.retry import Deadline, retried
 from pulsar_spark.engine.timers import Timer, Timers
 from pulsar_spark.engine.transactions import Coordinators
 from pulsar_spark.errors import (
@@ -430,7 +430,7 @@ class ClientContext(Closing):
             return (yield from self.lookup.partitions_operation(str(name), deadline, create=True))
 
         try:
-            return run(lambda deadline: retrying(attempt, deadline), self.options.operation_timeout)
+            return run(retried(attempt), self.options.operation_timeout)
         except TopicNotFound:
             return 0
         except PulsarError as error:
@@ -447,7 +447,7 @@ class ClientContext(Closing):
             return attach_once(self.lookup, topic, deadline)
 
         try:
-            run(lambda deadline: retrying(attempt, deadline), timeout)
+            run(retried(attempt), timeout)
         except PulsarError as error:
             raise error.with_context(topic=topic) from error.__cause__
 

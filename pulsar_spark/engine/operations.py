@@ -43,6 +43,11 @@ OperationFactory: TypeAlias = "Callable[[Deadline], Operation[T]]"
 def run(factory: OperationFactory[T], timeout: float) -> T:
     """Run one operation to its end and return its result; raises its error or OperationTimeout."""
     (result,) = run_many([factory], timeout)
+    return value_of(result)
+
+
+def value_of(result: T | PulsarError) -> T:
+    """Return one of the results of `run_many`, or raise its error."""
     if isinstance(result, PulsarError):
         raise result
     return result

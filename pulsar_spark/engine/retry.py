@@ -109,6 +109,11 @@ def retrying(attempt: OperationFactory[T], deadline: Deadline) -> Operation[T]:
         yield Pause(delay)
 
 
+def retried(attempt: OperationFactory[T]) -> OperationFactory[T]:
+    """Return the factory of `retrying` operations."""
+    return lambda deadline: retrying(attempt, deadline)
+
+
 def _after(error: PulsarError, attempts: int) -> PulsarError:
     last = error.with_context()
     tried = type(error)(f"{error.what} (after {attempts} attempts)", error.remedy)

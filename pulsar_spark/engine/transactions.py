@@ -25,7 +25,7 @@ from typing import Any
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.lookups.lookup import Lookup
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, run_many
-from pulsar_spark.engine.retry import Deadline, is_retryable, retrying
+from pulsar_spark.engine.retry import Deadline, is_retryable, retried, retrying
 from pulsar_spark.errors import (
     BrokerError,
     ConnectionLost,
@@ -121,9 +121,7 @@ class Coordinators:
         """
 
         def factory(txn: TxnId, topic: str) -> OperationFactory[None]:
-            return lambda deadline: retrying(
-                lambda end: self._commit_on_partition(txn, topic, end), deadline
-            )
+            return retried(lambda end: self._commit_on_partition(txn, topic, end))
 
         return run_many([factory(txn, topic) for txn, topic in pairs], self._timeout)
 

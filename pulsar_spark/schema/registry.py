@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from pulsar_spark.engine.lookups.lookup import Lookup
-from pulsar_spark.engine.operations import Operation
+from pulsar_spark.engine.operations import Operation, value_of
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import PulsarError, SchemaMismatch
 from pulsar_spark.protocol import commands
@@ -37,10 +37,7 @@ def latest_schema(lookup: Lookup, topic: str) -> SchemaInfo | None:
     `topic` is a topic or a partition, which has its topic's schema. Raises the broker's error.
     """
     owner = str(TopicName.parse(topic).partitioned)
-    found = latest_schemas(lookup, [owner])[owner]
-    if isinstance(found, PulsarError):
-        raise found
-    return found
+    return value_of(latest_schemas(lookup, [owner])[owner])
 
 
 def older_schemas(lookup: Lookup, topic: str) -> Iterator[SchemaInfo]:

@@ -33,7 +33,7 @@ from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.operations import Operation, OperationFactory, run, start
 from pulsar_spark.engine.options import ConsumerOptions
-from pulsar_spark.engine.retry import Backoff, Deadline, Pause, is_retryable, retrying
+from pulsar_spark.engine.retry import Backoff, Deadline, Pause, is_retryable, retried, retrying
 from pulsar_spark.errors import (
     ChecksumMismatch,
     ConsumerBusy,
@@ -770,7 +770,7 @@ class TopicConsumer(AttachedConsumer):
 def ask(context: ClientContext, operation: OperationFactory[Any]) -> Any:
     """Repeat a question until it is answered; raises its error or OperationTimeout."""
     timeout = context.options.operation_timeout
-    return run(lambda deadline: retrying(operation, deadline), timeout)
+    return run(retried(operation), timeout)
 
 
 def _can_pass(error: PulsarError) -> bool:

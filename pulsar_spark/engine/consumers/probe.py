@@ -24,8 +24,8 @@ from pulsar_spark.engine.consumers.consumer_session import (
 )
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
-from pulsar_spark.engine.operations import Operation, OperationFactory, Within, run_many
-from pulsar_spark.engine.retry import Deadline, retrying
+from pulsar_spark.engine.operations import Operation, OperationFactory, Within, run_many, value_of
+from pulsar_spark.engine.retry import Deadline, retried
 from pulsar_spark.errors import (
     ConnectionLost,
     CorruptMessage,
@@ -162,7 +162,7 @@ class Probe:
         None for a topic that has no more entries, or whose next entry can be read.
         """
         return self._ask(
-            [(topic, _retried(self.held_attempt(topic, position))) for topic, position in questions]
+            [(topic, retried(self.held_attempt(topic, position))) for topic, position in questions]
         )
 
     def subscriptions_exist(self, questions: Sequence[tuple[str, str]]) -> list[bool | PulsarError]:
@@ -181,20 +181,20 @@ class Probe:
 
     def _at(self, topic: str, position: Position) -> OperationFactory[FoundEntry | None]:
         patience = _EntryWait()
-        return _retried(lambda deadline: self._at_operation(topic, position, deadline, patience))
+        return retried(lambda deadline: self._at_operation(topic, position, deadline, patience))
 
     def _from_time(self, topic: str, time: int) -> OperationFactory[FoundEntry | None]:
         patience = _EntryWait()
-        return _retried(lambda deadline: self._from_time_operation(topic, time, deadline, patience))
+        return retried(lambda deadline: self._from_time_operation(topic, time, deadline, patience))
 
     def _ledger_end(self, topic: str, ledger_id: int) -> OperationFactory[LedgerEnd | None]:
         patience = _EntryWait()
-        return _retried(
+        return retried(
             lambda deadline: self._ledger_end_operation(topic, ledger_id, deadline, patience)
         )
 
     def _count(self, topic: str, position: Position) -> OperationFactory[int]:
-        return _retried(lambda deadline: self._count_operation(topic, position, deadline))
+        return retried(lambda deadline: self._count_operation(topic, position, deadline))
 
     def _count_operation(
         self, topic: str, position: Position, deadline: Deadline
@@ -235,7 +235,7 @@ class Probe:
             return Held(position, counted) if counted else None
 
     def _exists(self, topic: str, name: str) -> OperationFactory[bool]:
-        return _retried(lambda deadline: self.exists_operation(topic, name, deadline))
+        return retried(lambda deadline: self.exists_operation(topic, name, deadline))
 
     def exists_operation(self, topic: str, name: str, deadline: Deadline) -> Operation[bool]:
         """Return an operation for one attempt at `subscriptions_exist`."""
@@ -305,10 +305,6 @@ class Probe:
 def _asking(topic: str, position: Position) -> SubscribeRequest:
     """Return a request for a subscription that leaves no trace."""
     return SubscribeRequest(topic, unique_name("pulsar-spark-probe"), position)
-
-
-def _retried(attempt: OperationFactory[T]) -> OperationFactory[T]:
-    return lambda deadline: retrying(attempt, deadline)
 
 
 class _EntryWait:
@@ -415,9 +411,7 @@ class _Entries:
 
 def _only(results: Sequence[T | PulsarError]) -> T:
     (result,) = results
-    if isinstance(result, PulsarError):
-        raise result
-    return result
+    return value_of(result)
 
 
 def _first_entry(

@@ -39,7 +39,7 @@ from pulsar_spark.engine.operations import (
     run_many,
     start,
 )
-from pulsar_spark.engine.retry import Backoff, Deadline, is_retryable, retrying
+from pulsar_spark.engine.retry import Backoff, Deadline, is_retryable, retried
 from pulsar_spark.errors import (
     ClosedError,
     PulsarError,
@@ -360,16 +360,12 @@ class SubscriptionSet:
         operation: Callable[[DurableConsumer], OperationFactory[T]],
     ) -> dict[str, T | PulsarError]:
         names = list(self._consumers if topics is None else topics)
-        factories = [self._retried(operation(self._consumers[name])) for name in names]
+        factories = [retried(operation(self._consumers[name])) for name in names]
         results = run_many(factories, self._timeout)
         return {
             name: result.with_context(topic=name) if isinstance(result, PulsarError) else result
             for name, result in zip(names, results, strict=True)
         }
-
-    @staticmethod
-    def _retried(attempt: OperationFactory[T]) -> OperationFactory[T]:
-        return lambda deadline: retrying(attempt, deadline)
 
     # --- acknowledgements -----------------------------------------------------------------------
 

@@ -19,8 +19,8 @@ from pulsar_spark.engine.consumers.consumer_session import (
     SubscribeRequest,
     unique_name,
 )
-from pulsar_spark.engine.operations import Operation, run, run_many
-from pulsar_spark.engine.retry import Deadline, retrying
+from pulsar_spark.engine.operations import Operation, run, run_many, value_of
+from pulsar_spark.engine.retry import Deadline, retried
 from pulsar_spark.errors import (
     InvalidTopicName,
     PulsarError,
@@ -142,10 +142,7 @@ class Lookup:
         Partitions are replaced by their topic. `pattern` is a regular expression that must match
         the whole name. The list contains system topics.
         """
-        names = run(
-            lambda deadline: retrying(lambda end: self.topics_operation(namespace, end), deadline),
-            self._timeout,
-        )
+        names = run(retried(lambda end: self.topics_operation(namespace, end)), self._timeout)
         if pattern is None:
             return names
         matches = re.compile(pattern).fullmatch
@@ -206,10 +203,7 @@ class Lookup:
 
     def ask(self, topic: str, attempt: Callable[[str, Deadline], Operation[T]]) -> T:
         """Repeat a question about a topic until it is answered."""
-        result = self.ask_many([topic], attempt)[topic]
-        if isinstance(result, PulsarError):
-            raise result
-        return result
+        return value_of(self.ask_many([topic], attempt)[topic])
 
     def ask_many(
         self, topics: Iterable[str], attempt: Callable[[str, Deadline], Operation[T]]
@@ -218,7 +212,7 @@ class Lookup:
         names = list(dict.fromkeys(topics))
 
         def factory(topic: str) -> Callable[[Deadline], Operation[T]]:
-            return lambda deadline: retrying(lambda end: attempt(topic, end), deadline)
+            return retried(lambda end: attempt(topic, end))
 
         results = run_many([factory(name) for name in names], self._timeout)
         return {

@@ -19,7 +19,7 @@ from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.lookups.topic_patterns import TopicPattern
 from pulsar_spark.engine.operations import Operation, run, start
-from pulsar_spark.engine.retry import Deadline, retrying
+from pulsar_spark.engine.retry import Deadline, retried
 from pulsar_spark.engine.timers import Timer
 from pulsar_spark.errors import ClosedError, PulsarError, TopicNotFound
 from pulsar_spark.protocol import commands
@@ -64,7 +64,7 @@ class TopicDiscovery:
     def find(self) -> set[str]:
         """Return the current topic partitions; raises if they cannot be found."""
         timeout = self._context.options.operation_timeout
-        return run(lambda deadline: retrying(self._find_operation, deadline), timeout)
+        return run(retried(self._find_operation), timeout)
 
     def begin(self, *, now: bool = True) -> None:
         """Start polling: `now`, or after a period."""

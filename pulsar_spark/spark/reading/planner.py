@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.operations import value_of
 from pulsar_spark.errors import DataLossError, InvalidOffset, PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST, EARLIEST_POSITION, MessageIdAdv, Position
 from pulsar_spark.protocol.schema_info import SchemaInfo
@@ -402,9 +403,4 @@ def _all(results: Mapping[str, T | PulsarError]) -> dict[str, T]:
 
 def _each(results: Iterable[T | PulsarError]) -> list[T]:
     """Return the results; raises the first error among them."""
-    found: list[T] = []
-    for result in results:
-        if isinstance(result, PulsarError):
-            raise result
-        found.append(result)
-    return found
+    return [value_of(result) for result in results]

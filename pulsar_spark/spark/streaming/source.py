@@ -16,6 +16,7 @@ from dataclasses import replace
 from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
 from pulsar_spark.engine.consumers.subscription import EARLIEST, LATEST, SubscriptionSet
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.operations import value_of
 from pulsar_spark.errors import PulsarError, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.protocol.topic_name import TopicName
@@ -218,12 +219,7 @@ class StreamSource:
     def _sample(self, questions: Sequence[tuple[str, Position]]) -> list[FoundEntry | None]:
         """Answer the questions of admission control."""
         assert self._context is not None
-        answers: list[FoundEntry | None] = []
-        for found in Probe(self._context.pool).first_entries_at(questions):
-            if isinstance(found, PulsarError):
-                raise found
-            answers.append(found)
-        return answers
+        return [value_of(found) for found in Probe(self._context.pool).first_entries_at(questions)]
 
     def _offset(self, start: StreamOffset, name: str, spans: Mapping[str, Span]) -> StreamOffset:
         positions: dict[str, Position] = {}

@@ -16,22 +16,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from itertools import compress
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
 from pulsar_spark.engine.context import ClientContext
+from pulsar_spark.engine.operations import value_of
 from pulsar_spark.engine.transactions import names_of
-from pulsar_spark.errors import (
-    AuthorizationError,
-    PulsarError,
-    TopicNotFound,
-    TornBatch,
-)
+from pulsar_spark.errors import AuthorizationError, PulsarError, TopicNotFound, TornBatch
 from pulsar_spark.spark.writing.decision_log import Decision, LastMessage
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _LOOKS = 3
 
@@ -104,7 +98,7 @@ def _unseen(context: ClientContext, ends: Sequence[LastMessage]) -> _Unseen:
         hidden, passed = _look(probe, left)
         unseen.dropped.extend(passed)
         answers = probe.held_back([(end.topic, end.position) for end in hidden])
-        is_held = [_value(answer) is not None for answer in answers]
+        is_held = [value_of(answer) is not None for answer in answers]
         unseen.held.extend(compress(hidden, is_held))
         left = [end for end, held in zip(hidden, is_held, strict=True) if not held]
         if not left:
@@ -123,17 +117,11 @@ def _look(probe: Probe, ends: Sequence[LastMessage]) -> tuple[list[LastMessage],
         if isinstance(entry, TopicNotFound):
             # Deleted since then, and so are the rows.
             continue
-        if _value(entry) is None:
+        if value_of(entry) is None:
             hidden.append(end)
         elif isinstance(entry, FoundEntry) and entry.start != end.position:
             passed.append(end)
     return hidden, passed
-
-
-def _value(found: T | PulsarError) -> T:
-    if isinstance(found, PulsarError):
-        raise found
-    return found
 
 
 def _write_markers(

@@ -33,10 +33,10 @@ from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.consumers.subscription import EARLIEST, DurableConsumer, TopicEnd
 from pulsar_spark.engine.context import ClientContext
-from pulsar_spark.engine.operations import run
+from pulsar_spark.engine.operations import run, value_of
 from pulsar_spark.engine.options import ProducerOptions, ReaderOptions
 from pulsar_spark.engine.producers.producer import Producer
-from pulsar_spark.engine.retry import Backoff, Deadline, retrying
+from pulsar_spark.engine.retry import Backoff, Deadline, retried
 from pulsar_spark.errors import (
     ProducerFenced,
     PulsarError,
@@ -204,9 +204,7 @@ class DecisionLog(Closing):
         (kept,) = probe.subscriptions_exist([(self.topic, SUBSCRIPTION)])
         if isinstance(kept, TopicNotFound):
             return
-        if isinstance(kept, PulsarError):
-            raise kept
-        if not kept and self._context.lookup.last_message_id(self.topic).entry_id >= 0:
+        if not value_of(kept) and self._context.lookup.last_message_id(self.topic).entry_id >= 0:
             raise SinkStateError(
                 f"the sink's topic has records, and its subscription {SUBSCRIPTION} is gone: "
                 "records can be missing",
@@ -216,10 +214,7 @@ class DecisionLog(Closing):
 
     def _end(self) -> TopicEnd:
         try:
-            return run(
-                lambda deadline: retrying(self._consumer.end_operation, deadline),
-                self._timeout,
-            )
+            return run(retried(self._consumer.end_operation), self._timeout)
         except PulsarError as error:
             raise error.with_context(topic=self.topic) from error.__cause__
 
