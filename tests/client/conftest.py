@@ -1,4 +1,4 @@
-"""A broker in memory and a client of it, for the tests of `PulsarClient`."""
+"""A broker in memory, or one that follows a script, with a client, for tests of `PulsarClient`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 
 from pulsar_spark.client import PulsarClient
 from pulsar_spark.testing import EmbeddedBroker
+from tests.engine.producing import TopicScript
+from tests.engine.scripted_broker import ScriptedBroker
 
 
 @pytest.fixture
@@ -20,4 +22,16 @@ def broker() -> Iterator[EmbeddedBroker]:
 @pytest.fixture
 def client(broker: EmbeddedBroker) -> Iterator[PulsarClient]:
     with PulsarClient(broker.service_url) as made:
+        yield made
+
+
+@pytest.fixture
+def script() -> TopicScript:
+    """What the broker of `scripted` does, and what it was sent."""
+    return TopicScript()
+
+
+@pytest.fixture
+def scripted(script: TopicScript) -> Iterator[PulsarClient]:
+    with ScriptedBroker(script) as broker, PulsarClient(f"pulsar://{broker.address}") as made:
         yield made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -39,14 +38,8 @@ class Told:
 
 
 @pytest.fixture
-def script() -> TopicScript:
-    return TopicScript()
-
-
-@pytest.fixture
-def client(script: TopicScript) -> Iterator[PulsarClient]:
-    with ScriptedBroker(script) as broker, PulsarClient(f"pulsar://{broker.address}") as made:
-        yield made
+def client(scripted: PulsarClient) -> PulsarClient:
+    return scripted
 
 
 def test_a_message_is_sent_at_once_with_what_its_batch_holds(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from pulsar_spark.client import InitialPosition, MessageId, PulsarClient, Pulsar
 from pulsar_spark.errors import InvalidRow, OptionError
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.producing import Sent, TopicScript
-from tests.engine.scripted_broker import ScriptedBroker, Session
+from tests.engine.scripted_broker import Session
 from tests.support.waiting import finish, wait_until
 
 RECEIVE_MS = 30_000
@@ -23,17 +22,6 @@ BATCHED: dict[str, Any] = {
     "batching_max_messages": 10,
     "batching_max_publish_delay_ms": HOUR_MS,
 }
-
-
-@pytest.fixture
-def script() -> TopicScript:
-    return TopicScript()
-
-
-@pytest.fixture
-def scripted(script: TopicScript) -> Iterator[PulsarClient]:
-    with ScriptedBroker(script) as broker, PulsarClient(f"pulsar://{broker.address}") as made:
-        yield made
 
 
 @pytest.fixture
