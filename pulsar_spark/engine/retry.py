@@ -96,6 +96,7 @@ def retrying(attempt: OperationFactory[T], deadline: Deadline) -> Operation[T]:
     """
     backoff = Backoff(maximum=_RETRY_MAXIMUM)
     attempts = 0
+    before: PulsarError | None = None
     while True:
         try:
             return (yield from attempt(deadline))
@@ -105,7 +106,8 @@ def retrying(attempt: OperationFactory[T], deadline: Deadline) -> Operation[T]:
             if not (is_retryable(error) or isinstance(error, OperationTimeout)):
                 raise
             if delay >= deadline.remaining():
-                raise _after(error, attempts) from error
+                raise _after(error, attempts, before) from error
+            before = error
         yield Pause(delay)
 
 
@@ -114,9 +116,22 @@ def retried(attempt: OperationFactory[T]) -> OperationFactory[T]:
     return lambda deadline: retrying(attempt, deadline)
 
 
-def _after(error: PulsarError, attempts: int) -> PulsarError:
-    last = error.with_context()
-    tried = type(error)(f"{error.what} (after {attempts} attempts)", error.remedy)
-    return tried.with_context(
-        topic=last.topic, partition=last.partition, message_id=last.message_id, broker=last.broker
-    )
+def _after(error: PulsarError, attempts: int, before: PulsarError | None) -> PulsarError:
+    """Return the error of the last attempt, with the number of attempts.
+
+    The deadline of all attempts says only that it passed, so a timeout names the error before it.
+    """
+    told, sources, remedy = f"after {attempts} attempts", [error], error.remedy
+    if before is not None and isinstance(error, OperationTimeout):
+        told += f"; the one before: {before.what}"
+        sources.append(before)
+        remedy = remedy or before.remedy
+    tried = type(error)(f"{error.what} ({told})", remedy)
+    for source in sources:
+        tried = tried.with_context(
+            topic=source.topic,
+            partition=source.partition,
+            message_id=source.message_id,
+            broker=source.broker,
+        )
+    return tried

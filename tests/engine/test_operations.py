@@ -218,6 +218,23 @@ def test_at_the_deadline_the_last_error_is_raised_with_what_was_tried() -> None:
     assert caught.value.remedy == "Start it."
 
 
+def test_a_deadline_that_cuts_an_attempt_short_says_why_the_one_before_failed() -> None:
+    attempts = []
+
+    def attempt(deadline: Deadline) -> Operation[None]:
+        attempts.append(1)
+        if len(attempts) > 1:
+            yield Future()
+        yield later(OperationTimeout("the broker did not answer LOOKUP", broker="h:1"))
+
+    expected = (
+        r"no answer came within 0\.6 s \(after 2 attempts; the one before: "
+        r"the broker did not answer LOOKUP\) \[broker h:1\]"
+    )
+    with pytest.raises(OperationTimeout, match=expected):
+        run(lambda deadline: retrying(attempt, deadline), 0.6)
+
+
 @pytest.mark.parametrize(
     "error, expected",
     [
