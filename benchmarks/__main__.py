@@ -259,8 +259,9 @@ def measure_clients(setup: Setup, results: Results) -> None:
                 named = contenders.receivers(setup.broker, scaled, topic, way, names)
                 results.put(alternate(way, scaled, named, arguments.runs))
         for way in contenders.SENDS:
-            named = contenders.senders(setup.broker, scaled, way, names)
-            results.put(alternate(way, scaled, named, arguments.runs))
+            part = scaled.scaled(contenders.PART_OF_MESSAGES.get(way, 1.0))
+            named = contenders.senders(setup.broker, part, way, names)
+            results.put(alternate(way, part, named, arguments.runs))
         save(arguments, results)
 
 
