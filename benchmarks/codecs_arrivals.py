@@ -6,8 +6,7 @@ The same records go through the builder of record batches, with a read's limits:
 
 - batched: full batches of one producer, all with the same schema version;
 - alternating: two versions in turn, as two producers of different releases write them without
-batching (the
-  older version lacks a field);
+  batching (the older version lacks a field);
 - in parts: `PART` at a time, as between frames that need the careful path.
 
 JSON is also measured in less usual forms: with times as text in all values, or in few.

@@ -4,7 +4,6 @@ Delivered entries are queued undecoded, within permits and memory, and decoded o
 are taken. After a disconnect the consumer reattaches in the background and drops its queue, because
 the broker redelivers everything unacknowledged. The same happens after a seek, and after a request
 to redeliver everything. Entries taken before have an old `generation` and must not be returned.
-was taken before has another `generation` and is not to be given out.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Avro 1.12 specification, Schema Resolution. The result is a plan: what to read, in the order of the
 bytes, and what it becomes. It is more lenient than the specification if the meaning is clear:
 outside of unions, names of records, enums and fixed types may differ; fields that the writer lacks
-are null if they are nullable; and timestamps are converted between units. unit are converted.
+are null if they are nullable; and timestamps are converted between units.
 """
 
 from __future__ import annotations
