@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import threading
 from collections.abc import Callable
 
+from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import OperationTimeout, ProducerQueueFull
 
@@ -27,7 +27,7 @@ class CallbackThread:
 
     def __init__(self, name: str = "pulsar-spark-callbacks") -> None:
         self._name = name
-        self._pid = os.getpid()
+        self._forks = fork_count()
         self._queue: queue.SimpleQueue[tuple[Callable[[], object], int] | None]
         self._queue = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -84,14 +84,14 @@ class CallbackThread:
     def close(self, timeout: float = 5.0) -> None:
         """Run the queued callbacks, then end the thread; wait at most `timeout` seconds for it."""
         thread = self._thread
-        if thread is None or os.getpid() != self._pid:
+        if thread is None or fork_count() != self._forks:
             return
         self._queue.put(None)
         if threading.current_thread() is not thread:
             thread.join(timeout)
 
     def _elsewhere(self) -> bool:
-        return os.getpid() != self._pid or threading.current_thread() is self._thread
+        return fork_count() != self._forks or threading.current_thread() is self._thread
 
     def _start(self) -> None:
         with self._lock:

@@ -28,6 +28,7 @@ from pulsar_spark.engine.connections.addresses import (
 )
 from pulsar_spark.engine.connections.connection import CLOSE_TIMEOUT, ClientConnection
 from pulsar_spark.engine.connections.tls import tls_identity, warn_of_insecure
+from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.lookups.binary_lookup import BinaryLookupService
 from pulsar_spark.engine.lookups.http_lookup import HttpLookupService
 from pulsar_spark.engine.lookups.lookup import Lookup, LookupService, attach_once
@@ -70,7 +71,7 @@ class ConnectionPool(Closing):
             self.lookup_service = HttpLookupService(self)
         else:
             self.lookup_service = BinaryLookupService(self)
-        self._pid = os.getpid()
+        self._forks = fork_count()
         self._lock = threading.Lock()
         # The following are guarded by _lock.
         self._connections: dict[BrokerAddress, ClientConnection] = {}
@@ -85,7 +86,7 @@ class ConnectionPool(Closing):
 
         It fails as `ClientConnection.start` does. Never retries.
         """
-        if os.getpid() != self._pid:
+        if fork_count() != self._forks:
             raise ClosedError(
                 "the client was made by another process and cannot be used after a fork",
                 "Make a client of its own in each process.",
@@ -194,7 +195,7 @@ class ConnectionPool(Closing):
 
         Waits up to `timeout` seconds for each.
         """
-        if os.getpid() == self._pid:
+        if fork_count() == self._forks:
             with self._lock:
                 self._closed = True
                 connections = list(self._connections.values())
@@ -374,7 +375,7 @@ class ClientContext(Closing):
         self.coordinators = Coordinators(self.lookup)
         self.timers = Timers()
         self.budget = MemoryBudget(options.memory_limit)
-        self._pid = os.getpid()
+        self._forks = fork_count()
         self._closed = False
         self._members_lock = threading.Lock()
         # Guarded by _members_lock.
@@ -383,14 +384,14 @@ class ClientContext(Closing):
     @property
     def closed(self) -> bool:
         """Whether `close` was called, or this is a forked child."""
-        return self._closed or os.getpid() != self._pid
+        return self._closed or fork_count() != self._forks
 
     def close(self) -> None:
         """End what was made with it, its threads, and its connections unless they are shared.
 
         May be called twice.
         """
-        if os.getpid() != self._pid:
+        if fork_count() != self._forks:
             if self._release is None:
                 self.pool.close()
             return

@@ -1,6 +1,7 @@
 """Counts the forks that led to this process, so that a child can tell what it has inherited.
 
-As `os.getpid` would, but without a system call, which is dear where it comes for every message.
+Objects that have threads, locks or sockets note the count when they are made, and compare it before
+each use. `os.getpid` would do too, but it is a system call, too slow for every message.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ written. The core's output goes to the `WriteQueue`, in order, before the mutex 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +37,7 @@ from pulsar_spark.engine.connections.requests import (
 )
 from pulsar_spark.engine.connections.tls import tls_context
 from pulsar_spark.engine.connections.transport import Transport, WriteQueue
+from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
@@ -116,7 +116,7 @@ class ClientConnection:
             server_version="", protocol_version=CLIENT_PROTOCOL_VERSION
         )
         self._auth = auth or NoAuth()
-        self._pid = os.getpid()
+        self._forks = fork_count()
         self._ready: Future[ClientConnection] = Future()
         self._ready.set_running_or_notify_cancel()
         self._transport: Transport | None = None
@@ -160,7 +160,7 @@ class ClientConnection:
     @property
     def closed(self) -> bool:
         """Whether the connection has ended."""
-        return self._error is not None or os.getpid() != self._pid
+        return self._error is not None or fork_count() != self._forks
 
     @property
     def max_message_size(self) -> int:
@@ -195,7 +195,7 @@ class ClientConnection:
 
         Open requests and handlers get ClosedError.
         """
-        if os.getpid() != self._pid:
+        if fork_count() != self._forks:
             # The parent still uses the socket: close only this process's copy.
             if self._transport is not None:
                 self._transport.close()
@@ -351,7 +351,7 @@ class ClientConnection:
 
     def _check_process(self) -> None:
         # Before any lock: another thread may have held it when the process forked.
-        if os.getpid() != self._pid:
+        if fork_count() != self._forks:
             raise ClosedError(
                 "the connection was opened by another process and cannot be used after a fork",
                 "Make a client of its own in each process.",

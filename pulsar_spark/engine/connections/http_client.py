@@ -13,7 +13,6 @@ import http.client
 import io
 import json
 import logging
-import os
 import queue
 import random
 import threading
@@ -33,6 +32,7 @@ from pulsar_spark.engine.authentication.providers import (
 from pulsar_spark.engine.connections.addresses import ServiceUrl, parse_service_url, unreachable
 from pulsar_spark.engine.connections.tls import tls_context
 from pulsar_spark.engine.connections.transport import Transport
+from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.lookups.lookup import too_many_redirects
 from pulsar_spark.engine.options import ClientOptions
 from pulsar_spark.engine.retry import Deadline
@@ -129,7 +129,7 @@ class HttpClient:
         self._options = options
         self._url = parse_service_url(options.service_url)
         self._auth = auth
-        self._pid = os.getpid()
+        self._forks = fork_count()
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         # The following are guarded by _lock.
@@ -151,7 +151,7 @@ class HttpClient:
         the status's error (TopicNotFound for 404), ConnectError, ConnectionLost, OperationTimeout,
         or RemoteProtocolError for an answer that is not HTTP, not JSON or too long.
         """
-        if os.getpid() != self._pid:
+        if fork_count() != self._forks:
             raise ClosedError(
                 "the client was made by another process and cannot be used after a fork",
                 "Make a client of its own in each process.",
@@ -182,7 +182,7 @@ class HttpClient:
 
     def close(self) -> None:
         """Close all connections; open requests fail with ClosedError. May be called twice."""
-        if os.getpid() != self._pid:
+        if fork_count() != self._forks:
             # The parent still uses the sockets: close only this process's copies.
             for connection in list(self._open):
                 connection.transport.close()

@@ -16,7 +16,6 @@ anything blocks or a callback runs).
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from typing import Any
 from pulsar_spark.engine.codecs import compress
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.encryption import Encryptor
+from pulsar_spark.engine.forks import fork_count
 from pulsar_spark.engine.operations import Operation, Within, run, start
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.encoding import Encoding, entry_of
@@ -95,7 +95,7 @@ class Producer:
         self.topic = str(self._topic)
         self.partition = self._topic.partition_index
         self._on_failure = on_failure
-        self._pid = os.getpid()
+        self._forks = fork_count()
         self._registrar = Registrar(context, self, Identity.of(self.topic, self._options))
         encryption = self._options.encryption
         self._encryptor = None if encryption is None else Encryptor(encryption)
@@ -394,7 +394,7 @@ class Producer:
 
         Frees its resources in any case.
         """
-        if os.getpid() != self._pid:
+        if fork_count() != self._forks:
             return
         try:
             if self._failed or not self._window.ended:
@@ -408,7 +408,7 @@ class Producer:
 
     def abort(self) -> None:
         """Leave without waiting: pending messages fail with ClosedError."""
-        if os.getpid() == self._pid:
+        if fork_count() == self._forks:
             run(self.abort_operation, _ABORT_SECONDS)
 
     def abort_operation(self, deadline: Deadline) -> Operation[None]:
@@ -784,7 +784,7 @@ class Producer:
 
     def _check_process(self) -> None:
         # Before any lock: another thread may have held it when the process forked.
-        if os.getpid() != self._pid:
+        if fork_count() != self._forks:
             raise ClosedError(
                 "the producer was made by another process and cannot be used after a fork",
                 "Make a producer of its own in each process.",
