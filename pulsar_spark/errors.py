@@ -45,6 +45,13 @@ def redact(text: str | bytes, secrets: Iterable[str | bytes] = ()) -> str:
     return shown
 
 
+def listed(texts: Iterable[str], most: int = 5) -> str:
+    """Return the first of some texts, and how many more there are: "a, b and 3 more"."""
+    found = list(texts)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more
+
+
 def _printable(text: str | bytes) -> str:
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     return data.decode("utf-8", "replace")

@@ -15,6 +15,7 @@ from pulsar_spark.errors import (
     TopicNotFound,
     UnknownServerError,
     from_server_error,
+    listed,
     redact,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -44,6 +45,12 @@ def test_an_error_survives_pickling_with_its_context(kind: type[PulsarError]) ->
 def test_the_text_has_what_where_and_remedy() -> None:
     text = str(AuthorizationError("No", "Ask.", topic="t", role="r"))
     assert text == "No [topic t, role r] Ask."
+
+
+def test_a_long_list_is_cut_and_says_how_many_more() -> None:
+    assert listed(["a", "b", "c"], 3) == "a, b, c"
+    assert listed(iter(["a", "b", "c"]), 1) == "a and 2 more"
+    assert listed([]) == ""
 
 
 def test_context_is_filled_in_without_overwriting() -> None:

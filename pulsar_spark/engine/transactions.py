@@ -39,6 +39,7 @@ from pulsar_spark.errors import (
     TransactionOutcomeUnknown,
     TransactionStateError,
     UnsupportedFeature,
+    listed,
 )
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
@@ -324,9 +325,7 @@ def name_of(txn: TxnId) -> str:
 
 def names_of(transactions: Sequence[TxnId]) -> str:
     """Return the first ids of transactions as text, and how many more there are."""
-    shown = ", ".join(map(name_of, transactions[:_SHOWN]))
-    more = len(transactions) - _SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
+    return listed(map(name_of, transactions), _SHOWN)
 
 
 def _named(txn: TxnId, error: PulsarError) -> PulsarError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import BinaryType, DataType, StructType
 
-from pulsar_spark.errors import OptionError, SchemaMismatch
+from pulsar_spark.errors import OptionError, SchemaMismatch, listed
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import BYTES, SchemaInfo
 from pulsar_spark.schema.codec import (
@@ -60,7 +60,10 @@ def value_type(schemas: Mapping[str, SchemaInfo | None], *, allow_different: boo
         by_schema.setdefault((schema.type, schema.schema_data), (schema, []))[1].append(topic)
     if len(by_schema) > 1:
         if not allow_different:
-            described = "; ".join(f"{s.type_name}: {_some(t)}" for s, t in by_schema.values())
+            described = "; ".join(
+                f"{schema.type_name}: {listed(topics, _SHOWN)}"
+                for schema, topics in by_schema.values()
+            )
             raise OptionError(
                 f"the topics have different schemas ({described})",
                 "Read them separately, or set allowDifferentTopicSchemas=true to read raw values.",
@@ -125,16 +128,12 @@ def _decoded(schema: SchemaInfo, topics: list[str]) -> ValueType:
             typed_columns(schema)
             return ValueType(schema)
     except SchemaMismatch as error:
-        raise SchemaMismatch(error.what, error.remedy or _RAW, topic=_some(topics)) from None
+        named = listed(topics, _SHOWN)
+        raise SchemaMismatch(error.what, error.remedy or _RAW, topic=named) from None
     logger.warning(
         "The schema of %s is %s, which this version cannot decode: the column value has the "
         "bytes. Set valueFormat=raw to confirm that.",
-        _some(topics),
+        listed(topics, _SHOWN),
         schema.type_name,
     )
     return ValueType()
-
-
-def _some(topics: list[str]) -> str:
-    more = f" and {len(topics) - _SHOWN} more" if len(topics) > _SHOWN else ""
-    return ", ".join(topics[:_SHOWN]) + more

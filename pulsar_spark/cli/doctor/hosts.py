@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from pulsar_spark.cli.admin import Admin
-from pulsar_spark.cli.doctor.steps import Finding, Skipped, some
+from pulsar_spark.cli.doctor.steps import Finding, Skipped
 from pulsar_spark.engine.authentication.providers import AuthProvider
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.connections.addresses import BrokerAddress, parse_service_url
@@ -27,6 +27,7 @@ from pulsar_spark.errors import (
     RemoteProtocolError,
     TlsError,
     TopicNotFound,
+    listed,
 )
 
 _Login: TypeAlias = "ClientConnection | PulsarError | None"
@@ -81,7 +82,7 @@ class Hosts(Closing):
     def _addresses(self, host: str) -> str:
         where = self._proxy or host
         found = resolve(where, Deadline(self._options.connection_timeout))
-        return f"{where} is {some(dict.fromkeys(str(target[0]) for _, target in found))}"
+        return f"{where} is {listed(dict.fromkeys(str(target[0]) for _, target in found))}"
 
     def connect(self) -> Finding:
         """Connect to the hosts by TCP."""

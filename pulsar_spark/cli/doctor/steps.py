@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from pulsar_spark.errors import PulsarError
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 NAME_ONE = "Name a topic with --topic."
 
-_SHOWN = 5
 _PORTS = (
     "Check that service.url names a Pulsar broker or proxy, and its port: 6650 for pulsar://, 6651 "
     "for pulsar+ssl://, 8080 for http://, 8443 for https://, unless they were changed."
@@ -70,10 +69,3 @@ def taken(name: str, look: Callable[[], Finding]) -> Step:
 def counted(number: int, what: str) -> str:
     """Return a number with its noun."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def some(texts: Iterable[str]) -> str:
-    """Return the first of some texts, and how many more there are."""
-    shown = list(texts)
-    more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
-    return ", ".join(shown[:_SHOWN]) + more

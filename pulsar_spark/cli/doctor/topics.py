@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from pulsar_spark.cli.doctor.steps import NAME_ONE, Finding, Skipped, counted, some
+from pulsar_spark.cli.doctor.steps import NAME_ONE, Finding, Skipped, counted
 from pulsar_spark.engine.connections.addresses import BrokerAddress
 from pulsar_spark.engine.consumers.probe import Held, Probe
 from pulsar_spark.engine.context import ClientContext
@@ -25,6 +25,7 @@ from pulsar_spark.errors import (
     PulsarError,
     TlsError,
     TopicNotFound,
+    listed,
 )
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
@@ -100,7 +101,7 @@ class Topics:
                 remedy = _BEHIND if address.proxied else _ADVERTISED
                 raise _of_a_broker(error, remedy) from error
         self.brokers = list(addresses)
-        shown = some(address.logical for address in addresses)
+        shown = listed(address.logical for address in addresses)
         through = " through the proxy" if any(address.proxied for address in addresses) else ""
         return Finding(f"{counted(len(names), 'topic partition')}, served by {shown}{through}")
 
@@ -126,7 +127,7 @@ class Topics:
         more = f"; {counted(unused, 'partition')} not used yet" if unused else ""
         if len(looked_at) < len(partitions):
             more += f"; {len(looked_at)} of them, spread over all, are looked at"
-        return Finding(some(described) + more)
+        return Finding(listed(described) + more)
 
     def read(self) -> Finding:
         """Check whether they may be read, and whether open transactions hold messages back."""
@@ -148,7 +149,7 @@ class Topics:
         found = Probe(self._client.pool).held_back(ends)
         pairs = zip(ends, found, strict=True)
         held = [f"{name}: {one}" for (name, _), one in pairs if isinstance(one, Held)]
-        return Finding("; ".join([told, some(held)] if held else [told]), _HELD if held else "")
+        return Finding("; ".join([told, listed(held)] if held else [told]), _HELD if held else "")
 
     def write(self) -> Finding:
         """Check whether they may be written to; sends nothing."""
@@ -194,7 +195,7 @@ class Topics:
             columns = value_type({topic: schema}, allow_different=False).fields.simpleString()
             name = f" {schema.name!r}" if schema.name else ""
             described.append(f"{topic} has {schema.type_name}{name}: {columns}")
-        return Finding(some(described))
+        return Finding(listed(described))
 
     def _latest_schemas(self) -> dict[str, SchemaInfo | PulsarError | None]:
         self._need_names()

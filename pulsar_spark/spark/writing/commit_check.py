@@ -22,7 +22,7 @@ from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import value_of
 from pulsar_spark.engine.transactions import names_of
-from pulsar_spark.errors import AuthorizationError, PulsarError, TopicNotFound, TornBatch
+from pulsar_spark.errors import AuthorizationError, PulsarError, TopicNotFound, TornBatch, listed
 from pulsar_spark.spark.writing.decision_log import Decision, LastMessage
 
 logger = logging.getLogger(__name__)
@@ -136,6 +136,5 @@ def _write_markers(
 def _where(ends: Sequence[LastMessage]) -> str:
     """Name transactions, and one of the topics, of which there can be very many."""
     transactions = list(dict.fromkeys(end.txn for end in ends))
-    topics = {end.topic for end in ends}
-    more = f" and {len(topics) - 1} more" if len(topics) > 1 else ""
-    return f"{names_of(transactions)} wrote to {ends[0].topic}{more}"
+    topics = dict.fromkeys(end.topic for end in ends)
+    return f"{names_of(transactions)} wrote to {listed(topics, 1)}"
