@@ -45,10 +45,13 @@ def execute(
     environment.setdefault("PYSPARK_SUBMIT_ARGS", _QUICK_START)
     if pulsar_url is not None:
         environment["PULSAR_URL"] = pulsar_url
-    ran = deepcopy(list(notebooks))
+    # Each on its own: one that is there twice has to become two.
+    ran = [deepcopy(notebook) for notebook in notebooks]
     cells = []
     for notebook in ran:
         cells += [new_code_cell("%reset -f"), *notebook.cells]  # type: ignore[no-untyped-call]
+    for number, cell in enumerate(cells):
+        cell["id"] = f"cell-{number}"
     together = new_notebook(cells=cells)  # type: ignore[no-untyped-call]
     NotebookClient(together, timeout=_SECONDS, kernel_name="python3").execute(env=environment)
     return ran

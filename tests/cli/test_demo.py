@@ -15,7 +15,7 @@ from pulsar_spark.cli import main as cli
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_the_demonstration_reads_back_all_that_it_wrote() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pulsar_spark", "demo", "--rows", "2000"],

@@ -20,7 +20,7 @@ from pulsar_spark.testing import EmbeddedBroker
 ROOT = Path(__file__).resolve().parent.parent.parent
 JOB = Path(__file__).with_name("cluster_job.py")
 ROWS = 5_000
-SECONDS = 240
+SECONDS = 480
 
 
 @pytest.fixture(scope="module")

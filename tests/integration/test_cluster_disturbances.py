@@ -26,7 +26,7 @@ from tests.integration.messages import rows_of
 from tests.support.real_cluster import RealCluster
 from tests.support.waiting import finish, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 MOVES = 20
 

@@ -14,7 +14,7 @@ from tests.integration.test_exactly_once import read_all
 from tests.support.real_cluster import RealCluster
 from tests.support.security import Security
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 COORDINATORS = [
     f"persistent://pulsar/system/transaction_coordinator_assign-partition-{number}"

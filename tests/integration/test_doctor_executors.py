@@ -51,7 +51,7 @@ def test_executors_behind_spark_connect_are_asked_too(connect_url: str) -> None:
             [sys.executable, *command, "--executors", "--master", connect_url, "--tasks", "3"],
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=240,
             env=dict(os.environ),
             check=False,
         )

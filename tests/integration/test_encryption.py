@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 CONSUME = ConsumerCryptoFailureAction.CONSUME
 DISCARD = ConsumerCryptoFailureAction.DISCARD

@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.real_broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.real_broker, pytest.mark.timeout(600)]
 
 NAMESPACE = "geo/replicated"
 SETTINGS = {

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Names = dict[str, Any]
 
-SECONDS = 240
+SECONDS = 480
 FRAGMENT = "<!-- fragment -->"
 ELSEWHERE = {
     "connecting.md": "tests/spark/test_connecting_page.py",

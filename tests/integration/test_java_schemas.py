@@ -13,7 +13,7 @@ from tests.integration.brokers import Broker
 from tests.integration.java_peer import JavaPeer
 from tests.integration.typed import Reading, copy_rows, read
 
-pytestmark = [pytest.mark.real_broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real_broker, pytest.mark.timeout(600)]
 
 EPOCH = datetime(1970, 1, 1)
 

@@ -68,7 +68,7 @@ def test_a_task_holds_the_receive_budget_and_two_record_batches(
         [sys.executable, "-c", READ, broker.service_url, small, large],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

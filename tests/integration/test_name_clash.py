@@ -14,7 +14,7 @@ import pytest
 from pulsar_spark.testing import EmbeddedBroker
 
 JOB = Path(__file__).with_name("name_clash_job.py")
-SECONDS = 240
+SECONDS = 480
 SOURCE = """
 public class Clash implements org.apache.spark.sql.sources.DataSourceRegister {
     public String shortName() { return "pulsar"; }

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SECTION = "Declarative pipelines"
-SECONDS = 240
+SECONDS = 480
 
 # What else pipelines need is a dependency of the tests: without it they fail.
 pytestmark = [

@@ -92,7 +92,7 @@ def measure(commands: Commands) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fault(45, 46, 51)
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_the_commands_on_a_real_broker(
     start_real_broker: START, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,7 +159,7 @@ def test_the_commands_on_a_real_broker(
 
 @pytest.mark.slow
 @pytest.mark.fault(17)
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_the_commands_through_a_proxy(
     real_cluster: RealCluster, cluster_security: Security, capsys: pytest.CaptureFixture[str]
 ) -> None:

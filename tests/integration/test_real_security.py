@@ -31,7 +31,7 @@ from tests.support.java_server import free_ports
 from tests.support.real_broker import OwnBroker
 from tests.support.security import Security
 
-pytestmark = [pytest.mark.slow, pytest.mark.real_broker, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.real_broker, pytest.mark.timeout(600)]
 
 START = Callable[[Mapping[str, str] | None], OwnBroker]
 

@@ -71,7 +71,7 @@ def cluster() -> Iterator[Program]:
 
 @pytest.mark.slow
 @pytest.mark.fault(10)
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_ten_thousand_partitions_on_twenty_brokers_are_planned_and_read(cluster: Program) -> None:
     """One connection to each broker from each process, and 64 lookups under way at most."""
 

@@ -54,12 +54,12 @@ def test_a_report_with_problems_is_no_success() -> None:
 
 @pytest.mark.slow
 @pytest.mark.fault(78, 79, 80, 82)
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_rows_are_seen_once_while_workers_drivers_and_brokers_are_killed(
     start_real_cluster: Callable[[Mapping[str, str] | None], RealCluster], tmp_path: Path
 ) -> None:
     pytest.importorskip("pulsar", reason="pulsar-client is not installed")
-    settings = Settings(batches=26, rows_per_batch=4000, faults=12, seed=3, timeout=60)
+    settings = Settings(batches=26, rows_per_batch=4000, faults=12, seed=3, timeout=100)
     report = SinkSoak(start_real_cluster(None), tmp_path, settings).run()
     print(report)
     assert report.problems == []

@@ -35,7 +35,7 @@ from tests.support.waiting import finish, wait_until
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 MOVES = 20
 KILLS = (7, 14)

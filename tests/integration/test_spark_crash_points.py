@@ -22,7 +22,7 @@ from tests.support.real_broker import RealBroker
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
 ROUNDS = int(os.environ.get("PULSAR_SPARK_CRASH_ROUNDS", "1"))
-SECONDS = 420
+SECONDS = 900
 PARTITIONS = 2
 # As long as a transaction that nobody ends may be open, and more.
 READ_MS = 120_000

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # Far more than readers, sockets and Spark hold of it while a consumer of the rows waits.
 # More than the sockets of Spark's processes, whose buffers grow, and the reader take ahead.

@@ -13,7 +13,7 @@ from pulsar_spark import LOG_LEVEL_VARIABLE
 from pulsar_spark.testing import EmbeddedBroker
 from tests.spark.topics import store_many
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 JOB = """
 import sys

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 PARTITIONS = 1000
 # A machine of two cores with nothing else to do takes a small part of this.

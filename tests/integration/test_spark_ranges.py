@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 # Messages of each entry, and whether they are in a batch; a new ledger begins at None.
 ENTRIES = ((3, True), (1, False), (1, True), None, (5, True), (1, False), None, (2, True))

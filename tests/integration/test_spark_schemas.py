@@ -34,7 +34,7 @@ pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 schemas = pytest.importorskip("pulsar.schema")
 Record: Any = schemas.Record
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 METADATA = [
     name for name in vars(names).values() if isinstance(name, str) and name.startswith("__")

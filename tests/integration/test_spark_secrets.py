@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 
 JOB = Path(__file__).with_name("secrets_job.py")
-SECONDS = 240
+SECONDS = 480
 
 # In the form of a JSON web token, all parts of which can be recognized;
 # the others look like nothing.

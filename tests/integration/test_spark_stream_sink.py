@@ -319,7 +319,7 @@ def answer(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.slow
 @pytest.mark.fault(66, 78)
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_killed_tasks_and_drivers_lose_nothing(
     spark: SparkSession, own: EmbeddedBroker, official_client: Connect, tmp_path: Path
 ) -> None:

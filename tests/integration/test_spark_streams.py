@@ -76,7 +76,7 @@ def test_a_stream_is_read_and_acknowledged(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.fault(14, 66, 71)
 def test_every_row_is_read_once_whatever_is_killed(tuned_broker: Broker, tmp_path: Path) -> None:
     # Small beside the ones of `make soak`, and on the embedded broker smaller still.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 # PINGs of the tuned brokers come every 2 s, and who does not answer one is cut off by the next.
 PAUSE = 4.5

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 ALL_COLUMNS = (
     "value binary, __key string, __orderingKey binary, __messageProperties map<string,string>, "

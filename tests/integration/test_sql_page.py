@@ -20,7 +20,7 @@ from tests.support.pulsar_distribution import BrokerUnavailable, copy_artifact
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-SECONDS = 240
+SECONDS = 480
 AVRO_JOB = """
 from pyspark.sql import SparkSession
 

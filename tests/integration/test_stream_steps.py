@@ -194,7 +194,7 @@ class Steps:
 
 @pytest.mark.fault(54, 55, 57, 58)
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("strict", [True, False])
 def test_random_steps_lose_nothing_quietly_and_double_nothing(
     broker: Broker, make: Make, feed: Feed, strict: bool

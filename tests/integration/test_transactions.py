@@ -275,7 +275,7 @@ def test_a_batch_is_acknowledged_in_a_transaction_message_by_message(
 
 @pytest.mark.slow
 @pytest.mark.fault(82)
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_transaction_survives_its_coordinator_between_all_its_steps(
     tuned_broker: Broker,
 ) -> None:

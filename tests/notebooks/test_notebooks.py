@@ -20,8 +20,8 @@ NAMES = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.filterwarnings("default")
+@pytest.mark.timeout(1200)
+@pytest.mark.filterwarnings("default", "error:Non-unique cell id")
 def test_the_notebooks_run_on_embedded_brokers_and_draw_charts() -> None:
     ran = execute([read(path) for path in NOTEBOOKS])
     for path, notebook in zip(NOTEBOOKS, ran, strict=True):
@@ -33,8 +33,8 @@ def test_the_notebooks_run_on_embedded_brokers_and_draw_charts() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.filterwarnings("default")
+@pytest.mark.timeout(1200)
+@pytest.mark.filterwarnings("default", "error:Non-unique cell id")
 def test_the_notebooks_run_twice_in_a_row_on_one_cluster(real_broker: RealBroker) -> None:
     execute([read(path) for path in NOTEBOOKS] * 2, real_broker.service_url)
 

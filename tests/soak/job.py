@@ -22,7 +22,7 @@ COLUMNS = ("__key", "value", "__messageId")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-_STOP_SECONDS = 60.0
+_STOP_SECONDS = 120.0
 
 
 class Job:

@@ -51,7 +51,7 @@ _LOOK_SECONDS = 0.1
 _UNLOAD_SECONDS = 1.0
 _DRAIN_SECONDS = 90.0
 # How long to wait for a task that can be killed, and how much of it for one that is reading.
-_VICTIM_SECONDS = 60.0
+_VICTIM_SECONDS = 120.0
 _BUSY_SECONDS = 20.0
 
 
@@ -70,7 +70,7 @@ class Settings:
     faults: int
     seed: int = 0
     rate: float = 8000.0
-    stall_seconds: float = 120.0
+    stall_seconds: float = 240.0
 
 
 @dataclass(slots=True)

@@ -189,7 +189,7 @@ class RealCluster(RealBroker):
 
     # --- topics -------------------------------------------------------------------------------
 
-    def admin(self, method: str, path: str, body: Any = None, *, timeout: float = 30.0) -> Any:
+    def admin(self, method: str, path: str, body: Any = None, *, timeout: float = 60.0) -> Any:
         running = next(broker for broker in self.brokers if broker.server.running)
         return running.admin(method, path, body, timeout=timeout)
 

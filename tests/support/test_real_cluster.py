@@ -13,7 +13,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.topic_name import TopicName
 from tests.support.real_cluster import ClusterBroker, RealCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def ask(broker: ClusterBroker, topic: str) -> pb.CommandLookupTopicResponse:

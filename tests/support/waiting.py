@@ -14,7 +14,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 # Long enough for a machine that runs other things too: it is only waited out by what fails.
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 def wait_until(condition: Callable[[], T], what: str = "it", seconds: float = PATIENCE) -> T:

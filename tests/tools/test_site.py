@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 240
+SECONDS = 480
 WIDTHS = (390, 1280)
 SEARCHES = ("schema evolution", "exactly once", "backlog")
 
