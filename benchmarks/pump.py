@@ -18,7 +18,7 @@ from pulsar_spark.engine.codecs import compress
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.implementation import scan_receipts
-from pulsar_spark.protocol.sends import PythonSendEncoder
+from pulsar_spark.protocol.send_encoder import PythonSendEncoder
 
 _BLOCK_BYTES = 16 * 1024 * 1024
 _PIECE = 1024 * 1024

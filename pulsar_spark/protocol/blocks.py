@@ -19,7 +19,7 @@ from struct import error as StructError
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 CONTRACT: Final = 2
-"""Version of this contract and of `sends.SendEncoder`.
+"""Version of this contract and of `send_encoder.SendEncoder`.
 
 Compiled code with another version is refused.
 """

@@ -1,4 +1,4 @@
-"""Which implementation of `blocks` and of `sends.SendEncoder` is used.
+"""Which implementation of `blocks` and of `send_encoder.SendEncoder` is used.
 
 The compiled one if it is installed, otherwise pure Python. ``PULSAR_SPARK_IMPL=python`` or
 ``native`` overrides this. The choice is made once, on import.

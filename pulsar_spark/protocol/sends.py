@@ -1,9 +1,7 @@
-"""SENDs: from messages and batches to the bytes of their frames.
+"""SENDs: from messages and batches to the bytes of their frames; for columns see `send_encoder`.
 
-The usual cases use templates: only sequence ids, times, keys and sizes vary in command and
-metadata, and they are written without protobuf, with the same bytes. A `SendEncoder` turns columns
-of messages into many frames at a time: plain buffers in, bytes out. `encode_entry` handles rare
-cases (chunks, transactions) and fields of single messages.
+`encode_messages` writes messages with fields without protobuf, with the same bytes. `encode_entry`
+handles whole batches and rare cases: chunks, encryption, users' own sequence ids.
 
 Pulsar binary protocol, sections "Payload commands", "Batch messages" and "Chunked messages".
 """
@@ -11,396 +9,33 @@ Pulsar binary protocol, sections "Payload commands", "Batch messages" and "Chunk
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from operator import sub
-from struct import Struct
 from typing import NamedTuple, Protocol
 
 from google.protobuf.message import EncodeError
 
 from pulsar_spark.errors import InvalidRow, MessageTooLarge
-from pulsar_spark.protocol import commands, implementation
+from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import (
     MessageFields,
     UniformMessages,
     encode_uniform_batch,
-    uniform_parts,
 )
 from pulsar_spark.protocol.blocks import Buffer
-from pulsar_spark.protocol.checksum import extend_crc32c
 from pulsar_spark.protocol.chunks import split_message
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.compression import Codecs
-from pulsar_spark.protocol.frames import MAGIC_CHECKSUM, encode_payload_command
-from pulsar_spark.protocol.single_metadata import encode_number, number_runs, property_name, sized
-
-Compress = Callable[[int, Buffer], Buffer]
-"""Compresses a whole payload; the first argument is the codec's number."""
+from pulsar_spark.protocol.frames import encode_payload_command
+from pulsar_spark.protocol.send_encoder import ONE_MESSAGE, Compress, Sends, encode_txn, frame_head
+from pulsar_spark.protocol.single_metadata import encode_number, property_name, sized
 
 _CODECS = Codecs()
 _MAX_INT32 = 2**31 - 1
 # The maximum size of num_chunks_from_msg, total_chunk_msg_size and chunk_id with their two-byte
 # tags, and of the uuid's tag and length.
 _CHUNK_FIELDS = 3 * (2 + 5) + 2 + 3
-
-_U32 = Struct(">I")
-_SIZES = Struct(">II")
-_MAGIC = Struct(">H").pack(MAGIC_CHECKSUM)
-# A frame's bytes besides command, metadata and payload: two sizes, magic number and checksum.
-_FRAMING = 4 + 2 + 4 + 4
-
-# BaseCommand { type: SEND, send: … } up to the body's length; bodies have less than 128 bytes.
-_SEND = b"\x08\x06\x32"
-# CommandSend.num_messages of a message outside of a batch.
-_ONE_MESSAGE = b"\x18\x01"
-
-
-# A column's messages are encoded together up to this size or number; an entry that is as large
-# alone is not copied.
-BLOCK_BYTES = 256 * 1024
-BLOCK_MESSAGES = 2000
-LARGE_ENTRY = 32 * 1024
-# The maximum size of a message in a batch besides its payload and key.
-_PER_MESSAGE = 40
-
-# --- columns of messages ------------------------------------------------------------------
-
-
-class Sends(NamedTuple):
-    """One producer's frames in order; frame i ends at ``ends[i]`` of `data`."""
-
-    data: bytes
-    ends: Sequence[int]
-
-
-class SendEncoder(Protocol):
-    """Encodes the messages of an open producer, whose id, name and schema are fixed.
-
-    Messages have a payload, perhaps a string key in UTF-8, and in batches `fields`, see
-    `UniformMessages`. Sequence ids count up from the first one. `publish_time` is in milliseconds.
-    The broker's maximum message size is not checked: see `overhead`.
-    """
-
-    @property
-    def overhead(self) -> int:
-        """Maximum size of an entry's metadata, besides its key."""
-
-    def encode(
-        self,
-        payloads: Sequence[bytes],
-        keys: Sequence[bytes] | None,
-        first_sequence_id: int,
-        publish_time: int,
-        per_entry: int,
-        fields: Sequence[bytes] | None = None,
-    ) -> tuple[bytes, Sequence[int]]:
-        """Return the frames of a column of messages, and where each ends.
-
-        Each batch has `per_entry` messages, the last one the rest; with 1 nothing is batched. A
-        rest of one message is not batched either. Messages outside of batches have no `fields`.
-        """
-
-    def body(
-        self,
-        payloads: Sequence[bytes],
-        keys: Sequence[bytes] | None,
-        first_sequence_id: int,
-        fields: Sequence[bytes] | None = None,
-    ) -> bytes:
-        """Return the body of a batch, for `frame`."""
-
-    def frame(
-        self,
-        body: bytes,
-        first_sequence_id: int,
-        publish_time: int,
-        key: bytes | None = None,
-        num_messages: int = 1,
-    ) -> tuple[bytes, Buffer]:
-        """Return one entry's frame; `body` is its compressed payload.
-
-        More than one message are a batch, whose key is its first message's.
-        """
-
-
-class PythonSendEncoder:
-    """The SendEncoder in pure Python: the reference for the compiled one."""
-
-    def __init__(
-        self,
-        producer_id: int,
-        producer_name: str,
-        schema_version: bytes = b"",
-        compression: int = pb.NONE,
-        compress: Compress = _CODECS.compress,
-        txn: TxnId | None = None,
-        bodies: SendEncoder | None = None,
-    ) -> None:
-        self.compression = compression
-        self._bodies = bodies
-        self._compress = compress
-        name = producer_name.encode()
-        # The metadata's fields in their order: producer_name, sequence_id (the tag), …
-        self._name = b"\x0a" + encode_number(len(name)) + name + b"\x10"
-        self._version = b""
-        if schema_version:
-            self._version = b"\x82\x01" + encode_number(len(schema_version)) + schema_version
-        in_command, in_metadata = _txn_fields(txn)
-        self._version += in_metadata
-        self._txn = in_command
-        self._one_message = _ONE_MESSAGE + in_command
-        self._producer = b"\x08" + encode_number(producer_id) + b"\x10"
-        self.overhead = len(self._name) + len(self._version) + 128
-        """Maximum size of an entry's metadata, besides its key."""
-
-    def encode(
-        self,
-        payloads: Sequence[bytes],
-        keys: Sequence[bytes] | None,
-        first_sequence_id: int,
-        publish_time: int,
-        per_entry: int,
-        fields: Sequence[bytes] | None = None,
-    ) -> Sends:
-        """Return the frames of a column of messages, see `SendEncoder.encode`."""
-        if self.compression == pb.NONE and per_entry == 1:
-            return self._singles(payloads, keys, first_sequence_id, publish_time)
-        frames: list[bytes] = []
-        parts: Sequence[bytes] = ()
-        if per_entry > 1 and self._bodies is None:
-            parts = uniform_parts(payloads, first_sequence_id, keys, fields)
-        each = len(parts) // len(payloads)
-        for start in range(0, len(payloads), per_entry):
-            stop = min(start + per_entry, len(payloads))
-            key = None if keys is None else keys[start]
-            if stop - start == 1:
-                body = payloads[start]
-            elif self._bodies is None:
-                body = b"".join(parts[start * each : stop * each])
-            else:
-                own_keys = None if keys is None else keys[start:stop]
-                own_fields = None if fields is None else fields[start:stop]
-                body = self.body(
-                    payloads[start:stop], own_keys, first_sequence_id + start, own_fields
-                )
-            first = first_sequence_id + start
-            head, payload = self.frame(body, first, publish_time, key, stop - start)
-            frames.append(head + payload)
-        return Sends(b"".join(frames), array("q", accumulate(map(len, frames))))
-
-    def body(
-        self,
-        payloads: Sequence[bytes],
-        keys: Sequence[bytes] | None,
-        first_sequence_id: int,
-        fields: Sequence[bytes] | None = None,
-    ) -> bytes:
-        """Return the body of a batch, for `frame`."""
-        if self._bodies is not None:
-            return self._bodies.body(payloads, keys, first_sequence_id, fields)
-        return encode_uniform_batch(payloads, first_sequence_id, keys, fields)
-
-    def frame(
-        self,
-        body: bytes,
-        first_sequence_id: int,
-        publish_time: int,
-        key: bytes | None = None,
-        num_messages: int = 1,
-    ) -> tuple[bytes, Buffer]:
-        """Return the frame of one entry, see `SendEncoder.frame`."""
-        digits = encode_number(first_sequence_id)
-        metadata = [self._name, digits, b"\x18", encode_number(publish_time)]
-        command = [self._producer, digits, b"\x18", encode_number(num_messages), self._txn]
-        if key is not None:
-            metadata += (b"\x32", encode_number(len(key)), key)
-        payload: Buffer = body
-        if self.compression != pb.NONE and body:
-            payload = self._compress(self.compression, body)
-            metadata += (b"\x40", encode_number(self.compression), b"\x48")
-            metadata.append(encode_number(len(body)))
-        highest = b""
-        if num_messages > 1:
-            highest = encode_number(first_sequence_id + num_messages - 1)
-            metadata += (b"\x58", encode_number(num_messages))
-            command += (b"\x30", highest)
-        metadata.append(self._version)
-        if highest:
-            metadata += (b"\xc0\x01", highest)
-        return frame_head(b"".join(command), b"".join(metadata), payload), payload
-
-    def _singles(
-        self,
-        payloads: Sequence[bytes],
-        keys: Sequence[bytes] | None,
-        first_sequence_id: int,
-        publish_time: int,
-    ) -> Sends:
-        behind_id = b"\x18" + encode_number(publish_time)
-        parts: list[bytes] = []
-        sizes: list[int] = []
-        index = 0
-        for run in number_runs(first_sequence_id, len(payloads)):
-            stop = index + len(run)
-            command = self._producer + run[0] + self._one_message
-            command_head = _SEND + bytes((len(command),)) + self._producer
-            command_size = len(_SEND) + 1 + len(command)
-            # The metadata's size for a message without a key.
-            size = len(self._name) + len(run[0]) + len(behind_id) + len(self._version)
-            fixed = _FRAMING + command_size + size
-            own = payloads[index:stop]
-            if keys is None:
-                self._plain_run(
-                    parts, run, own, behind_id + self._version, size, (command_head, command_size)
-                )
-                sizes += [4 + fixed + len(payload) for payload in own]
-            else:
-                own_keys = keys[index:stop]
-                sizes += self._keyed_run(
-                    parts, run, own, own_keys, behind_id, size, (command_head, command_size)
-                )
-            index = stop
-        return Sends(b"".join(parts), array("q", accumulate(sizes)))
-
-    def _plain_run(
-        self,
-        parts: list[bytes],
-        run: list[bytes],
-        payloads: Sequence[bytes],
-        behind_id: bytes,
-        metadata_size: int,
-        command: tuple[bytes, int],
-    ) -> None:
-        """Add frames of messages without keys, whose ids all have the same number of digits."""
-        command_head, command_size = command
-        fixed = _FRAMING + command_size + metadata_size
-        before_id = _U32.pack(metadata_size) + self._name
-        behind_command = self._one_message + _MAGIC
-        heads: dict[int, bytes] = {}
-        pack, checksum = _U32.pack, extend_crc32c
-        for digits, payload in zip(run, payloads, strict=True):
-            size = len(payload)
-            head = heads.get(size)
-            if head is None:
-                head = heads[size] = _SIZES.pack(fixed + size, command_size) + command_head
-            body = before_id + digits + behind_id + payload
-            parts += (head, digits, behind_command, pack(checksum(body)), body)
-
-    def _keyed_run(
-        self,
-        parts: list[bytes],
-        run: list[bytes],
-        payloads: Sequence[bytes],
-        keys: Sequence[bytes],
-        behind_id: bytes,
-        metadata_size: int,
-        command: tuple[bytes, int],
-    ) -> list[int]:
-        """As `_plain_run`, for messages with keys; return the frames' sizes."""
-        command_head, command_size = command
-        behind_command = self._one_message + _MAGIC
-        version = self._version
-        around: dict[int, tuple[bytes, bytes, int]] = {}
-        pack, checksum = _U32.pack, extend_crc32c
-        sizes: list[int] = []
-        for digits, payload, key in zip(run, payloads, keys, strict=True):
-            found = around.get(len(key))
-            if found is None:
-                tag = b"\x32" + encode_number(len(key))
-                size = metadata_size + len(tag) + len(key)
-                before_id = pack(size) + self._name
-                found = around[len(key)] = (
-                    before_id,
-                    behind_id + tag,
-                    _FRAMING + command_size + size,
-                )
-            before_id, before_key, fixed = found
-            fixed += len(payload)
-            body = b"".join((before_id, digits, before_key, key, version, payload))
-            parts += (
-                _SIZES.pack(fixed, command_size),
-                command_head,
-                digits,
-                behind_command,
-                pack(checksum(body)),
-                body,
-            )
-            sizes.append(4 + fixed)
-        return sizes
-
-
-def make_encoder(
-    producer_id: int,
-    producer_name: str,
-    schema_version: bytes,
-    compression: int,
-    compress: Compress,
-    txn: TxnId | None = None,
-) -> SendEncoder:
-    """Return a new encoder for a producer, compiled if possible.
-
-    With `txn` all messages belong to that transaction.
-    """
-    implementation.tell()
-    given = (producer_id, producer_name, schema_version, compression, compress)
-    compiled: SendEncoder | None = None
-    if implementation.native is not None:
-        compiled = implementation.native.SendEncoder(*given)
-    if compiled is not None and txn is None:
-        return compiled
-    # The compiled one does not support transactions; it encodes the batches' bodies.
-    return PythonSendEncoder(*given, txn, compiled)
-
-
-def _txn_fields(txn: TxnId | None) -> tuple[bytes, bytes]:
-    """Return the transaction's fields in CommandSend and in MessageMetadata."""
-    if txn is None:
-        return b"", b""
-    least, most = encode_number(txn.least_bits), encode_number(txn.most_bits)
-    return b"\x20" + least + b"\x28" + most, b"\xb0\x01" + least + b"\xb8\x01" + most
-
-
-def frame_head(send: bytes, metadata: bytes, payload: Buffer) -> bytes:
-    """Return a frame's bytes before the payload; `send` is the command's body."""
-    command = _SEND + encode_number(len(send)) + send
-    sized = _U32.pack(len(metadata)) + metadata
-    checksum = extend_crc32c(payload, extend_crc32c(sized))
-    total = _FRAMING + len(command) + len(metadata) + len(payload)
-    return b"".join((_SIZES.pack(total, len(command)), command, _MAGIC, _U32.pack(checksum), sized))
-
-
-def block_of(messages: UniformMessages, per_entry: int, start: int, most: int) -> tuple[int, int]:
-    """Return where a block of complete entries ends, and roughly the size of its largest entry.
-
-    It has at most `most` messages, but at least one entry's. A large entry has its own block.
-    """
-    stop = min(start + per_entry, len(messages))
-    first = sum(messages.part(start, stop).sizes())
-    largest = first + _PER_MESSAGE * (stop - start)
-    if largest >= LARGE_ENTRY:
-        return stop, largest
-    # At most as many messages as would fit if all entries were like the first.
-    most = min(most, per_entry * (2 * BLOCK_BYTES // max(first, 1)))
-    sums = list(accumulate(messages.part(start, start + most).sizes()))
-    count = bisect_right(sums, BLOCK_BYTES)
-    if start + count < len(messages):
-        count = count // per_entry * per_entry
-    entries = sums[per_entry - 1 : count : per_entry]
-    if count % per_entry:
-        entries.append(sums[count - 1])
-    sizes = list(map(sub, entries, [0, *entries]))
-    room = LARGE_ENTRY - _PER_MESSAGE * per_entry
-    if max(sizes) >= room:
-        number = next(number for number, size in enumerate(sizes) if size >= room)
-        sizes = sizes[:number]
-        count = number * per_entry
-    if not count:
-        return stop, largest
-    return start + count, max(sizes) + _PER_MESSAGE * min(per_entry, count)
 
 
 # --- messages with fields -----------------------------------------------------------------
@@ -425,7 +60,7 @@ def encode_messages(
     version = b""
     if limits.schema_version:
         version = b"\x82\x01" + sized(limits.schema_version)
-    in_command, in_metadata = _txn_fields(limits.txn)
+    in_command, in_metadata = encode_txn(limits.txn)
     version += in_metadata
     producer = b"\x08" + encode_number(limits.producer_id) + b"\x10"
     frames: list[Buffer] = []
@@ -453,7 +88,7 @@ def encode_messages(
         )
         if len(metadata) + len(payload) > limits.max_message_size:
             break
-        head = frame_head(producer + digits + _ONE_MESSAGE + in_command, metadata, payload)
+        head = frame_head(producer + digits + ONE_MESSAGE + in_command, metadata, payload)
         frames += (head, payload)
         total += len(head) + len(payload)
         ends.append(total)

@@ -29,7 +29,7 @@ from pulsar_spark.protocol import answers, commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.events import CommandReceived, Event
 from pulsar_spark.protocol.frames import encode_command
-from pulsar_spark.protocol.sends import PythonSendEncoder
+from pulsar_spark.protocol.send_encoder import PythonSendEncoder
 from tests.engine.scripted_broker import Entry, ScriptedBroker, Session
 from tests.engine.test_connection_handlers import Recorder
 from tests.support.waiting import wait_until

@@ -17,7 +17,7 @@ from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.events import CommandReceived, Event, SendReceived
-from pulsar_spark.protocol.sends import PythonSendEncoder
+from pulsar_spark.protocol.send_encoder import PythonSendEncoder
 from tests.engine.producing import NO_ID, TOPIC, connection_for, topic
 from tests.engine.scripted_broker import ScriptedBroker, Session
 from tests.engine.test_connection_handlers import Recorder

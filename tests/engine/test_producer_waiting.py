@@ -375,7 +375,7 @@ def test_the_budget_counts_what_small_messages_really_hold() -> None:
         # The decoder in frames.py is that of the test's own broker, in this process.
         own = [
             tracemalloc.Filter(True, f"*/pulsar_spark/{path}")
-            for path in ("engine/*", "protocol/sends.py")
+            for path in ("engine/*", "protocol/sends.py", "protocol/send_encoder.py")
         ]
         lines, first = inspect.getsourcelines(encode_payload_command)
         own += [

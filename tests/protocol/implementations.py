@@ -7,10 +7,11 @@ from types import ModuleType
 from typing import Any
 
 from pulsar_spark.engine.codecs import compress
-from pulsar_spark.protocol import block_decoder, blocks, sends
+from pulsar_spark.protocol import block_decoder, blocks
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import COLUMNS, BlockDecoder, BlockOptions, Decompress
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
+from pulsar_spark.protocol.send_encoder import PythonSendEncoder, SendEncoder
 from tests.protocol.block_streams import Outcome, blockwise, careful, options
 
 
@@ -22,7 +23,7 @@ class Implementation:
         chosen: Any = native or blocks
         self.scan_messages = chosen.scan_messages
         self.scan_receipts = chosen.scan_receipts
-        self._encoder: Any = native.SendEncoder if native else sends.PythonSendEncoder
+        self._encoder: Any = native.SendEncoder if native else PythonSendEncoder
         self._decoder: Any = native.BlockDecoder if native else block_decoder.PythonBlockDecoder
 
     def make(self, wanted: BlockOptions, decompress: Decompress) -> BlockDecoder:
@@ -46,7 +47,7 @@ class Implementation:
 
     def encoder(
         self, producer_id: int, name: str, version: bytes = b"", codec: int = pb.NONE
-    ) -> sends.SendEncoder:
+    ) -> SendEncoder:
         """Return a new encoder of SENDs."""
-        encoder: sends.SendEncoder = self._encoder(producer_id, name, version, codec, compress)
+        encoder: SendEncoder = self._encoder(producer_id, name, version, codec, compress)
         return encoder

@@ -23,7 +23,7 @@ from pulsar_spark.protocol.frames import (
     encode_payload_command,
     parse_payload,
 )
-from pulsar_spark.protocol.sends import PythonSendEncoder
+from pulsar_spark.protocol.send_encoder import PythonSendEncoder
 from pulsar_spark.protocol.states import Role, State
 
 METADATA = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2).SerializeToString()

@@ -19,16 +19,13 @@ from pulsar_spark.protocol.batches import (
 )
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.frames import FrameDecoder, parse_payload
+from pulsar_spark.protocol.send_encoder import BLOCK_BYTES, LARGE_ENTRY, block_of, make_encoder
 from pulsar_spark.protocol.sends import (
-    BLOCK_BYTES,
-    LARGE_ENTRY,
     EncodedSend,
     OutgoingEntry,
     SendLimits,
-    block_of,
     encode_entry,
     encode_messages,
-    make_encoder,
     single_entry,
 )
 from pulsar_spark.protocol.single_metadata import encode_metadata

@@ -10,17 +10,19 @@ from operator import sub
 from pulsar_spark.engine.producers.inflight_window import PendingSends
 from pulsar_spark.engine.producers.message_callbacks import MessageCallback, for_each
 from pulsar_spark.protocol.batches import MessageFields, UniformMessages
-from pulsar_spark.protocol.sends import (
+from pulsar_spark.protocol.send_encoder import (
     BLOCK_BYTES,
     BLOCK_MESSAGES,
     LARGE_ENTRY,
-    OutgoingEntry,
     SendEncoder,
-    SendLimits,
     block_of,
+    make_encoder,
+)
+from pulsar_spark.protocol.sends import (
+    OutgoingEntry,
+    SendLimits,
     encode_entry,
     encode_messages,
-    make_encoder,
     uniform_entry,
 )
 
