@@ -17,7 +17,15 @@ from typing import Any, TypeAlias
 
 from pulsar_spark.engine.options import ConsumerOptions
 from pulsar_spark.engine.timers import Timers
-from pulsar_spark.errors import ClosedError, OptionError
+from pulsar_spark.errors import (
+    ChecksumMismatch,
+    ClosedError,
+    CorruptBatch,
+    DecompressionError,
+    EncryptedMessage,
+    OptionError,
+    PulsarError,
+)
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.ack_sets import MAX_BATCH, ack_longs, bits_from
 from pulsar_spark.protocol.message_id import MessageIdAdv, Position
@@ -30,6 +38,16 @@ MAX_PARTIAL = 100_000
 
 SendAck: TypeAlias = "Callable[[Ack], Future[Any] | bool]"
 """Sends an acknowledgement: returns false if it cannot now, a future if receipts are on."""
+
+
+_Errors = pb.CommandAck
+_VALIDATION_ERRORS: tuple[tuple[type[PulsarError], int], ...] = (
+    (ChecksumMismatch, _Errors.ChecksumMismatch),
+    (DecompressionError, _Errors.DecompressionError),
+    (EncryptedMessage, _Errors.DecryptionError),
+    (CorruptBatch, _Errors.BatchDeSerializeError),
+)
+"""The reason sent to the broker when an unreadable entry is acknowledged."""
 
 
 class Ack:
@@ -51,6 +69,12 @@ class Ack:
         self.receipt = receipt
         self.properties = [pb.KeyLongValue(key=k, value=v) for k, v in (properties or {}).items()]
         self.validation_error = validation_error
+
+
+def validation_error(error: PulsarError) -> int:
+    """Return the reason to send to the broker for an entry with this error."""
+    found = (code for kind, code in _VALIDATION_ERRORS if isinstance(error, kind))
+    return next(found, _Errors.BatchDeSerializeError)
 
 
 class AckTracker:
@@ -126,7 +150,7 @@ class AckTracker:
 
         Takes `properties`, and raises OptionError, as `acknowledge`.
         """
-        check_batch(message_id)
+        _check_batch(message_id)
         position = Position.after(message_id)
         if 0 < message_id.batch_size <= position.batch_index:
             position = Position(position.ledger_id, position.entry_id + 1)
@@ -149,7 +173,7 @@ class AckTracker:
         index, size = message_id.batch_index, message_id.batch_size
         if index < 0:
             return 0
-        check_batch(message_id)
+        _check_batch(message_id)
         left = self._partial.pop(key, None)
         left = bits_from(0, size) if left is None else left
         left &= ~(1 << index)
@@ -295,7 +319,7 @@ def _done() -> Future[None]:
     return done
 
 
-def check_batch(message_id: MessageIdAdv) -> None:
+def _check_batch(message_id: MessageIdAdv) -> None:
     """Raise OptionError for a batched message's id without the batch's size."""
     if message_id.batch_index >= 0 and not (
         message_id.batch_index < message_id.batch_size <= MAX_BATCH
@@ -334,3 +358,15 @@ def cumulative_ack(position: Position, batch_size: int = 0) -> pb.MessageIdData 
         return MessageIdAdv(ledger_id, entry_id).to_pb()
     # The entries before it are in earlier ledgers, and we don't know their ids.
     return MessageIdAdv(ledger_id, entry_id - 1).to_pb() if entry_id > 0 else None
+
+
+def part_of_batch(message_id: MessageIdAdv, *, cumulative: bool) -> pb.MessageIdData:
+    """Return an id for one message of a batch, or with `cumulative` for all up to it."""
+    _check_batch(message_id)
+    index, size = message_id.batch_index, message_id.batch_size
+    left = bits_from(index + 1, size) if cumulative else bits_from(0, size) & ~(1 << index)
+    data = MessageIdAdv(
+        message_id.ledger_id, message_id.entry_id, message_id.partition, index, size
+    ).to_pb()
+    data.ack_set.extend(ack_longs(left))
+    return data

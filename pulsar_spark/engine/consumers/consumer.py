@@ -19,7 +19,13 @@ from typing import Any, Protocol
 from google.protobuf.message import Message
 
 from pulsar_spark.engine.connections.connection import ClientConnection
-from pulsar_spark.engine.consumers.acknowledgments import Ack, AckTracker, EntryKey, check_batch
+from pulsar_spark.engine.consumers.acknowledgments import (
+    Ack,
+    AckTracker,
+    EntryKey,
+    part_of_batch,
+    validation_error,
+)
 from pulsar_spark.engine.consumers.attachment import AttachedConsumer, Place
 from pulsar_spark.engine.consumers.consumer_session import SubscribeRequest
 from pulsar_spark.engine.consumers.delivery import Delivery, DeliveryQueue, cost_of
@@ -34,11 +40,9 @@ from pulsar_spark.engine.operations import Operation, OperationFactory, run, sta
 from pulsar_spark.engine.options import ConsumerOptions
 from pulsar_spark.engine.retry import Backoff, Deadline, Pause, is_retryable, retried, retrying
 from pulsar_spark.errors import (
-    ChecksumMismatch,
     ConsumerBusy,
     CorruptBatch,
     CorruptMessage,
-    DecompressionError,
     EncryptedMessage,
     OperationTimeout,
     PulsarError,
@@ -64,21 +68,6 @@ _FOREVER = 10 * 365 * 86_400.0
 _MAX_REDELIVERED = 1000
 # Chunked messages whose chunk ids are remembered.
 _MAX_CHUNKED = 10_000
-
-_Errors = pb.CommandAck
-VALIDATION_ERRORS: tuple[tuple[type[PulsarError], int], ...] = (
-    (ChecksumMismatch, _Errors.ChecksumMismatch),
-    (DecompressionError, _Errors.DecompressionError),
-    (EncryptedMessage, _Errors.DecryptionError),
-    (CorruptBatch, _Errors.BatchDeSerializeError),
-)
-"""The reason sent to the broker when an unreadable entry is acknowledged."""
-
-
-def validation_error(error: PulsarError) -> int:
-    """Return the reason to send to the broker for an entry with this error."""
-    found = (code for kind, code in VALIDATION_ERRORS if isinstance(error, kind))
-    return next(found, _Errors.BatchDeSerializeError)
 
 
 class Suspects(Protocol):
@@ -559,7 +548,7 @@ class TopicConsumer(AttachedConsumer):
         place = yield from self.attach_operation(deadline)
         key = (message_id.ledger_id, message_id.entry_id)
         if message_id.batch_index >= 0:
-            ids = [_part_of_batch(message_id, cumulative=cumulative)]
+            ids = [part_of_batch(message_id, cumulative=cumulative)]
         else:
             entries = (key,) if cumulative else self._entries_of(key)
             ids = [pb.MessageIdData(ledgerId=first, entryId=second) for first, second in entries]
@@ -781,16 +770,4 @@ def _seek_id(target: MessageIdAdv) -> pb.MessageIdData:
     data = MessageIdAdv(first.ledger_id, first.entry_id, target.partition).to_pb()
     if 0 < target.batch_index < target.batch_size <= MAX_BATCH:
         data.ack_set.extend(ack_longs(bits_from(target.batch_index, target.batch_size)))
-    return data
-
-
-def _part_of_batch(message_id: MessageIdAdv, *, cumulative: bool) -> pb.MessageIdData:
-    """Return an id for one message of a batch, or with `cumulative` for all up to it."""
-    check_batch(message_id)
-    index, size = message_id.batch_index, message_id.batch_size
-    left = bits_from(index + 1, size) if cumulative else bits_from(0, size) & ~(1 << index)
-    data = MessageIdAdv(
-        message_id.ledger_id, message_id.entry_id, message_id.partition, index, size
-    ).to_pb()
-    data.ack_set.extend(ack_longs(left))
     return data
