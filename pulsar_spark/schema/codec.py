@@ -25,7 +25,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -106,6 +106,24 @@ class Decoder(Protocol):
 
     def decode(self, raw: pa.Array) -> Decoded:
         """Decode a binary array; null is a null value (a tombstone)."""
+
+
+class JointDecoder(Protocol):
+    """Decodes values that were written with several versions of a schema."""
+
+    def decode(self, raw: pa.Array, versions: pa.Array) -> Decoded:
+        """Decode a binary array; `versions` are the numbers of the values' versions, as int32."""
+
+
+@runtime_checkable
+class Joinable(Decoder, Protocol):
+    """A decoder that can decode values of its version together with those of others."""
+
+    def together(self, decoders: Sequence[Decoder]) -> JointDecoder | None:
+        """Return a decoder for values of all these decoders' versions, if there can be one.
+
+        A value's version number is its decoder's index.
+        """
 
 
 class Encoder(Protocol):

@@ -15,10 +15,12 @@ import pyarrow as pa
 
 from pulsar_spark.schema.arrow.arrays import MAX_CELLS, widest_item
 from pulsar_spark.schema.avro.resolution import (
+    Constant,
     IntoMember,
     Plan,
     ReadArray,
     ReadBytes,
+    ReadByVersion,
     ReadEnum,
     ReadMap,
     ReadNull,
@@ -44,12 +46,13 @@ _LONGEST = 63
 
 
 class Cursor:
-    """The current position in one value's bytes."""
+    """The current position in one value's bytes; `version` is the number of its version."""
 
-    __slots__ = ("cells", "data", "empty_items", "pos")
+    __slots__ = ("cells", "data", "empty_items", "pos", "version")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, version: int = 0) -> None:
         self.data = data
+        self.version = version
         self.pos = 0
         self.empty_items = 0
         self.cells = 0
@@ -58,9 +61,9 @@ class Cursor:
 Read: TypeAlias = Callable[[Cursor], Any]
 
 
-def read_value(read: Read, data: bytes) -> Any:
+def read_value(read: Read, data: bytes, version: int = 0) -> Any:
     """Return the value in some bytes; raises Mismatch, also for bytes after it."""
-    cursor = Cursor(data)
+    cursor = Cursor(data, version)
     value = read(cursor)
     if cursor.pos != len(data):
         raise Mismatch(f"{len(data) - cursor.pos} bytes follow the value")
@@ -93,6 +96,12 @@ def _composed(plan: Plan) -> Read:
             return _member(plan)
         case Unresolvable():
             return _unresolvable(plan.reason)
+        case Constant():
+            value = read_value(reader_of(plan.plan), plan.data)
+            return lambda _cursor: value
+        case ReadByVersion():
+            versions = [reader_of(version) for version in plan.versions]
+            return lambda cursor: versions[cursor.version](cursor)
     raise AssertionError(plan)
 
 

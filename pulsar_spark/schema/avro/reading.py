@@ -12,10 +12,10 @@ an array in several blocks, its row is given up, and its columns then have no me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,11 +43,12 @@ from pulsar_spark.schema.arrow.arrays import (
 from pulsar_spark.schema.avro import decimals
 from pulsar_spark.schema.avro.careful import Read, conversion, read_value, reader_of
 from pulsar_spark.schema.avro.resolution import (
-    Default,
+    Constant,
     IntoMember,
     Plan,
     ReadArray,
     ReadBytes,
+    ReadByVersion,
     ReadEnum,
     ReadMap,
     ReadNull,
@@ -58,7 +59,8 @@ from pulsar_spark.schema.avro.resolution import (
     Unresolvable,
 )
 from pulsar_spark.schema.avro.vectors import Window, halves
-from pulsar_spark.schema.codec import Decoded, Mismatch, Undecodable
+from pulsar_spark.schema.avro.versions import MAX_VERSIONS, joint_plan
+from pulsar_spark.schema.codec import Decoded, Decoder, JointDecoder, Mismatch, Undecodable
 
 # A window needs eight times the memory of its values, so larger batches are read in parts.
 MAX_ROWS = 16_384
@@ -70,7 +72,10 @@ FEW = 320
 
 
 class AvroDecoder:
-    """Decodes values by a plan whose `type` is a struct of the columns."""
+    """Decodes values by a plan whose `type` is a struct of the columns.
+
+    A plan of several versions needs each value's version number.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -84,29 +89,45 @@ class AvroDecoder:
     def _read(self) -> Read:
         return reader_of(self._plan)
 
-    def decode(self, raw: pa.Array) -> Decoded:
-        """Decode a binary array; null is a null value."""
+    def together(self, decoders: Sequence[Decoder]) -> JointDecoder | None:
+        """Return a decoder for values of all these decoders' versions, if there can be one."""
+        plans = [each._plan for each in decoders if isinstance(each, AvroDecoder)]
+        if len(plans) < len(decoders) or len(plans) > MAX_VERSIONS:
+            return None
+        return AvroDecoder(joint_plan(plans))
+
+    def decode(self, raw: pa.Array, versions: pa.Array | None = None) -> Decoded:
+        """Decode a binary array; null is a null value. `versions` are numbers, as int32."""
+        if versions is None:
+            versions = zeros(len(raw))
+        versions = versions.cast(_UINT8)
         bad: list[Undecodable] = []
-        parts = [self._chunk(raw.slice(start, count), start, bad) for start, count in _chunks(raw)]
+        parts = [
+            self._chunk(_Part(raw.slice(start, count), versions.slice(start, count), start), bad)
+            for start, count in _chunks(raw)
+        ]
         columns = [
             _concat([part[place] for part in parts], field.type)
             for place, field in enumerate(self._fields)
         ]
         return Decoded(columns, bad)
 
-    def _chunk(self, raw: pa.Array, first: int, bad: list[Undecodable]) -> Sequence[pa.Array]:
+    def _chunk(self, part: _Part, bad: list[Undecodable]) -> Sequence[pa.Array]:
+        raw = part.raw
         count = len(raw) - raw.null_count
         size = pc.sum(pc.binary_length(raw)).as_py() or 0
         # Values that might become too large are read one by one, where their size is counted.
         if count < FEW or size > 2 * MAX_BYTES or size * self._widest > 2 * MAX_CELLS:
-            return self._one_by_one(raw, range(len(raw)), first, bad)
-        present = raw.drop_null() if raw.null_count else raw
-        columns, given_up = self._in_columns(present)
+            return self._one_by_one(part, range(len(raw)), bad)
+        present, versions = raw, part.versions
+        if raw.null_count:
+            present, versions = raw.drop_null(), versions.filter(raw.is_valid())
+        columns, given_up = self._in_columns(present, versions)
         if len(present) == len(raw) and not given_up:
             return columns
         rows = _rows_of(raw)
         odd = [rows[place] for place in given_up]
-        again = self._one_by_one(raw, odd, first, bad)
+        again = self._one_by_one(part, odd, bad)
         index: list[int | None] = [None] * len(raw)
         for place, row in enumerate(rows):
             index[row] = place
@@ -118,7 +139,9 @@ class AvroDecoder:
             for column, other in zip(columns, again, strict=True)
         ]
 
-    def _in_columns(self, raw: pa.Array) -> tuple[Sequence[pa.Array], Sequence[int]]:
+    def _in_columns(
+        self, raw: pa.Array, versions: pa.Array
+    ) -> tuple[Sequence[pa.Array], Sequence[int]]:
         """Decode values without nulls; return the columns, and the rows that were given up."""
         _, offsets, data = raw.buffers()
         edges = pa.Array.from_buffers(
@@ -126,30 +149,41 @@ class AvroDecoder:
         ).cast(pa.int64())
         first, last = edges[0].as_py(), edges[-1].as_py()
         edges = pc.subtract(edges, edges[0])
-        reader = ColumnReader(Window(data.slice(first, last - first)))
+        reader = ColumnReader(Window(data.slice(first, last - first)), versions)
         found = reader.read_values(self._plan, edges.slice(0, len(raw)), edges.slice(1))
         return found.flatten(), reader.given_up
 
     def _one_by_one(
-        self, raw: pa.Array, rows: Sequence[int], first: int, bad: list[Undecodable]
+        self, part: _Part, rows: Sequence[int], bad: list[Undecodable]
     ) -> Sequence[pa.Array]:
         read = self._read
         missing = [None] * len(self._fields)
         values = []
-        some = raw if len(rows) == len(raw) else raw.take(build_array(rows, pa.int64()))
-        for row, data in zip(rows, some.to_pylist(), strict=True):
+        some: Sequence[pa.Array] = (part.raw, part.versions)
+        if len(rows) < len(part.raw):
+            places = build_array(rows, _INT64)
+            some = [array.take(places) for array in some]
+        for row, data, version in zip(rows, *(array.to_pylist() for array in some), strict=True):
             value = None
             if data is not None:
                 try:
-                    value = read_value(read, data)
+                    value = read_value(read, data, version)
                 except Mismatch as error:
-                    bad.append(Undecodable(first + row, error.field, error.reason))
+                    bad.append(Undecodable(part.first + row, error.field, error.reason))
             values.append(missing if value is None else value)
         columns = zip(*values, strict=True) if values else [()] * len(self._fields)
         return [
             build_array(column, field.type)
             for column, field in zip(columns, self._fields, strict=True)
         ]
+
+
+class _Part(NamedTuple):
+    """Some values, their version numbers, and the row of the first one."""
+
+    raw: pa.Array
+    versions: pa.Array
+    first: int
 
 
 def _chunks(raw: pa.Array) -> Iterator[tuple[int, int]]:
@@ -196,10 +230,14 @@ _FLOATING = {"float": 4, "double": 8}
 
 
 class ColumnReader:
-    """Reads the values in one window. Rows in `given_up` must be read in another way."""
+    """Reads the values in one window. Rows in `given_up` must be read in another way.
 
-    def __init__(self, window: Window) -> None:
+    `versions` are the rows' version numbers, as uint8.
+    """
+
+    def __init__(self, window: Window, versions: pa.Array) -> None:
         self._window = window
+        self._versions = versions
         self._given_up: list[pa.Array] = []
         self._readers: dict[type, Callable[..., pa.Array | None]] = {
             ReadNull: self._null,
@@ -212,6 +250,8 @@ class ColumnReader:
             ReadUnion: self._union,
             IntoMember: self._member,
             Unresolvable: self._unresolvable,
+            Constant: self._constant,
+            ReadByVersion: self._by_version,
         }
 
     @property
@@ -237,6 +277,9 @@ class ColumnReader:
         return True
 
     # --- what has no parts ----------------------------------------------------------------
+
+    def _constant(self, plan: Constant, rows: Rows, build: bool) -> pa.Array | None:
+        return _repeated(plan.plan, plan.data, len(rows)) if build else None
 
     def _null(self, plan: ReadNull, rows: Rows, build: bool) -> pa.Array | None:
         return pa.nulls(len(rows), plan.type) if build else None
@@ -380,7 +423,7 @@ class ColumnReader:
         if not build:
             return None
         for default in plan.defaults:
-            columns[default.target] = _constant(default, len(rows))
+            columns[default.target] = _repeated(default.plan, default.data, len(rows))
         children = [
             pa.nulls(len(rows), field.type) if column is None else column
             for column, field in zip(columns, plan.type, strict=True)
@@ -398,27 +441,46 @@ class ColumnReader:
     def _union(self, plan: ReadUnion, rows: Rows, build: bool) -> pa.Array | None:
         chosen = self._window.bytes_at(rows.places)
         rows.advance(ONE)
-        parts = []
-        count = 0
         branches = plan.branches[:_BRANCHES]
-        for branch_number, branch in enumerate(branches):
-            where = pc.equal(chosen, _byte(2 * branch_number))
-            matching = where.true_count
-            if not matching:
-                continue
-            if matching == len(rows):
-                return self.read(branch, rows, build=build)
-            count += matching
-            some = rows.select(where)
-            found = self.read(branch, some, build=build)
-            rows.places = pc.replace_with_mask(rows.places, where, some.places)
-            if build and not isinstance(branch, ReadNull):
-                parts.append((where, found))
+        # Branch numbers are zigzag-encoded.
+        numbered = {2 * branch_number: branch for branch_number, branch in enumerate(branches)}
+        found, count = self._chosen(numbered, chosen, rows, plan.type if build else None)
         if count < len(rows):
             odd = pc.equal(pc.bit_wise_and(chosen, _BYTE_ONE), _BYTE_ONE)
             beyond = pc.greater(chosen, _byte(2 * len(branches) - 1))
             self._give_up(rows, pc.or_(odd, beyond))
-        return merged(parts, len(rows), plan.type) if build else None
+        return found
+
+    def _by_version(self, plan: ReadByVersion, rows: Rows, build: bool) -> pa.Array | None:
+        chosen = self._versions.take(rows.rows)
+        numbered = dict(enumerate(plan.versions))
+        return self._chosen(numbered, chosen, rows, plan.type if build else None)[0]
+
+    def _chosen(
+        self, plans: Mapping[int, Plan], chosen: pa.Array, rows: Rows, kind: pa.DataType | None
+    ) -> tuple[pa.Array | None, int]:
+        """Read each row by the plan with its number; return the array, and how many have a plan.
+
+        Rows without a plan are null. With `kind` None, only skip the values.
+        """
+        parts = []
+        count = 0
+        for plan_number, plan in plans.items():
+            where = pc.equal(chosen, _byte(plan_number))
+            matching = where.true_count
+            if not matching:
+                continue
+            if matching == len(rows):
+                return self.read(plan, rows, build=kind is not None), matching
+            count += matching
+            if isinstance(plan, ReadNull):
+                continue
+            some = rows.select(where)
+            found = self.read(plan, some, build=kind is not None)
+            rows.places = pc.replace_with_mask(rows.places, where, some.places)
+            if kind is not None:
+                parts.append((where, found))
+        return None if kind is None else merged(parts, len(rows), kind), count
 
     def _array(self, plan: ReadArray, rows: Rows, build: bool) -> pa.Array | None:
         lists = self._blocks(plan.items, plan.least, rows, build)
@@ -503,9 +565,9 @@ def _narrow(sizes: pa.Array | pa.Scalar) -> bool:
     return bool(low) and low >= 1 and bool(high <= decimals.WIDTH)
 
 
-def _constant(default: Default, count: int) -> pa.Array:
-    value = read_value(reader_of(default.plan), default.data)
-    return build_array([value], default.plan.type).take(zeros(count))
+def _repeated(plan: Plan, data: bytes, count: int) -> pa.Array:
+    value = read_value(reader_of(plan), data)
+    return build_array([value], plan.type).take(zeros(count))
 
 
 _INT64 = pa.int64()

@@ -1,8 +1,9 @@
 """The messages of a record batch → the columns of their values, and of typed keys.
 
 All messages of a record batch with the same schema version are decoded together, wherever they are,
-by a decoder from that version to the query's schema. Each call of a decoder has a fixed cost, which
-topics with alternating versions would otherwise pay per message.
+by a decoder from that version to the query's schema; where the format allows it, those of all
+versions by one decoder. Each call of a decoder has a fixed cost, which topics with alternating
+versions would otherwise pay per message.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.blocks import VersionRuns
 from pulsar_spark.protocol.schema_info import SchemaInfo
 from pulsar_spark.schema.arrow.arrays import from_words, repeated_by_run
-from pulsar_spark.schema.codec import Decoded, Decoder, Undecodable, decoder_of, typed_columns
+from pulsar_spark.schema.codec import (
+    Decoded,
+    Decoder,
+    Joinable,
+    JointDecoder,
+    Undecodable,
+    decoder_of,
+    typed_columns,
+)
 from pulsar_spark.schema.key_value import PairDecoder
 from pulsar_spark.schema.registry import version_number
 from pulsar_spark.schema.table.messages import Messages
@@ -29,6 +38,8 @@ Writers = Callable[[bytes], SchemaInfo]
 """Returns a version's schema."""
 
 _MAX_DECODERS = 100
+# A topic's record batches hold few different combinations of versions.
+_MAX_JOINT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,7 @@ class ValueDecoder:
         """The columns' types, in the order of `names`."""
         self._writers = writers
         self._decoders: dict[bytes, Decoder | PairDecoder | _Unreadable] = {}
+        self._joint: dict[tuple[bytes, ...], JointDecoder | None] = {}
 
     def decode(self, messages: Messages) -> DecodedValues:
         """Decode a record batch's values; raises as `writers`, except SchemaMismatch.
@@ -78,11 +90,31 @@ class ValueDecoder:
         raw, keys = messages.values(), messages.keys() if separated else None
         if len(decoders) == 1:
             return self._decode(groups.versions[0], decoders[0], raw, keys)
+        joint = self._together(groups.versions, decoders)
+        if joint is not None:
+            decoded = joint.decode(raw, groups.numbers)
+            bad_version = groups.version_of(decoded.bad[0].row) if decoded.bad else b""
+            columns = dict(zip(self.names, decoded.columns, strict=True))
+            return DecodedValues(raw, columns, decoded.bad, bad_version)
+        groups.split()
         pieces = []
         for version, decoder, rows in zip(groups.versions, decoders, groups.rows, strict=True):
             own_keys = None if keys is None else keys.take(rows)
             pieces.append(self._decode(version, decoder, raw.take(rows), own_keys))
         return groups.joined(raw, pieces)
+
+    def _together(
+        self, versions: Sequence[bytes], decoders: Sequence[Decoder | PairDecoder | _Unreadable]
+    ) -> JointDecoder | None:
+        """Return a decoder for values of all these versions, None if the format has none."""
+        key = tuple(versions)
+        if key not in self._joint:
+            if len(self._joint) >= _MAX_JOINT:
+                self._joint.clear()
+            joinable = [each for each in decoders if isinstance(each, Joinable)]
+            all_are = len(joinable) == len(decoders)
+            self._joint[key] = joinable[0].together(joinable) if all_are else None
+        return self._joint[key]
 
     def _decode(
         self,
@@ -145,7 +177,8 @@ class _Unreadable:
 class _Groups:
     """The rows of a record batch by schema version.
 
-    `versions` are in the order of their first row, `rows` are those of each version, ascending.
+    `versions` are in the order of their first row, `numbers` are each row's index there. After
+    `split`, `rows` are those of each version, ascending.
     """
 
     def __init__(self, runs: VersionRuns, count: int) -> None:
@@ -157,13 +190,22 @@ class _Groups:
         stops = array("i", starts)
         stops.append(count)
         by_run = from_words(array("i", numbers), pa.int32())
-        by_row = by_run if len(by_run) == count else repeated_by_run(by_run, stops[1:])
-        rows = pc.array_sort_indices(by_row)
+        self._runs = len(by_run)
+        self.numbers = by_run if len(by_run) == count else repeated_by_run(by_run, stops[1:])
+
+    def version_of(self, row: int) -> bytes:
+        """Return a row's version."""
+        index: int = self.numbers[row].as_py()
+        return self.versions[index]
+
+    def split(self) -> None:
+        """Group the rows of two or more versions."""
+        rows = pc.array_sort_indices(self.numbers)
         start = 0
-        for size in pc.value_counts(by_row).field(1).to_pylist():
+        for size in pc.value_counts(self.numbers).field(1).to_pylist():
             self.rows.append(rows.slice(start, size))
             start += size
-        if len(by_run) > len(self.versions):
+        if self._runs > len(self.versions):
             self._order = pc.array_sort_indices(rows)
 
     def joined(self, raw: pa.Array, pieces: Sequence[DecodedValues]) -> DecodedValues:

@@ -216,7 +216,7 @@ def test_both_ways_agree_on_any_bytes(seed: int, monkeypatch: pytest.MonkeyPatch
     rng = Random(seed)
     tree = Schemas(rng).record()
     values = Values(rng)
-    data = [_damaged(rng, item) for item in encoded(tree, (values.of(tree) for _ in range(400)))]
+    data = [damaged(rng, item) for item in encoded(tree, (values.of(tree) for _ in range(400)))]
     names = avro_codec.arrow_schema(info(tree)).names
     monkeypatch.setattr(avro_decoder, "FEW", 0)
     first = decode(tree, data)
@@ -229,7 +229,7 @@ def test_both_ways_agree_on_any_bytes(seed: int, monkeypatch: pytest.MonkeyPatch
     assert len(names) == len(first.columns)
 
 
-def _damaged(rng: Random, data: bytes) -> bytes:
+def damaged(rng: Random, data: bytes) -> bytes:
     found = bytearray(data)
     for _ in range(rng.choice((0, 0, 0, 0, 1, 1, 2))):
         place = rng.randrange(len(found) + 1)

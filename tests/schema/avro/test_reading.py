@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from pulsar_spark.schema.arrow.arithmetic import zeros
 from pulsar_spark.schema.arrow.varints import zigzag
 from pulsar_spark.schema.avro.definition import parse_definition
 from pulsar_spark.schema.avro.reading import ColumnReader
@@ -24,7 +25,7 @@ def read(tree: Any, data: list[bytes]) -> tuple[list[Any], list[int]]:
     node = parse_definition(json.dumps(tree).encode())
     plan = resolve_columns(node, node, arrow_columns(node))
     edges = list(accumulate((len(item) for item in data), initial=0))
-    reader = ColumnReader(Window(pa.py_buffer(b"".join(data))))
+    reader = ColumnReader(Window(pa.py_buffer(b"".join(data))), zeros(len(data)))
     starts, ends = pa.array(edges[:-1], pa.int64()), pa.array(edges[1:], pa.int64())
     found = reader.read_values(plan, starts, ends)
     found.validate(full=True)
@@ -74,7 +75,7 @@ def test_lists_of_floats_keep_each_bit_whatever_their_lengths(kind: str, code: s
     node = parse_definition(json.dumps({"type": "array", "items": kind}).encode())
     plan = resolve_columns(node, node, arrow_columns(node))
     edges = list(accumulate(map(len, values), initial=0))
-    reader = ColumnReader(Window(pa.py_buffer(b"".join(values))))
+    reader = ColumnReader(Window(pa.py_buffer(b"".join(values))), zeros(len(values)))
     starts, ends = pa.array(edges[:-1], pa.int64()), pa.array(edges[1:], pa.int64())
     found = reader.read_values(plan, starts, ends).field(0)
     assert not reader.given_up

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from typing import Any
 
@@ -12,6 +13,7 @@ from pulsar_spark.engine.consumers.entries import ReceivedEntry
 from pulsar_spark.errors import SchemaMismatch
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo
+from pulsar_spark.schema.avro.reading import AvroDecoder
 from pulsar_spark.schema.codec import Decoded, Undecodable
 from pulsar_spark.schema.primitives import PrimitiveDecoder
 from pulsar_spark.schema.table.messages import EntryMessages
@@ -141,3 +143,34 @@ def test_of_versions_that_alternate_the_first_bad_value_tells_its_version() -> N
     assert found.columns["value"].to_pylist() == [0, None, None, 3]
     assert [item.row for item in found.bad] == [1, 2]
     assert found.bad_version == NEW
+
+
+@pytest.mark.fault(64)
+def test_avro_values_of_versions_in_turn_are_decoded_in_one_call() -> None:
+    def version(*names: str) -> SchemaInfo:
+        fields = [{"name": name, "type": ["null", "long"], "default": None} for name in names]
+        tree = {"type": "record", "name": "R", "fields": fields}
+        return SchemaInfo(pb.Schema.Avro, "R", json.dumps(tree).encode())
+
+    versions = {OLD: version("a"), NEW: version("a", "b")}
+    decoder = ValueDecoder(versions[NEW], ["a", "b"], versions.__getitem__)
+    entries = []
+    for number in range(100):
+        if number % 2:
+            entries.append(single(b"\x02\x02\x02\x04", schema_version=NEW))
+        else:
+            entries.append(single(b"\x02\x06", schema_version=OLD))
+    entries[3] = single(b"\x02", schema_version=NEW)
+    decode, calls = AvroDecoder.decode, []
+
+    def counted(self: AvroDecoder, raw: pa.Array, numbers: pa.Array | None = None) -> Decoded:
+        calls.append(len(raw))
+        return decode(self, raw, numbers)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AvroDecoder, "decode", counted)
+        found = decoder.decode(messages_of(*entries))
+    assert calls == [100]
+    assert found.columns["a"].to_pylist() == [3, 1, 3, None] + [3, 1] * 48
+    assert found.columns["b"].to_pylist() == [None, 2, None, None] + [None, 2] * 48
+    assert ([bad.row for bad in found.bad], found.bad_version) == ([3], NEW)
