@@ -10,11 +10,10 @@ from itertools import accumulate, chain, islice, takewhile
 from operator import sub
 
 from pulsar_spark.engine.options import ProducerOptions
-from pulsar_spark.engine.producers.encoding import entry_of
+from pulsar_spark.engine.producers.encoding import entry_of, mixed_entry
 from pulsar_spark.engine.producers.inflight_window import NO_TIMEOUT
 from pulsar_spark.engine.producers.message_callbacks import (
     MessageCallback,
-    for_each,
     tell_failed,
     unheard,
 )
@@ -23,8 +22,6 @@ from pulsar_spark.errors import InvalidRow, MessageTooLarge, OperationTimeout, P
 from pulsar_spark.protocol.batches import (
     MessageFields,
     UniformMessages,
-    encode_batch,
-    encode_uniform_batch,
 )
 from pulsar_spark.protocol.sends import OutgoingEntry, Solo, single_entry
 
@@ -40,7 +37,6 @@ _HELD_BY_PROPERTY = 170
 _HELD_BY_CALLBACK = 350
 # Bytes reserved at a time for messages that are added one by one.
 _AHEAD = 4096
-
 
 # Complete entries are written together while others are in flight: up to so many, of so many bytes
 # in all; a message larger than _LARGE is written alone.
@@ -215,7 +211,7 @@ class BatchAccumulator:
         Without batching it is still an entry of its own. While others are in flight it is written
         together with later ones, at the latest when `hurry` is called.
         """
-        size = message_size(message)
+        size = _message_size(message)
         waits = self._waiting or self.producer.pending_messages
         if self._batching or not waits or size > _LARGE or message.sequence_id is not None:
             self.add(message, unheard)
@@ -385,7 +381,7 @@ class BatchAccumulator:
             self._flush()
             self._send_entry(single_entry(message, callback, solo), 0)
             return
-        size = message_size(message)
+        size = _message_size(message)
         if self._count and not self._takes(message, size):
             self._flush()
         self._reserve(_held_by(message, size, callback))
@@ -664,7 +660,7 @@ class BatchAccumulator:
     def _first(self, number: int) -> OutgoingEntry:
         """Return the batch's first messages as an entry."""
         if self._mixed:
-            return _mixed(self._mixed[:number], self._callbacks[:number], self._by_key)
+            return mixed_entry(self._mixed[:number], self._callbacks[:number], self._by_key)
         return entry_of(self._uniform.part(0, number), self._unheard)
 
     def _part_held(self, number: int) -> int:
@@ -704,7 +700,7 @@ class BatchAccumulator:
         held: int,
     ) -> None:
         try:
-            self._send_entry(_mixed(messages, callbacks, self._by_key), held)
+            self._send_entry(mixed_entry(messages, callbacks, self._by_key), held)
         except MessageTooLarge:
             if len(messages) == 1:
                 raise
@@ -736,29 +732,7 @@ def _group_of(row: MessageFields | bytes) -> object:
     return None if row.key is None else (row.key, row.key_is_base64)
 
 
-def _mixed(
-    messages: list[MessageFields], callbacks: list[MessageCallback | None], by_key: bool
-) -> OutgoingEntry:
-    first, last = messages[0], messages[-1]
-    if len(messages) == 1:
-        return single_entry(first, callbacks[0] if callbacks else None, None)
-    entry = OutgoingEntry(
-        lambda sequence_id: _encode(messages, sequence_id),
-        num_messages=len(messages),
-        partition_key=first.key,
-        key_is_base64=first.key_is_base64,
-        ordering_key=first.ordering_key,
-        callback=for_each(callbacks, len(messages)),
-    )
-    if first.sequence_id is not None and last.sequence_id is not None:
-        # Ids of batches by key overlap: such a batch is identified by its highest id alone, as in
-        # Java.
-        lowest = last.sequence_id if by_key else first.sequence_id
-        entry.sequence_ids = (lowest, last.sequence_id)
-    return entry
-
-
-def message_size(message: MessageFields) -> int:
+def _message_size(message: MessageFields) -> int:
     """Return roughly how many bytes a message needs in a batch."""
     size = len(message.payload or b"") + len(message.key or "") + len(message.ordering_key or b"")
     for name, value in message.properties:
@@ -770,27 +744,3 @@ def _held_by(message: MessageFields, size: int, callback: MessageCallback | None
     """Return roughly how much memory a message of that size needs."""
     held = size + _HELD_WITH_FIELDS + _HELD_BY_PROPERTY * len(message.properties)
     return held if callback in (None, unheard) else held + _HELD_BY_CALLBACK
-
-
-def _encode(messages: list[MessageFields], sequence_id: int) -> bytes:
-    """Encode a batch, on the fast path if its messages allow it."""
-    plain = all(map(_is_plain, messages))
-    keys = [message.key for message in messages if message.key is not None]
-    if plain and len(keys) in (0, len(messages)):
-        payloads = [message.payload or b"" for message in messages]
-        with contextlib.suppress(UnicodeEncodeError):
-            encoded = [key.encode() for key in keys] if keys else None
-            return encode_uniform_batch(payloads, sequence_id, encoded)
-    return encode_batch(messages, sequence_id).payload
-
-
-def _is_plain(message: MessageFields) -> bool:
-    return (
-        message.payload is not None
-        and not message.key_is_base64
-        and message.ordering_key is None
-        and not message.properties
-        and not message.event_time
-        and message.sequence_id is None
-        and not message.null_key
-    )

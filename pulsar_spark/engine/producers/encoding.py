@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,12 @@ from operator import sub
 
 from pulsar_spark.engine.producers.inflight_window import PendingSends
 from pulsar_spark.engine.producers.message_callbacks import MessageCallback, for_each
-from pulsar_spark.protocol.batches import MessageFields, UniformMessages
+from pulsar_spark.protocol.batches import (
+    MessageFields,
+    UniformMessages,
+    encode_batch,
+    encode_uniform_batch,
+)
 from pulsar_spark.protocol.send_encoder import (
     BLOCK_BYTES,
     BLOCK_MESSAGES,
@@ -23,6 +29,7 @@ from pulsar_spark.protocol.sends import (
     SendLimits,
     encode_entry,
     encode_messages,
+    single_entry,
     uniform_entry,
 )
 
@@ -160,3 +167,50 @@ def entry_of(messages: UniformMessages, callback: MessageCallback | None) -> Out
     if messages.callbacks is not None:
         callback = for_each(messages.callbacks, len(messages))
     return uniform_entry(messages, callback)
+
+
+def mixed_entry(
+    messages: list[MessageFields], callbacks: list[MessageCallback | None], by_key: bool
+) -> OutgoingEntry:
+    """Return messages with fields as one entry: a batch, or a single message without one."""
+    first, last = messages[0], messages[-1]
+    if len(messages) == 1:
+        return single_entry(first, callbacks[0] if callbacks else None, None)
+    entry = OutgoingEntry(
+        lambda sequence_id: _encode(messages, sequence_id),
+        num_messages=len(messages),
+        partition_key=first.key,
+        key_is_base64=first.key_is_base64,
+        ordering_key=first.ordering_key,
+        callback=for_each(callbacks, len(messages)),
+    )
+    if first.sequence_id is not None and last.sequence_id is not None:
+        # Ids of batches by key overlap: such a batch is identified by its highest id alone, as in
+        # Java.
+        lowest = last.sequence_id if by_key else first.sequence_id
+        entry.sequence_ids = (lowest, last.sequence_id)
+    return entry
+
+
+def _encode(messages: list[MessageFields], sequence_id: int) -> bytes:
+    """Encode a batch, on the fast path if its messages allow it."""
+    plain = all(map(_is_plain, messages))
+    keys = [message.key for message in messages if message.key is not None]
+    if plain and len(keys) in (0, len(messages)):
+        payloads = [message.payload or b"" for message in messages]
+        with contextlib.suppress(UnicodeEncodeError):
+            encoded = [key.encode() for key in keys] if keys else None
+            return encode_uniform_batch(payloads, sequence_id, encoded)
+    return encode_batch(messages, sequence_id).payload
+
+
+def _is_plain(message: MessageFields) -> bool:
+    return (
+        message.payload is not None
+        and not message.key_is_base64
+        and message.ordering_key is None
+        and not message.properties
+        and not message.event_time
+        and message.sequence_id is None
+        and not message.null_key
+    )
