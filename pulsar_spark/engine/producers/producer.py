@@ -21,7 +21,6 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from pulsar_spark.engine.codecs import compress
@@ -40,6 +39,7 @@ from pulsar_spark.engine.producers.inflight_window import (
 )
 from pulsar_spark.engine.producers.message_callbacks import MessageCallback, tell_stored
 from pulsar_spark.engine.producers.producer_session import Identity, ProducerSession, Registrar
+from pulsar_spark.engine.producers.receipts import ReceiptLog
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.errors import (
     BrokerChecksumError,
@@ -124,12 +124,7 @@ class Producer:
         self._session: ProducerSession | None = None
         self._sessions = 0
         self._next_sequence_id = 0
-        self._last_sequence_id = -1
-        self._known_sequence_id = -1
-        self._last_message_id: MessageIdAdv | None = None
-        self._first_chunk: MessageIdAdv | None = None
-        self._duplicates = 0
-        self._intruded = False
+        self._receipt_log = ReceiptLog(self.partition, resumes=self._options.resumes)
         context.add(self)
 
     # --- attributes ---------------------------------------------------------------------------
@@ -147,12 +142,12 @@ class Producer:
     @property
     def last_sequence_id(self) -> int:
         """The highest sequence id known to be stored, -1 if none is."""
-        return self._last_sequence_id
+        return self._receipt_log.last_sequence_id
 
     @property
     def last_message_id(self) -> MessageIdAdv | None:
         """Where the last acknowledged entry is stored."""
-        return self._last_message_id
+        return self._receipt_log.last_message_id
 
     @property
     def schema_version(self) -> bytes:
@@ -187,7 +182,7 @@ class Producer:
                 bytes=self._window.sent_bytes,
                 entries=self._window.pending.entries,
                 acknowledged=self._window.acknowledged,
-                duplicates=self._duplicates,
+                duplicates=self._receipt_log.duplicates,
                 reconnects=max(self._sessions - 1, 0),
             )
 
@@ -374,10 +369,10 @@ class Producer:
         """
         if self._encoding is None:
             self.open()
-        if sequence_id > self._known_sequence_id:
+        if not self._receipt_log.was_known(sequence_id):
             return False
         with self._window.changed:
-            self._duplicates += 1
+            self._receipt_log.duplicates += 1
             self._window.acknowledged += 1
         return True
 
@@ -646,7 +641,7 @@ class Producer:
 
     def _begin_sequence(self, last_sequence_id: int) -> None:
         initial = self._options.initial_sequence_id
-        self._last_sequence_id = self._known_sequence_id = last_sequence_id
+        self._receipt_log.begin(last_sequence_id)
         self._next_sequence_id = (last_sequence_id if initial is None else initial) + 1
 
     # --- on the receive thread ----------------------------------------------------------------
@@ -664,7 +659,7 @@ class Producer:
                 count, taken = self._window.take(ids[at:] if at else ids)
                 if taken is not None:
                     stored = receipts[4 * at : 4 * (at + count)]
-                    message_id = self._note_receipts(taken, stored)
+                    message_id = self._receipt_log.add(taken, stored)
                     if taken.ends or taken.callbacks:
                         done.append((taken, stored, message_id))
                 elif not count:
@@ -678,7 +673,7 @@ class Producer:
                 tell_stored(taken.callbacks, each, stored, self.partition)
             if taken.ends:
                 self._window.complete(taken.sends, None, message_id)
-        if self._intruded:
+        if self._receipt_log.intruded:
             self._fail(self._window.intrusion())
         if ahead is not None:
             # Raised on the receive thread, it ends the connection, and everything pending is resent
@@ -687,27 +682,6 @@ class Producer:
                 f"the broker acknowledged sequence id {ahead} before older ones", **self._where()
             )
         self._call_on_room()
-
-    def _note_receipts(self, taken: Taken, receipts: array[int]) -> MessageIdAdv:
-        """Count stored entries, and return the last one's id."""
-        sends = taken.sends
-        message_id = MessageIdAdv(receipts[-2], receipts[-1], self.partition)
-        if sends.chunk == 0:
-            self._first_chunk = message_id
-        elif sends.chunk is not None:
-            message_id = replace(message_id, first_chunk=self._first_chunk)
-        self._last_sequence_id = max(self._last_sequence_id, taken.last)
-        # A duplicate is acknowledged without an id.
-        if min(receipts[2::4]) >= 0:
-            self._last_message_id = message_id
-            return message_id
-        # Ids that the broker knew at the start are not sent, so another producer sent this one.
-        self._intruded = self._intruded or (self._options.resumes and not sends.resent)
-        duplicates, stored = taken.split(receipts)
-        self._duplicates += duplicates
-        if stored is not None:
-            self._last_message_id = MessageIdAdv(*stored, self.partition)
-        return message_id
 
     def on_send_error(self, session: ProducerSession, command: pb.CommandSendError) -> None:
         """The broker refused an entry: give up, or register again and resend."""
