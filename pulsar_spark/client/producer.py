@@ -21,7 +21,7 @@ from pulsar_spark.engine.lookups.topic_discovery import TopicDiscovery
 from pulsar_spark.engine.producers.message_callbacks import (
     DeferredCallback,
     MessageCallback,
-    unheard,
+    log_failure,
 )
 from pulsar_spark.engine.producers.partitioned_producer import PartitionedProducer, pairs
 from pulsar_spark.engine.retry import Deadline
@@ -192,7 +192,7 @@ class PulsarProducer(Closing):
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp
         )
         solo = _solo(replication_clusters, disable_replication, deliver_at, deliver_after, txn)
-        complete = unheard if callback is None else self._deferred(callback)
+        complete = log_failure if callback is None else self._deferred(callback)
         try:
             partition = self._route(message)
             if (full := self._queue_full(partition)) is not None:
@@ -208,7 +208,7 @@ class PulsarProducer(Closing):
         """Send a message that has only a value and maybe a key, as `send_async`."""
         assert self._encode is not None
         payload = self._encode(content)
-        complete = unheard if callback is None else self._deferred(callback)
+        complete = log_failure if callback is None else self._deferred(callback)
         try:
             waiting = self._writer.send_plain(payload, key, complete, self._most_pending)
             if waiting:

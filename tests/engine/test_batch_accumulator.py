@@ -437,7 +437,7 @@ def test_batches_by_key_that_are_due_go_out_by_themselves_and_keep_their_order()
         made.producer.open()
         for number, key in enumerate("abcab"):
             made.add(MessageFields(b"%d" % number, key=key))
-        made.hurry()
+        made.trigger_flush()
         wait_until(lambda: len(script.sends) == 3, "batches were not sent")
         assert batches_of(script) == [("c", [b"2"]), ("a", [b"0", b"3"]), ("b", [b"1", b"4"])]
         finish(made)

@@ -240,7 +240,7 @@ def test_room_that_comes_while_a_batch_is_tried_in_vain_is_not_missed() -> None:
 
         producer.try_send = in_vain_at_first  # type: ignore[method-assign]
         made.add(MessageFields(b"1"))
-        made.hurry()
+        made.trigger_flush()
         assert len(tries) == 2
         producer.flush()
         assert len(script.sends) == 1

@@ -14,8 +14,8 @@ from pulsar_spark.engine.producers.encoding import entry_of, mixed_entry
 from pulsar_spark.engine.producers.inflight_window import NO_TIMEOUT
 from pulsar_spark.engine.producers.message_callbacks import (
     MessageCallback,
+    log_failure,
     tell_failed,
-    unheard,
 )
 from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.errors import InvalidRow, MessageTooLarge, OperationTimeout, PulsarError
@@ -64,8 +64,8 @@ class BatchAccumulator:
     messages count against the client's memory limit. With `logs_failures` failures of messages
     without a callback are logged instead of raised.
 
-    Thread-safe. All methods but `hurry` block as `Producer.send` does. If a batch cannot be sent,
-    its messages' callbacks get the error; without callbacks it is raised.
+    Thread-safe. All methods but `trigger_flush` block as `Producer.send` does. If a batch cannot be
+    sent, its messages' callbacks get the error; without callbacks it is raised.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class BatchAccumulator:
         self._by_key = options.batching_by_key
         self._resumes = options.resumes
         self._turn_timeout = options.send_timeout or NO_TIMEOUT
-        self._unheard: MessageCallback | None = unheard if logs_failures else None
+        self._default_callback: MessageCallback | None = log_failure if logs_failures else None
         # Whether to send the batch, or only full ones, once there is room; checked at the end of
         # each turn.
         self._due = False
@@ -116,7 +116,7 @@ class BatchAccumulator:
         return self._full + self._count + len(self._waiting)
 
     @property
-    def waits_for_company(self) -> bool:
+    def has_complete_entries(self) -> bool:
         """Whether complete entries wait to be written together."""
         return bool(self._full or self._waiting)
 
@@ -137,11 +137,11 @@ class BatchAccumulator:
         """Add a message that has only a payload and maybe a string key in UTF-8.
 
         While others are in flight, full batches and messages without a batch are written together
-        with later ones, at the latest when `hurry_full` is called.
+        with later ones, at the latest when `trigger_flush_full` is called.
         """
         size = len(payload) + _OVERHEAD + (0 if key is None else len(key))
-        heard = callback is not unheard
-        held = size + (_HELD_IN_COLUMN + _HELD_BY_CALLBACK if heard else _HELD_IN_COLUMN)
+        has_callback = callback is not log_failure
+        held = size + (_HELD_IN_COLUMN + _HELD_BY_CALLBACK if has_callback else _HELD_IN_COLUMN)
         if not self._turn.acquire(blocking=False):
             self._take_turn()
         try:
@@ -153,9 +153,9 @@ class BatchAccumulator:
                 return
             self._ahead -= held
             uniform = self._uniform
-            if heard or uniform.callbacks is not None:
+            if has_callback or uniform.callbacks is not None:
                 if uniform.callbacks is None:
-                    uniform.callbacks = [unheard] * len(uniform)
+                    uniform.callbacks = [log_failure] * len(uniform)
                 uniform.callbacks.append(callback)
             uniform.payloads.append(payload)
             if uniform.keys is not None and key is not None:
@@ -205,16 +205,16 @@ class BatchAccumulator:
         self._reserve(size)
         self._ahead += size
 
-    def add_unheard(self, message: MessageFields) -> None:
+    def add_without_callback(self, message: MessageFields) -> None:
         """Add a message whose result nobody needs.
 
         Without batching it is still an entry of its own. While others are in flight it is written
-        together with later ones, at the latest when `hurry` is called.
+        together with later ones, at the latest when `trigger_flush` is called.
         """
         size = _message_size(message)
         waits = self._waiting or self.producer.pending_messages
         if self._batching or not waits or size > _LARGE or message.sequence_id is not None:
-            self.add(message, unheard)
+            self.add(message, log_failure)
             return
         self._take_turn()
         try:
@@ -306,7 +306,7 @@ class BatchAccumulator:
         with self._my_turn():
             self._flush()
 
-    def hurry(self) -> None:
+    def trigger_flush(self) -> None:
         """Send everything that waits as soon as there is room, without blocking.
 
         For timers and the receive thread. Callbacks, and the next caller, get errors.
@@ -314,8 +314,8 @@ class BatchAccumulator:
         self._due = True
         self._send_if_due()
 
-    def hurry_full(self) -> None:
-        """Send the complete entries that wait to be written together, as `hurry`."""
+    def trigger_flush_full(self) -> None:
+        """Send the complete entries that wait to be written together, as `trigger_flush`."""
         self._full_due = True
         self._send_if_due()
 
@@ -426,7 +426,7 @@ class BatchAccumulator:
         uniform = self._uniform
         if uniform.payloads:
             self._mixed, self._uniform = uniform.messages(), UniformMessages([])
-            self._callbacks = uniform.callbacks or [self._unheard] * len(uniform)
+            self._callbacks = uniform.callbacks or [self._default_callback] * len(uniform)
 
     def _is_full(self, messages: int, size: int) -> bool:
         return self._count + messages >= self._max_messages or self._size + size >= self._bound
@@ -486,7 +486,7 @@ class BatchAccumulator:
             try:
                 at = self.producer.send_messages(waiting, at)
             except (MessageTooLarge, InvalidRow) as error:
-                unheard(error, None)
+                log_failure(error, None)
                 at += 1
 
     def _try_waiting(self) -> bool:
@@ -495,7 +495,7 @@ class BatchAccumulator:
             try:
                 sent = self.producer.try_send_messages(self._waiting)
             except (MessageTooLarge, InvalidRow) as error:
-                unheard(error, None)
+                log_failure(error, None)
                 sent = 1
             except PulsarError:
                 self._take_waiting()
@@ -544,11 +544,13 @@ class BatchAccumulator:
         """Send a column in batches. Errors go to the callbacks, or are raised without any."""
         while messages:
             try:
-                sent = self.producer.send_block(messages, self._max_messages, self._unheard)
+                sent = self.producer.send_block(
+                    messages, self._max_messages, self._default_callback
+                )
             except MessageTooLarge as error:
-                if messages.callbacks is None and self._unheard is None:
+                if messages.callbacks is None and self._default_callback is None:
                     raise
-                tell_failed((messages.callbacks or [unheard])[:1], error)
+                tell_failed((messages.callbacks or [log_failure])[:1], error)
                 sent = 1
             except PulsarError as error:
                 if messages.callbacks is None:
@@ -562,9 +564,11 @@ class BatchAccumulator:
         while self._full:
             full, _ = self._split_full()
             try:
-                sent = self.producer.try_send_block(full, self._max_messages, self._unheard)
+                sent = self.producer.try_send_block(
+                    full, self._max_messages, self._default_callback
+                )
             except MessageTooLarge as error:
-                tell_failed((full.callbacks or [unheard])[:1], error)
+                tell_failed((full.callbacks or [log_failure])[:1], error)
                 sent = 1
             except PulsarError as error:
                 self._drop(error)
@@ -661,7 +665,7 @@ class BatchAccumulator:
         """Return the batch's first messages as an entry."""
         if self._mixed:
             return mixed_entry(self._mixed[:number], self._callbacks[:number], self._by_key)
-        return entry_of(self._uniform.part(0, number), self._unheard)
+        return entry_of(self._uniform.part(0, number), self._default_callback)
 
     def _part_held(self, number: int) -> int:
         return self._held * number // self._count
@@ -678,7 +682,7 @@ class BatchAccumulator:
 
     def _drop_first(self, error: PulsarError) -> None:
         callbacks = self._callbacks or self._uniform.callbacks
-        callback = callbacks[0] if callbacks else self._unheard
+        callback = callbacks[0] if callbacks else self._default_callback
         self._budget.release(self._part_held(1))
         self._forget_first(1)
         if callback is None:
@@ -691,7 +695,7 @@ class BatchAccumulator:
         uniform, _, callbacks = self._take_batch()
         self._budget.release(self._take_held())
         if waits:
-            tell_failed(callbacks or uniform.callbacks or (self._unheard,), error)
+            tell_failed(callbacks or uniform.callbacks or (self._default_callback,), error)
 
     def _send_mixed(
         self,
@@ -743,4 +747,4 @@ def _message_size(message: MessageFields) -> int:
 def _held_by(message: MessageFields, size: int, callback: MessageCallback | None) -> int:
     """Return roughly how much memory a message of that size needs."""
     held = size + _HELD_WITH_FIELDS + _HELD_BY_PROPERTY * len(message.properties)
-    return held if callback in (None, unheard) else held + _HELD_BY_CALLBACK
+    return held if callback in (None, log_failure) else held + _HELD_BY_CALLBACK

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, Protocol
 
 from pulsar_spark.engine.producers.message_callbacks import (
     MessageCallback,
+    log_failure,
     tell_failed,
-    unheard,
 )
 from pulsar_spark.engine.retry import Deadline
 from pulsar_spark.engine.timers import Timer, Timers
@@ -120,7 +120,7 @@ class PendingSends:
         self.size = _HELD_PER_BLOCK + sum(map(_held, buffers))
         if ends:
             self.size += sys.getsizeof(ends)
-        if callbacks or callback not in (None, unheard):
+        if callbacks or callback not in (None, log_failure):
             self.size += _HELD_PER_CALLBACK * max(num_messages, 1)
 
     @property
@@ -284,10 +284,10 @@ class PendingQueue:
         return [self.pop() for _ in range(len(self._sends))]
 
 
-class Hoarder(Protocol):
+class Flushable(Protocol):
     """Reserves memory for unsent messages, and can be asked to send them."""
 
-    def hurry(self) -> None:
+    def trigger_flush(self) -> None:
         """Send everything as soon as possible, without blocking. Called on any thread."""
 
 
@@ -305,17 +305,17 @@ class MemoryBudget:
         self._used = 0
         self._wake_at = -1
         self._waiting = 0
-        self._hoarders: weakref.WeakSet[Hoarder] = weakref.WeakSet()
+        self._flushables: weakref.WeakSet[Flushable] = weakref.WeakSet()
 
     @property
     def used(self) -> int:
         """Bytes that are reserved now."""
         return self._used
 
-    def add(self, hoarder: Hoarder) -> None:
-        """Register someone to hurry when memory is short."""
+    def add(self, flushable: Flushable) -> None:
+        """Register someone whose messages are sent when memory is short."""
         with self._freed:
-            self._hoarders.add(hoarder)
+            self._flushables.add(flushable)
 
     def try_reserve(self, size: int) -> bool:
         """Reserve bytes if there is room, without waiting."""
@@ -331,34 +331,34 @@ class MemoryBudget:
         Returns False if there was none, or if `given_up()` became true; whoever makes it true calls
         `wake`.
         """
-        hurried = False
+        flushed = False
         while True:
             with self._freed:
                 while self._used and self._used + size > self.limit:
                     remaining = deadline - time.monotonic()
                     if remaining <= 0 or given_up():
                         return False
-                    if not self._wait(size, min(remaining, threading.TIMEOUT_MAX), hurried):
+                    if not self._wait(size, min(remaining, threading.TIMEOUT_MAX), flushed):
                         break
                 else:
                     self._used += size
                     return True
-                hoarders = list(self._hoarders)
+                flushables = list(self._flushables)
             # Receipts alone may not free enough: unsent batches must be sent.
-            hurried = True
-            for hoarder in hoarders:
-                hoarder.hurry()
+            flushed = True
+            for flushable in flushables:
+                flushable.trigger_flush()
 
-    def _wait(self, size: int, seconds: float, hurried: bool) -> bool:
-        """Wait for room; return False if others should be hurried and were not yet."""
+    def _wait(self, size: int, seconds: float, flushed: bool) -> bool:
+        """Wait for room; return False when it is time to have others send."""
         low = max(min(self.limit - size, self.limit * 3 // 4), 0)
         self._wake_at = max(self._wake_at, low)
         self._waiting += 1
-        woken = self._freed.wait(seconds if hurried else min(seconds, _PATIENCE))
+        woken = self._freed.wait(seconds if flushed else min(seconds, _PATIENCE))
         self._waiting -= 1
         if not self._waiting:
             self._wake_at = -1
-        return woken or hurried
+        return woken or flushed
 
     def release(self, size: int) -> None:
         """Release reserved bytes; a negative size reserves more, even without room."""

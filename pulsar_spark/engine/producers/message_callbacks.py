@@ -21,7 +21,7 @@ Runner = Callable[[Callable[[], object], int], object]
 MessageIds = Callable[[], Iterable[MessageIdAdv | None]]
 
 
-def unheard(error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
+def log_failure(error: PulsarError | None, message_id: MessageIdAdv | None) -> None:
     """The callback of a message whose result nobody needs."""
     if error is not None:
         logger.warning("a message without a callback was not sent: %s", error)
@@ -48,8 +48,8 @@ def for_each(callbacks: Sequence[MessageCallback | None], count: int) -> Message
     """Return a callback for an entry of `count` messages that calls back for each of them."""
     if not any(callbacks):
         return None
-    if all(callback is unheard for callback in callbacks):
-        return unheard
+    if all(callback is log_failure for callback in callbacks):
+        return log_failure
 
     def complete(error: PulsarError | None, entry: MessageIdAdv | None) -> None:
         def ids() -> Iterable[MessageIdAdv | None]:
@@ -110,7 +110,7 @@ def _tell(
             now.append(None)
         else:
             later.append(None)
-            now.append(None if callback is unheard and error is None else callback)
+            now.append(None if callback is log_failure and error is None else callback)
     if run is not None:
         run(lambda: _call_each(later, error, ids()), waiting)
     if waiting < len(callbacks):

@@ -16,7 +16,7 @@ from pulsar_spark.engine.operations import OperationFactory, run_many
 from pulsar_spark.engine.options import ProducerOptions
 from pulsar_spark.engine.producers.batch_accumulator import BatchAccumulator, FailedAt
 from pulsar_spark.engine.producers.inflight_window import ProducerCounts
-from pulsar_spark.engine.producers.message_callbacks import MessageCallback, unheard
+from pulsar_spark.engine.producers.message_callbacks import MessageCallback, log_failure
 from pulsar_spark.engine.producers.producer import Producer
 from pulsar_spark.engine.producers.routing import Key, PartitionRouter, key_text
 from pulsar_spark.engine.retry import Deadline
@@ -213,8 +213,8 @@ class PartitionedProducer(Closing):
         if partition is None:
             partition = self.route(message)
         batcher = self._batcher(partition)
-        if callback is unheard and solo is None and self._waits:
-            batcher.add_unheard(message)
+        if callback is log_failure and solo is None and self._waits:
+            batcher.add_without_callback(message)
         else:
             batcher.add(message, callback, solo)
         if at_once:
@@ -441,7 +441,7 @@ class PartitionedProducer(Closing):
                 self._timers.add(partition)
             delay = self._options.batching_max_delay
             self._context.timers.after(delay, lambda: self._on_timer(partition, batcher))
-        if partition not in self._short_timers and batcher.waits_for_company:
+        if partition not in self._short_timers and batcher.has_complete_entries:
             with self._lock:
                 self._short_timers.add(partition)
             self._context.timers.after(
@@ -453,12 +453,12 @@ class PartitionedProducer(Closing):
             self._timers.discard(partition)
             if self._router.current == partition:
                 self._router.advance()
-        batcher.hurry()
+        batcher.trigger_flush()
 
     def _on_short_timer(self, partition: int, batcher: BatchAccumulator) -> None:
         with self._lock:
             self._short_timers.discard(partition)
-        batcher.hurry_full()
+        batcher.trigger_flush_full()
 
     def _run_all(
         self, operation: Callable[[Producer], OperationFactory[None]], timeout: float

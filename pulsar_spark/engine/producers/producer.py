@@ -707,7 +707,7 @@ class Producer:
                 return
             self._session = None
         error = error.with_context(**self._where(session.broker))
-        self._registrar.come_back(session, error, close_first=close_first)
+        self._registrar.reconnect(session, error, close_first=close_first)
 
     # --- the end ------------------------------------------------------------------------------
 

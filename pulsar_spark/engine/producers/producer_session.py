@@ -344,7 +344,7 @@ class Registrar:
     def _closed(self) -> ClosedError:
         return ClosedError("the producer was closed", topic=self.identity.topic)
 
-    def come_back(
+    def reconnect(
         self, lost: ProducerSession, error: PulsarError, *, close_first: bool = False
     ) -> None:
         """Register again after `error`, which ended the session `lost`. Does not wait.
@@ -352,22 +352,24 @@ class Registrar:
         Set `close_first` if the broker still holds the lost session.
         """
         self._note_assignment(lost)
-        returning = start(
-            lambda _: self._return(lost if close_first else None, error),
+        reconnecting = start(
+            lambda _: self._reconnect_operation(lost if close_first else None, error),
             _FOR_LIFE,
             self._context.timers,
         )
-        returning.add_done_callback(self._on_return)
+        reconnecting.add_done_callback(self._on_reconnected)
 
-    def _on_return(self, returning: Future[None]) -> None:
-        error = returning.exception()
+    def _on_reconnected(self, reconnecting: Future[None]) -> None:
+        error = reconnecting.exception()
         if isinstance(error, PulsarError):
             self._owner.give_up(error)
         elif error is not None:
             logger.error("a producer could not be opened again", exc_info=error)
             self._owner.give_up(ConnectionLost(f"an internal error, see the log: {error!r}"))
 
-    def _return(self, closing: ProducerSession | None, error: PulsarError) -> Operation[None]:
+    def _reconnect_operation(
+        self, closing: ProducerSession | None, error: PulsarError
+    ) -> Operation[None]:
         """Register again, with any number of attempts; raises permanent errors."""
         while True:
             self.trouble = error
