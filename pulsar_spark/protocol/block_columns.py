@@ -65,7 +65,7 @@ class Metadata(NamedTuple):
 
 PLAIN = Metadata()
 
-Told = tuple[int, int, int, bytes, bytes, Metadata, int, "int | None"]
+EntryFields = tuple[int, int, int, bytes, bytes, Metadata, int, "int | None"]
 """What is stored once for each entry: ledger, entry, publish time (µs), digits of the sequence
 id, producer name, other metadata, redelivery count, broker's index.
 """
@@ -91,9 +91,9 @@ class Entries:
         self.redelivery_counts: list[int] = []
         self.indexes: list[int | None] = []
 
-    def add(self, told: Told) -> None:
+    def add(self, entry: EntryFields) -> None:
         """Add an entry."""
-        ledger_id, entry_id, micros, _, name, metadata, redelivery_count, index = told
+        ledger_id, entry_id, micros, _, name, metadata, redelivery_count, index = entry
         self.ledger_ids.append(ledger_id)
         self.entry_ids.append(entry_id)
         self.micros.append(micros)
@@ -168,22 +168,27 @@ class PendingRows:
         )
 
     def add_message(
-        self, value: bytes | memoryview, key: bytes | None, head: bytes, told: Told, size: int
+        self,
+        value: bytes | memoryview,
+        key: bytes | None,
+        head: bytes,
+        entry: EntryFields,
+        size: int,
     ) -> None:
         """Add a message outside of a batch; its id begins with `head`."""
-        metadata = told[5]
+        metadata = entry[5]
         row = self.rows
         if self._wants_names:
-            check_text(told[4])
+            check_text(entry[4])
         if metadata.is_rare:
             key = self.add_rare(row, metadata, key)
         self.values.append(None if metadata.null_value else value)
         self.keys.append(key)
         self.ids.append(head + self.id_tail)
         self.spans.append(_ALONE)
-        self.entries.add(told)
+        self.entries.add(entry)
         if self._wants_sequences:
-            self.sequences.append(sequence_id(told))
+            self.sequences.append(sequence_id(entry))
         if self._wants_sizes:
             self.sizes.append(len(value))
         self.rows = row + 1
@@ -199,7 +204,7 @@ class PendingRows:
     ) -> None:
         """Add messages outside of batches; call `add_rare` first for those with rare fields.
 
-        For columns that need neither producer names nor the other parts of `Told`.
+        For columns that need neither producer names nor the other parts of `EntryFields`.
         """
         self.values += values
         self.keys += keys
@@ -234,7 +239,7 @@ class PendingRows:
         first: int,
         stop: int,
         head: bytes,
-        told: Told,
+        entry: EntryFields,
         metadata_size: int,
     ) -> int:
         """Add a batch's messages from `first` up to `stop`, or as many as fit.
@@ -251,9 +256,9 @@ class PendingRows:
             fitting = bisect_right(edges, begin + options.max_bytes) // 2
             high = min(max(fitting, first + 1), first + options.max_rows, stop)
         if self._wants_names:
-            check_text(told[4])
-        if self._wants_origins and told[5].replicated_from is not None:
-            check_text(told[5].replicated_from)
+            check_text(entry[4])
+        if self._wants_origins and entry[5].replicated_from is not None:
+            check_text(entry[5].replicated_from)
         rows = range(first, high)
         if batch.has_extras:
             self._add_extras(batch, rows)
@@ -266,9 +271,9 @@ class PendingRows:
         head += self.id_tail
         self.ids += [head + tail for tail in _id_tails(count, rows)]
         self.spans.append((high - first, first, count))
-        self.entries.add(told)
+        self.entries.add(entry)
         if self._wants_sequences:
-            self.sequences += _sequence_ids(batch, sequence_id(told), rows)
+            self.sequences += _sequence_ids(batch, sequence_id(entry), rows)
         if self._wants_sizes:
             self.sizes += [edges[2 * row + 1] - edges[2 * row] for row in rows]
         self.rows += high - first
@@ -326,9 +331,9 @@ def _cached_id_tails(count: int) -> list[bytes]:
     return id_tails(range(count), count)
 
 
-def sequence_id(told: Told) -> int:
+def sequence_id(entry: EntryFields) -> int:
     """Return an entry's sequence id: its first message's."""
-    return NUMBERS[told[3][1:]] << 7 | told[3][0] & 127
+    return NUMBERS[entry[3][1:]] << 7 | entry[3][0] & 127
 
 
 def _sequence_ids(batch: UnpackedBatch, first: int, rows: range) -> list[int]:
@@ -445,10 +450,10 @@ def _version_runs(rows: PendingRows) -> VersionRuns:
     last: bytes | None = None
     last_metadata: Metadata | None = None
     row = 0
-    told = rows.entries.metadata
-    if told.count(told[0]) == len(told):
-        return [told[0].schema_version], array("i", [0]), array("i", [0])
-    for (count, _, _), metadata in zip(rows.spans, told, strict=True):
+    all_metadata = rows.entries.metadata
+    if all_metadata.count(all_metadata[0]) == len(all_metadata):
+        return [all_metadata[0].schema_version], array("i", [0]), array("i", [0])
+    for (count, _, _), metadata in zip(rows.spans, all_metadata, strict=True):
         if metadata is not last_metadata:
             last_metadata, version = metadata, metadata.schema_version
             if version != last:

@@ -409,17 +409,26 @@ class PythonBlockDecoder:
         head = command.id_head + digits
         name = data[head_at + 10 : found.start()]
         micros = min(millis, LAST_MILLIS) * 1000
-        told = (key[0], entry, micros, sequence, name, metadata, command.redelivery_count, index)
+        entry_fields = (
+            key[0],
+            entry,
+            micros,
+            sequence,
+            name,
+            metadata,
+            command.redelivery_count,
+            index,
+        )
         if not metadata.messages:
             message_key = metadata.key if key_size is None else data[key_at:rest_at]
-            pending.add_message(payload, message_key, head, told, size)
+            pending.add_message(payload, message_key, head, entry_fields, size)
             self._alone = self._may_be_alone and not metadata.codec
             return end, 1, DONE, next_position
         if self._begun is not None and self._begun[0] is data and self._begun[1] == at:
             batch = self._begun[2]
         else:
             batch = unpack_batch(payload, count, with_metadata=pending.needs_metadata)
-        reached = pending.add_messages(batch, first, stop, head, told, metadata_size)
+        reached = pending.add_messages(batch, first, stop, head, entry_fields, metadata_size)
         if reached < stop:
             self._begun = (data, at, batch)
             return at, 0, FULL, (key[0], entry, reached)
@@ -514,7 +523,7 @@ class PythonBlockDecoder:
         ids: list[bytes] = []
         entries: list[int] = []
         times: list[int] = []
-        told: list[Metadata] = []
+        all_metadata: list[Metadata] = []
         indexes: list[int | None] = []
         time_of, head_of, checksum_of = _PUBLISH_TIME, _HEAD.unpack_from, extend_crc32c
         index: int | None = None
@@ -576,7 +585,7 @@ class PythonBlockDecoder:
                     micros = min(NUMBERS[time[1:]] << 7 | time[0] & 127, LAST_MILLIS) * 1000
                 entries.append(entry)
                 times.append(micros)
-                told.append(metadata)
+                all_metadata.append(metadata)
                 if has_broker_metadata:
                     indexes.append(index)
                 expected = entry + 1
@@ -584,7 +593,7 @@ class PythonBlockDecoder:
                 at = end
         except _NOT_TAKEN:
             pass
-        alone = Alone(ledger_id, command.redelivery_count, entries, times, told, indexes)
+        alone = Alone(ledger_id, command.redelivery_count, entries, times, all_metadata, indexes)
         pending.add_messages_alone(values, keys, ids, alone, used)
         return at, len(values), (ledger_id, expected, 0)
 
