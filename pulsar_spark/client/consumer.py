@@ -96,7 +96,7 @@ class PulsarConsumer(Closing):
             self._inbox,
             budget,
             max_queue_sizes=rules.max_queue_sizes,
-            suspects=self._last_deliveries,
+            dead_letter_router=self._last_deliveries,
             on_active=self._on_active,
         )
         self._closing = threading.Lock()
@@ -301,7 +301,7 @@ class PulsarConsumer(Closing):
         """
         consumer, message_id = self._find(message)
         redeliveries = message.redelivery_count() if isinstance(message, Message) else 0
-        consumer.refuse(message_id, redeliveries)
+        consumer.negative_acknowledge(message_id, redeliveries)
 
     def reconsume_later(
         self, message: Message, delay_millis: int, properties: dict[str, str] | None = None

@@ -206,10 +206,10 @@ class LastDeliveries:
                 self._kept.popitem(last=False)
         if entry.redelivery_count <= most:
             return False
-        self.divert(consumer, [key])
+        self.route(consumer, [key])
         return True
 
-    def divert(self, consumer: TopicConsumer, keys: list[EntryKey]) -> list[EntryKey]:
+    def route(self, consumer: TopicConsumer, keys: list[EntryKey]) -> list[EntryKey]:
         """Send away entries whose last delivery was refused; return the others."""
         others: list[EntryKey] = []
         for key in keys:
@@ -237,7 +237,7 @@ class LastDeliveries:
                     consumer.acknowledge(ids[at])
             elif not self._closed:
                 logger.warning("%s: a dead letter cannot be sent: %s", consumer.topic, error)
-                consumer.refuse(MessageIdAdv(*key))
+                consumer.negative_acknowledge(MessageIdAdv(*key))
 
         if left:
             self._dead_letters.send_to_dead_letter_topic([messages[at] for at in left], done)

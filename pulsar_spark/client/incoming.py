@@ -96,9 +96,9 @@ class IncomingMessages:
         assert delivery is not None
         messages = self._messages[at : at + count]
         self._at = at + count
-        if delivery.consumer.keeps_books:
+        if delivery.consumer.tracks_messages:
             for message in messages:
-                delivery.consumer.given_out(message.message_id().unwrap())
+                delivery.consumer.track(message.message_id().unwrap())
         if self._at == len(self._messages):
             self._messages = []
             self._at = 0

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from pulsar_spark.client.message import MessageId
-from pulsar_spark.engine.consumers.consumer import Suspects, TopicConsumer
+from pulsar_spark.engine.consumers.consumer import DeadLetterRouter, TopicConsumer
 from pulsar_spark.engine.consumers.inbox import Inbox
 from pulsar_spark.engine.consumers.receiver_queue import ReceiverBudget
 from pulsar_spark.engine.context import ClientContext
@@ -45,7 +45,7 @@ class TopicConsumers:
         budget: ReceiverBudget,
         *,
         max_queue_sizes: int,
-        suspects: Suspects | None,
+        dead_letter_router: DeadLetterRouter | None,
         on_active: Callable[[TopicConsumer, bool], None],
     ) -> None:
         self._context = context
@@ -54,7 +54,7 @@ class TopicConsumers:
         self._inbox = inbox
         self._budget = budget
         self._max_queue_sizes = max_queue_sizes
-        self._suspects = suspects
+        self._dead_letter_router = dead_letter_router
         self._on_active = on_active
         # By topic partition; replaced, never changed, when partitions come or go.
         self._consumers: dict[str, TopicConsumer] = {}
@@ -136,7 +136,7 @@ class TopicConsumers:
             queue_size=min(options.receiver_queue_size, max(self._max_queue_sizes // of, 1)),
             create=create,
             on_active=self._on_active,
-            suspects=self._suspects,
+            dead_letter_router=self._dead_letter_router,
             on_failed=self._on_failed,
         )
 

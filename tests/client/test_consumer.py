@@ -336,7 +336,7 @@ def test_what_nobody_acknowledges_in_time_comes_again(kind: int) -> None:
             if (delivery := consumer.take()) is not None:
                 for message in messages_in(delivery):
                     first.append(message.message_id().unwrap())
-                    consumer.given_out(first[-1])
+                    consumer.track(first[-1])
                 consumer.finish(delivery)
         consumer.acknowledge(first[1])
         again: list[int] = []

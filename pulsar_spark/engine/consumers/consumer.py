@@ -70,11 +70,14 @@ _MAX_REDELIVERED = 1000
 _MAX_CHUNKED = 10_000
 
 
-class Suspects(Protocol):
-    """Takes entries that would be redelivered, to send them elsewhere."""
+class DeadLetterRouter(Protocol):
+    """Sends entries to the dead-letter topic instead of having them redelivered again."""
 
-    def divert(self, consumer: TopicConsumer, keys: list[EntryKey]) -> list[EntryKey]:
-        """Take entries that are due for redelivery, and return the others. Never waits."""
+    def route(self, consumer: TopicConsumer, keys: list[EntryKey]) -> list[EntryKey]:
+        """Of entries due for redelivery, take those that are dead letters; return the others.
+
+        Never waits.
+        """
 
     def forget(self, consumer: TopicConsumer, key: EntryKey) -> None:
         """An entry was acknowledged."""
@@ -88,7 +91,7 @@ class TopicConsumer(AttachedConsumer):
 
     `inbox` is told of deliveries, and of an error that ends the consumer, unless there is
     `on_failed`. `on_active` is called, on the receive thread, when a Failover consumer becomes
-    active or inactive. `suspects` may take entries that are due for redelivery.
+    active or inactive. `dead_letter_router` takes entries that were delivered too often.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class TopicConsumer(AttachedConsumer):
         queue_size: int | None = None,
         create: bool = False,
         on_active: Callable[[TopicConsumer, bool], None] | None = None,
-        suspects: Suspects | None = None,
+        dead_letter_router: DeadLetterRouter | None = None,
         on_failed: Callable[[TopicConsumer, PulsarError], None] | None = None,
     ) -> None:
         super().__init__(context, topic, self._come_back)
@@ -114,14 +117,14 @@ class TopicConsumer(AttachedConsumer):
         self._budget = budget
         self._create = create
         self._on_active = on_active
-        self._suspects = suspects
+        self._dead_letter_router = dead_letter_router
         self._on_failed = on_failed
         self._backoff = Backoff(maximum=_MAX_RECONNECT_DELAY)
         self.acks = AckTracker(options, context.timers, self._send_ack)
         backoff = options.nack_backoff
         soonest = options.nack_delay if backoff is None else backoff.first
-        self._refused = DueEntries(context.timers, soonest, self._on_due)
-        self._given = DueEntries(context.timers, options.ack_timeout, self._on_due)
+        self._nacked = DueEntries(context.timers, soonest, self._on_due)
+        self._unacked = DueEntries(context.timers, options.ack_timeout, self._on_due)
         # The following are guarded by _lock.
         size = options.receiver_queue_size if queue_size is None else queue_size
         self._queue = DeliveryQueue(size, budget)
@@ -344,7 +347,7 @@ class TopicConsumer(AttachedConsumer):
         return (
             self.acks.may_know(first)
             or (self._sought is not None and first <= self._sought[0])
-            or (self._suspects is not None and self._suspects.may_be_last(rows))
+            or (self._dead_letter_router is not None and self._dead_letter_router.may_be_last(rows))
         )
 
     def _take(self, block: MessageBlock, at: int, generation: int) -> Delivery | None:
@@ -372,7 +375,7 @@ class TopicConsumer(AttachedConsumer):
                 self.discard(key, error)
                 return None
             if self.options.ack_timeout:
-                self._given.put(key, self.options.ack_timeout)
+                self._unacked.put(key, self.options.ack_timeout)
             raise
         cost = self._decoder.messages
         if entry is None:
@@ -487,17 +490,17 @@ class TopicConsumer(AttachedConsumer):
             with contextlib.suppress(PulsarError):
                 place.session.flow(1)
 
-    def given_out(self, message_id: MessageIdAdv) -> None:
-        """A message was returned to the user."""
+    def track(self, message_id: MessageIdAdv) -> None:
+        """A message was returned to the user: remember it until it is acknowledged."""
         key = (message_id.ledger_id, message_id.entry_id)
-        if self.options.ack_timeout and key not in self._refused:
-            self._given.put(key, self.options.ack_timeout)
+        if self.options.ack_timeout and key not in self._nacked:
+            self._unacked.put(key, self.options.ack_timeout)
         if not self.options.durable:
             self._resume = Position.after(message_id)
 
     @property
-    def keeps_books(self) -> bool:
-        """Whether `given_out` must be called."""
+    def tracks_messages(self) -> bool:
+        """Whether `track` must be called."""
         return self._keeps and (bool(self.options.ack_timeout) or not self.options.durable)
 
     def _forget_queue(self) -> int:
@@ -533,8 +536,8 @@ class TopicConsumer(AttachedConsumer):
         position = Position(message_id.ledger_id, message_id.entry_id)
         if message_id.batch_index + 1 >= message_id.batch_size:
             position = Position(message_id.ledger_id, message_id.entry_id + 1)
-        self._given.discard_before(position)
-        self._refused.discard_before(position)
+        self._unacked.discard_before(position)
+        self._nacked.discard_before(position)
         return receipt
 
     def acknowledge_in_operation(
@@ -561,9 +564,9 @@ class TopicConsumer(AttachedConsumer):
         yield from self._ask(place, command, deadline)
         if message_id.batch_index < 0:
             # The rest of a batch may still be redelivered.
-            self._given.discard(key)
+            self._unacked.discard(key)
 
-    def refuse(self, message_id: MessageIdAdv, redeliveries: int = 0) -> None:
+    def negative_acknowledge(self, message_id: MessageIdAdv, redeliveries: int = 0) -> None:
         """Have a message's entry redelivered, after the delay in the options.
 
         Raises UnsupportedFeature if the broker is too old. Non-persistent topics redeliver nothing.
@@ -577,16 +580,16 @@ class TopicConsumer(AttachedConsumer):
         key = (message_id.ledger_id, message_id.entry_id)
         backoff = self.options.nack_backoff
         delay = self.options.nack_delay if backoff is None else backoff.delay(redeliveries)
-        self._given.discard(key)
-        self._refused.put(key, delay)
+        self._unacked.discard(key)
+        self._nacked.put(key, delay)
 
     def _forget(self, key: EntryKey) -> None:
-        if len(self._given):
-            self._given.discard(key)
-        if len(self._refused):
-            self._refused.discard(key)
-        if self._suspects is not None:
-            self._suspects.forget(self, key)
+        if len(self._unacked):
+            self._unacked.discard(key)
+        if len(self._nacked):
+            self._nacked.discard(key)
+        if self._dead_letter_router is not None:
+            self._dead_letter_router.forget(self, key)
         if self._chunks:
             with self._lock:
                 self._chunks.pop(key, None)
@@ -614,8 +617,8 @@ class TopicConsumer(AttachedConsumer):
     # --- redelivery ---------------------------------------------------------------------------
 
     def _on_due(self, keys: list[EntryKey]) -> None:
-        if self._suspects is not None:
-            keys = self._suspects.divert(self, keys)
+        if self._dead_letter_router is not None:
+            keys = self._dead_letter_router.route(self, keys)
         if keys:
             self.redeliver(keys)
 
@@ -644,8 +647,8 @@ class TopicConsumer(AttachedConsumer):
     def redeliver_all(self) -> None:
         """Have all unacknowledged messages redelivered; never waits or raises."""
         self.acks.flush()
-        self._given.clear()
-        self._refused.clear()
+        self._unacked.clear()
+        self._nacked.clear()
         with self._lock:
             place = self._place
             dropped = self._forget_queue()
@@ -685,8 +688,8 @@ class TopicConsumer(AttachedConsumer):
                 command = partial(commands.seek, message_id=_seek_id(target))
             yield from self._ask(place, command, deadline)
             self.acks.clear()
-            self._given.clear()
-            self._refused.clear()
+            self._unacked.clear()
+            self._nacked.clear()
             with self._lock:
                 self._forget_queue()
                 self._chunks.clear()
@@ -745,8 +748,8 @@ class TopicConsumer(AttachedConsumer):
     def close(self) -> Future[Any] | None:
         """Send pending acknowledgements and leave; a durable subscription stays."""
         self.acks.close()
-        self._given.close()
-        self._refused.close()
+        self._unacked.close()
+        self._nacked.close()
         with self._lock:
             self._forget_queue()
             budgeted, self._budgeted = self._budgeted, False
