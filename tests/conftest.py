@@ -234,7 +234,7 @@ def official_client() -> Iterator[Callable[..., Any]]:
 
     def connect(service_url: str, **options: Any) -> Any:
         options.setdefault("logger", pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-        options.setdefault("operation_timeout_seconds", 30)
+        options.setdefault("operation_timeout_seconds", 60)
         clients.append(pulsar.Client(service_url, **options))
         return clients[-1]
 

@@ -43,7 +43,7 @@ def test_a_client_is_served_until_a_signal_ends_it(
         producer = client.create_producer("plain")
         producer.send(b"hello")
         reader = client.create_reader("plain", pulsar.MessageId.earliest)
-        assert reader.read_next(10_000).data() == b"hello"
+        assert reader.read_next(60_000).data() == b"hello"
         client.close()
         process.send_signal(number)
         assert process.wait(SECONDS) == 0

@@ -61,7 +61,7 @@ def test_a_failing_callback_is_logged_and_the_next_one_runs(
 def test_waiting_for_callbacks_has_an_end() -> None:
     callbacks = CallbackThread()
     release = threading.Event()
-    callbacks.run(lambda: release.wait(10))
+    callbacks.run(lambda: release.wait(60))
     with pytest.raises(OperationTimeout):
         callbacks.drain(Deadline(0.05))
     release.set()
@@ -78,7 +78,7 @@ def test_a_callback_may_wait_for_callbacks_without_an_end() -> None:
         done.set()
 
     callbacks.run(wait)
-    assert done.wait(5)
+    assert done.wait(60)
     time.sleep(0.01)
 
 
@@ -92,7 +92,7 @@ def test_callbacks_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
         release.wait(60)
 
     callbacks.run(occupy)
-    assert begun.wait(30)
+    assert begun.wait(60)
     for _ in range(10):
         callbacks.wait_for_room(0.0)
         callbacks.run(lambda: None)
@@ -116,7 +116,7 @@ def test_a_callback_that_sends_does_not_wait_for_itself(monkeypatch: pytest.Monk
         callbacks.wait_for_room(60)
 
     callbacks.run(send_more)
-    assert done.wait(30)
+    assert done.wait(60)
     callbacks.close()
 
 
@@ -148,6 +148,6 @@ def test_a_forked_child_does_not_wait_for_callbacks() -> None:
 
     child = multiprocessing.get_context("fork").Process(target=leave)
     child.start()
-    child.join(30)
+    child.join(60)
     assert child.exitcode == 0
     callbacks.close()

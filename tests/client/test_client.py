@@ -175,4 +175,4 @@ def test_text_is_written_with_its_schema() -> None:
         producer = client.create_producer("t", schema=StringSchema())
         producer.send("größer")
         reader = client.create_reader("t", MessageId.earliest, schema=StringSchema())
-        assert reader.read_next(5000).value() == "größer"
+        assert reader.read_next(60_000).value() == "größer"

@@ -53,7 +53,7 @@ from tests.engine.topics import stored_entry
 from tests.support.waiting import finish, wait_until
 
 EARLIEST = InitialPosition.Earliest
-RECEIVE_MS = 30_000
+RECEIVE_MS = 60_000
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_a_listener_goes_on_behind_what_cannot_be_read(
         raise RuntimeError("its own fault")
 
     client.subscribe(topic, "s", initial_position=EARLIEST, message_listener=listen)
-    assert came.wait(30)
+    assert came.wait(60)
     wait_until(lambda: "its own fault" in caplog.text, "what a listener raises is not logged")
     assert "cannot be given to the listener" in caplog.text
 

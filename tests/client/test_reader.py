@@ -49,7 +49,7 @@ def write(client: PulsarClient, topic: str, values: list[bytes]) -> list[Message
 def rest(reader: PulsarReader) -> list[bytes]:
     found: list[bytes] = []
     while reader.has_message_available():
-        found.append(reader.read_next(5000).data())
+        found.append(reader.read_next(60_000).data())
     return found
 
 
@@ -106,14 +106,14 @@ def test_partitions_are_read_as_one_topic(broker: EmbeddedBroker, client: Pulsar
     values = [b"%d" % number for number in range(200)]
     write(client, topic, values)
     with client.create_reader(topic, MessageId.earliest) as reader:
-        found = [reader.read_next(5000) for _ in values]
+        found = [reader.read_next(60_000) for _ in values]
         assert not reader.has_message_available()
         assert sorted(message.data() for message in found) == sorted(values)
         for partition in range(4):
             own = [m for m in found if m.message_id().partition() == partition]
             assert [m.message_id() for m in own] == sorted(m.message_id() for m in own)
         reader.seek(MessageId.earliest)
-        assert len([reader.read_next(5000) for _ in values]) == 200
+        assert len([reader.read_next(60_000) for _ in values]) == 200
         with pytest.raises(OptionError, match="several"):
             reader.seek(found[0].message_id())
         with pytest.raises(OperationTimeout):
@@ -131,7 +131,7 @@ def test_what_cannot_be_read_is_an_error_that_stays(
         reader = client.create_reader(topic, MessageId.earliest)
         for _ in range(2):
             with pytest.raises(CorruptMessage):
-                any(reader.read_next(5000).data() == b"" for _ in range(4))
+                any(reader.read_next(60_000).data() == b"" for _ in range(4))
     reader.close()
 
 
@@ -141,7 +141,7 @@ def test_close_ends_a_read_that_waits(client: PulsarClient, topic: str) -> None:
     began = time.monotonic()
     with pytest.raises(ClosedError):
         reader.read_next()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     reader.close()
     with pytest.raises(ClosedError):
         reader.has_message_available()
@@ -163,7 +163,7 @@ def test_a_listener_that_fails_gets_the_next_message(
 
     reader = client.create_reader(topic, MessageId.earliest, reader_listener=listen)
     write(client, topic, [b"1", b"2"])
-    assert done.wait(10)
+    assert done.wait(60)
     reader.close()
     assert found == [b"1", b"2"]
     assert "listener" in caplog.text
@@ -178,7 +178,7 @@ def test_a_listener_may_close_its_reader(client: PulsarClient, topic: str) -> No
         done.set()
 
     client.create_reader(topic, MessageId.earliest, reader_listener=listen)
-    assert done.wait(10)
+    assert done.wait(60)
 
 
 @pytest.mark.fault(62)
@@ -218,7 +218,7 @@ def test_the_partitions_of_all_readers_share_the_memory_of_the_client(
     while len(found) < 200:
         for reader in readers:
             if len(found) < 200 and reader.has_message_available():
-                found.append(reader.read_next(30_000))
+                found.append(reader.read_next(60_000))
                 # A message that alone has more than its share passes.
                 assert held() <= limit + 8 * (size + 2000)
     for reader in readers:
@@ -237,7 +237,7 @@ def test_whatever_ends_the_thread_of_a_partition_is_told(
     with client.create_reader(topic, MessageId.earliest) as reader:
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
-                reader.read_next(30_000)
+                reader.read_next(60_000)
 
 
 @pytest.mark.fault(92)
@@ -254,7 +254,7 @@ def test_what_a_message_of_a_batch_says_is_parsed_when_it_is_asked_for(
     monkeypatch.setattr(UnpackedBatch, "metadata_of", counting)
     add_batch(broker, topic, [b""] * 10_000)
     with client.create_reader(topic, MessageId.earliest) as reader:
-        found = [reader.read_next(5000) for _ in range(3)]
+        found = [reader.read_next(60_000) for _ in range(3)]
         assert [message.data() for message in found] == [b""] * 3
         assert made == []
         assert found[1].properties() == {}
@@ -270,7 +270,7 @@ def test_a_batch_that_does_not_add_up_is_an_error_that_stays(
     with client.create_reader(topic, MessageId.earliest) as reader:
         for _ in range(2):
             with pytest.raises(CorruptMessage) as caught:
-                reader.read_next(5000)
+                reader.read_next(60_000)
             assert caught.value.topic == topic
             assert caught.value.message_id == f"{bad.ledger_id}:{bad.entry_id}"
 
@@ -302,10 +302,10 @@ def test_a_message_that_is_not_whole_is_an_error_that_seek_leads_past(
     with client.create_reader(topic, MessageId.earliest) as reader:
         for _ in range(2):
             with pytest.raises(IncompleteMessage) as caught:
-                reader.read_next(5000)
+                reader.read_next(60_000)
             assert caught.value.message_id == f"{bad.ledger_id}:{bad.entry_id}"
         reader.seek(MessageId(-1, bad.ledger_id, bad.entry_id, -1))
-        assert reader.read_next(5000).data() == b"behind"
+        assert reader.read_next(60_000).data() == b"behind"
 
 
 @pytest.mark.fault(68)

@@ -65,7 +65,7 @@ def read(client: PulsarClient, topic: str, schema: Any) -> list[Any]:
     with client.create_reader(topic, MessageId.earliest, schema) as reader:
         found = []
         while reader.has_message_available():
-            found.append(reader.read_next(20_000))
+            found.append(reader.read_next(60_000))
     return found
 
 

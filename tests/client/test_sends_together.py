@@ -14,7 +14,7 @@ from tests.engine.producing import Sent, TopicScript
 from tests.engine.scripted_broker import Session
 from tests.support.waiting import finish, wait_until
 
-RECEIVE_MS = 30_000
+RECEIVE_MS = 60_000
 HOUR_MS = 3_600_000
 UNBATCHED: dict[str, Any] = {"batching_enabled": False}
 BATCHED: dict[str, Any] = {

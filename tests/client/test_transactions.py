@@ -36,7 +36,7 @@ def read(client: PulsarClient, topic: str) -> list[bytes]:
     with client.create_reader(topic, MessageId.earliest) as reader:
         found = []
         while reader.has_message_available():
-            found.append(reader.read_next(timeout_millis=20_000).data())
+            found.append(reader.read_next(timeout_millis=60_000).data())
         return found
 
 
@@ -246,10 +246,10 @@ def test_what_is_left_of_a_batch_comes_again_in_time_though_a_part_is_acknowledg
         initial_position=InitialPosition.Earliest,
         unacked_messages_timeout_ms=300,
     ) as consumer:
-        found = [consumer.receive(30_000) for _ in range(3)]
+        found = [consumer.receive(60_000) for _ in range(3)]
         with client.new_transaction() as txn:
             consumer.acknowledge(found[1], txn=txn)
-        again = consumer.receive(30_000)
+        again = consumer.receive(60_000)
         assert (again.data(), again.redelivery_count()) == (b"0", 1)
 
 
@@ -300,7 +300,7 @@ def test_a_transaction_whose_time_is_up_is_not_committed(
     broker: EmbeddedBroker, client: PulsarClient
 ) -> None:
     producer = client.create_producer("t")
-    txn = client.new_transaction(timeout_millis=100)
+    txn = client.new_transaction(timeout_millis=1500)
     producer.send(b"a", txn=txn)
     wait_until(lambda: not broker.open_transactions(), "it is open")
     with pytest.raises((TransactionStateError, TransactionNotFound)):

@@ -10,7 +10,7 @@ from pulsar_spark.client import InitialPosition, Message, MessageId, PulsarClien
 from pulsar_spark.testing import EmbeddedBroker
 from tests.support.waiting import finish
 
-RECEIVE_MS = 30_000
+RECEIVE_MS = 60_000
 
 
 @pytest.fixture

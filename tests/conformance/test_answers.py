@@ -83,7 +83,7 @@ def test_why_an_acknowledgement_was_refused_is_raised(broker: EmbeddedBroker) ->
         client.create_producer("t").close()
         with client.subscribe("t", "s") as consumer, client.create_producer("t") as producer:
             producer.send(b"x")
-            message = consumer.receive(10_000)
+            message = consumer.receive(60_000)
             broker.faults.error("ACK", "NotAllowedError", "not here")
             with pytest.raises(BrokerError, match="not here"), client.new_transaction() as txn:
                 consumer.acknowledge(message, txn=txn)

@@ -79,7 +79,7 @@ def test_every_command_of_a_transaction_names_it_and_its_coordinator() -> None:
         client.subscribe("t", "s", initial_position=InitialPosition.Earliest) as consumer,
         client.create_producer("u") as producer,
     ):
-        message = consumer.receive(10_000)
+        message = consumer.receive(60_000)
         ids = []
         for _ in range(COORDINATORS):
             with client.new_transaction(45_000) as txn:
@@ -115,7 +115,7 @@ def test_what_a_coordinator_refuses_is_raised_with_its_reason(refused: int) -> N
         client.subscribe("t", "s", initial_position=InitialPosition.Earliest) as consumer,
         client.create_producer("u") as producer,
     ):
-        message = consumer.receive(10_000)
+        message = consumer.receive(60_000)
 
         def run() -> None:
             with client.new_transaction() as txn:

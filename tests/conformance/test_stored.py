@@ -11,7 +11,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.topics import stored_entry
 
-RECEIVE_MS = 10_000
+RECEIVE_MS = 60_000
 
 
 def test_who_cannot_decrypt_a_message_is_told_how_it_was_encrypted(

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 
 import pytest
@@ -12,12 +11,13 @@ from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.options import AuthOptions, ClientOptions
 from pulsar_spark.errors import ClosedError, ConnectError, OptionError, UnsupportedFeature
 from tests.engine.scripted_broker import ScriptedBroker, T
+from tests.support.java_server import free_ports
 from tests.support.waiting import wait_until
 
 
 def free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return f"127.0.0.1:{sock.getsockname()[1]}"
+    (port,) = free_ports(1)
+    return f"127.0.0.1:{port}"
 
 
 def test_a_broker_has_one_connection_however_many_ask_at_once() -> None:

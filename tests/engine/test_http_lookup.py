@@ -44,6 +44,7 @@ from pulsar_spark.schema.registry import SchemaVersions, latest_schemas
 from pulsar_spark.testing import EmbeddedBroker
 from tests.support.certificates import Authority
 from tests.support.issuer import Answer, say
+from tests.support.java_server import free_ports
 from tests.support.waiting import finish, wait_until
 from tests.support.web_service import WebService, refuse
 
@@ -224,8 +225,8 @@ def test_a_connection_that_the_server_ended_meanwhile_is_made_anew(web: WebServi
 
 @pytest.mark.fault(3)
 def test_all_hosts_are_tried_and_the_one_that_answers_is_kept(web: WebService) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        dead = f"127.0.0.1:{taken.getsockname()[1]}"
+    (port,) = free_ports(1)
+    dead = f"127.0.0.1:{port}"
     with context_for(f"http://{dead},{web.host}") as context:
         for _ in range(5):
             assert context.lookup.broker(TOPIC).logical == "broker:6650"

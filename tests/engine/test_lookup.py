@@ -31,6 +31,7 @@ from pulsar_spark.testing import EmbeddedBroker
 from tests.engine.scripted_broker import ScriptedBroker, Session, T
 from tests.engine.test_connection import kind_of, request_of
 from tests.engine.topics import add_batch, add_plain, fill, pretend_empty, quick
+from tests.support.java_server import free_ports
 from tests.support.waiting import finish, wait_until
 
 TOPIC = "persistent://public/default/t"
@@ -224,14 +225,13 @@ def test_a_lookup_without_an_answer_is_a_timeout_with_the_topic() -> None:
 
 @pytest.mark.fault(1)
 def test_a_broker_that_comes_up_late_is_found() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
+    (port,) = free_ports(1)
     started = threading.Event()
     with ConnectionPool(ClientOptions(f"pulsar://127.0.0.1:{port}")) as pool:
 
         def bring_up() -> None:
             with EmbeddedBroker(port):
-                started.wait(20)
+                started.wait(60)
 
         late = threading.Timer(1.0, bring_up)
         late.start()

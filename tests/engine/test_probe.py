@@ -296,7 +296,7 @@ def test_what_cannot_be_counted_is_an_error_in_its_place_and_in_time() -> None:
         started = time.monotonic()
         (late,) = Probe(pool, 0.3).entries_from([(TOPIC, EARLIEST_POSITION)])
         assert isinstance(late, OperationTimeout)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 15
 
 
 # --- ends of ledgers ---------------------------------------------------------------------------

@@ -199,7 +199,7 @@ def test_a_topic_that_went_to_another_cluster_is_an_error_at_once() -> None:
         began = time.monotonic()
         with pytest.raises(UnsupportedFeature, match="another cluster"):
             producer.flush()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
 
 
 @pytest.mark.fault(56)

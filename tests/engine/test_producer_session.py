@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import socket
 import threading
 import time
 from array import array
@@ -49,6 +48,8 @@ from tests.engine.producing import (
     topic,
 )
 from tests.engine.scripted_broker import ScriptedBroker, Session
+from tests.support.java_server import free_ports
+from tests.support.waiting import finish
 
 
 class Owner:
@@ -279,15 +280,10 @@ def test_a_quota_that_holds_producers_back_is_an_error_at_the_deadline() -> None
         assert raised.value.__cause__ is not None
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 @pytest.mark.fault(1)
 def test_a_broker_that_comes_up_late_is_waited_for() -> None:
     script = TopicScript()
-    port = free_port()
+    (port,) = free_ports(1)
     with contextlib.ExitStack() as stack:
         context = stack.enter_context(ClientContext(ClientOptions(f"pulsar://127.0.0.1:{port}")))
         producer = make(context)
@@ -295,14 +291,15 @@ def test_a_broker_that_comes_up_late_is_waited_for() -> None:
         opening.start()
         time.sleep(0.5)
         stack.enter_context(ScriptedBroker(script, port))
-        opening.join(10)
+        finish(opening)
         producer.send(single(b""))
         producer.close()
 
 
 @pytest.mark.fault(1)
 def test_a_broker_that_stays_away_is_an_error_at_the_deadline() -> None:
-    url = f"pulsar://127.0.0.1:{free_port()}"
+    (port,) = free_ports(1)
+    url = f"pulsar://127.0.0.1:{port}"
     with ClientContext(ClientOptions(url, operation_timeout=0.5)) as context:
         began = time.monotonic()
         with pytest.raises(OperationTimeout, match="within") as raised:

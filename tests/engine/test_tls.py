@@ -34,6 +34,7 @@ from pulsar_spark.protocol.blocks import Buffer
 from pulsar_spark.protocol.frames import encode_command
 from pulsar_spark.testing import EmbeddedBroker
 from tests.support.certificates import Authority, days, only_old_versions, self_signed
+from tests.support.java_server import free_ports
 from tests.support.waiting import finish
 
 
@@ -195,8 +196,8 @@ def test_an_sni_proxy_gets_the_brokers_name(authority: Authority) -> None:
 
 @pytest.mark.fault(1)
 def test_a_proxy_that_is_not_there_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        dead = f"127.0.0.1:{taken.getsockname()[1]}"
+    (port,) = free_ports(1)
+    dead = f"127.0.0.1:{port}"
     options = ClientOptions(
         "pulsar+ssl://broker.example:6651", proxy_service_url=f"pulsar+ssl://{dead}"
     )

@@ -97,7 +97,7 @@ def record(folder: Path) -> None:
         query = writer.foreachBatch(stop_in_the_second)
         query = query.option("checkpointLocation", str(checkpoint)).start()
         try:
-            query.awaitTermination(120)
+            query.awaitTermination(240)
         except Exception as error:
             if "Planned" not in str(error):
                 raise

@@ -15,7 +15,7 @@ from tests.integration.brokers import Broker
 from tests.support.pulsar_distribution import Distribution
 
 _SOURCE = Path(__file__).with_name("JavaPeer.java")
-_ANSWER_SECONDS = 90.0
+_ANSWER_SECONDS = 180.0
 _JVM_FLAGS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF")
 
 

@@ -19,7 +19,7 @@ from pulsar_spark.protocol.batches import MessageFields, unpack_batch
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from tests.integration.brokers import Broker
 
-RECEIVE_MS = 30_000
+RECEIVE_MS = 60_000
 
 CODECS = {"NONE": pb.NONE, "LZ4": pb.LZ4, "ZLIB": pb.ZLIB, "ZSTD": pb.ZSTD, "SNAPPY": pb.SNAPPY}
 

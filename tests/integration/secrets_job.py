@@ -111,7 +111,7 @@ class Jobs:
             .start()
         )
         try:
-            query.awaitTermination(100)
+            query.awaitTermination(240)
         finally:
             query.explain(extended=True)
             print(query.status, query.recentProgress, query.exception())

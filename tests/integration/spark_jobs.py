@@ -84,7 +84,7 @@ def run_disturbed(
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(run)
         disturb(running)
-        return running.result(150)
+        return running.result(400)
 
 
 def read_numbers(spark: SparkSession, broker: Broker, topic: str, pace: Pace) -> list[int]:

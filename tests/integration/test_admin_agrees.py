@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 
 official = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
-RECEIVE_MS = 30_000
+RECEIVE_MS = 60_000
 Connect = Callable[..., Any]
 
 

@@ -19,7 +19,7 @@ def read_all(client: Any, topic: str) -> list[bytes]:
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     values = []
     while reader.has_message_available():
-        values.append(reader.read_next(10_000).data())
+        values.append(reader.read_next(60_000).data())
     reader.close()
     return values
 
@@ -102,4 +102,4 @@ def test_a_compacted_topic_shows_the_last_of_each_key(
         producer.send(value, partition_key="k")
     broker.compact(topic)
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
-    assert reader.read_next(10_000).data() == b"2"
+    assert reader.read_next(60_000).data() == b"2"

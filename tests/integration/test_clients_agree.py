@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.brokers import Broker
-from tests.support.waiting import wait_until
+from tests.support.waiting import finish, wait_until
 
 pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
@@ -31,7 +31,7 @@ def connect(module: Any) -> Iterator[Connect]:
     kind = getattr(module, "Client", None) or module.PulsarClient
 
     def open_client(broker: Broker) -> Any:
-        made.append(kind(broker.service_url, operation_timeout_seconds=30))
+        made.append(kind(broker.service_url, operation_timeout_seconds=60))
         return made[-1]
 
     yield open_client
@@ -53,7 +53,7 @@ def read_all(module: Any, client: Any, topic: str, **options: Any) -> list[Any]:
     reader = client.create_reader(topic, module.MessageId.earliest, **options)
     found = []
     while reader.has_message_available():
-        found.append(reader.read_next(timeout_millis=10_000))
+        found.append(reader.read_next(timeout_millis=60_000))
     reader.close()
     return found
 
@@ -199,7 +199,7 @@ def test_what_one_client_compresses_the_other_reads(
     is_ours = module.__name__ == "pulsar_spark.client"
     other = importlib.import_module("pulsar" if is_ours else "pulsar_spark.client")
     kind = getattr(other, "Client", None) or other.PulsarClient
-    reading = kind(broker.service_url, operation_timeout_seconds=30)
+    reading = kind(broker.service_url, operation_timeout_seconds=60)
     try:
         assert [message.data() for message in read_all(other, reading, topic)] == bodies
     finally:
@@ -249,7 +249,7 @@ def test_a_reader_begins_where_it_is_told(module: Any, client: Any, topic: str) 
         reader = client.create_reader(topic, start, **options)
         found = []
         while reader.has_message_available():
-            found.append(reader.read_next(10_000).data())
+            found.append(reader.read_next(60_000).data())
         reader.close()
         return found
 
@@ -269,7 +269,7 @@ def test_a_reader_from_latest_gets_what_comes_after_it_was_made(
     producer.send(b"before")
     reader = client.create_reader(topic, module.MessageId.latest)
     producer.send(b"after")
-    assert reader.read_next(10_000).data() == b"after"
+    assert reader.read_next(60_000).data() == b"after"
     assert reader.topic() == topic
     assert reader.is_connected()
     assert not reader.has_message_available()
@@ -287,7 +287,7 @@ def test_seek_goes_back_and_forth(module: Any, client: Any, topic: str) -> None:
     producer = client.create_producer(topic)
     ids = [producer.send(b"%d" % number) for number in range(5)]
     reader = client.create_reader(topic, module.MessageId.earliest)
-    assert [reader.read_next(10_000).data() for _ in range(3)] == [b"0", b"1", b"2"]
+    assert [reader.read_next(60_000).data() for _ in range(3)] == [b"0", b"1", b"2"]
     reader.seek(ids[3])
     check_next(reader, b"4", stale)
     if not official:
@@ -304,10 +304,10 @@ def test_seek_goes_back_and_forth(module: Any, client: Any, topic: str) -> None:
 
 def check_next(reader: Any, expected: bytes, stale: int) -> None:
     """Assert that the next message is `expected`, after at most `stale` others."""
-    found = reader.read_next(10_000).data()
+    found = reader.read_next(60_000).data()
     while found != expected and stale:
         stale -= 1
-        found = reader.read_next(10_000).data()
+        found = reader.read_next(60_000).data()
     assert found == expected
 
 
@@ -324,7 +324,7 @@ def test_a_listener_is_given_every_message(module: Any, client: Any, topic: str)
     reader = client.create_reader(topic, module.MessageId.earliest, reader_listener=listen)
     for number in range(3):
         producer.send(b"%d" % number)
-    assert enough.wait(20)
+    assert enough.wait(60)
     assert found == [b"0", b"1", b"2"]
     reader.close()
     producer.close()
@@ -446,7 +446,7 @@ def test_access_modes_keep_others_out_or_send_them_away(
     )
     third.start()
     second.close()
-    third.join(30)
+    finish(third)
     waiting[0].send(b"third")
     waiting[0].close()
     assert [m.data() for m in read_all(module, client, topic)] == [b"second", b"third"]

@@ -133,7 +133,7 @@ def test_rows_are_written_exactly_once(
     writer = stream.writeStream.format("pulsar").options(**once)
     query = finish(writer.option("sinkStateTopic", "records-of-stream"), tmp_path).start()
     try:
-        assert query.awaitTermination(60), "the query does not end"
+        assert query.awaitTermination(240), "the query does not end"
     finally:
         query.stop()
     frame = remote.sql("SELECT CAST('job' AS BINARY) AS value")
@@ -149,7 +149,7 @@ def _write(writer: Any, table: str, checkpoint: Path) -> None:
     writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
     query = writer.toTable(table)
     try:
-        assert query.awaitTermination(60), "the query does not end"
+        assert query.awaitTermination(240), "the query does not end"
     finally:
         query.stop()
 

@@ -29,7 +29,7 @@ from pulsar_spark.errors import (
 from tests.integration.brokers import Broker, needs_pulsar
 from tests.support.waiting import wait_until
 
-RECEIVE_MS = 30_000
+RECEIVE_MS = 60_000
 EARLIEST = InitialPosition.Earliest
 
 
@@ -239,14 +239,14 @@ def test_a_listener_is_given_every_message_but_while_it_is_paused(
 
     consumer = client.subscribe(topic, "s", message_listener=listen)
     send(b"1")
-    assert came.acquire(timeout=30)
+    assert came.acquire(timeout=60)
     consumer.pause_message_listener()
     send(b"2")
     with pytest.raises(ValueError, match="message_listener"):
         consumer.receive(10)
     assert not came.acquire(timeout=0.1)
     consumer.resume_message_listener()
-    assert came.acquire(timeout=30)
+    assert came.acquire(timeout=60)
     assert found == [b"1", b"2"]
 
 

@@ -39,14 +39,38 @@ BATCH = 20
 # Small enough for a reader to be interrupted with most of the topic still at the broker.
 QUEUE = 200
 
-WAIT = 90.0
+WAIT = 120.0
 
 
 def numbered(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-def write_numbered(broker: Broker, topic: str, count: int, pause: float, **options: Any) -> int:
+class Pace:
+    """Pauses of so many seconds between entries, until there is reason to `hurry`.
+
+    What is disturbed goes on for long enough, however slow the machine is.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._hurried = threading.Event()
+
+    def pause(self) -> None:
+        """Wait before the next entry."""
+        self._hurried.wait(self._seconds)
+
+    def hurry(self) -> None:
+        """Let all come to its end without a pause."""
+        self._hurried.set()
+
+
+AT_ONCE = Pace(0)
+
+
+def write_numbered(
+    broker: Broker, topic: str, count: int, pace: Pace = AT_ONCE, **options: Any
+) -> int:
     """Write numbers in batches, with a pause between them; returns the number of reconnects."""
     settings = ProducerOptions(batching_max_messages=BATCH, send_timeout=WAIT)
     with (
@@ -56,13 +80,13 @@ def write_numbered(broker: Broker, topic: str, count: int, pause: float, **optio
         for number in range(count):
             writer.send(MessageFields(b"%d" % number))
             if number % BATCH == 0:
-                time.sleep(pause)
+                pace.pause()
         writer.flush(WAIT)
         assert writer.counts.acknowledged == count
         return writer.counts.reconnects
 
 
-def read_slowly(broker: Broker, topic: str, pause: float, **options: Any) -> list[bytes | None]:
+def read_slowly(broker: Broker, topic: str, pace: Pace, **options: Any) -> list[bytes | None]:
     """Read all that a topic holds, with a pause after each entry."""
     end = end_of(broker, topic)
     with connected(broker, **options) as pool:
@@ -71,7 +95,7 @@ def read_slowly(broker: Broker, topic: str, pause: float, **options: Any) -> lis
             found: list[bytes | None] = []
             for entry in reader:
                 found += [row.content.payload for row in rows_of(entry)]
-                time.sleep(pause)
+                pace.pause()
             return found
 
 
@@ -103,22 +127,25 @@ def in_background(*works: Callable[[], Any]) -> Iterator[list[Future[Any]]]:
 
 @contextmanager
 def traffic(
-    broker: Broker, official_client: Connect, messages: int, pause: float, **options: Any
+    broker: Broker, official_client: Connect, messages: int, **options: Any
 ) -> Iterator[Callable[[], bool]]:
     """Read, write and follow topics while the block runs; at the end all must be exact.
 
     Yields whether reader and writer are still at it.
     """
-    old, new = broker.create_topic(), broker.create_topic()
-    write_numbered(broker, old, messages, 0)
+    old, new, pace = broker.create_topic(), broker.create_topic(), Pace(0.1)
+    write_numbered(broker, old, messages)
     with in_background(
-        lambda: read_slowly(broker, old, pause, **options),
-        lambda: write_numbered(broker, new, messages, pause, **options),
+        lambda: read_slowly(broker, old, pace, **options),
+        lambda: write_numbered(broker, new, messages, pace, **options),
         lambda: follow(broker, new, messages, **options),
     ) as (read, written, followed):
-        wait_until(lambda: broker.producers(new) and broker.subscriptions(old), "started")
-        time.sleep(0.3)
-        yield lambda: not read.done() and not written.done()
+        try:
+            wait_until(lambda: broker.producers(new) and broker.subscriptions(old), "started")
+            time.sleep(0.3)
+            yield lambda: not read.done() and not written.done()
+        finally:
+            pace.hurry()
     assert read.result() == numbered(messages)
     assert followed.result() == numbered(messages)
     assert [row.content.payload for row in read_rows(broker, new)] == numbered(messages)
@@ -134,20 +161,20 @@ def traffic(
 def test_a_broker_restarts_while_all_goes_on(
     tuned_broker: Broker, official_client: Connect, kill: bool
 ) -> None:
-    with traffic(tuned_broker, official_client, 6_000, 0.005) as going:
+    with traffic(tuned_broker, official_client, 6_000) as going:
         assert going()
         tuned_broker.restart(kill=kill)
 
 
 @pytest.mark.fault(14)
 def test_topics_are_unloaded_all_the_time(tuned_broker: Broker, official_client: Connect) -> None:
-    messages, pause = 20_000, 0.002
+    messages, pace = 20_000, Pace(0.02)
     old, new = tuned_broker.create_topic(), tuned_broker.create_topic()
-    write_numbered(tuned_broker, old, messages, 0)
+    write_numbered(tuned_broker, old, messages)
     unloads = 0
     with in_background(
-        lambda: read_slowly(tuned_broker, old, pause),
-        lambda: write_numbered(tuned_broker, new, messages, pause),
+        lambda: read_slowly(tuned_broker, old, pace),
+        lambda: write_numbered(tuned_broker, new, messages, pace),
         lambda: follow(tuned_broker, new, messages),
     ) as (read, written, followed):
         while not (read.done() and written.done()):
@@ -155,6 +182,8 @@ def test_topics_are_unloaded_all_the_time(tuned_broker: Broker, official_client:
             tuned_broker.unload(old)
             tuned_broker.unload(new)
             unloads += 1
+            if unloads == 10:
+                pace.hurry()
     assert unloads >= 5
     assert read.result() == numbered(messages)
     assert followed.result() == numbered(messages)
@@ -168,7 +197,7 @@ def test_a_broker_that_hangs_is_noticed_and_survived(
     tuned_broker: Broker, official_client: Connect
 ) -> None:
     options = {"keep_alive_interval": 1.0, "connection_timeout": 2.0}
-    with traffic(tuned_broker, official_client, 6_000, 0.005, **options) as going:
+    with traffic(tuned_broker, official_client, 6_000, **options) as going:
         assert going()
         tuned_broker.pause()
         try:
@@ -202,7 +231,7 @@ def test_a_writer_leaves_a_broker_that_hangs(tuned_broker: Broker) -> None:
 @pytest.mark.fault(8, 9)
 def test_callers_that_pause_keep_their_connections(tuned_broker: Broker) -> None:
     topic = tuned_broker.create_topic()
-    write_numbered(tuned_broker, topic, 5_000, 0)
+    write_numbered(tuned_broker, topic, 5_000)
     end = end_of(tuned_broker, topic)
     settings = ReaderOptions(receiver_queue_size=QUEUE, auto_scale=False)
     with (
@@ -252,7 +281,7 @@ def ask(broker: Broker, topic: str, enough: Callable[[], bool]) -> int:
 @pytest.mark.fault(14)
 def test_questions_are_answered_through_unloads(tuned_broker: Broker) -> None:
     topic = tuned_broker.create_topic()
-    write_numbered(tuned_broker, topic, 200, 0)
+    write_numbered(tuned_broker, topic, 200)
     stop = threading.Event()
     with in_background(lambda: ask(tuned_broker, topic, stop.is_set)) as (asked,):
         try:
@@ -272,7 +301,7 @@ def test_many_readers_writers_and_questions_come_back_after_a_restart(
 ) -> None:
     partitions = 24
     topic, still = tuned_broker.create_topic(partitions=partitions), tuned_broker.create_topic()
-    write_numbered(tuned_broker, still, 200, 0)
+    write_numbered(tuned_broker, still, 200)
     stop = threading.Event()
     settings = ProducerOptions(send_timeout=WAIT)
     got: list[list[bytes | None]] = [[] for _ in range(partitions)]

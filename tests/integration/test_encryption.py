@@ -106,7 +106,7 @@ def write(
 def read(module: Any, broker: Broker, topic: str, count: int, **options: Any) -> list[Any]:
     client = connect(module, broker)
     reader = client.create_reader(topic, module.MessageId.earliest, **options)
-    found = [reader.read_next(timeout_millis=20_000) for _ in range(count)]
+    found = [reader.read_next(timeout_millis=60_000) for _ in range(count)]
     assert not reader.has_message_available()
     client.close()
     return found
@@ -183,9 +183,9 @@ def test_what_cannot_be_decrypted_is_left_out_given_as_it_is_or_an_error(
         reader = client.create_reader(
             topic, MessageId.earliest, crypto_key_reader=pairs["ours"].reader(ours)
         )
-        assert reader.read_next(timeout_millis=10_000).data() == b"plain"
+        assert reader.read_next(timeout_millis=60_000).data() == b"plain"
         with pytest.raises(EncryptedMessage, match="for another key"):
-            reader.read_next(timeout_millis=10_000)
+            reader.read_next(timeout_millis=60_000)
 
 
 def test_a_producer_never_sends_in_clear_what_was_to_be_encrypted(
@@ -205,21 +205,23 @@ def test_a_producer_never_sends_in_clear_what_was_to_be_encrypted(
 
 
 def test_a_namespace_that_asks_for_encryption_takes_encrypted_messages_alone(
-    broker: Broker, pairs: dict[str, KeyPair]
+    broker: Broker, client: PulsarClient, pairs: dict[str, KeyPair]
 ) -> None:
     real = as_real(broker)
     namespace = broker.create_namespace()
     real.own.admin("POST", f"namespaces/{namespace}/encryptionRequired", True)
     topic = broker.create_topic(broker.unique_topic(namespace=namespace))
     keys = CryptoKeyReader(str(pairs["ours"].public), str(pairs["ours"].private))
-    with PulsarClient(broker.service_url, operation_timeout_seconds=2) as client:
-        producer = client.create_producer(topic, encryption_key="k", crypto_key_reader=keys)
-        producer.send(b"secret")
-        producer.close()
-        reader = client.create_reader(topic, MessageId.earliest, crypto_key_reader=keys)
-        assert reader.read_next(timeout_millis=10_000).data() == b"secret"
-        with pytest.raises(PulsarError, match=r"(?i)encryption is required"):
-            client.create_producer(topic)
+    producer = client.create_producer(topic, encryption_key="k", crypto_key_reader=keys)
+    producer.send(b"secret")
+    producer.close()
+    reader = client.create_reader(topic, MessageId.earliest, crypto_key_reader=keys)
+    assert reader.read_next(timeout_millis=60_000).data() == b"secret"
+    with (
+        PulsarClient(broker.service_url, operation_timeout_seconds=4) as impatient,
+        pytest.raises(PulsarError, match=r"(?i)encryption is required"),
+    ):
+        impatient.create_producer(topic)
 
 
 # --- Java -------------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ def test_a_replicated_subscription_goes_on_in_the_other_cluster_and_its_markers_
         known = stats["subscriptions"].get("mine")
         return known is not None and known["msgBacklog"] < len(sent) // 2
 
-    wait_until(moved, "the subscription is not replicated", 60.0)
+    wait_until(moved, "the subscription is not replicated", 120.0)
     consumer.close()
     for value in (b"unread", b"too"):
         sent.append(value)

@@ -236,7 +236,7 @@ def check_monitoring(spark: SparkSession, own: EmbeddedBroker, names: Names, fol
         spark.streams.removeListener(names["listener"])
         names["server"].shutdown()
         names["server"].server_close()
-        names["thread"].join(30)
+        names["thread"].join(60)
     known = set(re.findall(r"# TYPE (\w+)", exported()))
     rules = next(block.code for block in blocks("monitoring.md") if block.language == "yaml")
     dashboard = (DOCS / "monitoring" / "grafana-dashboard.json").read_text("utf-8")

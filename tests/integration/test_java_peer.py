@@ -219,10 +219,10 @@ def test_an_open_transaction_holds_back_what_follows(broker: Broker, java: JavaP
     with (
         connected(broker) as pool,
         EntryReader(
-            pool, topic, EARLIEST_POSITION, options=ReaderOptions(poll_timeout=5.0)
+            pool, topic, EARLIEST_POSITION, options=ReaderOptions(poll_timeout=60.0)
         ) as reader,
     ):
-        first = reader.next_entry(10.0)
+        first = reader.next_entry(60.0)
         assert first is not None
         assert [row.content.payload for row in rows_of(first)] == [b"before"]
         assert reader.next_entry(1.0) is None

@@ -54,7 +54,7 @@ def run(frame: DataFrame, handler: Kept, checkpoint: Path, *, again: int = 0) ->
         writer = frame.writeStream.foreachBatch(handler).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(checkpoint)).start()
         try:
-            assert query.awaitTermination(60), "the query does not end"
+            assert query.awaitTermination(240), "the query does not end"
         finally:
             query.stop()
 
@@ -140,7 +140,7 @@ def test_a_stream_is_written(spark: SparkSession, own: EmbeddedBroker, tmp_path:
         writer = writer.option("topic", "t").option("checkpointLocation", str(tmp_path))
         query = writer.trigger(availableNow=True).start()
         try:
-            assert query.awaitTermination(60), "the micro-batch does not end"
+            assert query.awaitTermination(240), "the micro-batch does not end"
         finally:
             query.stop()
     options = {"service.url": own.service_url, "topic": "t"}
@@ -161,7 +161,7 @@ def test_rows_are_written_exactly_once(
         writer = writer.options(**once).option("checkpointLocation", str(tmp_path))
         query = writer.trigger(availableNow=True).start()
         try:
-            assert query.awaitTermination(60), "the micro-batch does not end"
+            assert query.awaitTermination(240), "the micro-batch does not end"
         finally:
             query.stop()
         if not batch:

@@ -44,7 +44,7 @@ def broker(version: int) -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def client(broker: EmbeddedBroker) -> Iterator[PulsarClient]:
-    with PulsarClient(broker.service_url, operation_timeout_seconds=10) as made:
+    with PulsarClient(broker.service_url, operation_timeout_seconds=60) as made:
         yield made
 
 
@@ -69,7 +69,7 @@ def test_a_producer_and_a_consumer(
         ack_receipt_enabled=True,
         negative_ack_redelivery_delay_ms=10,
     )
-    found = [consumer.receive(20_000) for _ in values]
+    found = [consumer.receive(60_000) for _ in values]
     assert [message.data() for message in found] == values
     for message in found[1:]:
         consumer.acknowledge(message)
@@ -78,7 +78,7 @@ def test_a_producer_and_a_consumer(
             consumer.negative_acknowledge(found[0])
     else:
         consumer.negative_acknowledge(found[0])
-        assert consumer.receive(20_000).data() == values[0]
+        assert consumer.receive(60_000).data() == values[0]
     consumer.acknowledge(found[0])
     consumer.close()
     wait_until(lambda: broker.subscriptions("t")["s"].backlog == 0)
@@ -117,7 +117,7 @@ def test_subscription_types_and_schemas(
     consumer = client.subscribe(
         "t", "auto", schema=AutoConsumeSchema(), initial_position=InitialPosition.Earliest
     )
-    message = consumer.receive(20_000)
+    message = consumer.receive(60_000)
     if version < 13:
         with pytest.raises(UnsupportedFeature, match="GET_SCHEMA came with version 13"):
             message.value()
@@ -152,7 +152,7 @@ def test_producers_and_consumers_come_back_when_their_topic_goes(
     consumer = client.subscribe("t", "s")
     for number in range(3):
         producer.send(b"%d" % number)
-        message = consumer.receive(20_000)
+        message = consumer.receive(60_000)
         assert message.data() == b"%d" % number
         consumer.acknowledge(message)
         # So that it does not come again.

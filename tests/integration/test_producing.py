@@ -21,7 +21,7 @@ from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.brokers import Broker, Embedded, Real
 from tests.support.real_broker import OwnBroker
-from tests.support.waiting import wait_until
+from tests.support.waiting import finish, wait_until
 
 
 def read_back(url: str, topic: str) -> list[bytes]:
@@ -29,7 +29,7 @@ def read_back(url: str, topic: str) -> list[bytes]:
         reader = client.create_reader(topic, MessageId.earliest)
         found: list[bytes] = []
         while reader.has_message_available():
-            found.append(reader.read_next(20_000).data())
+            found.append(reader.read_next(60_000).data())
         return found
 
 
@@ -55,17 +55,31 @@ class Trouble:
         self._stopped.set()
         self._thread.join()
 
+    def has_come(self, times: int = 3) -> bool:
+        """Whether it was done so many times; true as well where it has failed."""
+        return self.times >= times or not self._thread.is_alive()
+
     def _run(self) -> None:
         while not self._stopped.wait(self._pause):
             self._action()
             self.times += 1
 
 
-def write_through(writer: PartitionedProducer, count: int, pause: float) -> list[bytes]:
-    """Write numbered messages over some time, and return when all are acknowledged."""
-    values = [b"%06d" % number for number in range(count)]
-    for start in range(0, count, 100):
-        writer.write(MessageColumns(values[start : start + 100]))
+def write_through(
+    writer: PartitionedProducer,
+    count: int,
+    pause: float,
+    enough: Callable[[], bool] = lambda: True,
+) -> list[bytes]:
+    """Write `count` numbered messages over some time, or more until there is `enough`.
+
+    Returns when all are acknowledged.
+    """
+    values: list[bytes] = []
+    while len(values) < count or not enough():
+        start = len(values)
+        values += [b"%06d" % number for number in range(start, start + 100)]
+        writer.write(MessageColumns(values[start:]))
         if start % 500 == 0:
             writer.flush_batches()
         time.sleep(pause)
@@ -81,14 +95,14 @@ def test_unloading_the_topic_again_and_again_loses_nothing(broker: Broker) -> No
         Trouble(lambda: broker.unload(topic), 0.4) as trouble,
     ):
         writer = PartitionedProducer(context, topic, ProducerOptions(batching_max_messages=70))
-        values = write_through(writer, 10_000, 0.03)
+        values = write_through(writer, 10_000, 0.03, trouble.has_come)
         counts = writer.counts
     assert trouble.times >= 3
-    assert counts.acknowledged == 10_000
+    assert counts.acknowledged == len(values)
     assert counts.reconnects >= 1
     found = read_back(broker.service_url, topic)
     assert first_seen(found) == values
-    assert broker.kind == "real" or len(found) < 20_000
+    assert broker.kind == "real" or len(found) < 2 * len(values)
 
 
 @pytest.mark.fault(11, 12)
@@ -99,12 +113,20 @@ def test_a_broker_that_is_started_again_loses_nothing(tuned_broker: Broker, kill
     with ClientContext(ClientOptions(url)) as context:
         writer = PartitionedProducer(context, topic, ProducerOptions(send_timeout=90.0))
         values: list[bytes] = []
-        thread = threading.Thread(target=lambda: values.extend(write_through(writer, 5000, 0.02)))
+        restarted = threading.Event()
+
+        def write() -> None:
+            values.extend(write_through(writer, 5000, 0.02, restarted.is_set))
+
+        thread = threading.Thread(target=write)
         thread.start()
         time.sleep(0.3)
-        tuned_broker.restart(kill=kill)
-        thread.join(100)
-        assert writer.counts.acknowledged == 5000
+        try:
+            tuned_broker.restart(kill=kill)
+        finally:
+            restarted.set()
+        finish(thread, seconds=150.0)
+        assert writer.counts.acknowledged == len(values)
         assert writer.counts.reconnects >= 1
     found = read_back(url, topic)
     assert first_seen(found) == values
@@ -135,7 +157,7 @@ def test_with_deduplication_and_a_name_nothing_is_written_twice(deduplicating: B
     ):
         options = ProducerOptions(producer_name="mine", batching_max_messages=70)
         writer = PartitionedProducer(context, topic, options)
-        values = write_through(writer, 10_000, 0.03)
+        values = write_through(writer, 10_000, 0.03, trouble.has_come)
     assert trouble.times >= 3
     assert read_back(deduplicating.service_url, topic) == values
 
@@ -199,7 +221,7 @@ def test_a_topic_that_is_terminated_takes_nothing_more(broker: Broker) -> None:
         began = time.monotonic()
         with pytest.raises(TopicTerminated):
             write_through(writer, 1000, 0.01)
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 25
 
 
 @pytest.mark.fault(88)
@@ -224,7 +246,7 @@ def test_exclusive_access_is_kept_lost_and_waited_for(broker: Broker) -> None:
         time.sleep(0.3)
         assert not waiting
         fencing.close()
-        thread.join(20)
+        finish(thread)
         waiting[0].write(MessageColumns([b"2"]))
         waiting[0].close()
     assert read_back(broker.service_url, topic) == [b"1", b"2"]
@@ -265,7 +287,7 @@ def test_an_official_consumer_sees_every_field(broker: Broker, official_client: 
     ):
         writer.write(columns)
     reader = official_client(broker.service_url).create_reader(topic, pulsar.MessageId.earliest)
-    found = [reader.read_next(20_000) for _ in payloads]
+    found = [reader.read_next(60_000) for _ in payloads]
     assert [message.data() for message in found] == [b"1", b"", b"", bytes(1000)]
     assert [message.has_null_value() for message in found] == [False, True, False, False]
     assert [message.partition_key() for message in found] == ["k", "", "", "AP8="]

@@ -79,7 +79,7 @@ def test_a_listener_learns_what_each_batch_leaves_behind(
     writer = spark.readStream.format("pulsar").options(**options).load().writeStream
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).format("noop")
     query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(100)
+    assert query.awaitTermination(240)
     wait_until(lambda: len(watching.found) >= 3, "the listener hears nothing")
     assert watching.errors == []
     found = [watching.found[number] for number in sorted(watching.found)]

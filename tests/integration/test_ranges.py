@@ -215,7 +215,7 @@ def test_a_terminated_topic_is_read_to_its_end_and_refuses_writers(
         writer.send(MessageFields(b"too late"))
         with pytest.raises(TopicTerminated):
             writer.flush()
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 25
         with pytest.raises(TopicTerminated):
             writer.send(MessageFields(b"still too late"))
         writer.abort()
@@ -225,7 +225,7 @@ def test_a_terminated_topic_is_read_to_its_end_and_refuses_writers(
     with connected(broker) as pool:
         assert values(read(pool, topic, EARLIEST_POSITION, FAR)) == expected
         with EntryReader(pool, topic, EARLIEST_POSITION) as reader:
-            entries = [reader.next_entry(10), reader.next_entry(10)]
+            entries = [reader.next_entry(60), reader.next_entry(60)]
             assert [e.stop_index for e in entries if e is not None] == [3, 1]
             assert reader.next_entry(0.5) is None
         with EntryReader(pool, topic, LATEST_POSITION) as reader:
@@ -279,7 +279,7 @@ def test_what_does_not_exist_is_an_error_and_stays_away(broker: Broker) -> None:
         with pytest.raises(TopicNotFound):
             Probe(pool).first_entry_at(missing, EARLIEST_POSITION)
         with pytest.raises(TopicNotFound), EntryReader(pool, missing, EARLIEST_POSITION) as reader:
-            reader.next_entry(10)
+            reader.next_entry(60)
         assert missing not in Lookup(pool).topics_of_namespace("public/default")
 
 
@@ -290,7 +290,7 @@ def test_topics_with_odd_names(broker: Broker, client: Any, name: str) -> None:
     with clustered(broker) as context, PartitionedProducer(context, topic) as writer:
         writer.send(MessageFields(b"here"))
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    assert reader.read_next(10_000).data() == b"here"
+    assert reader.read_next(60_000).data() == b"here"
     reader.close()
     assert values(read_rows(broker, topic)) == [b"here"]
     with connected(broker) as pool:
@@ -395,7 +395,7 @@ def test_the_compacted_view_is_read_to_its_end(broker: Broker, client: Any, batc
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
     theirs = []
     while reader.has_message_available():
-        theirs.append(reader.read_next(10_000))
+        theirs.append(reader.read_next(60_000))
     reader.close()
     rows = read_rows(broker, topic, read_compacted=True)
     # The official client shows what is gone from a batch as an empty message.

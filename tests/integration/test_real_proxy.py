@@ -70,7 +70,7 @@ def read_write_and_stream(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(100)
+    assert query.awaitTermination(240)
     assert Counter(value for values in seen.values() for value in values) == rows
 
 
@@ -111,7 +111,7 @@ def test_a_producer_and_a_reader_follow_a_topic_behind_the_proxy(
         reader = client.create_reader(topic, MessageId.earliest)
         for number in range(6):
             producer.send(b"%d" % number)
-            assert reader.read_next(30_000).data() == b"%d" % number
+            assert reader.read_next(60_000).data() == b"%d" % number
             real_cluster.move(topic, real_cluster.other(real_cluster.owner(topic)))
         real_cluster.owner(topic).kill()
         producer.send(b"last")

@@ -92,7 +92,7 @@ def test_ten_thousand_partitions_on_twenty_brokers_are_planned_and_read(cluster:
             assert plan["partitions"] == TOPICS * PARTITIONS
             assert plan["connections"] == BROKERS
             # An idle machine with two cores needs a quarter of the time for both processes.
-            assert plan["seconds"] < 60
+            assert plan["seconds"] < 120
             assert plan["memory"] < 200 * MIB
         after_plans = seen()
         # Each lookup is redirected, but for those that ask the owner by chance.

@@ -68,7 +68,7 @@ def test_chunks_are_read_once_wherever_tasks_and_micro_batches_end(
     source = source.option("topic", topic).option("startingOffsets", "earliest")
     stream = source.option("maxMessagesPerTrigger", "7").load().writeStream.foreachBatch(keep)
     stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-    assert stream.trigger(availableNow=True).start().awaitTermination(120)
+    assert stream.trigger(availableNow=True).start().awaitTermination(240)
     assert [value for batch in batches for value in batch] == whole
     assert len(batches) > 3
     assert max(map(len, batches)) <= 7

@@ -81,7 +81,7 @@ def test_batches_and_streams_pass_by_tls(
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .start()
     )
-    assert query.awaitTermination(100)
+    assert query.awaitTermination(240)
     batch = spark.read.format("pulsar").options(**secured.by_content).load("t")
     for found in (batch, spark.table("by_tls")):
         texts = sorted(int(row["value"]) for row in found.select("value").collect())
@@ -132,7 +132,7 @@ def test_lookups_of_batches_and_streams_can_go_by_rest(
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .start()
     )
-    assert query.awaitTermination(100)
+    assert query.awaitTermination(240)
     for found in (batch, spark.table("by_rest")):
         texts = [row["text"] for row in found.select("number", "text").orderBy("number").collect()]
         assert texts == [str(number) for number in range(200)]

@@ -52,7 +52,7 @@ def waiting(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[Any]]
         # Taken with their bytes, so that they are held back where nobody takes them.
         for batch in batches:
             Path(begun).touch()
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 300
             while not Path(go).exists():
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
@@ -94,7 +94,7 @@ def count_disturbed(
         assert not running.done()
         disturb(broker, topic)
         (folder / "go").touch()
-        return running.result(150)
+        return running.result(400)
 
 
 @pytest.mark.fault(54, 55, 58, 101)

@@ -44,11 +44,16 @@ def unloading(broker: Broker, topic: str, pace: Pace) -> Callable[[Future[Any]],
     def unload(running: Future[Any]) -> None:
         wait_until(lambda: pace.begun(running), "the job has not begun", 120.0)
         unloads = 0
-        while not running.done():
-            for name in broker.partitions_of(topic, PARTITIONS):
-                broker.unload(name)
-            unloads += 1
-            time.sleep(0.5)
+        try:
+            while not running.done():
+                for name in broker.partitions_of(topic, PARTITIONS):
+                    broker.unload(name)
+                unloads += 1
+                if unloads == 6:
+                    pace.hurry()
+                time.sleep(0.5)
+        finally:
+            pace.hurry()
         assert unloads >= 3
 
     return unload
@@ -60,7 +65,10 @@ def crashing(broker: Broker, pace: Pace) -> Callable[[Future[Any]], object]:
     def crash(running: Future[Any]) -> None:
         wait_until(lambda: pace.begun(running), "the job has not begun", 120.0)
         assert not running.done()
-        broker.restart(kill=True)
+        try:
+            broker.restart(kill=True)
+        finally:
+            pace.hurry()
 
     return crash
 
@@ -71,8 +79,8 @@ def test_unloads_while_spark_reads_change_nothing(
 ) -> None:
     found = run_disturbed(
         spark,
-        lambda: read_numbers(spark, tuned_broker, filled, Pace(tmp_path)),
-        unloading(tuned_broker, filled, Pace(tmp_path)),
+        lambda: read_numbers(spark, tuned_broker, filled, Pace(tmp_path, pause=1.0)),
+        unloading(tuned_broker, filled, Pace(tmp_path, pause=1.0)),
     )
     assert len(found) == ROWS
     assert set(found) == set(range(ROWS))
@@ -85,8 +93,8 @@ def test_unloads_while_spark_writes_lose_nothing(
     topic = tuned_broker.create_topic(partitions=PARTITIONS)
     run_disturbed(
         spark,
-        lambda: write_numbers(spark, tuned_broker, topic, Pace(tmp_path)),
-        unloading(tuned_broker, topic, Pace(tmp_path)),
+        lambda: write_numbers(spark, tuned_broker, topic, Pace(tmp_path, pause=1.0)),
+        unloading(tuned_broker, topic, Pace(tmp_path, pause=1.0)),
     )
     expect_all_written(spark, tuned_broker, topic)
 
@@ -97,8 +105,8 @@ def test_a_crash_while_spark_reads_changes_nothing(
 ) -> None:
     found = run_disturbed(
         spark,
-        lambda: read_numbers(spark, tuned_broker, filled, Pace(tmp_path)),
-        crashing(tuned_broker, Pace(tmp_path)),
+        lambda: read_numbers(spark, tuned_broker, filled, Pace(tmp_path, pause=1.0)),
+        crashing(tuned_broker, Pace(tmp_path, pause=1.0)),
     )
     assert len(found) == ROWS
     assert set(found) == set(range(ROWS))
@@ -111,8 +119,8 @@ def test_a_crash_while_spark_writes_loses_nothing(
     topic = tuned_broker.create_topic(partitions=PARTITIONS)
     run_disturbed(
         spark,
-        lambda: write_numbers(spark, tuned_broker, topic, Pace(tmp_path)),
-        crashing(tuned_broker, Pace(tmp_path)),
+        lambda: write_numbers(spark, tuned_broker, topic, Pace(tmp_path, pause=1.0)),
+        crashing(tuned_broker, Pace(tmp_path, pause=1.0)),
     )
     expect_all_written(spark, tuned_broker, topic)
     for name in tuned_broker.partitions_of(topic, PARTITIONS):

@@ -52,7 +52,7 @@ def test_a_batch_write_leaves_all_rows_or_none(
     write("string(id)")
     with pytest.raises(Exception, match="no such row"):
         # Tasks that Spark kills because another one failed leave transactions that time out.
-        write("IF(id = 99, raise_error('no such row'), string(id + 1000))", "3s")
+        write("IF(id = 99, raise_error('no such row'), string(id + 1000))", "5s")
     write("string(id + 100)")
     client = official_client(broker.service_url)
     wanted = Counter(b"%d" % number for number in range(200))

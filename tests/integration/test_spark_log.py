@@ -26,7 +26,7 @@ given = {"service.url": url, "topic": "t", "startingOffsets": "earliest"}
 stream = spark.readStream.format("pulsar").options(**given).load()
 writer = stream.writeStream.format("noop").option("checkpointLocation", folder)
 query = writer.trigger(availableNow=True).start()
-query.awaitTermination(120)
+query.awaitTermination(240)
 print("ROWS", sum(progress["numInputRows"] for progress in query.recentProgress))
 """
 

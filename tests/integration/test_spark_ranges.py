@@ -169,7 +169,7 @@ def test_offsets_of_the_official_client_are_taken(broker: Broker, history: Histo
     with official(broker) as client:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         for number in range(len(found)):
-            serialized = reader.read_next(10_000).message_id().serialize()
+            serialized = reader.read_next(60_000).message_id().serialize()
             start = of(topic, list(serialized))
             read = read_here(broker, topic, {"startingOffsets": start})
             assert read == payloads(found[number:])

@@ -80,7 +80,7 @@ def _write(client: Any, broker: Broker, sample: Sample, partitions: int, **optio
     counts: dict[str, int] = dict.fromkeys(broker.partitions_of(topic, partitions), 0)
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     for _ in contents:
-        counts[reader.read_next(30_000).topic_name()] += 1
+        counts[reader.read_next(60_000).topic_name()] += 1
     reader.close()
     for partition, count in counts.items():
         sample.expected[partition] = [

@@ -116,7 +116,7 @@ def receive(broker: Broker, topic: str, schema: Any, count: int) -> list[Any]:
     """Return the first messages of a topic, as an official reader decodes them."""
     with official(broker) as client:
         reader = client.create_reader(topic, pulsar.MessageId.earliest, schema=schema)
-        found = [reader.read_next(30_000) for _ in range(count)]
+        found = [reader.read_next(60_000) for _ in range(count)]
         values = [None if message.has_null_value() else message.value() for message in found]
         reader.close()
     return values
@@ -223,7 +223,7 @@ def spoiled(broker: Broker, kind: str) -> str:
     send(broker, topic, schema, [official_order(ORDERS[0])], batching_enabled=False)
     with clustered(broker) as context, official(broker) as client:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
-        good = reader.read_next(30_000).data()
+        good = reader.read_next(60_000).data()
         reader.close()
         info = latest_schemas(context.lookup, [topic])[topic]
         assert isinstance(info, SchemaInfo)
@@ -376,7 +376,7 @@ def test_a_topic_without_schema_gets_one(
     if value_format != "json":
         with official(broker) as client:
             reader = client.create_reader(topic, pulsar.MessageId.earliest)
-            found = [reader.read_next(30_000).data() for _ in ORDERS]
+            found = [reader.read_next(60_000).data() for _ in ORDERS]
             reader.close()
         parsed = fastavro.parse_schema(definition)
         assert [fastavro.schemaless_reader(BytesIO(data), parsed, None) for data in found] == ORDERS
@@ -489,7 +489,7 @@ def test_a_stream_keeps_its_columns_when_the_topics_schema_goes_on(
         writer = writer.option("topic", target).option("checkpointLocation", str(tmp_path))
         query = writer.trigger(availableNow=True).start()
         try:
-            assert query.awaitTermination(100), "the stream does not end"
+            assert query.awaitTermination(240), "the stream does not end"
         finally:
             query.stop()
 

@@ -39,7 +39,7 @@ def stay(batches):
 
 kind, url, topic = sys.argv[1:]
 if kind != "read":
-    attempt_to_write(url, topic, stay, "3s" if kind == "write once" else None)
+    attempt_to_write(url, topic, stay, "10s" if kind == "write once" else None)
 else:
     for batch in stay(attempt_to_read(url, topic)):
         pass
@@ -123,7 +123,7 @@ def test_a_write_that_runs_twice_writes_each_row_once_by_transactions(broker: Br
         assert attempt_to_write(broker.service_url, topic, timeout="1h") == ROWS
     check_that_nobody_stays(broker)
     # What the loser has begun ends by its time-out.
-    wait_until(lambda: len(written(broker, topic)) >= ROWS, "rows are held back", 60)
+    wait_until(lambda: len(written(broker, topic)) >= ROWS, "rows are held back", 120)
     assert sorted(written(broker, topic)) == list(range(ROWS))
 
 

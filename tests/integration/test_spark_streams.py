@@ -71,7 +71,7 @@ def test_a_stream_is_read_and_acknowledged(
     finally:
         job.stop()
     expected += feed(partitions[0], [10, 0])
-    assert job.start(availableNow=True).awaitTermination(60)
+    assert job.start(availableNow=True).awaitTermination(240)
     assert sorted(job.values) == sorted(expected)
 
 

@@ -50,7 +50,7 @@ def finish(frame: DataFrame, checkpoint: Path) -> list[Row]:
     writer = frame.writeStream.foreachBatch(lambda batch, _: found.extend(batch.collect()))
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     try:
-        assert query.awaitTermination(60), "the query does not end"
+        assert query.awaitTermination(240), "the query does not end"
     finally:
         query.stop()
     return found
@@ -165,7 +165,7 @@ def test_tables_are_read_and_written_by_streams(
     writer = spark.readStream.table("orders").writeStream.trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(tmp_path / "write")).toTable("copy")
     try:
-        assert query.awaitTermination(60), "the query does not end"
+        assert query.awaitTermination(240), "the query does not end"
     finally:
         query.stop()
     assert values(sql("SELECT * FROM copy")) == expected
@@ -182,7 +182,7 @@ def test_a_stream_makes_the_table_that_it_writes_to(
     writer = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
     query = writer.toTable("numbers")
     try:
-        assert query.awaitTermination(60), "the query does not end"
+        assert query.awaitTermination(240), "the query does not end"
     finally:
         query.stop()
     assert values(spark.table("numbers").collect()) == list("01234")

@@ -177,7 +177,7 @@ def test_a_topic_that_is_deleted_during_a_batch_fails_its_tasks_unless_that_is_a
     topic = broker.create_topic()
     feed(topic, [3, 0])
     strict, loose = (
-        make(topic, startingOffsets="earliest", failOnDataLoss=value, pollTimeout="10s")
+        make(topic, startingOffsets="earliest", failOnDataLoss=value, pollTimeout="60s")
         for value in ("true", "false")
     )
     planned = []

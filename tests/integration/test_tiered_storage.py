@@ -145,7 +145,7 @@ def _offload(broker: Real, topic: str) -> set[int]:
         assert status["status"] != "ERROR", status
         return bool(status["status"] == "SUCCESS")
 
-    wait_until(done, f"{topic} is not offloaded", 60.0)
+    wait_until(done, f"{topic} is not offloaded", 120.0)
     stats = broker.own.admin("GET", f"{path}/internalStats")
     ledgers = {ledger["ledgerId"] for ledger in stats["ledgers"] if ledger["offloaded"]}
     broker.own.admin("POST", f"{path}/trim")

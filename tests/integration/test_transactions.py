@@ -132,7 +132,7 @@ def test_a_transaction_that_nobody_ends_is_aborted_and_holds_nothing_back(
 ) -> None:
     topic = broker.create_topic()
     producer = client.create_producer(topic)
-    orphan = client.new_transaction(timeout_millis=1000)
+    orphan = client.new_transaction(timeout_millis=3000)
     producer.send(b"orphan", txn=orphan)
     producer.send(b"behind")
     with client.create_reader(topic, MessageId.earliest) as reader:

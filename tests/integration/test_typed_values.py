@@ -87,7 +87,7 @@ def received(package: Any, client: Any, topic: str, schema: Any, count: int) -> 
     consumer = client.subscribe(
         topic, "typed", schema=schema, initial_position=package.InitialPosition.Earliest
     )
-    found = [consumer.receive(timeout_millis=20_000) for _ in range(count)]
+    found = [consumer.receive(timeout_millis=60_000) for _ in range(count)]
     values = [message.value() for message in found]
     consumer.close()
     return values
@@ -192,7 +192,7 @@ def test_json_has_the_layout_of_its_writer_and_is_read_by_the_version_it_was_wri
         expected = [{"raw": b"text"}, {"raw": b"\x00\xff"}, {"raw": b"more"}]
         for schema in (mine, ours.schema.AutoConsumeSchema()):
             with client.create_reader(topic, ours.MessageId.earliest, schema=schema) as reader:
-                found = [reader.read_next(20_000) for _ in range(3)]
+                found = [reader.read_next(60_000) for _ in range(3)]
             assert [message.value() for message in found] == expected
             stored = [json.loads(message.data())["raw"] for message in found]
         # Text of the Python client, base64 of Java's and of a definition that is given as a dict.
@@ -243,7 +243,7 @@ def test_pairs_and_what_the_topic_says(broker: Broker) -> None:
             assert received(ours, client, topic, schema, 3) == pairs
             auto = ours.AutoConsumeSchema()
             with client.create_reader(topic, ours.MessageId.earliest, auto) as reader:
-                assert [reader.read_next(20_000).value() for _ in pairs] == pairs
+                assert [reader.read_next(60_000).value() for _ in pairs] == pairs
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_a_schema_that_is_not_compatible_is_refused(broker: Broker) -> None:
             lambda: client.subscribe(topic, "s", schema=ours.PrimitiveSchema("INT32")),
             lambda: client.create_reader(
                 topic, ours.MessageId.earliest, ours.PrimitiveSchema("INT32")
-            ).read_next(20_000),
+            ).read_next(60_000),
         ):
             with pytest.raises(ours.IncompatibleSchema):
                 attempt()
@@ -302,7 +302,7 @@ def test_a_dead_letter_has_the_version_it_was_written_with(broker: Broker) -> No
         write(client, topic, avro(ours, FIRST), OLD)
         write(client, topic, avro(ours, SECOND), NEW)
         for _ in range(4):
-            consumer.negative_acknowledge(consumer.receive(20_000))
-        letters = [dead.receive(20_000) for _ in range(2)]
+            consumer.negative_acknowledge(consumer.receive(60_000))
+        letters = [dead.receive(60_000) for _ in range(2)]
         values = {letter.value()["sensor"]: letter.value() for letter in letters}
         assert values == {OLD["sensor"]: OLD | DEFAULTS, NEW["sensor"]: NEW}

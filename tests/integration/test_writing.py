@@ -339,13 +339,16 @@ def test_a_message_for_later_is_kept_back_from_shared_subscriptions(
 ) -> None:
     topic = broker.create_topic()
     consumer = client.subscribe(topic, "sub", consumer_type=pulsar.ConsumerType.Shared)
-    at = int(time.time() * 1000) + 1500
     with clustered(broker) as context, PartitionedProducer(context, topic) as writer:
+        writer.open()
+        at = int(time.time() * 1000) + 1500
         writer.send(MessageFields(b"late"), solo=Solo(deliver_at=at))
         writer.send(MessageFields(b"now"))
         writer.send(MessageFields(b"too"))
-    assert [consumer.receive(10_000).data() for _ in range(3)] == [b"now", b"too", b"late"]
-    assert time.time() * 1000 >= at - 100
+    came = {consumer.receive(60_000).data(): time.time() * 1000 for _ in range(3)}
+    # A broker that was busy for so long gives all three at once.
+    assert [data for data in came if data != b"late"] == [b"now", b"too"]
+    assert came[b"late"] >= at - 100
 
 
 def test_what_a_deduplicating_broker_has_already_is_counted(
@@ -407,7 +410,7 @@ def test_a_schema_is_registered_and_one_that_does_not_fit_refused(
     consumer = client.create_reader(
         topic, pulsar.MessageId.earliest, schema=pulsar.schema.StringSchema()
     )
-    message = consumer.read_next(10_000)
+    message = consumer.read_next(60_000)
     assert message.value() == "käse"
     (row,) = read_rows(broker, topic)
     assert row.entry.schema_version == bytes(8)

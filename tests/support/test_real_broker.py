@@ -27,7 +27,7 @@ def read_all(client: Any, topic: str) -> list[bytes]:
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     values = []
     while reader.has_message_available():
-        values.append(reader.read_next(10_000).data())
+        values.append(reader.read_next(60_000).data())
     return values
 
 

@@ -38,7 +38,7 @@ def read(client: PulsarClient, topic: str, *, compacted: bool = True) -> list[by
     found: list[bytes] = []
     with client.create_reader(topic, MessageId.earliest, is_read_compacted=compacted) as reader:
         while reader.has_message_available():
-            found.append(reader.read_next(timeout_millis=30_000).data())
+            found.append(reader.read_next(timeout_millis=60_000).data())
     return found
 
 
@@ -132,7 +132,7 @@ def test_what_expires_is_acknowledged_and_stays_stored(
     wait_until(lambda: _expired(broker, topic), "it does not expire")
     producer.send(b"new")
     with client.subscribe(topic, "s") as consumer:
-        assert consumer.receive(30_000).data() == b"new"
+        assert consumer.receive(60_000).data() == b"new"
     assert read(client, topic) == [b"old", b"new"]
     with pytest.raises(SubscriptionNotFound):
         broker.expire_messages(topic, "no such", 0)

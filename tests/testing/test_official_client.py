@@ -16,7 +16,7 @@ from tests.support.waiting import PATIENCE, wait_until
 pulsar = pytest.importorskip("pulsar", reason="pulsar-client is not installed")
 
 EARLIEST = pulsar.InitialPosition.Earliest
-RECEIVE_MS = 10_000
+RECEIVE_MS = 60_000
 
 Connect = Callable[..., Any]
 

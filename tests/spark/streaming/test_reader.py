@@ -251,7 +251,7 @@ def test_once_reads_everything_in_one_batch(
 ) -> None:
     broker.create_topic("t")
     expected = store_many(broker, "t", 100, batch_size=1)
-    assert start({"once": True}, maxMessagesPerTrigger="60").awaitTermination(60)
+    assert start({"once": True}, maxMessagesPerTrigger="60").awaitTermination(240)
     assert sink.batches == {0: expected}
 
 
@@ -265,7 +265,7 @@ def test_a_query_ends_with_a_clear_error(
     query.processAllAvailable()
     broker.delete_topic("t")
     with pytest.raises(StreamingQueryException, match="the topic partition is gone"):
-        query.awaitTermination(60)
+        query.awaitTermination(240)
 
 
 def test_a_query_that_cannot_be_ends_with_nothing_but_the_reason(
@@ -274,7 +274,7 @@ def test_a_query_that_cannot_be_ends_with_nothing_but_the_reason(
     broker.create_topic("t")
     caplog.set_level(logging.CRITICAL)
     with pytest.raises(StreamingQueryException) as caught:
-        start(endingOffsets="latest").awaitTermination(60)
+        start(endingOffsets="latest").awaitTermination(240)
     told = str(caught.value)
     assert "endingOffsets" in told
     # What Spark runs into when it stops a reader that was never made.
@@ -356,7 +356,7 @@ def test_a_topic_of_another_record_that_appears_ends_the_query(
     set_schema(broker, "s-user", record("User", "c"))
     store(broker, "s-user", [b"\x02\x02"], schema_version=version)
     with pytest.raises(StreamingQueryException, match=r"'User'.*'Order'.*s-user"):
-        query.awaitTermination(60)
+        query.awaitTermination(240)
 
 
 @pytest.mark.fault(64)
@@ -370,7 +370,7 @@ def test_whether_the_columns_are_the_users_choice_is_known(
         store(broker, f"s-{name}", [b"\x02\x02\x02\x02"], schema_version=(0).to_bytes(8, "big"))
     caplog.set_level(logging.CRITICAL)
     with pytest.raises(StreamingQueryException, match="different schemas"):
-        start(schema=RECORD_OF_META, topicsPattern="s-.*").awaitTermination(60)
+        start(schema=RECORD_OF_META, topicsPattern="s-.*").awaitTermination(240)
 
 
 @pytest.mark.slow
