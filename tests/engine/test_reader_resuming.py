@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_spark.engine.consumers import returning_consumer
+from pulsar_spark.engine.consumers import reader_consumer
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.lookups.lookup import Lookup
@@ -463,7 +463,7 @@ def test_answers_twice_late_or_to_nobody_do_no_harm() -> None:
 def test_a_subscribe_that_is_never_answered_is_given_up_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(returning_consumer, "_ATTEMPT_TIMEOUT", 0.5)
+    monkeypatch.setattr(reader_consumer, "_ATTEMPT_TIMEOUT", 0.5)
     with EmbeddedBroker() as broker:
         fill(broker, TOPIC, 3)
         broker.faults.drop("SUBSCRIBE", times=None)
@@ -538,7 +538,7 @@ def test_that_a_topic_is_empty_is_believed_of_no_consumer_that_the_broker_lost(t
 def test_outages_that_are_over_are_not_held_against_a_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(returning_consumer, "_MAX_RECONNECT_DELAY", 0.1)
+    monkeypatch.setattr(reader_consumer, "_MAX_RECONNECT_DELAY", 0.1)
     with EmbeddedBroker() as broker:
         broker.create_topic(TOPIC)
         with reading(broker, TOPIC, poll_timeout=600) as reader:
@@ -570,7 +570,7 @@ def test_outages_that_are_over_are_not_held_against_a_reader(
 def test_a_consumer_that_is_closed_after_every_flow_is_no_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(returning_consumer, "_MAX_RECONNECT_DELAY", 0.1)
+    monkeypatch.setattr(reader_consumer, "_MAX_RECONNECT_DELAY", 0.1)
 
     def script(session: Session, event: Event) -> bool:
         if is_flow(event):

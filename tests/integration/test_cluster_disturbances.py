@@ -15,7 +15,7 @@ import pytest
 from pulsar_spark.engine import context
 from pulsar_spark.engine.connections import addresses
 from pulsar_spark.engine.connections.addresses import BrokerAddress
-from pulsar_spark.engine.consumers import returning_consumer
+from pulsar_spark.engine.consumers import reader_consumer
 from pulsar_spark.engine.consumers.reader import EntryReader
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.options import ClientOptions, ProducerOptions
@@ -162,7 +162,7 @@ def test_the_broker_that_is_named_when_a_topic_moves_is_gone_to(
         named.append(addresses.assigned_broker(*arguments))
         return named[-1]
 
-    for module in (context, returning_consumer):
+    for module in (context, reader_consumer):
         monkeypatch.setattr(module, "assigned_broker", assigned_broker)
     topic = cluster.create_topic(cluster.unique_topic())
     with Traffic(cluster.service_url, topic) as traffic:

@@ -46,7 +46,7 @@ _DOUBT_SECONDS = 5.0
 _DOUBT_SPREAD = 25.0
 
 
-class Place:
+class Attachment:
     """One attachment of a consumer: its session, and the ConsumerHandler of its events."""
 
     def __init__(
@@ -56,9 +56,9 @@ class Place:
         wanted: SubscribeRequest,
     ) -> None:
         self._consumer = consumer
-        self.taken = False
+        self.subscribed = False
         # Whether the broker is known to have loaded the topic.
-        self.sure = False
+        self.confirmed = False
         self._doubt_at = time.monotonic() + _DOUBT_SECONDS + random.uniform(0, _DOUBT_SPREAD)
         self.session = ConsumerSession(connection, wanted, self)
 
@@ -77,15 +77,15 @@ class Place:
 
     def on_close(self, command: pb.CommandCloseConsumer) -> None:
         """The broker closed the consumer."""
-        self._consumer.on_place_lost(self, command)
+        self._consumer.on_detached(self, command)
 
     def on_command(self, body: Message) -> None:
         """Pass on other commands."""
-        self._consumer.on_told(self, body)
+        self._consumer.on_notification(self, body)
 
     def on_disconnect(self, error: PulsarError) -> None:
         """The connection ended."""
-        self._consumer.on_place_lost(self, None)
+        self._consumer.on_detached(self, None)
 
 
 class AttachedConsumer:
@@ -103,21 +103,21 @@ class AttachedConsumer:
         self._on_lost = on_lost
         self._lock = threading.Lock()
         # The following are guarded by _lock.
-        self._place: Place | None = None
+        self._attachment: Attachment | None = None
         self._attachments = 0
-        self._attaching: Future[Place] | None = None
+        self._attaching: Future[Attachment] | None = None
         self._moved_to: BrokerAddress | None = None
         self._closed = False
 
     @property
     def attached(self) -> bool:
         """Whether the consumer is attached to a broker, as far as is known."""
-        place = self._place
-        return place is not None and place.taken
+        attachment = self._attachment
+        return attachment is not None and attachment.subscribed
 
     # --- for subclasses -------------------------------------------------------------------------
 
-    def _wish(
+    def _subscribe_request(
         self, connection: ClientConnection, deadline: Deadline
     ) -> Operation[SubscribeRequest]:
         """Return an operation that returns the current SUBSCRIBE request, given a connection."""
@@ -127,16 +127,16 @@ class AttachedConsumer:
         """Return how long to wait for another consumer that holds the subscription."""
         return BUSY_SECONDS
 
-    def _on_taken(self, place: Place) -> None:
+    def _on_subscribed(self, attachment: Attachment) -> None:
         """Reset the state of the previous attachment; called with _lock held."""
 
-    def _on_attached(self, place: Place) -> None:
+    def _on_attached(self, attachment: Attachment) -> None:
         """Continue after an attachment; never raises."""
 
-    def on_delivered(self, place: Place, block: MessageBlock) -> None:
+    def on_delivered(self, attachment: Attachment, block: MessageBlock) -> None:
         """Entries were delivered; on the receive thread."""
 
-    def on_told(self, place: Place, body: Message) -> None:
+    def on_notification(self, attachment: Attachment, body: Message) -> None:
         """The broker sent another command; on the receive thread."""
         if isinstance(body, pb.CommandTopicMigrated):
             logger.error(
@@ -146,23 +146,23 @@ class AttachedConsumer:
 
     # --- attaching ----------------------------------------------------------------------------
 
-    def attach_operation(self, deadline: Deadline) -> Operation[Place]:
+    def attach_operation(self, deadline: Deadline) -> Operation[Attachment]:
         """Return an operation that attaches the consumer, unless it is attached; one attempt."""
         with self._lock:
             if self._closed:
                 raise ClosedError("the consumer is closed", topic=self.topic)
-            if self._place is not None and self._place.taken:
-                return self._place
+            if self._attachment is not None and self._attachment.subscribed:
+                return self._attachment
             other = self._attaching
-            mine: Future[Place] = Future()
+            mine: Future[Attachment] = Future()
             if other is None:
                 mine.set_running_or_notify_cancel()
                 self._attaching = mine
         if other is not None:
-            place: Place = yield other
-            return place
+            attachment: Attachment = yield other
+            return attachment
         try:
-            place = yield from self._attach(deadline)
+            attachment = yield from self._attach(deadline)
         except BaseException as error:
             with self._lock:
                 self._attaching = None
@@ -170,34 +170,34 @@ class AttachedConsumer:
             raise
         with self._lock:
             self._attaching = None
-        mine.set_result(place)
-        self._on_attached(place)
-        return place
+        mine.set_result(attachment)
+        self._on_attached(attachment)
+        return attachment
 
-    def _attach(self, deadline: Deadline) -> Operation[Place]:
+    def _attach(self, deadline: Deadline) -> Operation[Attachment]:
         with self._lock:
             moved_to, self._moved_to = self._moved_to, None
         if moved_to is not None:
             connection: ClientConnection = yield self._context.pool.get_async(moved_to)
         else:
             connection = yield from self._context.lookup.connection_operation(self.topic, deadline)
-        wanted = yield from self._wish(connection, deadline)
-        place = Place(self, connection, wanted)
+        wanted = yield from self._subscribe_request(connection, deadline)
+        attachment = Attachment(self, connection, wanted)
         with self._lock:
             # Set before SUBSCRIBE is sent: deliveries can arrive before its answer.
-            self._place = place
+            self._attachment = attachment
         try:
-            yield from self._subscribe(place.session, deadline)
+            yield from self._subscribe(attachment.session, deadline)
         except BaseException:
-            self._give_up(place)
+            self._give_up(attachment)
             raise
         with self._lock:
-            if self._place is place and not self._closed:
-                place.taken = True
+            if self._attachment is attachment and not self._closed:
+                attachment.subscribed = True
                 self._attachments += 1
-                self._on_taken(place)
-                return place
-        place.session.close()
+                self._on_subscribed(attachment)
+                return attachment
+        attachment.session.close()
         raise _sent_away(self.topic)
 
     def _subscribe(self, session: ConsumerSession, deadline: Deadline) -> Operation[None]:
@@ -216,46 +216,46 @@ class AttachedConsumer:
 
     def _ask(
         self,
-        place: Place,
+        attachment: Attachment,
         command: Callable[[int, int], pb.BaseCommand],
         deadline: Deadline,
     ) -> Operation[Any]:
         try:
-            return (yield place.session.ask(command, deadline))
+            return (yield attachment.session.ask(command, deadline))
         except PulsarError as error:
             # A broker that no longer knows the consumer has said so, or soon will.
             if is_retryable(error) or isinstance(error, OperationTimeout):
-                self._give_up(place)
+                self._give_up(attachment)
             raise
 
     # --- the end of an attachment ---------------------------------------------------------------
 
-    def on_place_lost(self, place: Place, command: pb.CommandCloseConsumer | None) -> None:
+    def on_detached(self, attachment: Attachment, command: pb.CommandCloseConsumer | None) -> None:
         """The broker (by `command`) or the connection has ended an attachment."""
         with self._lock:
-            if self._place is not place:
+            if self._attachment is not attachment:
                 return
-            self._place = None
+            self._attachment = None
             if command is not None:
                 self._moved_to = self._context.assigned_broker(
-                    command, place.session.connection.address
+                    command, attachment.session.connection.address
                 )
-            tell = place.taken and not self._closed
-        if tell and self._on_lost is not None:
+            lost = attachment.subscribed and not self._closed
+        if lost and self._on_lost is not None:
             self._on_lost()
 
-    def _give_up(self, place: Place) -> None:
+    def _give_up(self, attachment: Attachment) -> None:
         with self._lock:
-            if self._place is place:
-                self._place = None
-        place.session.close()
+            if self._attachment is attachment:
+                self._attachment = None
+        attachment.session.close()
 
     def close(self) -> Future[Any] | None:
         """Leave the broker; the subscription stays. Returns the future of the answer, if any."""
         with self._lock:
             self._closed = True
-            place, self._place = self._place, None
-        return None if place is None else place.session.close()
+            attachment, self._attachment = self._attachment, None
+        return None if attachment is None else attachment.session.close()
 
 
 def _sent_away(topic: str) -> PulsarError:

@@ -26,7 +26,7 @@ from pulsar_spark.engine.consumers.acknowledgments import (
     part_of_batch,
     validation_error,
 )
-from pulsar_spark.engine.consumers.attachment import AttachedConsumer, Place
+from pulsar_spark.engine.consumers.attachment import AttachedConsumer, Attachment
 from pulsar_spark.engine.consumers.consumer_session import SubscribeRequest
 from pulsar_spark.engine.consumers.delivery import Delivery, DeliveryQueue, cost_of
 from pulsar_spark.engine.consumers.entries import EntryDecoder, ReceivedEntry
@@ -108,7 +108,7 @@ class TopicConsumer(AttachedConsumer):
         dead_letter_router: DeadLetterRouter | None = None,
         on_failed: Callable[[TopicConsumer, PulsarError], None] | None = None,
     ) -> None:
-        super().__init__(context, topic, self._come_back)
+        super().__init__(context, topic, self._reattach)
         self.options = options
         name = TopicName.parse(topic)
         self.partition = name.partition_index
@@ -132,7 +132,7 @@ class TopicConsumer(AttachedConsumer):
         # How often redelivery of everything was requested, and the epoch of current deliveries.
         self._epoch = 0
         self._epoch_seen = 0
-        self._returning = False
+        self._reattaching = False
         self._seeking = False
         self._ever_attached = False
         self._budgeted = False
@@ -154,7 +154,7 @@ class TopicConsumer(AttachedConsumer):
     def open_operation(self, deadline: Deadline) -> Operation[None]:
         """Return an operation that subscribes for the first time; raises the broker's error."""
         with self._lock:
-            self._returning = True
+            self._reattaching = True
             if not self._budgeted:
                 self._budgeted = True
                 self._budget.join()
@@ -165,15 +165,15 @@ class TopicConsumer(AttachedConsumer):
             raise
         finally:
             with self._lock:
-                self._returning = False
+                self._reattaching = False
         if not self.attached:
-            self._come_back()
+            self._reattach()
 
     def _busy_seconds(self) -> float:
         # At first, another consumer cannot be our own.
         return super()._busy_seconds() if self._ever_attached else 0.0
 
-    def _wish(
+    def _subscribe_request(
         self, connection: ClientConnection, deadline: Deadline
     ) -> Operation[SubscribeRequest]:
         options = self.options
@@ -202,14 +202,14 @@ class TopicConsumer(AttachedConsumer):
                 age=age,
             )
 
-    def _on_taken(self, place: Place) -> None:
+    def _on_subscribed(self, attachment: Attachment) -> None:
         self._ever_attached = True
         self._forget_queue()
         # Deliveries from now on belong to this epoch.
         self._epoch_seen = self._epoch
 
-    def _on_attached(self, place: Place) -> None:
-        session = place.session
+    def _on_attached(self, attachment: Attachment) -> None:
+        session = attachment.session
         # Before anything is delivered, so that acknowledged messages do not come again.
         self.acks.flush()
         with self._lock:
@@ -218,16 +218,16 @@ class TopicConsumer(AttachedConsumer):
             if permits:
                 session.flow(permits)
 
-    def _come_back(self) -> None:
+    def _reattach(self) -> None:
         with self._lock:
-            if self._closed or self._returning or self._seeking:
+            if self._closed or self._reattaching or self._seeking:
                 return
-            self._returning = True
+            self._reattaching = True
             self._forget_queue()
-        returned = start(self._return_operation, _FOREVER, self._context.timers)
-        returned.add_done_callback(self._on_returned)
+        reattached = start(self._reattach_operation, _FOREVER, self._context.timers)
+        reattached.add_done_callback(self._on_reattached)
 
-    def _return_operation(self, deadline: Deadline) -> Operation[None]:
+    def _reattach_operation(self, deadline: Deadline) -> Operation[None]:
         with self._lock:
             moved = self._moved_to is not None
         if not moved:
@@ -245,14 +245,14 @@ class TopicConsumer(AttachedConsumer):
                 return
             yield Pause(self._backoff.next())
 
-    def _on_returned(self, returned: Future[None]) -> None:
+    def _on_reattached(self, reattached: Future[None]) -> None:
         with self._lock:
-            self._returning = False
-        error = None if returned.cancelled() else returned.exception()
+            self._reattaching = False
+        error = None if reattached.cancelled() else reattached.exception()
         if error is None:
             if not self.attached:
                 # It was detached again before this was stored.
-                self._come_back()
+                self._reattach()
         elif isinstance(error, PulsarError) and not self._closed:
             logger.error("%s: the consumer cannot subscribe again: %s", self.topic, error.what)
             error = error.with_context(topic=self.topic)
@@ -261,18 +261,18 @@ class TopicConsumer(AttachedConsumer):
             else:
                 self._on_failed(self, error)
 
-    def _give_up(self, place: Place) -> None:
-        super()._give_up(place)
-        if place.taken:
-            self._come_back()
+    def _give_up(self, attachment: Attachment) -> None:
+        super()._give_up(attachment)
+        if attachment.subscribed:
+            self._reattach()
 
     # --- deliveries ---------------------------------------------------------------------------
 
-    def on_delivered(self, place: Place, block: MessageBlock) -> None:
+    def on_delivered(self, attachment: Attachment, block: MessageBlock) -> None:
         """Queue entries; without room for them, detach and reattach."""
         block = block.alone()
         with self._lock:
-            if place is not self._place:
+            if attachment is not self._attachment:
                 return
             has_room = self._queue.put(block)
         if has_room:
@@ -282,9 +282,9 @@ class TopicConsumer(AttachedConsumer):
                 "%s: the broker sent more than the memory limit allows; subscribing again",
                 self.topic,
             )
-            self._give_up(place)
+            self._give_up(attachment)
 
-    def on_told(self, place: Place, body: Message) -> None:
+    def on_notification(self, attachment: Attachment, body: Message) -> None:
         """Handle the topic's end, and changes of the active consumer."""
         if isinstance(body, pb.CommandReachedEndOfTopic):
             self.end_reached = True
@@ -293,7 +293,7 @@ class TopicConsumer(AttachedConsumer):
             if self._on_active is not None:
                 self._on_active(self, body.is_active)
         else:
-            super().on_told(place, body)
+            super().on_notification(attachment, body)
 
     @property
     def generation(self) -> int:
@@ -475,20 +475,21 @@ class TopicConsumer(AttachedConsumer):
     def give_back(self, generation: int, messages: int, size: int) -> None:
         """Messages were returned or dropped; sends permits when it is time."""
         with self._lock:
-            place, permits = self._place, self._queue.give_back(generation, messages, size)
-        if permits and place is not None and place.taken:
+            attachment = self._attachment
+            permits = self._queue.give_back(generation, messages, size)
+        if permits and attachment is not None and attachment.subscribed:
             with contextlib.suppress(PulsarError):
-                place.session.flow(permits)
+                attachment.session.flow(permits)
 
     def pull(self) -> None:
         """Request one message, with queue size 0, unless one is already requested."""
         with self._lock:
             if not self._queue.pull():
                 return
-            place = self._place
-        if place is not None and place.taken:
+            attachment = self._attachment
+        if attachment is not None and attachment.subscribed:
             with contextlib.suppress(PulsarError):
-                place.session.flow(1)
+                attachment.session.flow(1)
 
     def track(self, message_id: MessageIdAdv) -> None:
         """A message was returned to the user: remember it until it is acknowledged."""
@@ -548,7 +549,7 @@ class TopicConsumer(AttachedConsumer):
         The transaction knows the subscription already. Raises the broker's error, such as
         TransactionConflict for a message that another transaction has acknowledged.
         """
-        place = yield from self.attach_operation(deadline)
+        attachment = yield from self.attach_operation(deadline)
         key = (message_id.ledger_id, message_id.entry_id)
         if message_id.batch_index >= 0:
             ids = [part_of_batch(message_id, cumulative=cumulative)]
@@ -561,7 +562,7 @@ class TopicConsumer(AttachedConsumer):
                 consumer_id, ids, cumulative=cumulative, request_id=request_id, txn=txn
             )
 
-        yield from self._ask(place, command, deadline)
+        yield from self._ask(attachment, command, deadline)
         if message_id.batch_index < 0:
             # The rest of a batch may still be redelivered.
             self._unacked.discard(key)
@@ -573,10 +574,12 @@ class TopicConsumer(AttachedConsumer):
         """
         if not self._keeps:
             return
-        place = self._place
-        if place is not None and place.taken:
+        attachment = self._attachment
+        if attachment is not None and attachment.subscribed:
             # Check now: after the delay nobody could be told of the error.
-            place.session.connection.check_speaks(pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+            attachment.session.connection.check_speaks(
+                pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES
+            )
         key = (message_id.ledger_id, message_id.entry_id)
         backoff = self.options.nack_backoff
         delay = self.options.nack_delay if backoff is None else backoff.delay(redeliveries)
@@ -595,10 +598,10 @@ class TopicConsumer(AttachedConsumer):
                 self._chunks.pop(key, None)
 
     def _send_ack(self, ack: Ack) -> Future[Any] | bool:
-        place = self._place
-        if place is None or not place.taken:
+        attachment = self._attachment
+        if attachment is None or not attachment.subscribed:
             return False
-        session = place.session
+        session = attachment.session
         build = partial(
             commands.ack,
             session.consumer_id,
@@ -628,8 +631,8 @@ class TopicConsumer(AttachedConsumer):
             self.redeliver_all()
             return
         self.acks.flush()
-        place = self._place
-        if place is None or not place.taken:
+        attachment = self._attachment
+        if attachment is None or not attachment.subscribed:
             # They are redelivered after reattaching anyway.
             return
         wanted = [found for key in keys for found in self._entries_of(key)]
@@ -639,7 +642,7 @@ class TopicConsumer(AttachedConsumer):
                 for ledger_id, entry_id in wanted[first : first + _MAX_REDELIVERED]
             ]
             with contextlib.suppress(PulsarError):
-                session = place.session
+                session = attachment.session
                 session.connection.send(
                     commands.redeliver_unacknowledged_messages(session.consumer_id, ids)
                 )
@@ -650,15 +653,15 @@ class TopicConsumer(AttachedConsumer):
         self._unacked.clear()
         self._nacked.clear()
         with self._lock:
-            place = self._place
+            attachment = self._attachment
             dropped = self._forget_queue()
             if not self.options.shared:
                 self._epoch += 1
             epoch = None if self.options.shared else self._epoch
-        if place is None or not place.taken:
+        if attachment is None or not attachment.subscribed:
             return
         with contextlib.suppress(PulsarError):
-            session = place.session
+            session = attachment.session
             session.connection.send(
                 commands.redeliver_unacknowledged_messages(
                     session.consumer_id, consumer_epoch=epoch
@@ -677,7 +680,7 @@ class TopicConsumer(AttachedConsumer):
         `target` is a message or a publish time in milliseconds. The message itself is delivered too
         if the options' start is inclusive.
         """
-        place = yield from self.attach_operation(deadline)
+        attachment = yield from self.attach_operation(deadline)
         self.acks.flush()
         with self._lock:
             self._seeking = True
@@ -686,7 +689,7 @@ class TopicConsumer(AttachedConsumer):
                 command = partial(commands.seek, publish_time=target)
             else:
                 command = partial(commands.seek, message_id=_seek_id(target))
-            yield from self._ask(place, command, deadline)
+            yield from self._ask(attachment, command, deadline)
             self.acks.clear()
             self._unacked.clear()
             self._nacked.clear()
@@ -695,13 +698,13 @@ class TopicConsumer(AttachedConsumer):
                 self._chunks.clear()
                 self._sought = None if isinstance(target, int) else self._left_out(target)
                 self._resume = EARLIEST_POSITION
-            self._give_up(place)
+            self._give_up(attachment)
             yield from self.attach_operation(deadline)
         finally:
             with self._lock:
                 self._seeking = False
             if not self.attached:
-                self._come_back()
+                self._reattach()
 
     def _left_out(self, target: MessageIdAdv) -> tuple[EntryKey, int] | None:
         """Return an entry and an index: after a seek, skip its messages before that index."""
@@ -715,15 +718,15 @@ class TopicConsumer(AttachedConsumer):
 
     def last_id_operation(self, deadline: Deadline) -> Operation[MessageIdAdv]:
         """Return an operation for the topic's last message; one attempt."""
-        place = yield from self.attach_operation(deadline)
-        answer = yield from self._ask(place, commands.get_last_message_id, deadline)
+        attachment = yield from self.attach_operation(deadline)
+        answer = yield from self._ask(attachment, commands.get_last_message_id, deadline)
         return MessageIdAdv.from_pb(answer.last_message_id)
 
     def stats_operation(self, deadline: Deadline) -> Operation[pb.CommandConsumerStatsResponse]:
         """Return an operation for the broker's statistics of the consumer; one attempt."""
-        place = yield from self.attach_operation(deadline)
+        attachment = yield from self.attach_operation(deadline)
         found: pb.CommandConsumerStatsResponse = yield from self._ask(
-            place, commands.consumer_stats, deadline
+            attachment, commands.consumer_stats, deadline
         )
         return found
 
@@ -732,12 +735,12 @@ class TopicConsumer(AttachedConsumer):
 
         With `force`, other connected consumers are disconnected.
         """
-        place = yield from self.attach_operation(deadline)
+        attachment = yield from self.attach_operation(deadline)
         with self._lock:
             self._seeking = True
         try:
             command = partial(commands.unsubscribe, force=force or None)
-            yield from self._ask(place, command, deadline)
+            yield from self._ask(attachment, command, deadline)
         finally:
             with self._lock:
                 self._seeking = False

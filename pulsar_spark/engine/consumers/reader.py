@@ -24,13 +24,13 @@ from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.engine.consumers.chunk_search import ChunkSearch
 from pulsar_spark.engine.consumers.entries import EntryDecoder, LoneChunk, ReceivedEntry
 from pulsar_spark.engine.consumers.probe import Held, Probe
+from pulsar_spark.engine.consumers.reader_consumer import ReaderConsumer
 from pulsar_spark.engine.consumers.receiver_queue import (
     Ended,
     LastId,
     ReceiverBudget,
     ReceiverQueue,
 )
-from pulsar_spark.engine.consumers.returning_consumer import ReturningConsumer
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.engine.encryption import Decryptor
 from pulsar_spark.engine.options import ReaderOptions
@@ -154,9 +154,7 @@ class EntryReader(Closing):
             skip = self._options.skip_incomplete
             self._chunks = ChunkSearch(pool, topic, self._read_chunks, skip=skip)
         self._decoder = decoder
-        self._consumer = ReturningConsumer(
-            pool, topic, self._options, budget or ReceiverBudget(limit)
-        )
+        self._consumer = ReaderConsumer(pool, topic, self._options, budget or ReceiverBudget(limit))
         # The current block, and where its next entry starts.
         self._block: MessageBlock | None = None
         self._at = 0

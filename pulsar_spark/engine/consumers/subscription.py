@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from pulsar_spark.engine.connections.connection import ClientConnection
 from pulsar_spark.engine.consumers.acknowledgments import cumulative_ack
-from pulsar_spark.engine.consumers.attachment import AttachedConsumer, Place
+from pulsar_spark.engine.consumers.attachment import AttachedConsumer, Attachment
 from pulsar_spark.engine.consumers.consumer_session import (
     SubscribeRequest,
 )
@@ -114,7 +114,7 @@ class DurableConsumer(AttachedConsumer):
                 return False
             return self._acked is None or self._acked < self._wanted[0]
 
-    def _wish(
+    def _subscribe_request(
         self, connection: ClientConnection, deadline: Deadline
     ) -> Operation[SubscribeRequest]:
         yield from ()
@@ -127,10 +127,10 @@ class DurableConsumer(AttachedConsumer):
             create=self.create,
         )
 
-    def _on_taken(self, place: Place) -> None:
+    def _on_subscribed(self, attachment: Attachment) -> None:
         self._sent = self._acked = None
 
-    def _on_attached(self, place: Place) -> None:
+    def _on_attached(self, attachment: Attachment) -> None:
         self._send_ack()
 
     # --- questions ----------------------------------------------------------------------------
@@ -142,35 +142,35 @@ class DurableConsumer(AttachedConsumer):
 
         `known` is a position that the topic has reached. An answer before it is verified.
         """
-        place = yield from self.attach_operation(deadline)
-        attachment = self._attachments
+        attachment = yield from self.attach_operation(deadline)
+        number = self._attachments
         answer: pb.CommandGetLastMessageIdResponse = yield from self._ask(
-            place, commands.get_last_message_id, deadline
+            attachment, commands.get_last_message_id, deadline
         )
         done = None
         if answer.HasField("consumer_mark_delete_position"):
             done = acknowledged_up_to(answer.consumer_mark_delete_position)
         last = MessageIdAdv.from_pb(answer.last_message_id)
-        if not place.sure and place.is_doubtful(last, known):
-            yield from self._make_sure(place, deadline)
-        return TopicEnd(last, done, attachment)
+        if not attachment.confirmed and attachment.is_doubtful(last, known):
+            yield from self._confirm(attachment, deadline)
+        return TopicEnd(last, done, number)
 
-    def _make_sure(self, place: Place, deadline: Deadline) -> Operation[None]:
+    def _confirm(self, attachment: Attachment, deadline: Deadline) -> Operation[None]:
         """Return an operation that raises ConnectionLost unless the broker holds the consumer."""
         try:
-            yield from place.session.confirm(deadline)
+            yield from attachment.session.confirm(deadline)
         except BaseException as error:
             # The topic is leaving this broker: look it up again.
             logger.info("%s: a consumer must be attached again: %s", self.topic, error)
-            self._give_up(place)
+            self._give_up(attachment)
             raise
-        place.sure = True
+        attachment.confirmed = True
 
     def stats_operation(self, deadline: Deadline) -> Operation[pb.CommandConsumerStatsResponse]:
         """Return an operation for the broker's statistics of the subscription; one attempt."""
-        place = yield from self.attach_operation(deadline)
+        attachment = yield from self.attach_operation(deadline)
         answer: pb.CommandConsumerStatsResponse = yield from self._ask(
-            place, commands.consumer_stats, deadline
+            attachment, commands.consumer_stats, deadline
         )
         return answer
 
@@ -180,21 +180,21 @@ class DurableConsumer(AttachedConsumer):
         The broker closes the consumer for it, so it reattaches. Earlier positions to acknowledge
         are forgotten.
         """
-        place = yield from self.attach_operation(deadline)
+        attachment = yield from self.attach_operation(deadline)
         target = MessageIdAdv(position.ledger_id, position.entry_id).to_pb()
-        yield from self._ask(place, partial(commands.seek, message_id=target), deadline)
+        yield from self._ask(attachment, partial(commands.seek, message_id=target), deadline)
         with self._lock:
             self._wanted = None
-        self._give_up(place)
+        self._give_up(attachment)
         yield from self.attach_operation(deadline)
 
     def unsubscribe_operation(self, deadline: Deadline) -> Operation[None]:
         """Return an operation that removes the subscription and ends the consumer."""
-        place = yield from self.attach_operation(deadline)
+        attachment = yield from self.attach_operation(deadline)
         with self._lock:
             self._closed = True
-        yield from self._ask(place, commands.unsubscribe, deadline)
-        self._give_up(place)
+        yield from self._ask(attachment, commands.unsubscribe, deadline)
+        self._give_up(attachment)
 
     # --- acknowledging ------------------------------------------------------------------------
 
@@ -212,24 +212,28 @@ class DurableConsumer(AttachedConsumer):
 
     def _send_ack(self) -> None:
         with self._lock:
-            place = self._place
-            if place is None or not place.taken or self._wanted is None:
+            attachment = self._attachment
+            if attachment is None or not attachment.subscribed or self._wanted is None:
                 return
             position, batch_size = self._wanted
             target = cumulative_ack(position, batch_size)
             if target is None or position == self._sent:
                 return
             self._sent = position
-        answer = place.session.connection.request_async(
+        answer = attachment.session.connection.request_async(
             lambda request_id: commands.ack(
-                place.session.consumer_id, [target], cumulative=True, request_id=request_id
+                attachment.session.consumer_id, [target], cumulative=True, request_id=request_id
             )
         )
-        answer.add_done_callback(lambda done: self._on_receipt(place, position, done.exception()))
+        answer.add_done_callback(
+            lambda done: self._on_receipt(attachment, position, done.exception())
+        )
 
-    def _on_receipt(self, place: Place, position: Position, error: BaseException | None) -> None:
+    def _on_receipt(
+        self, attachment: Attachment, position: Position, error: BaseException | None
+    ) -> None:
         with self._lock:
-            if self._place is not place:
+            if self._attachment is not attachment:
                 # The next attachment sends it again.
                 return
             if error is None:
@@ -265,7 +269,7 @@ class SubscriptionSet:
         self._backoff = Backoff(maximum=_MAX_RECONNECT_DELAY)
         self._lock = threading.Lock()
         # The following are guarded by _lock.
-        self._reviving = False
+        self._reattaching = False
         self._closed = False
 
     def __contains__(self, topic: str) -> bool:
@@ -382,29 +386,31 @@ class SubscriptionSet:
 
     def _on_lost(self) -> None:
         with self._lock:
-            if self._reviving or self._closed:
+            if self._reattaching or self._closed:
                 return
-            self._reviving = True
+            self._reattaching = True
         with contextlib.suppress(ClosedError):
-            self._context.timers.after(self._backoff.next(), self._come_back)
+            self._context.timers.after(self._backoff.next(), self._reattach)
 
-    def _come_back(self) -> None:
+    def _reattach(self) -> None:
         """Start reattaching all detached consumers; waits for nothing."""
         with self._lock:
-            self._reviving = False
+            self._reattaching = False
             if self._closed:
                 return
         lost = [consumer for consumer in list(self._consumers.values()) if not consumer.attached]
-        comeback = _Comeback(lost, self._context.options.operation_timeout)
-        waits = comeback.timeout * len(lost) + 1.0
+        reattachment = _Reattachment(lost, self._context.options.operation_timeout)
+        waits = reattachment.timeout * len(lost) + 1.0
         for _ in range(min(len(lost), WINDOW)):
-            turn = start(lambda deadline: comeback.attach_in_turn(), waits, self._context.timers)
-            turn.add_done_callback(lambda _: self._on_turn_over(comeback))
+            turn = start(
+                lambda deadline: reattachment.attach_in_turn(), waits, self._context.timers
+            )
+            turn.add_done_callback(lambda _: self._on_turn_over(reattachment))
 
-    def _on_turn_over(self, comeback: _Comeback) -> None:
-        if not comeback.is_over():
+    def _on_turn_over(self, reattachment: _Reattachment) -> None:
+        if not reattachment.is_over():
             return
-        if comeback.again:
+        if reattachment.again:
             self._on_lost()
         else:
             self._backoff.reset()
@@ -429,7 +435,7 @@ class SubscriptionSet:
         self._consumers.clear()
 
 
-class _Comeback:
+class _Reattachment:
     """Reattaches consumers in the background; as many at a time as there are turns."""
 
     def __init__(self, lost: list[DurableConsumer], timeout: float) -> None:

@@ -176,7 +176,9 @@ class _Watch:
         refusal = ""
         for regex in _watched(pattern):
             try:
-                yield self._connection.request_async(self._wish(pattern, regex), deadline.attempt())
+                yield self._connection.request_async(
+                    self._watch_request(pattern, regex), deadline.attempt()
+                )
                 return
             except PulsarError as error:
                 refusal = error.what
@@ -184,7 +186,7 @@ class _Watch:
         logger.info("the broker does not watch the pattern: %s", refusal)
         self._connection.remove_watcher(self._watcher_id)
 
-    def _wish(self, pattern: TopicPattern, regex: str) -> Callable[[int], pb.BaseCommand]:
+    def _watch_request(self, pattern: TopicPattern, regex: str) -> Callable[[int], pb.BaseCommand]:
         return lambda request_id: commands.build(
             "WATCH_TOPIC_LIST",
             request_id=request_id,

@@ -41,7 +41,7 @@ _MAX_RECONNECT_DELAY = 5.0
 _ATTEMPT_TIMEOUT = 15.0
 
 
-class ReturningConsumer:
+class ReaderConsumer:
     """Has a topic partition delivered to `queue`, session by session.
 
     `start` is where the last session started, `max_message_size` its broker's limit; `down` counts
@@ -73,7 +73,7 @@ class ReturningConsumer:
         self._retry_at = 0.0
         self.down = 0.0
         # Whether there was ever a session.
-        self._was_there = False
+        self._had_session = False
 
     @property
     def queue(self) -> ReceiverQueue | None:
@@ -109,12 +109,12 @@ class ReturningConsumer:
             self._on_refused(error)
         else:
             self.down = 0.0
-            self._was_there = True
+            self._had_session = True
         return True
 
     def _on_refused(self, error: PulsarError) -> None:
         options = self._pool.options
-        limit = self._options.poll_timeout if self._was_there else options.operation_timeout
+        limit = self._options.poll_timeout if self._had_session else options.operation_timeout
         if not _can_pass(error) or self.down >= limit:
             raise error
         logger.info("%s: cannot subscribe (%s), trying again", self.topic, error.what)
