@@ -209,9 +209,9 @@ def _partition(
 
 def _check_version() -> None:
     # It imports Spark, which every query has already loaded.
-    from pulsar_spark.spark.compat import limits_are_told
+    from pulsar_spark.spark.compat import passes_read_limits
 
-    if not limits_are_told():
+    if not passes_read_limits():
         raise UnsupportedFeature(
             "this version of Spark does not ask sources for their latest offset, so the progress "
             "of a query has no lag",

@@ -146,7 +146,7 @@ def test_a_batch_that_is_repeated_after_a_restart_has_no_known_lag(none: object)
 
 
 def test_it_says_clearly_that_it_needs_spark_4_2(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "limits_are_told", lambda: False)
+    monkeypatch.setattr(compat, "passes_read_limits", lambda: False)
     with pytest.raises(UnsupportedFeature, match=r"Use Spark 4\.2 or later"):
         lag(progress(source(latest=None)))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from pulsar_spark import errors
 from pulsar_spark.errors import PulsarError
 from pulsar_spark.spark.columns import METADATA_COLUMNS, POSITION_COLUMNS, Column
-from pulsar_spark.spark.writing.columns import HONOURED
+from pulsar_spark.spark.writing.columns import WRITABLE_COLUMNS
 from tools.pages import keep_current
 
 ROOT = Path(__file__).parent.parent
@@ -90,7 +90,7 @@ def _types(described: str) -> str:
 def columns_page() -> str:
     """Return the text of docs/columns.md."""
     written = "".join(
-        f"| `{name}` | {_types(it.types)} | {it.help} |\n" for name, it in HONOURED.items()
+        f"| `{name}` | {_types(it.types)} | {it.help} |\n" for name, it in WRITABLE_COLUMNS.items()
     )
     return _COLUMNS.format(
         metadata=_columns(METADATA_COLUMNS), positions=_columns(POSITION_COLUMNS), written=written

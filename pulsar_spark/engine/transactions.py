@@ -354,7 +354,7 @@ class TransactionState(Enum):
     TIME_OUT = "timed out"
 
 
-class UnderWay:
+class PendingOperation:
     """A pending message or acknowledgement of a transaction."""
 
     __slots__ = ("_owner",)
@@ -386,7 +386,7 @@ class Transaction:
         # The following are guarded by _changed.
         self._state = TransactionState.OPEN
         self._parts: dict[tuple[str, ...], Future[None]] = {}
-        self._under_way: set[UnderWay] = set()
+        self._pending: set[PendingOperation] = set()
         self._failed: PulsarError | None = None
 
     def __repr__(self) -> str:
@@ -416,18 +416,18 @@ class Transaction:
             ),
         )
 
-    def begin_operation(self) -> UnderWay:
+    def begin_operation(self) -> PendingOperation:
         """Register a pending message or acknowledgement; raises unless the transaction is open."""
-        under_way = UnderWay(self)
+        pending = PendingOperation(self)
         with self._changed:
             self._check_open()
-            self._under_way.add(under_way)
-        return under_way
+            self._pending.add(pending)
+        return pending
 
-    def _on_end(self, under_way: UnderWay, error: PulsarError | None) -> None:
+    def _on_end(self, pending: PendingOperation, error: PulsarError | None) -> None:
         with self._changed:
-            if under_way in self._under_way:
-                self._under_way.discard(under_way)
+            if pending in self._pending:
+                self._pending.discard(pending)
                 self._failed = self._failed or error
                 self._changed.notify_all()
 
@@ -499,12 +499,12 @@ class Transaction:
     def _wait(self) -> PulsarError | None:
         """Wait until nothing is pending, as long as the transaction has time."""
         with self._changed:
-            while self._under_way:
+            while self._pending:
                 left = self._expires_at - time.monotonic()
                 if left <= 0:
                     return OperationTimeout(
                         f"the timeout of transaction {name_of(self.txn_id)} passed with "
-                        f"{len(self._under_way)} messages or acknowledgements pending"
+                        f"{len(self._pending)} messages or acknowledgements pending"
                     )
                 self._changed.wait(min(left, threading.TIMEOUT_MAX))
             return self._failed

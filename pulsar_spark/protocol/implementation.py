@@ -71,7 +71,7 @@ def implementation() -> str:
 
 def make_decoder(options: BlockOptions, decompress: Decompress) -> BlockDecoder:
     """Return a new decoder; `decompress` handles codecs that the implementation lacks."""
-    tell()
+    log_implementation()
     if native is None:
         return block_decoder.PythonBlockDecoder(options, decompress)
     decoder: BlockDecoder = native.BlockDecoder(options, decompress)
@@ -79,6 +79,6 @@ def make_decoder(options: BlockOptions, decompress: Decompress) -> BlockDecoder:
 
 
 @cache
-def tell() -> None:
+def log_implementation() -> None:
     """Log once which implementation is used."""
     logger.info("entries are decoded and encoded by the implementation: %s", implementation())

@@ -330,7 +330,7 @@ def make_encoder(
 
     With `txn` all messages belong to that transaction.
     """
-    implementation.tell()
+    implementation.log_implementation()
     given = (producer_id, producer_name, schema_version, compression, compress)
     compiled: SendEncoder | None = None
     if implementation.native is not None:

@@ -98,7 +98,7 @@ def rows_to_arrow(rows: list[Row], schema: StructType) -> list[pa.RecordBatch]:
     return table.to_batches()  # type: ignore[no-any-return]
 
 
-def limits_are_told() -> bool:
+def passes_read_limits() -> bool:
     """Return whether Spark passes a stream reader its position and a read limit (4.2)."""
     return find_spec("pyspark.sql.streaming.datasource") is not None
 

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pulsar_spark.errors import PulsarError
-from pulsar_spark.spark.compat import ends_micro_batch, filters_are_pushed, limits_are_told
+from pulsar_spark.spark.compat import ends_micro_batch, filters_are_pushed, passes_read_limits
 from pulsar_spark.spark.options.catalog import without_catalog_keys
 from pulsar_spark.spark.options.read import parse_read_options
 from pulsar_spark.spark.options.resolve import over_defaults
@@ -103,7 +103,7 @@ class PulsarDataSource(DataSource):
 
 def stream_reader_class() -> type[PulsarStreamReader]:
     """Return the reader class for this version of Spark."""
-    if not limits_are_told():
+    if not passes_read_limits():
         return PulsarStreamReader
     from pulsar_spark.spark.streaming.admission_reader import AdmissionStreamReader
 

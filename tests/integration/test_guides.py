@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from pulsar_spark.cli.main import parser
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.schema_info import SchemaInfo, join_key_value
-from pulsar_spark.spark.compat import limits_are_told
+from pulsar_spark.spark.compat import passes_read_limits
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.pages import DOCS, here
 from tests.spark.topics import set_schema, store_many
@@ -225,7 +225,7 @@ def check_monitoring(spark: SparkSession, own: EmbeddedBroker, names: Names, fol
         return str(generate_latest().decode())
 
     try:
-        if limits_are_told():
+        if passes_read_limits():
             wait_until(
                 lambda: 'pulsar_spark_rows_total{query="orders_to_lake"} 120.0' in exported(),
                 "the listener does not count the rows",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pulsar_spark.spark.compat import limits_are_told
+from pulsar_spark.spark.compat import passes_read_limits
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration import checkpoints
@@ -191,7 +191,7 @@ def test_kept_checkpoints_are_opened_and_read_on(
     with checkpoints.broker_then() as broker:
         frame = checkpoints.stream(spark, broker)
         # Where a run is one micro-batch, each takes as many messages as the cap allows.
-        again = 0 if limits_are_told() else 4
+        again = 0 if passes_read_limits() else 4
         run(frame, found, checkpoint, again=again)
         checkpoints.fill_further(broker)
         run(frame, found, checkpoint, again=again)

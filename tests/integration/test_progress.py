@@ -100,7 +100,7 @@ def test_a_listener_learns_what_each_batch_leaves_behind(
 def behind(query: Query) -> QueryLag:
     """Return what a source tells after it has decided on a batch."""
     source = query.source
-    report, left, end = source.report(), source.left(), source.last
+    report, left, end = source.report(), source.lag(), source.last
     assert report is not None
     assert end is not None
     told = {**report.to_json(), "lag": {topic: of.to_json() for topic, of in left.items()}}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pulsar_spark.spark.compat import limits_are_told
+from pulsar_spark.spark.compat import passes_read_limits
 from pulsar_spark.testing import EmbeddedBroker
 from tests.integration.pages import examples, here
 from tests.spark.topics import store_many
@@ -48,7 +48,7 @@ def test_the_examples_of_reading(
         for example in examples("streaming.md", "Reading a stream")
     ]
     first, read, capped, available, listener = code
-    if limits_are_told():
+    if passes_read_limits():
         exec(listener, names)
     try:
         exec(first, names)
@@ -66,7 +66,7 @@ def test_the_examples_of_reading(
         exec(available, names)
         assert names["query"].exception() is None
         assert values_in(spark, tmp_path / "all") == sorted(orders + refunds)
-        if limits_are_told():
+        if passes_read_limits():
             said: list[str] = []
 
             def heard() -> bool:

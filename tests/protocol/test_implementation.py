@@ -82,7 +82,7 @@ def test_the_variable_decides() -> None:
 
 
 def test_the_log_names_the_decoder_once(caplog: pytest.LogCaptureFixture) -> None:
-    implementation.tell.cache_clear()
+    implementation.log_implementation.cache_clear()
     with caplog.at_level(logging.INFO, logger=implementation.__name__):
         for _ in range(2):
             assert implementation.make_decoder(options(), decompress).take() is None

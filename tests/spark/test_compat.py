@@ -87,7 +87,7 @@ def test_rows_become_record_batches_of_sparks_types() -> None:
 
 def test_limits_are_told_from_spark_4_2_on() -> None:
     known = inspect.signature(datasource.DataSourceStreamReader.latestOffset).parameters
-    assert compat.limits_are_told() is ("limit" in known)
+    assert compat.passes_read_limits() is ("limit" in known)
 
 
 def test_a_session_without_a_jvm_is_active_everywhere() -> None:

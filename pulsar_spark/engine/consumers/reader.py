@@ -73,7 +73,7 @@ class RangeWatch(Protocol):
         """The end was not reached and nothing more comes: the next entry is `found`, or None."""
 
 
-class _Patience:
+class _IdleTimer:
     """How long a reader has waited, not counting its caller's own time, and what is due."""
 
     __slots__ = ("asked", "idle", "next_question", "next_stall", "stalled")
@@ -161,7 +161,7 @@ class EntryReader(Closing):
         self._watch = watch
         # Whether the watch was told of the first entry.
         self._began = False
-        self._patience = _Patience()
+        self._idle_timer = _IdleTimer()
         self._last_id: MessageIdAdv | None = None
         self._held: Held | None = None
         self._error: PulsarError | None = None
@@ -279,12 +279,12 @@ class EntryReader(Closing):
                 return self._subscribe(deadline)
             return self._receive(queue, deadline) or not deadline.expired()
         finally:
-            self._patience.stalled += time.monotonic() - started
+            self._idle_timer.stalled += time.monotonic() - started
 
     def _subscribe(self, deadline: Deadline) -> bool:
         has_time = self._consumer.subscribe(self.position, deadline)
         if self._consumer.queue is not None:
-            self._patience.asked = False
+            self._idle_timer.asked = False
             self._decoder.limit = max(self._decoder.limit, self._consumer.max_message_size)
             if self.position == LATEST_POSITION:
                 self._decoder.position = self._consumer.start
@@ -296,9 +296,9 @@ class EntryReader(Closing):
         if item is None:
             started = time.monotonic()
             is_endless = self._decoder.end is None
-            left = self._patience.left(None if is_endless else self._options.poll_timeout)
+            left = self._idle_timer.left(None if is_endless else self._options.poll_timeout)
             item = queue.get(min(left, deadline.remaining()))
-            self._patience.idle += time.monotonic() - started
+            self._idle_timer.idle += time.monotonic() - started
         if isinstance(item, MessageBlock):
             self._block, self._at = item, item.start
             return True
@@ -322,7 +322,7 @@ class EntryReader(Closing):
         self._decoder.advance(Position(*done.position))
         # A part of the next entry may have been taken.
         taken = done.at if done.position[2] == 0 or self.position == before else done.at + 1
-        self._tell_ledgers(block, at, min(taken, block.stop), before)
+        self._report_ledgers(block, at, min(taken, block.stop), before)
         if done.status == blocks.END:
             self._finish(block)
         if done.messages:
@@ -342,7 +342,7 @@ class EntryReader(Closing):
         except PulsarError as error:
             raise self._fail(error) from error.__cause__
         if self.position != before:
-            self._tell_ledgers(block, at, self._at, before)
+            self._report_ledgers(block, at, self._at, before)
         elif self.finished:
             self._at = at
             self._finish(block)
@@ -353,7 +353,7 @@ class EntryReader(Closing):
         """Messages from `before` on were consumed; gives permits for more."""
         if self.position != before:
             # Messages before the range are no progress.
-            self._patience.reset()
+            self._idle_timer.reset()
             self._consumer.on_progress()
         self._consumer.consumed(messages, size, more=not self.finished)
 
@@ -377,7 +377,7 @@ class EntryReader(Closing):
 
     # --- the watch ----------------------------------------------------------------------------
 
-    def _tell_ledgers(self, block: MessageBlock, at: int, stop: int, before: Position) -> None:
+    def _report_ledgers(self, block: MessageBlock, at: int, stop: int, before: Position) -> None:
         """Tell the watch which ledgers start in the frames from `at` on, taken from `before` on."""
         if self._watch is None or at == stop:
             return
@@ -407,7 +407,7 @@ class EntryReader(Closing):
     def _check_progress(self) -> None:
         """Raise OperationTimeout if a range with an end made no progress for too long."""
         end, timeout = self._decoder.end, self._options.poll_timeout
-        if end is not None and self._patience.stalled >= timeout:
+        if end is not None and self._idle_timer.stalled >= timeout:
             raise OperationTimeout(
                 f"no message of the range arrived for {timeout:g} s at position "
                 f"{self.position}, it ends at {end}, the topic's last message is "
@@ -417,17 +417,17 @@ class EntryReader(Closing):
 
     def _on_idle(self) -> None:
         is_endless = self._decoder.end is None
-        if self._patience.wants_consumer():
+        if self._idle_timer.wants_consumer():
             # Either side can lose permits, and a broker that unloads the topic while a consumer
             # subscribes can forget it: a new consumer repairs both.
             level = logging.DEBUG if is_endless else logging.INFO
-            idle = self._patience.idle
+            idle = self._idle_timer.idle
             logger.log(level, "%s: nothing came for %.0f s, subscribing anew", self.topic, idle)
             self._consumer.leave()
             if idle >= _HELD_AFTER:
                 self._look_for_what_holds()
-        elif not is_endless and self._patience.wants_question():
-            self._patience.asked = self._consumer.ask_last_id()
+        elif not is_endless and self._idle_timer.wants_question():
+            self._idle_timer.asked = self._consumer.ask_last_id()
 
     def _look_for_what_holds(self) -> None:
         """Log if an open transaction holds messages back; its own errors are ignored."""
@@ -438,7 +438,7 @@ class EntryReader(Closing):
             logger.warning("%s: %s", self.topic, self._held)
 
     def _on_last_id(self, answer: Future[Any]) -> None:
-        self._patience.asked = False
+        self._idle_timer.asked = False
         # Go on after an error: either the consumer ends too, or we ask again.
         if answer.exception() is not None:
             return

@@ -90,7 +90,7 @@ class LossWatch:
     def _check(self, expected: Position, found: Position | None) -> None:
         kept = self._first_kept()
         if not keeps_from(kept, expected) or (found is None and self._ends_before(expected)):
-            self._tell("while they were read: the read stands", expected, kept)
+            self._warn("while they were read: the read stands", expected, kept)
 
     def _ends_before(self, position: Position) -> bool:
         """Whether the topic ends before an entry that it had: then it is another topic."""
@@ -104,13 +104,13 @@ class LossWatch:
         if start == EARLIEST_POSITION:
             # Messages deleted before the read started are no loss, unless all are gone.
             if found >= end and not keeps_from(self._first_kept(), end):
-                self._tell("between planning and reading: the range ends", end, None)
+                self._warn("between planning and reading: the range ends", end, None)
             return
         if self._partition.resumed and self._is_read_before(found):
             return
         kept = self._first_kept()
         if not keeps_from(kept, start):
-            self._tell("between planning and reading: the range begins", start, kept)
+            self._warn("between planning and reading: the range begins", start, kept)
 
     def _is_read_before(self, found: Position) -> bool:
         """Whether a range that continues an earlier one may start with nothing.
@@ -128,7 +128,7 @@ class LossWatch:
         kept = self._probe.first_entry_at(self._partition.topic, EARLIEST_POSITION)
         return None if kept is None else kept.start
 
-    def _tell(self, what: str, position: Position, kept: Position | None) -> None:
+    def _warn(self, what: str, position: Position, kept: Position | None) -> None:
         rest = "nothing remains" if kept is None else f"the first remaining message is at {kept}"
         self.lost(
             DataLossError(

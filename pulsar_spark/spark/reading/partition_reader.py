@@ -46,10 +46,10 @@ def read_partition(
         )
         yield from _read(context, options, partition, builder)
         yield from builder.flush()
-        _tell_counts(partition, builder)
+        _log_counts(partition, builder)
 
 
-def _tell_counts(partition: PulsarInputPartition, builder: RecordBatchBuilder) -> None:
+def _log_counts(partition: PulsarInputPartition, builder: RecordBatchBuilder) -> None:
     """Log what a task has read; besides rows, the log is its only output."""
     start, end = partition.range
     logger.info(

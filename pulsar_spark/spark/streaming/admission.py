@@ -19,7 +19,7 @@ from pulsar_spark.spark.streaming.backlog_front import (
     Front,
     Steps,
 )
-from pulsar_spark.spark.streaming.entry_samples import Experience
+from pulsar_spark.spark.streaming.entry_samples import EntryStatistics
 
 Ask: TypeAlias = Callable[[Sequence[tuple[str, Position]]], Sequence["FoundEntry | None"]]
 """Answers for each topic and position with the first entry at or after it, if any."""
@@ -38,7 +38,7 @@ class Admission:
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._experience: dict[str, Experience] = {}
+        self._statistics: dict[str, EntryStatistics] = {}
         self._decisions = 0
         self.batch_sizes: dict[str, int] = {}
         """For each end inside an entry in the last result: the entry's number of messages."""
@@ -64,8 +64,8 @@ class Admission:
 
     def _fronts(self, spans: Mapping[str, Span]) -> dict[str, Front]:
         open_spans = {topic: span for topic, span in spans.items() if span[0] < span[1]}
-        for topic in set(self._experience).difference(spans):
-            del self._experience[topic]
+        for topic in set(self._statistics).difference(spans):
+            del self._statistics[topic]
         self._decisions += 1
         samples = max(min(_SAMPLES // max(len(open_spans), 1), _MOST_SAMPLES), _LEAST_SAMPLES)
         fronts = {
@@ -73,7 +73,7 @@ class Admission:
                 start,
                 end,
                 samples,
-                self._experience.setdefault(topic, Experience()),
+                self._statistics.setdefault(topic, EntryStatistics()),
                 self._decisions,
                 _EXACT // len(open_spans),
             )

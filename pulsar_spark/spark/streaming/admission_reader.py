@@ -48,7 +48,7 @@ class AdmissionStreamReader(PulsarStreamReader, SupportsTriggerAvailableNow):
         report = self._source.report()
         if report is None:
             return None
-        left = self._source.left()
+        left = self._source.lag()
         return {**report.to_json(), "lag": {topic: left[topic].to_json() for topic in sorted(left)}}
 
     def prepareForTriggerAvailableNow(self) -> None:

@@ -37,7 +37,7 @@ _STEPS = (1, 10, 100, 1000)
 Span: TypeAlias = "tuple[Position, Position]"
 
 
-class Asks(Protocol):
+class EntryProbe(Protocol):
     """Answers questions about entries: a Probe."""
 
     def first_entries_at(
@@ -50,7 +50,7 @@ class Asks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Lag:
     """The backlog of a topic partition; None if unknown. `seconds` is the oldest message's age."""
 
     entries: int | None = None
@@ -181,7 +181,7 @@ class Backlogs:
         self._silent_until = 0.0
         self._random = random.Random(0)
 
-    def left(self, spans: Mapping[str, Span], asks: Asks, now_ms: int) -> dict[str, Left]:
+    def lag(self, spans: Mapping[str, Span], probe: EntryProbe, now_ms: int) -> dict[str, Lag]:
         """Return the backlog of the topic partitions that have one.
 
         `spans` has the end of the batch and the topic's end for all of the stream's topic
@@ -193,7 +193,7 @@ class Backlogs:
         for topic, (start, _) in behind.items():
             self._known.setdefault(topic, _Known(start)).move(start)
         if behind and self._clock() >= self._silent_until:
-            self._ask({topic: end for topic, (_, end) in behind.items()}, asks)
+            self._ask({topic: end for topic, (_, end) in behind.items()}, probe)
         # Assume that topic partitions without samples are like the others.
         pool = [entry for known in self._known.values() for entry in known.samples.values()]
         return {
@@ -201,7 +201,7 @@ class Backlogs:
             for topic, (_, end) in behind.items()
         }
 
-    def _ask(self, ends: Mapping[str, Position], asks: Asks) -> None:
+    def _ask(self, ends: Mapping[str, Position], probe: EntryProbe) -> None:
         share = max(min(_QUESTIONS // len(ends) - 2, _ENOUGH), 1)
         questions = [
             _Question(topic, self._known[topic], end, share) for topic, end in ends.items()
@@ -219,21 +219,21 @@ class Backlogs:
         stale = stale[: _QUESTIONS // (share + 2)]
         for question in stale:
             question.known.asked_at = self._clock()
-        self._ask_for_counts([question for question in stale if question.wants_count()], asks)
-        self._ask_for_entries(stale, asks)
+        self._ask_for_counts([question for question in stale if question.wants_count()], probe)
+        self._ask_for_entries(stale, probe)
 
-    def _ask_for_counts(self, questions: Sequence[_Question], asks: Asks) -> None:
+    def _ask_for_counts(self, questions: Sequence[_Question], probe: EntryProbe) -> None:
         if not questions:
             return
         places = [(question.topic, question.known.start) for question in questions]
-        for question, count in zip(questions, asks.entries_from(places), strict=True):
+        for question, count in zip(questions, probe.entries_from(places), strict=True):
             if isinstance(count, PulsarError):
                 self._fail(count)
                 continue
             # The topic has entries: a broker that says otherwise has lost it meanwhile.
             question.known.count, question.known.count_end = count or None, question.end
 
-    def _ask_for_entries(self, questions: Sequence[_Question], asks: Asks) -> None:
+    def _ask_for_entries(self, questions: Sequence[_Question], probe: EntryProbe) -> None:
         places: list[tuple[_Question, Position, str]] = []
         for question in questions:
             known, end = question.known, question.end
@@ -246,7 +246,7 @@ class Backlogs:
                 places.append((question, known.start, "first"))
             if question.wants_last():
                 places.append((question, _last_entry(end), "last"))
-        answers = asks.first_entries_at([(question.topic, at) for question, at, _ in places])
+        answers = probe.first_entries_at([(question.topic, at) for question, at, _ in places])
         for (question, _, role), found in zip(places, answers, strict=True):
             known = question.known
             if isinstance(found, PulsarError):
@@ -281,34 +281,34 @@ class Backlogs:
             logger.info("the lag of this micro-batch is unknown: %s", error)
 
 
-def _estimate(known: _Known, end: Position, now_ms: int, pool: Sequence[FoundEntry]) -> Left:
+def _estimate(known: _Known, end: Position, now_ms: int, pool: Sequence[FoundEntry]) -> Lag:
     entries, first = known.entries(end), known.first
     samples = [found for found in known.samples.values() if found.start < end]
     if known.first_end is None:
         return _by_samples(samples or pool, entries)
     if first is None or first.start >= end:
         # All remaining entries are markers or aborted messages, which readers never get.
-        return Left(entries, 0, 0, 0.0)
+        return Lag(entries, 0, 0, 0.0)
     seconds = max(now_ms - first.publish_time, 0) / 1000
     others = [found for found in samples if found.start[:2] != first.start[:2]]
     if entries == 1 or (known.whole and known.sampled is not None and known.sampled[1] == end):
         messages = first.remaining + sum(found.messages for found in others)
-        return Left(entries, messages, first.size + sum(found.size for found in others), seconds)
+        return Lag(entries, messages, first.size + sum(found.size for found in others), seconds)
     more = _by_samples(others or [first], None if entries is None else entries - 1)
     counted = known.messages_by_index(end)
     messages_estimated = counted is None and more.messages is not None
     if counted is None and more.messages is not None:
         counted = first.remaining + more.messages
     size = None if more.size is None else first.size + more.size
-    return Left(entries, counted, size, seconds, messages_estimated, size is not None)
+    return Lag(entries, counted, size, seconds, messages_estimated, size is not None)
 
 
-def _by_samples(samples: Sequence[FoundEntry], entries: int | None) -> Left:
+def _by_samples(samples: Sequence[FoundEntry], entries: int | None) -> Lag:
     if entries is None or not samples:
-        return Left(entries)
+        return Lag(entries)
     messages = sum(found.messages for found in samples) / len(samples)
     size = sum(found.size for found in samples) / len(samples)
-    return Left(entries, round(entries * messages), round(entries * size), None, True, True)
+    return Lag(entries, round(entries * messages), round(entries * size), None, True, True)
 
 
 def _last_entry(end: Position) -> Position:

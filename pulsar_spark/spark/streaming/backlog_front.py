@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 from pulsar_spark.engine.consumers.probe import FoundEntry
 from pulsar_spark.protocol.message_id import Position
 from pulsar_spark.spark.reading.range_splitter import BEYOND_LEDGER, Ledger
-from pulsar_spark.spark.streaming.entry_samples import Experience, strata
+from pulsar_spark.spark.streaming.entry_samples import EntryStatistics, strata
 
 _MAX_STEPS = 12
 _MAX_LEDGERS = 200
@@ -68,7 +68,7 @@ class Front:
         start: Position,
         end: Position,
         samples: int,
-        experience: Experience | None = None,
+        statistics: EntryStatistics | None = None,
         seed: int = 0,
         exact: int = 1024,
     ) -> None:
@@ -81,7 +81,7 @@ class Front:
         self.batch_size = 0
         self._samples = samples
         self._exact = max(exact, samples)
-        self._experience = experience or Experience()
+        self._statistics = statistics or EntryStatistics()
         self._random = random.Random(seed)
         self._ledgers: list[Ledger] = []
         # Whether the known ledgers are all that count, and whether there are more.
@@ -164,7 +164,7 @@ class Front:
         self._seen[slot] = found if here else None
         # The rest of a partly read entry says nothing about other entries.
         if found is not None and here and not found.start.batch_index:
-            self._experience.add(found.remaining)
+            self._statistics.add(found.remaining)
 
     # --- deciding -------------------------------------------------------------------------------
 
@@ -229,15 +229,15 @@ class Front:
     def _differ(self) -> bool:
         """Whether entries are known to have different numbers of messages."""
         whole = {found.remaining for slot, found in self._seen.items() if slot and found}
-        return len(whole) > 1 or self._experience.deviation > 0
+        return len(whole) > 1 or self._statistics.deviation > 0
 
     @property
     def _farthest(self) -> int:
-        return int(_REACH * (self._samples + self._experience.count))
+        return int(_REACH * (self._samples + self._statistics.count))
 
     def _guess(self, limit: Amount) -> int:
         assert self.first is not None
-        each = max(self._experience.mean, 1.0)
+        each = max(self._statistics.mean, 1.0)
         by_messages = limit.messages / each
         by_size = limit.size / max(self.first.size, 1)
         return int(max(min(by_messages, by_size, self._farthest), 1)) + 1
@@ -256,7 +256,7 @@ class Front:
         A slot that represents others counts with the safety margin.
         """
         wide = sum(width > 1 for _, width in strata)
-        margin = deviations * self._experience.deviation / math.sqrt(wide) if wide else 0.0
+        margin = deviations * self._statistics.deviation / math.sqrt(wide) if wide else 0.0
         slots, messages, size = 0, 0.0, 0.0
         for slot, width in strata:
             found = self._seen[slot]
@@ -322,7 +322,7 @@ class Front:
         """
         assert self.first is not None
         low = 0
-        high = int((index - (self.first.index or 0)) / max(self._experience.mean, 1.0)) + 1
+        high = int((index - (self.first.index or 0)) / max(self._statistics.mean, 1.0)) + 1
         while True:
             yield from self._reach(high + 1)
             high = min(high, self.slots - 1)

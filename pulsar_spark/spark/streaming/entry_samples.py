@@ -24,7 +24,7 @@ def strata(low: int, high: int, count: int, rng: random.Random) -> list[tuple[in
 
 
 @dataclass(slots=True)
-class Experience:
+class EntryStatistics:
     """Statistics of a topic partition's earlier entries: mean and deviation of their messages.
 
     Old entries are forgotten slowly. So a sample of only small entries is not taken as typical.

@@ -55,9 +55,9 @@ class HeldWatch:
             self._looked[topic] = now
             attempt = self._probe.held_attempt(topic, self._ends[topic][0])
             answer = start(attempt, _ANSWER_SECONDS, self._context.timers)
-            answer.add_done_callback(partial(_tell, topic))
+            answer.add_done_callback(partial(_log_held, topic))
 
 
-def _tell(topic: str, answer: Future[Held | None]) -> None:
+def _log_held(topic: str, answer: Future[Held | None]) -> None:
     if not answer.cancelled() and answer.exception() is None and (held := answer.result()):
         logger.warning("%s: %s", topic, held)

@@ -26,7 +26,7 @@ from pulsar_spark.spark.options.stream import Caps, StreamOptions
 from pulsar_spark.spark.reading.partitions import PulsarInputPartition
 from pulsar_spark.spark.reading.planner import Planner, ReadRange, Topics
 from pulsar_spark.spark.streaming.admission import Admission
-from pulsar_spark.spark.streaming.backlog import SAMPLE_SECONDS, Backlogs, Left
+from pulsar_spark.spark.streaming.backlog import SAMPLE_SECONDS, Backlogs, Lag
 from pulsar_spark.spark.streaming.stream_offset import StreamOffset
 from pulsar_spark.spark.streaming.topics import Span, StreamTopics
 from pulsar_spark.spark.value_types import ValueType
@@ -270,7 +270,7 @@ class StreamSource:
             return None
         return StreamOffset(self.last.subscription, {**self.last.positions, **self._topics.seen})
 
-    def left(self) -> dict[str, Left]:
+    def lag(self) -> dict[str, Lag]:
         """Return the backlog of topic partitions after the last offset.
 
         Topic partitions without a backlog are left out. Never raises: a batch must not fail because
@@ -285,10 +285,10 @@ class StreamSource:
         }
         probe = Probe(self._context.pool, SAMPLE_SECONDS)
         try:
-            return self._backlogs.left(spans, probe, int(time.time() * 1000))
+            return self._backlogs.lag(spans, probe, int(time.time() * 1000))
         except Exception:
             logger.warning("the backlog cannot be determined", exc_info=True)
-            return {topic: Left() for topic, (start, end) in spans.items() if start < end}
+            return {topic: Lag() for topic, (start, end) in spans.items() if start < end}
 
     # --- a batch ------------------------------------------------------------------------------
 

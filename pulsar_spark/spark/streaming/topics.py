@@ -146,7 +146,7 @@ class StreamTopics:
         for topic, end in self.ends(positions).items():
             position = positions.get(topic, EARLIEST_POSITION)
             spans[topic] = Span(self._start(topic, position, end), entry_end(end.last))
-        self._tell_unsure()
+        self._warn_of_unsure()
         self._held.on_ends({topic: span.end for topic, span in spans.items()})
         return spans
 
@@ -249,7 +249,7 @@ class StreamTopics:
                 position,
             )
 
-    def _tell_unsure(self) -> None:
+    def _warn_of_unsure(self) -> None:
         unsure, self._unsure = self._unsure, []
         if unsure:
             logger.warning(

@@ -21,7 +21,7 @@ from pulsar_spark.spark.columns import POSITION_COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
-class Honoured:
+class WritableColumn:
     """A reserved column: its allowed types, and which part of a message it sets.
 
     `types` is their description, `help` the text in docs/columns.md.
@@ -32,29 +32,29 @@ class Honoured:
     help: str
 
 
-HONOURED: dict[str, Honoured] = {
-    names.TOPIC: Honoured(
+WRITABLE_COLUMNS: dict[str, WritableColumn] = {
+    names.TOPIC: WritableColumn(
         (StringType(),), "string", "Topic of the row. The option `topic` wins over it."
     ),
-    names.KEY: Honoured(
+    names.KEY: WritableColumn(
         (StringType(), BinaryType()),
         "string or binary",
         "Key, which chooses the partition and what compaction keeps. Binary that is not UTF-8 is "
         "sent as base64 with its flag. On KEY_VALUE topics it has the key's type.",
     ),
-    names.ORDERING_KEY: Honoured((BinaryType(),), "binary", "Ordering key for Key_Shared."),
-    names.EVENT_TIME: Honoured(
+    names.ORDERING_KEY: WritableColumn((BinaryType(),), "binary", "Ordering key for Key_Shared."),
+    names.EVENT_TIME: WritableColumn(
         (TimestampType(), LongType()), "timestamp or long (milliseconds)", "Event time."
     ),
-    names.PROPERTIES: Honoured(
+    names.PROPERTIES: WritableColumn(
         (MapType(StringType(), StringType()),), "map<string,string>", "Properties."
     ),
-    names.SEQUENCE_ID: Honoured(
+    names.SEQUENCE_ID: WritableColumn(
         (LongType(),),
         "long",
         "Number that a topic with deduplication drops repeated messages by.",
     ),
-    names.DELIVER_AT: Honoured(
+    names.DELIVER_AT: WritableColumn(
         (TimestampType(),), "timestamp", "Time before which Shared consumers do not get it."
     ),
 }
@@ -62,7 +62,7 @@ HONOURED: dict[str, Honoured] = {
 
 _DROPPED = frozenset(
     {names.MESSAGE_ID, names.PUBLISH_TIME} | {column.name for column in POSITION_COLUMNS}
-) - set(HONOURED)
+) - set(WRITABLE_COLUMNS)
 _ONE_VALUE: dict[str, tuple[DataType, str]] = {
     "raw": (BinaryType(), "bytes"),
     "string": (StringType(), "text"),
@@ -105,14 +105,14 @@ def plan_columns(schema: StructType, *, topic_given: bool, value_format: str) ->
     """
     by_name: dict[str, int] = {}
     values: list[int] = []
-    known = {name.lower(): name for name in (*HONOURED, *_DROPPED)}
+    known = {name.lower(): name for name in (*WRITABLE_COLUMNS, *_DROPPED)}
     for position, field in enumerate(schema.fields):
         name = known.get(field.name.lower())
         if name is None:
             values.append(position)
         elif name in by_name:
             raise InvalidRow(f"there are two columns named {name}", "Drop one of them.")
-        elif name in HONOURED:
+        elif name in WRITABLE_COLUMNS:
             if name != names.KEY or value_format in _ONE_VALUE:
                 check_type(name, field)
             by_name[name] = position
@@ -128,7 +128,7 @@ def plan_columns(schema: StructType, *, topic_given: bool, value_format: str) ->
 
 def check_type(name: str, field: StructField) -> None:
     """Raise InvalidRow if a named column has a wrong type."""
-    wanted = HONOURED[name]
+    wanted = WRITABLE_COLUMNS[name]
     given = field.dataType
     if isinstance(given, MapType):
         # Null values are checked row by row.

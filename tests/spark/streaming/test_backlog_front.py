@@ -14,7 +14,7 @@ from pulsar_spark.spark.streaming.backlog_front import (
     Front,
     Steps,
 )
-from pulsar_spark.spark.streaming.entry_samples import Experience
+from pulsar_spark.spark.streaming.entry_samples import EntryStatistics
 from tests.spark.backlogs import Backlog
 
 
@@ -40,7 +40,7 @@ def test_an_amount_is_added_and_subtracted_by_both_of_its_parts() -> None:
 
 
 def test_experience_forgets_slowly() -> None:
-    found = Experience()
+    found = EntryStatistics()
     assert (found.mean, found.deviation) == (1.0, 0.0)
     for _ in range(10_000):
         found.add(1)
