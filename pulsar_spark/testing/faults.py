@@ -275,7 +275,7 @@ class Faults:
 
     # --- for the broker, on its thread ---
 
-    def meet(
+    def match_rule(
         self, direction: str, command: str, topic: str | None, body: Any, connection: int
     ) -> tuple[Seen, Rule] | None:
         """Record a command; return it with the rule that applies, None if none does."""
@@ -297,7 +297,7 @@ class Faults:
             if not armed:
                 return None
             rules: Iterable[Rule] = self._rules.get(command, ())
-            rule = next((rule for rule in rules if rule.strikes(seen)), None)
+            rule = next((rule for rule in rules if rule.applies_to(seen)), None)
         return None if rule is None else (seen, rule)
 
 

@@ -40,9 +40,9 @@ class KeySharedSubscription(SharedSubscription):
         self._holders: dict[int, Counter[Consumer]] = {}
         self._slots: dict[Place, int] = {}
 
-    def contender(self, body: pb.CommandSubscribe) -> Consumer | None:
+    def conflicting_consumer(self, body: pb.CommandSubscribe) -> Consumer | None:
         """Return the consumer that serves a slot which the new one wants."""
-        return super().contender(body) or self._in_conflict(ranges_of(body))
+        return super().conflicting_consumer(body) or self._in_conflict(ranges_of(body))
 
     def _in_conflict(self, ranges: list[Range]) -> Consumer | None:
         for other in self.consumers:
@@ -65,7 +65,7 @@ class KeySharedSubscription(SharedSubscription):
 
     def deliver(self) -> bool:
         """Deliver each entry to its key's consumer, in one pass."""
-        self._ripen()
+        self._replay_due()
         waiting: list[Place] = []
         blocked: set[int] = set()
         left, size = MAX_READ_ENTRIES, 0

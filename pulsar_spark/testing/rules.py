@@ -69,7 +69,7 @@ class Rule:
         self._passed = 0
         self._remove = remove
 
-    def strikes(self, seen: Seen) -> bool:
+    def applies_to(self, seen: Seen) -> bool:
         """Whether the rule applies to a command; counts it if so."""
         if self.direction != seen.direction or (self.times is not None and self.hits >= self.times):
             return False

@@ -55,7 +55,7 @@ class Server:
         self.ports: list[int] = []
         self._listeners: list[asyncio.Server | None] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        loop.set_exception_handler(self._take_note_of_mistake)
+        loop.set_exception_handler(self._on_loop_error)
         self._sessions_made = 0
         self._producers_named = 0
 
@@ -184,7 +184,7 @@ class Server:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def mistake(self, error: Exception) -> None:
+    def note_internal_error(self, error: Exception) -> None:
         """Record an error of the embedded broker itself."""
         if len(self.internal_errors) < _MAX_KEPT:
             self.internal_errors.append(error)
@@ -195,13 +195,11 @@ class Server:
         if len(self.notes) < _MAX_KEPT:
             self.notes.append(text)
 
-    def _take_note_of_mistake(
-        self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
-    ) -> None:
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Record an uncaught exception: from a delivery, a timer, a callback."""
         error = context.get("exception")
         if isinstance(error, Exception):
-            self.mistake(error)
+            self.note_internal_error(error)
         self.note(str(context.get("message")), error)
 
     async def close(self) -> None:

@@ -85,9 +85,9 @@ class Session(Wire):
         super().connection_made(transport)
         self.server.session_opened(self)
         self.later(self.server.options.keep_alive_interval, self._keep_alive)
-        struck = self.server.faults.meet(INCOMING, "CONNECTION", None, None, self.number)
-        if struck is not None:
-            seen, rule = struck
+        matched = self.server.faults.match_rule(INCOMING, "CONNECTION", None, None, self.number)
+        if matched is not None:
+            seen, rule = matched
             rule.action.on_command(self, Incoming(0, None, None, lambda _: None), seen)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -141,21 +141,21 @@ class Session(Wire):
 
     def _process(self, event: Event) -> None:
         if isinstance(event, SendReceived):
-            self._meet(Incoming(_T.SEND, event.command, event.payload, self._carry_out))
+            self._apply_faults(Incoming(_T.SEND, event.command, event.payload, self._carry_out))
         elif isinstance(event, CommandReceived):
-            self._meet(Incoming(event.kind, event.body, None, self._carry_out))
+            self._apply_faults(Incoming(event.kind, event.body, None, self._carry_out))
         elif isinstance(event, ConnectionFailed):
             self.server.note(f"connection {self.number}: {event.error}")
             self.disconnect()
 
-    def _meet(self, command: Incoming) -> None:
+    def _apply_faults(self, command: Incoming) -> None:
         topic = self._topic_of(command.kind, command.body)
         name = NAMES[command.kind]
-        struck = self.server.faults.meet(INCOMING, name, topic, command.body, self.number)
-        if struck is None:
+        matched = self.server.faults.match_rule(INCOMING, name, topic, command.body, self.number)
+        if matched is None:
             self._carry_out(command)
             return
-        seen, rule = struck
+        seen, rule = matched
         if rule.answer:
             self._answer_actions[_answer_key(command.kind, command.body)] = (seen, rule.action)
             self._carry_out(command)
@@ -195,7 +195,7 @@ class Session(Wire):
 
     def _report(self, command: Incoming, error: Exception) -> None:
         """Record an error of the embedded broker itself, and tell the client."""
-        self.server.mistake(error)
+        self.server.note_internal_error(error)
         self.server.note(f"{NAMES[command.kind]} failed", error)
         self.refuse(command.kind, command.body, pb.UnknownError, f"{type(error).__name__}: {error}")
 
@@ -261,11 +261,11 @@ class Session(Wire):
         self, kind: int, body: Any, topic: str | None
     ) -> tuple[Seen, Action] | None:
         name = NAMES[kind]
-        struck = self.server.faults.meet(OUTGOING, name, topic, body, self.number)
+        matched = self.server.faults.match_rule(OUTGOING, name, topic, body, self.number)
         if self._answer_actions and (key := _answer_key(kind, body)) in self._answer_actions:
             seen, action = self._answer_actions.pop(key)
             return Seen(time.monotonic(), self.number, OUTGOING, name, seen.topic, body), action
-        return None if struck is None else (struck[0], struck[1].action)
+        return None if matched is None else (matched[0], matched[1].action)
 
     def _act(self, action: tuple[Seen, Action]) -> None:
         seen, what = action
@@ -281,12 +281,12 @@ class Session(Wire):
             self.disconnect()
             return
         faults = self.server.faults
-        struck = faults.meet(INCOMING, "PING", None, None, self.number)
-        struck = faults.meet(OUTGOING, "PONG", None, None, self.number) or struck
-        if struck is None:
+        matched = faults.match_rule(INCOMING, "PING", None, None, self.number)
+        matched = faults.match_rule(OUTGOING, "PONG", None, None, self.number) or matched
+        if matched is None:
             self.transmit(_PONG)
         else:
-            struck[1].action.on_frame(self, _PONG, struck[0])
+            matched[1].action.on_frame(self, _PONG, matched[0])
 
     def flush(self) -> None:
         """Write the protocol core's pending output."""

@@ -34,7 +34,7 @@ class SharedSubscription(Subscription):
         self._delayed: list[tuple[int, Place]] = []
         self._turn = 0
 
-    def contender(self, body: pb.CommandSubscribe) -> Consumer | None:
+    def conflicting_consumer(self, body: pb.CommandSubscribe) -> Consumer | None:
         """Return None: consumers of this kind never exclude each other."""
         if self.consumers and body.subType != self.kind:
             return self.consumers[0]
@@ -96,7 +96,7 @@ class SharedSubscription(Subscription):
 
     def deliver(self) -> bool:
         """Deliver to the consumers in turn, in one pass."""
-        self._ripen()
+        self._replay_due()
         left, size = MAX_READ_ENTRIES, 0
         while left > 0 and size < MAX_READ_BYTES:
             consumer = self._next_consumer()
@@ -159,7 +159,7 @@ class SharedSubscription(Subscription):
         self.later(entry.deliver_at / 1000 - time.time(), self.wake)
         return True
 
-    def _ripen(self) -> None:
+    def _replay_due(self) -> None:
         now = time.time() * 1000
         while self._delayed and self._delayed[0][0] <= now:
             heapq.heappush(self._replay, heapq.heappop(self._delayed)[1])

@@ -76,7 +76,7 @@ class Subscription:
         """React to the loss of a consumer."""
         raise NotImplementedError
 
-    def contender(self, body: pb.CommandSubscribe) -> Consumer | None:
+    def conflicting_consumer(self, body: pb.CommandSubscribe) -> Consumer | None:
         """Return the consumer that a new one would have to replace."""
         raise NotImplementedError
 
@@ -186,7 +186,7 @@ class SingleSubscription(Subscription):
         # A Failover consumer that takes over first waits for the failover delay.
         self._activated = False
 
-    def contender(self, body: pb.CommandSubscribe) -> Consumer | None:
+    def conflicting_consumer(self, body: pb.CommandSubscribe) -> Consumer | None:
         """Return the connected consumer, unless both are Failover consumers."""
         if self.consumers and pb.CommandSubscribe.Exclusive in (self.kind, body.subType):
             return self.consumers[0]

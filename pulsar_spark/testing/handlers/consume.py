@@ -42,7 +42,7 @@ def subscribe(session: Session, command: Incoming) -> Coroutine[Any, Any, None] 
     if body.HasField("schema") and is_stored(body.schema):
         _check_schema(topic, body.schema)
     existing = topic.subscriptions.get(body.subscription)
-    rival = existing.contender(body) if existing is not None else None
+    rival = existing.conflicting_consumer(body) if existing is not None else None
     if rival is not None:
         return _contest(session, topic, body, rival)
     _connect(session, topic, body)
