@@ -38,7 +38,7 @@ def test_no_thread_is_started_for_nothing() -> None:
     callbacks = CallbackThread()
     callbacks.drain(Deadline(0.1))
     callbacks.close()
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 def test_a_failing_callback_is_logged_and_the_next_one_runs(

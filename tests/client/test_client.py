@@ -36,7 +36,7 @@ def test_the_package_gives_what_users_need_by_name() -> None:
 def test_nothing_is_connected_or_started_by_making_one() -> None:
     before = threading.active_count()
     with PulsarClient("pulsar://127.0.0.1:1"):
-        assert threading.active_count() == before
+        assert threading.active_count() <= before
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_close_delivers_what_waits_and_ends_everything() -> None:
             reader.read_next()
         with pytest.raises(ClosedError):
             client.create_producer("t")
-        assert threading.active_count() == before
+        assert threading.active_count() <= before
 
 
 def test_an_error_in_the_callers_code_is_what_is_raised() -> None:

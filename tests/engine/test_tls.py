@@ -400,7 +400,7 @@ def test_a_silent_handshake_ends_at_the_connect_timeout(authority: Authority) ->
             Transport.connect(address, 0.3, tls=context)
         with pytest.raises(ConnectError, match="closed while connecting"):
             Transport.connect(address, 60, tls=context, cancelled=lambda: True)
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(os.listdir("/proc/self/fd")) <= before
 
 
 # --- brokers that come and go -----------------------------------------------------------------

@@ -16,6 +16,7 @@ from tests.support.java_server import free_ports
 from tests.support.real_broker import OwnBroker
 from tests.support.real_cluster import RealCluster
 from tests.support.security import Security
+from tests.support.waiting import wait_until
 
 START = Callable[[Mapping[str, str] | None], OwnBroker]
 
@@ -80,14 +81,14 @@ def measure(commands: Commands) -> None:
     # It writes to no topic of others, and to none that does not exist.
     assert commands.run("reader", "bench", "--topic", "orders", "--write")[0] == 2
     assert commands.run("reader", "bench", "--topic", "missing", "--write")[0] == 1
-    assert commands.traces() == before
+    wait_until(lambda: commands.traces() == before, "a trace is left")
     own = ("bench", "--topic", "made-for-it", "--write", "--create", "--messages", "5000")
     for _ in range(2):
         status, text = commands.run("reader", *own)
         assert status == 0
         assert json.loads(text)["measurements"][0]["rows"] == 5_000
     place = "persistent/public/default/made-for-it/subscriptions"
-    assert commands.broker.admin("GET", place) == []
+    wait_until(lambda: commands.broker.admin("GET", place) == [], "a subscription is left")
 
 
 @pytest.mark.slow
@@ -134,7 +135,7 @@ def test_the_commands_on_a_real_broker(
     named = ("subscriptions", "--topic", "orders", "--subscription", "mine")
     status, text = commands.run("reader", *named, "--drop")
     assert (status, {row["state"] for row in json.loads(text)}) == (1, {"does not exist"})
-    assert commands.traces() == before
+    wait_until(lambda: commands.traces() == before, "a trace is left")
 
     broker.admin(
         "PUT",
@@ -153,7 +154,7 @@ def test_the_commands_on_a_real_broker(
     assert (kept["status"], "public/default" in kept["detail"]) == ("ok", True)
     status, text = commands.run("reader", *named, "--drop")
     assert status == 0
-    assert commands.traces() == before
+    wait_until(lambda: commands.traces() == before, "a trace is left")
     measure(commands)
 
 

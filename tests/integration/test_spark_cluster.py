@@ -114,10 +114,10 @@ def written(broker: Real, topic: str) -> Iterator[list[int]]:
     errors: list[BaseException] = []
 
     def write() -> None:
-        settings = ProducerOptions(batching_max_messages=20)
+        settings = ProducerOptions(batching_max_messages=20, send_timeout=150.0)
         try:
             with (
-                ClientContext(ClientOptions(broker.service_url)) as context,
+                ClientContext(ClientOptions(broker.service_url, operation_timeout=60.0)) as context,
                 PartitionedProducer(context, topic, settings) as writer,
             ):
                 while not stopped.wait(0.05):
@@ -135,7 +135,7 @@ def written(broker: Real, topic: str) -> Iterator[list[int]]:
         yield numbers
     finally:
         stopped.set()
-        finish(thread, seconds=120.0)
+        finish(thread, seconds=180.0)
     assert not errors, errors
 
 
@@ -192,7 +192,7 @@ def test_a_stream_gives_each_row_once_and_loses_none(
     copy = Copy(spark, broker, tmp_path)
     try:
         with written(broker, copy.topic) as numbers:
-            wait_until(lambda: len(copy.rows()) > 100, "rows of the stream", 90.0)
+            wait_until(lambda: len(copy.rows()) > 100, "rows of the stream", 180.0)
             disturb(real_cluster, copy.topic, copy.goes_on)
         copy.expect_all(numbers)
     finally:
@@ -212,7 +212,7 @@ def test_a_stream_leaves_a_broker_that_hangs_for_the_other_one(
 
     try:
         with written(broker, copy.topic) as numbers:
-            wait_until(lambda: len(copy.rows()) > 100, "rows of the stream", 90.0)
+            wait_until(lambda: len(copy.rows()) > 100, "rows of the stream", 180.0)
             hanging = real_cluster.owner(f"{copy.topic}-partition-0")
             since = time.monotonic()
             hanging.pause()
@@ -223,7 +223,7 @@ def test_a_stream_leaves_a_broker_that_hangs_for_the_other_one(
             time.sleep(max(since + HANGING - time.monotonic(), 0.0))
             hanging.resume()
             back = len(numbers) + 500
-            wait_until(lambda: newest() > back or not copy.goes_on(), "rows go on", 90.0)
+            wait_until(lambda: newest() > back or not copy.goes_on(), "rows go on", 180.0)
         copy.expect_all(numbers)
     finally:
         copy.query.stop()

@@ -26,8 +26,9 @@ START_SECONDS = 90.0
 STOP_SECONDS = 30.0
 
 # Both ends of a connection are on this machine: a port that the system also hands out to outgoing
-# connections can be taken, even by the client that tries to reach the stopped broker on it.
-_PORTS = range(20000, 32000)
+# connections can be taken, even by the client that tries to reach the stopped broker on it. On
+# those from 20000 on, embedded brokers of other tests come and go.
+_PORTS = range(10000, 20000)
 
 _JVM_FLAGS = (
     "-Xms64m",

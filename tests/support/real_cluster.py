@@ -5,9 +5,10 @@ It takes some ten seconds to start and 800 MB. All of it is on loopback, in one 
 
 from __future__ import annotations
 
+import http.client
 import socket
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from tests.support.java_server import JavaServer, WorkingFolder, free_ports
 from tests.support.pulsar_distribution import Distribution
@@ -21,8 +22,13 @@ from tests.support.real_broker import (
 )
 from tests.support.waiting import wait_until
 
+T = TypeVar("T")
+
 _SMALL = ("-Xms32m", "-Xmx128m", "-XX:MaxDirectMemorySize=128m")
 _BUNDLES = 8
+# What the admin REST says while brokers come, go, and pass topics to each other: that it is another
+# one's, or moved again, or that nobody can tell.
+_PASSING = {307, 409, 412, 500, 503}
 
 _STORES = {
     "journalSyncData": "false",
@@ -193,9 +199,27 @@ class RealCluster(RealBroker):
         running = next(broker for broker in self.brokers if broker.server.running)
         return running.admin(method, path, body, timeout=timeout)
 
+    def create_topic(self, name: str, partitions: int = 0) -> str:
+        create = super().create_topic
+        attempts: list[str] = []
+
+        def created() -> str:
+            attempts.append(name)
+            try:
+                return create(name, partitions)
+            except AdminError as error:
+                # By the attempt before, whose answer was another.
+                if len(attempts) > 1 and "already exist" in str(error):
+                    return name
+                raise
+
+        return self._patiently(created, f"{name} can be created")
+
     def owner(self, topic: str) -> ClusterBroker:
         """Return the broker that serves a topic partition."""
-        found = self.admin("GET", f"/lookup/v2/topic/{rest_path(topic)}")["brokerUrl"]
+        path = f"/lookup/v2/topic/{rest_path(topic)}"
+        answer = self._patiently(lambda: self.admin("GET", path), f"{topic} is served")
+        found = answer["brokerUrl"]
         return next(broker for broker in self.brokers if broker.service_url == found)
 
     def other(self, broker: ClusterBroker) -> ClusterBroker:
@@ -205,20 +229,29 @@ class RealCluster(RealBroker):
     def move(self, topic: str, to: ClusterBroker) -> None:
         """Have a broker serve a topic partition, and with it all others of its bundle."""
         path = rest_path(topic)
-        bundle = self.admin("GET", f"/lookup/v2/topic/{path}/bundle")
+        asked = f"/lookup/v2/topic/{path}/bundle"
+        bundle = self._patiently(lambda: self.admin("GET", asked), f"{topic} has a bundle")
         namespace = "/".join(path.split("/")[1:3])
         unload = f"namespaces/{namespace}/{bundle}/unload?destinationBroker={to.id}"
-        wait_until(lambda: self._is_taken(unload), f"{to.id} can take {topic}")
+        self._patiently(lambda: self.admin("PUT", unload), f"{to.id} can take {topic}")
 
-    def _is_taken(self, unload: str) -> bool:
-        try:
-            self.admin("PUT", unload)
-        except AdminError as error:
-            # The other broker does not see it yet, or still moves the bundle.
-            if error.status in (409, 412):
+    def _patiently(self, call: Callable[[], T], what: str) -> T:
+        """Return what a call of the admin REST gives, made again while brokers change."""
+        found: list[T] = []
+
+        def answered() -> bool:
+            try:
+                found.append(call())
+            except AdminError as error:
+                if error.status not in _PASSING:
+                    raise
                 return False
-            raise
-        return True
+            except (OSError, http.client.HTTPException):
+                return False
+            return True
+
+        wait_until(answered, what)
+        return found[0]
 
     # --- proxies ------------------------------------------------------------------------------
 
