@@ -30,7 +30,7 @@ from pulsar_spark.errors import PulsarError
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.sends import Solo
+from pulsar_spark.protocol.sends import UnbatchedFields
 
 logger = logging.getLogger(__name__)
 
@@ -90,8 +90,8 @@ class LetterProducer:
         schema = None
         try:
             schema = self._values.written_with(message)
-            solo = Solo(deliver_at=deliver_at) if deliver_at else None
-            self._opened(schema).send(copy_for(message, more), complete, solo, at_once=True)
+            unbatched = UnbatchedFields(deliver_at=deliver_at) if deliver_at else None
+            self._opened(schema).send(copy_for(message, more), complete, unbatched, at_once=True)
         except PulsarError as error:
             # If sending fails now, the next letter tries again.
             writer = self._writers.pop(schema, None)

@@ -35,7 +35,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import message_id as wire
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
-from pulsar_spark.protocol.sends import Solo
+from pulsar_spark.protocol.sends import UnbatchedFields
 
 SendCallback = Callable[[Result, MessageId], object]
 """Callback of `send_async`: it gets the result and the message id."""
@@ -129,7 +129,9 @@ class PulsarProducer(Closing):
         message = self._message(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp
         )
-        solo = _solo(replication_clusters, disable_replication, deliver_at, deliver_after, txn)
+        unbatched = _unbatched_fields(
+            replication_clusters, disable_replication, deliver_at, deliver_after, txn
+        )
         partition = self._route(message)
         if (full := self._queue_full(partition)) is not None:
             raise full
@@ -141,7 +143,7 @@ class PulsarProducer(Closing):
             else:
                 stored.set_result(_wrap(message_id))
 
-        self._send(message, complete, solo, partition, txn, at_once=True)
+        self._send(message, complete, unbatched, partition, txn, at_once=True)
         try:
             return stored.result(self._rules.send_timeout + _GRACE)
         except FutureTimeout as error:
@@ -191,14 +193,16 @@ class PulsarProducer(Closing):
         message = self._message(
             content, properties, partition_key, ordering_key, sequence_id, event_timestamp
         )
-        solo = _solo(replication_clusters, disable_replication, deliver_at, deliver_after, txn)
+        unbatched = _unbatched_fields(
+            replication_clusters, disable_replication, deliver_at, deliver_after, txn
+        )
         complete = log_failure if callback is None else self._deferred(callback)
         try:
             partition = self._route(message)
             if (full := self._queue_full(partition)) is not None:
                 complete(full, None)
                 return
-            self._send(message, complete, solo, partition, txn)
+            self._send(message, complete, unbatched, partition, txn)
         except OptionError:
             raise
         except PulsarError as error:
@@ -294,14 +298,14 @@ class PulsarProducer(Closing):
         self,
         message: MessageFields,
         callback: MessageCallback,
-        solo: Solo | None,
+        unbatched: UnbatchedFields | None,
         partition: int,
         txn: Transaction | None,
         *,
         at_once: bool = False,
     ) -> None:
         if txn is None:
-            self._writer.send(message, callback, solo, partition, at_once=at_once)
+            self._writer.send(message, callback, unbatched, partition, at_once=at_once)
             return
         self._writer.announce_transactions(partition)
         txn.engine.add_partition(self._writer.partition_name(partition))
@@ -313,7 +317,7 @@ class PulsarProducer(Closing):
             callback(error, message_id)
 
         try:
-            self._writer.send(message, complete, solo, partition, at_once=at_once)
+            self._writer.send(message, complete, unbatched, partition, at_once=at_once)
         except PulsarError as error:
             under_way.end(error)
             raise
@@ -361,13 +365,13 @@ class PulsarProducer(Closing):
         )
 
 
-def _solo(
+def _unbatched_fields(
     replication_clusters: list[str] | None,
     disable_replication: bool,
     deliver_at: int | None,
     deliver_after: timedelta | None,
     txn: Transaction | None,
-) -> Solo | None:
+) -> UnbatchedFields | None:
     if txn is not None:
         _check(Transaction, txn, "txn")
     if deliver_after is not None:
@@ -377,7 +381,7 @@ def _solo(
     if not deliver_at and not replicate_to and txn is None:
         return None
     txn_id = None if txn is None else txn.engine.txn_id
-    return Solo(deliver_at=deliver_at or 0, replicate_to=replicate_to, txn=txn_id)
+    return UnbatchedFields(deliver_at=deliver_at or 0, replicate_to=replicate_to, txn=txn_id)
 
 
 def _wrap(message_id: wire.MessageIdAdv | None) -> MessageId:

@@ -102,7 +102,7 @@ class Entries:
         self.redelivery_counts.append(redelivery_count)
         self.indexes.append(index)
 
-    def extend(self, entries: Alone) -> None:
+    def extend(self, entries: UnbatchedEntries) -> None:
         """Add entries of one ledger."""
         count = len(entries.entry_ids)
         self.ledger_ids += repeat(entries.ledger_id, count)
@@ -114,7 +114,7 @@ class Entries:
         self.indexes += entries.indexes or repeat(None, count)
 
 
-class Alone(NamedTuple):
+class UnbatchedEntries(NamedTuple):
     """What is stored for entries of one ledger, without their producers.
 
     No `metadata` stands for PLAIN of all, no `indexes` for None.
@@ -199,7 +199,7 @@ class PendingRows:
         values: Sequence[bytes | memoryview | None],
         keys: Iterable[bytes | None],
         ids: Iterable[bytes],
-        entries: Alone,
+        entries: UnbatchedEntries,
         size: int,
     ) -> None:
         """Add messages outside of batches; call `add_rare` first for those with rare fields.

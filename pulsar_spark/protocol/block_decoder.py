@@ -23,10 +23,10 @@ from pulsar_spark.protocol.batches import UnpackedBatch, unpack_batch
 from pulsar_spark.protocol.block_columns import (
     LAST_MILLIS,
     PLAIN,
-    Alone,
     BlockColumns,
     Metadata,
     PendingRows,
+    UnbatchedEntries,
     UnusualFrame,
 )
 from pulsar_spark.protocol.blocks import (
@@ -490,7 +490,7 @@ class PythonBlockDecoder:
             metadata = list(map(known.__getitem__, even.rests))
         count = len(even.digits)
         head, tail = command.id_head, pending.id_tail
-        entries = Alone(
+        entries = UnbatchedEntries(
             ledger_id,
             command.redelivery_count,
             range(entry, entry + count),
@@ -593,7 +593,9 @@ class PythonBlockDecoder:
                 at = end
         except _NOT_TAKEN:
             pass
-        alone = Alone(ledger_id, command.redelivery_count, entries, times, all_metadata, indexes)
+        alone = UnbatchedEntries(
+            ledger_id, command.redelivery_count, entries, times, all_metadata, indexes
+        )
         pending.add_messages_alone(values, keys, ids, alone, used)
         return at, len(values), (ledger_id, expected, 0)
 

@@ -158,7 +158,7 @@ class OutgoingEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Solo:
+class UnbatchedFields:
     """Fields that only a message outside of a batch can have; with any of them it is sent alone."""
 
     deliver_at: int = 0
@@ -167,7 +167,9 @@ class Solo:
 
 
 def single_entry(
-    message: MessageFields, callback: Callable[..., None] | None = None, solo: Solo | None = None
+    message: MessageFields,
+    callback: Callable[..., None] | None = None,
+    unbatched: UnbatchedFields | None = None,
 ) -> OutgoingEntry:
     """Return a message as an entry outside of a batch."""
     entry = OutgoingEntry(
@@ -181,10 +183,10 @@ def single_entry(
         null_value=message.payload is None,
         callback=callback,
     )
-    if solo is not None:
-        entry.deliver_at = solo.deliver_at
-        entry.replicate_to = solo.replicate_to
-        entry.txn = solo.txn
+    if unbatched is not None:
+        entry.deliver_at = unbatched.deliver_at
+        entry.replicate_to = unbatched.replicate_to
+        entry.txn = unbatched.txn
     if message.sequence_id is not None:
         entry.sequence_ids = (message.sequence_id, message.sequence_id)
     return entry

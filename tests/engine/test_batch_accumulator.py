@@ -16,7 +16,7 @@ from pulsar_spark.errors import ClosedError, MessageTooLarge, PulsarError
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields, UniformMessages, unpack_batch
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.sends import Solo
+from pulsar_spark.protocol.sends import UnbatchedFields
 from tests.engine.producing import Results, Sent, TopicScript, payloads_of, topic, unpack
 from tests.engine.scripted_broker import Session
 from tests.support.waiting import wait_until
@@ -130,7 +130,7 @@ def test_messages_with_all_their_fields_share_a_batch_with_plain_ones() -> None:
 def test_a_message_with_a_time_of_delivery_is_sent_alone_and_in_its_place() -> None:
     with batcher() as (script, made):
         columns(made, [b"1", b"2"])
-        made.add(MessageFields(b"3"), None, Solo(deliver_at=99, replicate_to=("r",)))
+        made.add(MessageFields(b"3"), None, UnbatchedFields(deliver_at=99, replicate_to=("r",)))
         columns(made, [b"4", b"5"])
         finish(made)
         assert [sent.command.num_messages for sent in script.sends] == [2, 1, 2]
@@ -166,7 +166,7 @@ def test_each_message_of_a_batch_gets_its_own_id() -> None:
         results = Results()
         for number in range(3):
             made.add(MessageFields(b""), None if number == 1 else results)
-        made.add(MessageFields(b""), results, Solo(deliver_at=1))
+        made.add(MessageFields(b""), results, UnbatchedFields(deliver_at=1))
         finish(made)
         first, third = (MessageIdAdv(7, 0, batch_index=i, batch_size=3) for i in (0, 2))
         assert results.ids == [first, third, MessageIdAdv(7, 1)]
@@ -209,7 +209,7 @@ def test_deferred_callbacks_of_an_entry_run_elsewhere_in_one_go() -> None:
         for _ in range(3):
             made.add(MessageFields(b""), DeferredCallback(results, run))
         made.add(MessageFields(b""), direct)
-        made.add(MessageFields(b""), DeferredCallback(results, run), Solo(deliver_at=1))
+        made.add(MessageFields(b""), DeferredCallback(results, run), UnbatchedFields(deliver_at=1))
         finish(made)
         assert numbers == [3, 1]
         assert not results.ids

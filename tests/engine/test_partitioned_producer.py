@@ -27,7 +27,7 @@ from pulsar_spark.errors import (
 from pulsar_spark.protocol import answers
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
-from pulsar_spark.protocol.sends import Solo
+from pulsar_spark.protocol.sends import UnbatchedFields
 from pulsar_spark.protocol.single_metadata import encode_metadata, encode_number
 from tests.engine.producing import TOPIC, Results, Sent, TopicScript, payloads_of, topic, unpack
 from tests.engine.scripted_broker import Session
@@ -376,7 +376,7 @@ def test_a_row_takes_from_every_column() -> None:
                 event_time=5,
                 sequence_id=7,
             ),
-            Solo(deliver_at=9),
+            UnbatchedFields(deliver_at=9),
         ),
     ]
     assert len(columns) == 2

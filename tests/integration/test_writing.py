@@ -20,7 +20,7 @@ from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.hashing import java_string_hash, murmur3_32
 from pulsar_spark.protocol.message_id import MessageIdAdv
 from pulsar_spark.protocol.schema_info import SchemaInfo
-from pulsar_spark.protocol.sends import OutgoingEntry, Solo
+from pulsar_spark.protocol.sends import OutgoingEntry, UnbatchedFields
 from tests.integration.brokers import Broker
 from tests.integration.messages import (
     CODECS,
@@ -342,7 +342,7 @@ def test_a_message_for_later_is_kept_back_from_shared_subscriptions(
     with clustered(broker) as context, PartitionedProducer(context, topic) as writer:
         writer.open()
         at = int(time.time() * 1000) + 1500
-        writer.send(MessageFields(b"late"), solo=Solo(deliver_at=at))
+        writer.send(MessageFields(b"late"), unbatched=UnbatchedFields(deliver_at=at))
         writer.send(MessageFields(b"now"))
         writer.send(MessageFields(b"too"))
     came = {consumer.receive(60_000).data(): time.time() * 1000 for _ in range(3)}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import TypeAlias
 
-from pulsar_spark.engine.consumers.entries import LoneChunk, ReceivedEntry
+from pulsar_spark.engine.consumers.entries import LastChunk, ReceivedEntry
 from pulsar_spark.engine.consumers.probe import Probe
 from pulsar_spark.engine.context import ConnectionPool
 from pulsar_spark.errors import IncompleteMessage
@@ -26,7 +26,7 @@ _ENTRIES_BEFORE = 100
 # How far clocks of producers and brokers may differ.
 _MILLISECONDS_BEFORE = 60_000
 
-Read: TypeAlias = "Callable[[LoneChunk, Position], AbstractContextManager[Iterable[ReceivedEntry]]]"
+Read: TypeAlias = "Callable[[LastChunk, Position], AbstractContextManager[Iterable[ReceivedEntry]]]"
 """Reads the message of a chunk, skipping all others, from a position up to that chunk."""
 
 
@@ -43,7 +43,7 @@ class ChunkSearch:
         self._read = read
         self._skip = skip
 
-    def find(self, chunk: LoneChunk) -> ReceivedEntry | None:
+    def find(self, chunk: LastChunk) -> ReceivedEntry | None:
         """Return the message of a last chunk, read from its first chunk on.
 
         None if that chunk is a duplicate of a complete message's, or if an incomplete message may
@@ -72,7 +72,7 @@ class ChunkSearch:
         logger.warning("data was lost: %s", error)
         return None
 
-    def _starts(self, chunk: LoneChunk) -> Iterator[Position]:
+    def _starts(self, chunk: LastChunk) -> Iterator[Position]:
         if chunk.first is not None:
             yield chunk.first
             return

@@ -38,7 +38,7 @@ _NOT_WHOLE = frozenset(
 )
 
 
-class LoneChunk(NamedTuple):
+class LastChunk(NamedTuple):
     """A last chunk without the others: they were before the range, or did not fit into memory.
 
     `chunks` is the total number, `time` the earliest publish time of the first one in ms, `first`
@@ -116,7 +116,7 @@ class EntryDecoder:
     """Turns delivered frames into the entries of a range, in order.
 
     `position` is where the next entry is expected; `finished` says that nothing more can be
-    before `end`. `messages` are the last frame's permits. `lone_chunk` is set if the frame ended a
+    before `end`. `messages` are the last frame's permits. `last_chunk` is set if the frame ended a
     chunked message whose other chunks must be fetched. `limit` is the maximum size in bytes of a
     decompressed or reassembled payload.
     A chunked message has the position of its last chunk. One without its last chunk is no message:
@@ -150,7 +150,7 @@ class EntryDecoder:
         self.limit = limit
         self._only_uuid = only_uuid
         self._in_order = in_order
-        self.lone_chunk: LoneChunk | None = None
+        self.last_chunk: LastChunk | None = None
         self._chunks = ChunkAssembler(max_bytes=limit, max_pending=max_chunked)
         self._on_crowded_out = on_crowded_out
         # Where chunked messages start that did not fit into memory, ordered by their end.
@@ -178,7 +178,7 @@ class EntryDecoder:
         """
         message_id = message.command.message_id
         key = (message_id.ledgerId, message_id.entryId)
-        self.lone_chunk = None
+        self.last_chunk = None
         # Such an id would be after every end, and so end the range.
         try:
             check_id(message_id, is_stored=True)
@@ -274,7 +274,7 @@ class EntryDecoder:
         for discarded in result.discarded:
             self._on_discarded(discarded)
             if discarded.reason in _NOT_WHOLE and _is_last(metadata):
-                self.lone_chunk = self._lone_chunk(message_id, parts)
+                self.last_chunk = self._last_chunk(message_id, parts)
         whole = result.message
         if whole is None:
             return None
@@ -301,14 +301,14 @@ class EntryDecoder:
             if self._on_crowded_out is not None:
                 self._on_crowded_out(discarded.chunk_ids)
 
-    def _lone_chunk(self, message_id: MessageIdAdv, parts: PayloadParts) -> LoneChunk:
+    def _last_chunk(self, message_id: MessageIdAdv, parts: PayloadParts) -> LastChunk:
         # All chunks carry the message's publish time.
         metadata = parts.metadata
         times = [metadata.publish_time]
         stamp = parts.broker_entry_metadata
         if stamp is not None and stamp.HasField("broker_timestamp"):
             times.append(stamp.broker_timestamp)
-        return LoneChunk(
+        return LastChunk(
             message_id.ledger_id,
             message_id.entry_id,
             metadata.uuid,

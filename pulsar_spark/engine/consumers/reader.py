@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from pulsar_spark.engine.closing import Closing
 from pulsar_spark.engine.codecs import decompress
 from pulsar_spark.engine.consumers.chunk_search import ChunkSearch
-from pulsar_spark.engine.consumers.entries import EntryDecoder, LoneChunk, ReceivedEntry
+from pulsar_spark.engine.consumers.entries import EntryDecoder, LastChunk, ReceivedEntry
 from pulsar_spark.engine.consumers.probe import Held, Probe
 from pulsar_spark.engine.consumers.reader_consumer import ReaderConsumer
 from pulsar_spark.engine.consumers.receiver_queue import (
@@ -337,7 +337,7 @@ class EntryReader(Closing):
             if self._at == block.stop:
                 self._block = None
             entry = self._decoder.decode(message)
-            if entry is None and (chunk := self._decoder.lone_chunk) is not None:
+            if entry is None and (chunk := self._decoder.last_chunk) is not None:
                 entry = self._find_message(chunk)
         except PulsarError as error:
             raise self._fail(error) from error.__cause__
@@ -357,7 +357,7 @@ class EntryReader(Closing):
             self._consumer.on_progress()
         self._consumer.consumed(messages, size, more=not self.finished)
 
-    def _find_message(self, chunk: LoneChunk) -> ReceivedEntry | None:
+    def _find_message(self, chunk: LastChunk) -> ReceivedEntry | None:
         """Return the message of a last chunk whose other chunks were not here."""
         if self._chunks is None:
             return None
@@ -367,7 +367,7 @@ class EntryReader(Closing):
             self._decoder.step_back(Position(chunk.ledger_id, chunk.entry_id))
             raise
 
-    def _read_chunks(self, chunk: LoneChunk, start: Position) -> EntryReader:
+    def _read_chunks(self, chunk: LastChunk, start: Position) -> EntryReader:
         """Return a reader that skips everything but one message's chunks."""
         end = Position(chunk.ledger_id, chunk.entry_id + 1)
         options = replace(self._options, memory_budget=self._options.memory_budget // 4 + 1)

@@ -23,7 +23,7 @@ from pulsar_spark.protocol.batches import (
     MessageFields,
     UniformMessages,
 )
-from pulsar_spark.protocol.sends import OutgoingEntry, Solo, single_entry
+from pulsar_spark.protocol.sends import OutgoingEntry, UnbatchedFields, single_entry
 
 logger = logging.getLogger(__name__)
 
@@ -124,12 +124,12 @@ class BatchAccumulator:
         self,
         message: MessageFields,
         callback: MessageCallback | None = None,
-        solo: Solo | None = None,
+        unbatched: UnbatchedFields | None = None,
     ) -> None:
         """Add one message; send the batch if it is full."""
         self._take_turn()
         try:
-            self._add(message, callback, solo)
+            self._add(message, callback, unbatched)
         finally:
             self._leave_turn()
 
@@ -227,14 +227,14 @@ class BatchAccumulator:
         finally:
             self._leave_turn()
 
-    def add_all(self, messages: Sequence[tuple[MessageFields, Solo | None]]) -> None:
+    def add_all(self, messages: Sequence[tuple[MessageFields, UnbatchedFields | None]]) -> None:
         """Add messages; raises FailedAt with the one that failed."""
         at = 0
         try:
             if self._batching:
                 with self._my_turn():
-                    for message, solo in messages:
-                        self._add(message, None, solo)
+                    for message, unbatched in messages:
+                        self._add(message, None, unbatched)
                         at += 1
                 return
             while at < len(messages):
@@ -369,7 +369,10 @@ class BatchAccumulator:
     # --- filling ------------------------------------------------------------------------------
 
     def _add(
-        self, message: MessageFields, callback: MessageCallback | None, solo: Solo | None
+        self,
+        message: MessageFields,
+        callback: MessageCallback | None,
+        unbatched: UnbatchedFields | None,
     ) -> None:
         own_id = message.sequence_id
         # A broker drops a batch whose lowest id it knows, whatever else is in it.
@@ -377,9 +380,9 @@ class BatchAccumulator:
             if callback is not None:
                 callback(None, None)
             return
-        if solo is not None or not self._batching:
+        if unbatched is not None or not self._batching:
             self._flush()
-            self._send_entry(single_entry(message, callback, solo), 0)
+            self._send_entry(single_entry(message, callback, unbatched), 0)
             return
         size = _message_size(message)
         if self._count and not self._takes(message, size):
@@ -723,7 +726,7 @@ class BatchAccumulator:
             entry.callback(error, None)
 
 
-def _goes_along(message: tuple[MessageFields, Solo | None]) -> bool:
+def _goes_along(message: tuple[MessageFields, UnbatchedFields | None]) -> bool:
     return message[1] is None
 
 

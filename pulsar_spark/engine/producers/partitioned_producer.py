@@ -30,7 +30,7 @@ from pulsar_spark.errors import (
 )
 from pulsar_spark.protocol.batches import MessageFields, UniformMessages, message_of
 from pulsar_spark.protocol.message_id import MessageIdAdv
-from pulsar_spark.protocol.sends import Solo
+from pulsar_spark.protocol.sends import UnbatchedFields
 from pulsar_spark.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ class PartitionedProducer(Closing):
         self,
         message: MessageFields,
         callback: MessageCallback | None = None,
-        solo: Solo | None = None,
+        unbatched: UnbatchedFields | None = None,
         partition: int | None = None,
         *,
         at_once: bool = False,
@@ -213,10 +213,10 @@ class PartitionedProducer(Closing):
         if partition is None:
             partition = self.route(message)
         batcher = self._batcher(partition)
-        if callback is log_failure and solo is None and self._waits:
+        if callback is log_failure and unbatched is None and self._waits:
             batcher.add_without_callback(message)
         else:
-            batcher.add(message, callback, solo)
+            batcher.add(message, callback, unbatched)
         if at_once:
             batcher.flush()
         elif self._waits and batcher.count:
@@ -385,7 +385,7 @@ class PartitionedProducer(Closing):
     def _write_rows(self, columns: MessageColumns, start: int, stop: int) -> None:
         for first in range(start, stop, _ROWS_TOGETHER):
             rows: dict[int, list[int]] = {}
-            messages: dict[int, list[tuple[MessageFields, Solo | None]]] = {}
+            messages: dict[int, list[tuple[MessageFields, UnbatchedFields | None]]] = {}
             last = min(first + _ROWS_TOGETHER, stop)
             for row, message in enumerate(columns.rows(first, last), first):
                 partition = self.route(message[0])
@@ -552,12 +552,12 @@ class MessageColumns:
 
     def rows(
         self, start: int = 0, stop: int | None = None
-    ) -> Iterator[tuple[MessageFields, Solo | None]]:
+    ) -> Iterator[tuple[MessageFields, UnbatchedFields | None]]:
         """Yield a range of messages one by one, with the fields that prevent batching."""
         for index in range(start, len(self) if stop is None else stop):
             yield self._row(index)
 
-    def _row(self, index: int) -> tuple[MessageFields, Solo | None]:
+    def _row(self, index: int) -> tuple[MessageFields, UnbatchedFields | None]:
         payload = self.payloads[index]
         if self.fields is not None and payload is not None:
             return message_of(payload, self.fields[index]), None
@@ -576,7 +576,7 @@ class MessageColumns:
         if self.null_keys is not None:
             message.null_key = self.null_keys[index]
         deliver_at = None if self.deliver_at is None else self.deliver_at[index]
-        return message, Solo(deliver_at=deliver_at) if deliver_at else None
+        return message, UnbatchedFields(deliver_at=deliver_at) if deliver_at else None
 
 
 def pairs(properties: Properties | None) -> Sequence[tuple[str, str]]:

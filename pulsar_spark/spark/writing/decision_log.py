@@ -48,7 +48,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields
 from pulsar_spark.protocol.commands import TxnId
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
-from pulsar_spark.protocol.sends import Solo, single_entry
+from pulsar_spark.protocol.sends import UnbatchedFields, single_entry
 
 logger = logging.getLogger(__name__)
 
@@ -282,9 +282,9 @@ class DecisionLog(Closing):
 
     def _send(self, record: dict[str, Any], txn: TxnId | None = None) -> None:
         text = json.dumps({"v": VERSION, "sink": self._sink_id, **record}, separators=(",", ":"))
-        solo = None if txn is None else Solo(txn=txn)
+        unbatched = None if txn is None else UnbatchedFields(txn=txn)
         try:
-            self._producer.send(single_entry(MessageFields(text.encode()), None, solo))
+            self._producer.send(single_entry(MessageFields(text.encode()), None, unbatched))
         except ProducerFenced as error:
             raise self._fenced(error) from error
 
