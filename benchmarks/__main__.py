@@ -107,10 +107,13 @@ def measure_streams(bench: Bench, runs: int, scale: float) -> dict[str, dict[str
 def measure_guarantees(bench: Bench, runs: int, scale: float) -> dict[str, dict[str, Any]]:
     """Measure the cost of exactly-once writing."""
     workload = exactly_once.WORKLOAD.scaled(scale)
-    with temporary_topic(bench.broker, workload) as topic:
+    with contextlib.ExitStack() as stack:
+        topics = [
+            stack.enter_context(temporary_topic(bench.broker, workload)) for _ in range(runs + 1)
+        ]
         answer = bench.any.ask(
-            "guarantees", options=bench.options(topic), columns=workload.columns_sql(),
-            rows=workload.messages, runs=runs,
+            "guarantees", options=bench.options(topics[0]), topics=topics,
+            columns=workload.columns_sql(), rows=workload.messages,
         )  # fmt: skip
     found = exactly_once.Guarantees(**answer)
     return {"guarantees": {"table": exactly_once.table(found), **answer}}

@@ -207,12 +207,12 @@ def backlog(
 
 
 def guarantees(
-    spark: SparkSession, *, options: Options, columns: list[str], rows: int, runs: int
+    spark: SparkSession, *, options: Options, topics: list[str], columns: list[str], rows: int
 ) -> dict[str, Any]:
-    """Write micro-batches with each delivery guarantee."""
+    """Write micro-batches with each delivery guarantee, to each topic."""
     from benchmarks import exactly_once
 
-    return exactly_once.measure(spark, dict(options), columns, rows, runs)
+    return exactly_once.measure(spark, dict(options), topics, columns, rows)
 
 
 JOBS: dict[str, Callable[..., Any]] = {
