@@ -163,7 +163,7 @@ public class JavaPeer {
         try (Consumer<byte[]> consumer = builder.subscribe()) {
             ArrayNode messages = answer.putArray("messages");
             for (int left = command.get("count").asInt(); left > 0; left--) {
-                Message<byte[]> message = consumer.receive(30, TimeUnit.SECONDS);
+                Message<byte[]> message = consumer.receive(60, TimeUnit.SECONDS);
                 if (message == null) {
                     throw new IllegalStateException(left + " messages did not come");
                 }
@@ -398,7 +398,7 @@ public class JavaPeer {
                         .subscribe()) {
             ArrayNode messages = answer.putArray("messages");
             for (int left = command.get("count").asInt(); left > 0; left--) {
-                Message<Object> message = consumer.receive(30, TimeUnit.SECONDS);
+                Message<Object> message = consumer.receive(60, TimeUnit.SECONDS);
                 if (message == null) {
                     throw new IllegalStateException(left + " messages did not come");
                 }

@@ -18,6 +18,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.batches import MessageFields, unpack_batch
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Position
 from tests.integration.brokers import Broker
+from tests.support.waiting import wait_until
 
 RECEIVE_MS = 60_000
 
@@ -148,7 +149,7 @@ def read_entries(
 ) -> list[ReceivedEntry]:
     """Return a range's entries, up to the last message that is there if no end is given."""
     end = end_of(broker, topic) if end is None else end
-    settings = ReaderOptions(**{"poll_timeout": 30.0, **changes})
+    settings = ReaderOptions(**{"poll_timeout": 60.0, **changes})
     with (
         connected(broker) as pool,
         EntryReader(pool, topic, start, end, settings) as reader,
@@ -215,12 +216,16 @@ def official_write(producer: Any, contents: Iterable[Content]) -> list[Any]:
     """Send messages by an official producer; returns their official ids, in order."""
     pulsar = pytest.importorskip("pulsar")
     results: list[Any] = []
+    sent = 0
     for content in contents:
         # What a callback raises would end the process.
         producer.send_async(
             content.payload, lambda *result: results.append(result), **content.arguments()
         )
+        sent += 1
     producer.flush()
+    # A flush can end before the last callbacks have run.
+    wait_until(lambda: len(results) == sent, "a result for every message")
     assert {result for result, _ in results} <= {pulsar.Result.Ok}
     return [message_id for _, message_id in results]
 

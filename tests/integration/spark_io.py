@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from tests.integration.brokers import Broker, Embedded, Real
 from tests.integration.messages import official_content, place
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -154,6 +155,8 @@ def send(client: Any, topic: str, payloads: Sequence[bytes], **options: Any) -> 
     for payload in payloads:
         producer.send_async(payload, lambda *result: sent.append(result))
     producer.flush()
+    # A flush can end before the last callbacks have run.
+    wait_until(lambda: len(sent) == len(payloads), "a result for every message")
     producer.close()
     assert all(str(result) == "Result.Ok" for result, _ in sent), sent
     return [message_id for _, message_id in sent]

@@ -95,6 +95,8 @@ def write(
         encryption_key="k",
         crypto_key_reader=keys,
         block_if_queue_full=True,
+        # What is to be a batch is one, however slowly it is filled.
+        batching_max_publish_delay_ms=60_000,
         **options,
     )
     for number, payload in enumerate(payloads):

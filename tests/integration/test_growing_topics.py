@@ -11,7 +11,7 @@ from pulsar_spark.client import MessageId, PulsarClient
 from tests.integration.brokers import Broker
 from tests.support.waiting import wait_until
 
-READ_MS = 30_000
+READ_MS = 60_000
 
 
 def test_a_producer_sends_to_new_partitions_too(broker: Broker, client: PulsarClient) -> None:

@@ -75,7 +75,7 @@ def values(rows: list[Row]) -> list[bytes | None]:
 def read(
     pool: ConnectionPool, topic: str, start: Position, end: Position, **options: Any
 ) -> list[Row]:
-    settings = ReaderOptions(**{"poll_timeout": 30.0, **options})
+    settings = ReaderOptions(**{"poll_timeout": 60.0, **options})
     with EntryReader(pool, topic, start, end, settings) as reader:
         return [row for entry in reader for row in rows_of(entry)]
 
