@@ -9,6 +9,12 @@ holds the read position, until a later transaction's low watermark aborts it: it
 So topics are looked up before a commit, which ends any competition for them, and after it the last
 message of each transaction on each partition is read. A missing marker is written again, which
 only superusers may do.
+
+Nothing cheaper proves a commit. The read position gets beyond aborted transactions as well as
+committed ones, so that a later message can be read says nothing about an earlier one. Brokers count
+entries, markers and aborted ones among them, and other writers' too. No command asks a topic how a
+transaction ended, and markers are not delivered. But transactions that end close together on a
+partition are read with one subscription (`Probe.read_back`).
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from itertools import compress
 from typing import NamedTuple
 
-from pulsar_spark.engine.consumers.probe import FoundEntry, Probe
+from pulsar_spark.engine.consumers.probe import Probe, ReadBack
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import value_of
 from pulsar_spark.engine.transactions import names_of
@@ -97,31 +103,58 @@ def _unseen(context: ClientContext, ends: Sequence[LastMessage]) -> _Unseen:
     for _ in range(_LOOKS):
         hidden, passed = _look(probe, left)
         unseen.dropped.extend(passed)
-        answers = probe.held_back([(end.topic, end.position) for end in hidden])
-        is_held = [value_of(answer) is not None for answer in answers]
+        is_held = _are_held(probe, hidden)
         unseen.held.extend(compress(hidden, is_held))
         left = [end for end, held in zip(hidden, is_held, strict=True) if not held]
         if not left:
             break
     unseen.dropped.extend(left)
     # Retention deletes whole ledgers, and with them rows that were seen.
-    kept = [end for end in unseen.dropped if probe.ledger_end(end.topic, end.position.ledger_id)]
+    ledgers = list({(end.topic, end.position.ledger_id): None for end in unseen.dropped})
+    ledger_ends = dict(zip(ledgers, probe.ledger_ends(ledgers), strict=True))
+    kept = [
+        end
+        for end in unseen.dropped
+        if value_of(ledger_ends[end.topic, end.position.ledger_id]) is not None
+    ]
     return _Unseen(unseen.held, kept)
 
 
 def _look(probe: Probe, ends: Sequence[LastMessage]) -> tuple[list[LastMessage], list[LastMessage]]:
     """Return the messages behind which nothing can be read, and those that are passed over."""
-    found = probe.first_entries_at([(end.topic, end.position) for end in ends])
+    found = probe.read_back([(end.topic, end.position) for end in ends])
     hidden, passed = [], []
-    for end, entry in zip(ends, found, strict=True):
-        if isinstance(entry, TopicNotFound):
+    for end, answer in zip(ends, found, strict=True):
+        if isinstance(answer, TopicNotFound):
             # Deleted since then, and so are the rows.
             continue
-        if value_of(entry) is None:
+        what = value_of(answer)
+        if what is ReadBack.UNREACHED:
             hidden.append(end)
-        elif isinstance(entry, FoundEntry) and entry.start != end.position:
+        elif what is ReadBack.DROPPED:
             passed.append(end)
     return hidden, passed
+
+
+def _are_held(probe: Probe, hidden: Sequence[LastMessage]) -> list[bool]:
+    """Return whether a transaction holds each message behind which nothing could be read.
+
+    What holds the first one of a topic holds all: nothing after it can be read. If nothing holds it
+    any more, the others can still be held, and each is asked about.
+    """
+    firsts: dict[str, LastMessage] = {}
+    for end in sorted(hidden, key=lambda end: end.position):
+        firsts.setdefault(end.topic, end)
+    held = _held(probe, list(firsts.values()))
+    stuck = {end.topic for end in held}
+    others = [end for end in hidden if end.topic not in stuck and end is not firsts[end.topic]]
+    held |= _held(probe, others)
+    return [end.topic in stuck or end in held for end in hidden]
+
+
+def _held(probe: Probe, ends: Sequence[LastMessage]) -> set[LastMessage]:
+    answers = probe.held_back([(end.topic, end.position) for end in ends])
+    return {end for end, answer in zip(ends, answers, strict=True) if value_of(answer) is not None}
 
 
 def _write_markers(

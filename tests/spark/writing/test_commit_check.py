@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
+import pyarrow as pa
 import pytest
 
 from pulsar_spark.client import PulsarClient
@@ -16,7 +17,9 @@ from pulsar_spark.errors import AuthorizationError, TornBatch
 from pulsar_spark.protocol import commands
 from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from pulsar_spark.protocol.commands import TxnId
+from pulsar_spark.spark.writing.task_writer import PulsarCommitMessage
 from pulsar_spark.testing import EmbeddedBroker
+from pulsar_spark.testing.server import Server
 from pulsar_spark.testing.topic import Topic
 from tests.integration.sink_job import TASKS, Sink, rows, whole
 from tests.spark.writing.test_exactly_once import TOPIC, broker, seen, sink, written
@@ -28,6 +31,19 @@ Ends = Callable[[Topic, TxnId, bool], None]
 
 def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+PARTITIONED = "persistent://public/default/p"
+
+
+@pytest.fixture
+def partitions(broker: EmbeddedBroker, sink: Sink) -> list[str]:
+    """Two partitions, to both of which every task writes."""
+    broker.create_topic(PARTITIONED, partitions=2)
+    sink.options["topic"] = PARTITIONED
+    # One message an entry, and partitions by turns.
+    sink.options["pulsar.producer.batchingEnabled"] = "false"
+    return [f"{PARTITIONED}-partition-{number}" for number in range(2)]
 
 
 @pytest.fixture
@@ -48,6 +64,27 @@ def marker(monkeypatch: pytest.MonkeyPatch) -> Callable[[Ends], None]:
         monkeypatch.setattr(Topic, "end_transaction", end_transaction)
 
     return install
+
+
+def end_wrongly(monkeypatch: pytest.MonkeyPatch, name: str, txn: TxnId | None, ends: Ends) -> None:
+    """Have a function end one transaction on one topic partition, the first time."""
+    original = Topic.end_transaction
+    left = [True]
+
+    def end_transaction(topic: Topic, ended: TxnId, *, commit: bool) -> None:
+        if left[0] and (topic.name, ended) == (name, txn):
+            left[0] = False
+            ends(topic, ended, commit)
+        else:
+            original(topic, ended, commit=commit)
+
+    monkeypatch.setattr(Topic, "end_transaction", end_transaction)
+
+
+def drop(topic: Topic, txn: TxnId, commit: bool) -> None:
+    """Drop the messages, as a later transaction's low watermark does."""
+    topic.transactions.end(txn, commit=False)
+    topic.log.skip(1)
 
 
 def forget(topic: Topic, txn: TxnId, commit: bool) -> None:
@@ -144,12 +181,16 @@ def test_the_open_transaction_of_another_writer_holds_no_commit_up(
     broker: EmbeddedBroker, sink: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
     with PulsarClient(broker.service_url) as client:
+        producer = client.create_producer(TOPIC)
+        producer.send(b"first")
         other = client.new_transaction(60_000)
-        client.create_producer(TOPIC).send(b"other", txn=other)
+        producer.send(b"other", txn=other)
         sink.run(0)
-        assert not seen(broker)
+        # Twice, with the markers written between: what is read, and what holds its first message.
+        assert broker.faults.seen("SUBSCRIBE", "t") == 4
+        assert seen(broker) == Counter(["first"])
         other.commit()
-    assert seen(broker) == Counter([*whole(0), "other"])
+    assert seen(broker) == Counter([*whole(0), "first", "other"])
     assert not warnings_in(caplog)
 
 
@@ -169,3 +210,128 @@ def test_a_topic_that_was_deleted_meanwhile_tears_nothing(
     messages = written(sink, 0)
     broker.delete_topic("t")
     sink.writer().commit(list(messages), 0)
+
+
+def test_the_marker_is_written_again_on_the_partition_that_lacks_it(
+    broker: EmbeddedBroker,
+    sink: Sink,
+    partitions: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    messages = written(sink, 0)
+    # What is behind the open transaction cannot be read, and is taken for lacking one too.
+    end_wrongly(monkeypatch, partitions[1], messages[1].txn, forget)
+    sink.writer().commit(list(messages), 0)
+    told = [command.body for command in broker.faults.log("END_TXN_ON_PARTITION")]
+    assert [(body.topic, TxnId(0, body.txnid_least_bits)) for body in told] == [
+        (partitions[1], messages[task].txn) for task in (1, 2)
+    ]
+    assert seen(broker, PARTITIONED) == Counter(whole(0))
+
+
+@pytest.mark.parametrize("task", range(TASKS))
+def test_a_transaction_that_one_partition_has_dropped_tears_the_batch(
+    broker: EmbeddedBroker,
+    sink: Sink,
+    partitions: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    task: int,
+) -> None:
+    messages = written(sink, 0)
+    end_wrongly(monkeypatch, partitions[0], messages[task].txn, drop)
+    with pytest.raises(TornBatch) as caught:
+        sink.writer().commit(list(messages), 0)
+    assert caught.value.what.endswith(f"dropped what (0,{task}) wrote to {partitions[0]}")
+
+
+def test_the_last_chunk_of_a_message_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    with EmbeddedBroker(max_message_size=100_000) as broker:
+        broker.create_topic("t")
+        sink = Sink(broker.service_url, "t", "s")
+        sink.options["pulsar.producer.batchingEnabled"] = "false"
+        sink.options["pulsar.producer.chunkingEnabled"] = "true"
+        values = ["a" * 250_000, "b" * 250_000]
+
+        def write() -> list[PulsarCommitMessage]:
+            found = [pa.RecordBatch.from_pydict({"value": [value]}) for value in values]
+            return [sink.writer().write(iter([batch])) for batch in found]
+
+        sink.writer().commit(list(write()), 0)
+        assert seen(broker) == Counter(values)
+        second = write()
+        end_wrongly(monkeypatch, TOPIC, second[0].txn, drop)
+        with pytest.raises(TornBatch, match="batch 1 torn"):
+            sink.writer().commit(list(second), 1)
+        assert broker.internal_errors == ()
+
+
+def test_rows_that_retention_or_compaction_removed_tear_nothing(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    messages = [sink.write(0, 0)]
+    # A ledger that is deleted while its transaction is open is more than a broker would do.
+    broker.roll_ledger("t")
+    broker.trim("t")
+    broker.compact("t")
+    messages += [sink.write(0, task) for task in range(1, TASKS)]
+    sink.writer().commit(list(messages), 0)
+    assert seen(broker) == Counter(whole(0)) - Counter(rows(0, 0))
+    broker.compact("t")
+    sink.run(1)
+
+
+# --- what it costs --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tasks", [1, 64])
+def test_a_commit_asks_about_a_partition_once_however_many_tasks_wrote_to_it(
+    broker: EmbeddedBroker, sink: Sink, tasks: int
+) -> None:
+    messages = [sink.write(0, task) for task in range(tasks)]
+    broker.faults.forget()
+    sink.writer().commit(list(messages), 0)
+    asked = ("SUBSCRIBE", "FLOW", "GET_LAST_MESSAGE_ID", "CONSUMER_STATS")
+    assert [broker.faults.seen(kind, "t") for kind in asked] == [1, 1, 1, 0]
+    # Before the commit, and after it.
+    assert broker.faults.seen("LOOKUP", "t") == 2
+    assert broker.faults.seen("MESSAGE", "t") == tasks
+
+
+def test_what_others_wrote_between_two_tasks_is_not_read(
+    broker: EmbeddedBroker, sink: Sink
+) -> None:
+    messages = [sink.write(0, 0)]
+    with PulsarClient(broker.service_url) as client:
+        producer = client.create_producer(TOPIC)
+        for _ in range(500):
+            producer.send_async(b"other", None)
+        producer.flush()
+    messages += [sink.write(0, task) for task in range(1, TASKS)]
+    broker.faults.forget()
+    sink.writer().commit(list(messages), 0)
+    assert broker.faults.seen("SUBSCRIBE", "t") == 2
+    assert broker.faults.seen("MESSAGE", "t") == TASKS
+
+
+def test_transactions_that_end_while_they_are_looked_for_hold_nothing(
+    broker: EmbeddedBroker, sink: Sink, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each holds one task's messages, and ends when the check asks what holds something."""
+    with PulsarClient(broker.service_url) as client:
+        producer = client.create_producer(TOPIC)
+        messages = []
+        for task in range(TASKS):
+            producer.send(b"other", txn=client.new_transaction(60_000))
+            messages.append(sink.write(0, task))
+        own = [message.txn for message in messages]
+
+        def end_first(server: Server) -> None:
+            others = [txn for txn in server.coordinator.open if txn not in own]
+            server.coordinator.end(others[0], commit=True)
+
+        ended = broker.faults.call("CONSUMER_STATS", lambda _: broker._call(end_first), times=TASKS)
+        sink.writer().commit(list(messages), 0)
+        assert ended.hits == TASKS
+    assert seen(broker) == Counter(whole(0)) + Counter(other=TASKS)
+    assert not broker.faults.seen("END_TXN_ON_PARTITION")
+    assert not warnings_in(caplog)
