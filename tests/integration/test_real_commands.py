@@ -20,6 +20,9 @@ from tests.support.waiting import wait_until
 
 START = Callable[[Mapping[str, str] | None], OwnBroker]
 
+# Brokers have loaded none of the topics when they are asked, which can take them half a minute.
+PATIENCE = ("--option", "pulsar.client.operationTimeoutMs=90000")
+
 
 class Commands:
     """Runs commands as a role, on a broker that asks for tokens by TLS."""
@@ -44,7 +47,7 @@ class Commands:
         file = self._folder / f"{role}.token"
         file.write_text(token or self.security.token(role))
         trust = f"pulsar.client.tlsTrustCertsFilePath={self.security.authority.file}"
-        given = ["--service-url", self.url, "--token-file", str(file), "--option", trust]
+        given = ["--service-url", self.url, "--token-file", str(file), "--option", trust, *PATIENCE]
         status = cli.main([command, *given, "--json", *arguments])
         return status, self._capsys.readouterr().out
 
@@ -173,13 +176,14 @@ def test_the_commands_through_a_proxy(
     )
     topic = real_cluster.create_topic(real_cluster.unique_topic(), partitions=4)
     arguments = ["--service-url", proxy.service_url, "--topic", topic, "--json"]
-    assert cli.main(["doctor", *arguments]) == 0
+    assert cli.main(["doctor", *arguments, *PATIENCE]) == 0
     steps = {step["name"]: step for step in json.loads(capsys.readouterr().out)["steps"]}
     assert "through the proxy" in steps["lookup"]["detail"]
     assert (steps["read"]["status"], steps["write"]["status"]) == ("ok", "ok")
-    assert cli.main(["doctor", *arguments[:2], "--json"]) == 0
+    assert cli.main(["doctor", *arguments[:2], "--json", *PATIENCE]) == 0
     capsys.readouterr()
-    assert cli.main(["subscriptions", *arguments, "--subscription", "none"]) == 0
+    named = ["--subscription", "none", *PATIENCE]
+    assert cli.main(["subscriptions", *arguments, *named]) == 0
     assert {row["state"] for row in json.loads(capsys.readouterr().out)} == {"does not exist"}
 
     # One that may not go on to the brokers.

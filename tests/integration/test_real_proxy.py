@@ -50,6 +50,8 @@ def read_write_and_stream(
     spark: SparkSession, topic: str, options: Mapping[str, str], folder: Path
 ) -> None:
     """Do all three through a proxy, and compare what comes back."""
+    # Brokers can take half a minute to load a topic.
+    options = {**options, "pulsar.client.operationTimeoutMs": "90000"}
     expected = Counter(map(str, range(ROWS)))
     frame = spark.range(ROWS).selectExpr("cast(id as string) as value")
     frame.write.format("pulsar").mode("append").options(**options).save(topic)
@@ -93,7 +95,7 @@ def test_all_passes_a_plain_proxy(
     topic = real_cluster.create_topic(real_cluster.unique_topic(), partitions=4)
     partitions = [f"{topic}-partition-{number}" for number in range(4)]
     host = plain_proxy.service_url.removeprefix("pulsar://")
-    with ConnectionPool(ClientOptions(plain_proxy.service_url)) as pool:
+    with ConnectionPool(ClientOptions(plain_proxy.service_url, operation_timeout=90.0)) as pool:
         for name in partitions:
             found = Lookup(pool).broker(name)
             assert found.physical == host
@@ -106,8 +108,8 @@ def test_a_producer_and_a_reader_follow_a_topic_behind_the_proxy(
     real_cluster: RealCluster, plain_proxy: RealBroker
 ) -> None:
     topic = real_cluster.create_topic(real_cluster.unique_topic())
-    with PulsarClient(plain_proxy.service_url) as client:
-        producer = client.create_producer(topic)
+    with PulsarClient(plain_proxy.service_url, operation_timeout_seconds=90) as client:
+        producer = client.create_producer(topic, send_timeout_millis=90_000)
         reader = client.create_reader(topic, MessageId.earliest)
         for number in range(6):
             producer.send(b"%d" % number)

@@ -35,7 +35,7 @@ from tests.support.waiting import finish, wait_until
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 MOVES = 20
 KILLS = (7, 14)
@@ -117,7 +117,7 @@ def written(broker: Real, topic: str) -> Iterator[list[int]]:
         settings = ProducerOptions(batching_max_messages=20, send_timeout=150.0)
         try:
             with (
-                ClientContext(ClientOptions(broker.service_url, operation_timeout=60.0)) as context,
+                ClientContext(ClientOptions(broker.service_url, operation_timeout=90.0)) as context,
                 PartitionedProducer(context, topic, settings) as writer,
             ):
                 while not stopped.wait(0.05):
@@ -218,7 +218,7 @@ def test_a_stream_leaves_a_broker_that_hangs_for_the_other_one(
             hanging.pause()
             # Each fifty are acknowledged by all partitions before the next are sent.
             later = len(numbers) + 500
-            wait_until(lambda: newest() > later or not copy.goes_on(), "rows go on", 180.0)
+            wait_until(lambda: newest() > later or not copy.goes_on(), "rows go on", 300.0)
             print(f"\nhanging: rows go on after {time.monotonic() - since:.1f} s")
             time.sleep(max(since + HANGING - time.monotonic(), 0.0))
             hanging.resume()

@@ -235,7 +235,7 @@ def test_available_now_ends_at_what_was_there_while_data_keeps_coming(
     broker.create_topic("t")
     expected = store_many(broker, "t", 100, batch_size=1)
     query = start({"availableNow": True}, maxMessagesPerTrigger="60")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while query.isActive:
         assert time.monotonic() < deadline
         store_many(broker, "t", 10, batch_size=1)
@@ -323,10 +323,10 @@ def test_the_backlog_of_an_idle_query_goes_to_zero_after_its_first_batch(
     store_many(broker, "t", 10)
     query = start()
     query.processAllAvailable()
-    wait_until(lambda: backlogs(broker, "t") == [0], seconds=30.0)
+    wait_until(lambda: backlogs(broker, "t") == [0])
     store_many(broker, "t", 10)
     query.processAllAvailable()
-    wait_until(lambda: backlogs(broker, "t") == [0], seconds=30.0)
+    wait_until(lambda: backlogs(broker, "t") == [0])
 
 
 RECORD_OF_META = (
