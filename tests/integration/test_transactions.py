@@ -15,7 +15,7 @@ from pulsar_spark.client import (
     TransactionState,
 )
 from pulsar_spark.engine.consumers import reader as reader_module
-from pulsar_spark.engine.consumers.probe import Held, Probe
+from pulsar_spark.engine.consumers.probe import Held, Probe, ReadBack
 from pulsar_spark.errors import (
     OperationTimeout,
     PulsarError,
@@ -293,6 +293,54 @@ def test_a_transaction_survives_its_coordinator_between_all_its_steps(
         write(client, aborted, "plain", [b"behind"])
         assert read(client, kept, 1) == [b"inside"]
         assert read(client, aborted, 1) == [b"behind"]
+
+
+@pytest.mark.fault(80)
+def test_what_was_committed_is_told_by_reading_it_back(
+    broker: Broker, client: PulsarClient
+) -> None:
+    topic = broker.create_topic()
+    producer = client.create_producer(topic)
+    first, aborted, second, still_open = (client.new_transaction() for _ in range(4))
+    turns = [first, aborted, second] * 20
+    sent = [producer.send(b"%d" % number, txn=txn) for number, txn in enumerate(turns)]
+    first.commit()
+    aborted.abort()
+    second.commit()
+    sent.append(producer.send(b"held", txn=still_open))
+    turns.append(still_open)
+    fates = {
+        first: ReadBack.DELIVERED,
+        aborted: ReadBack.DROPPED,
+        second: ReadBack.DELIVERED,
+        still_open: ReadBack.UNREACHED,
+    }
+    questions = [(topic, Position(place.ledger_id(), place.entry_id())) for place in sent]
+    probe = Probe(client._context.pool)
+    assert probe.read_back(questions) == [fates[txn] for txn in turns]
+    still_open.abort()
+    # Nothing comes after it, so that nobody gets there.
+    assert probe.read_back(questions) == [fates[txn] for txn in turns]
+    producer.send(b"behind")
+    fates[still_open] = ReadBack.DROPPED
+    assert probe.read_back(questions) == [fates[txn] for txn in turns]
+
+
+def test_batches_of_more_messages_than_permits_are_read_back(
+    broker: Broker, client: PulsarClient
+) -> None:
+    topic = broker.create_topic()
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=10)
+    sent: list[Any] = []
+    for _ in range(150):
+        for number in range(10):
+            producer.send_async(b"%d" % number, lambda _, place: sent.append(place))
+        producer.flush()
+    wait_until(lambda: len(sent) == 1500)
+    questions = [(topic, Position(place.ledger_id(), place.entry_id())) for place in sent]
+    assert len(set(questions)) >= 150
+    found = Probe(client._context.pool).read_back(questions)
+    assert found == [ReadBack.DELIVERED] * len(questions)
 
 
 @pytest.mark.fault(84)
