@@ -28,7 +28,7 @@ _BROKER_FIXTURES = {"_distribution", "real_broker", *_OWN_BROKER_FIXTURES}
 _SPARK = "spark and the real broker"
 _REAL_BROKER = "the real broker"
 
-# Examples share the machine with brokers and JVMs: a slow one is no sign of a fault.
+# Examples share the machine with brokers and JVMs: a slow one is no fault.
 hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.load_profile("default")
 
@@ -40,7 +40,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.g
 
 
 class _Preparation:
-    """Gets the real broker's distribution, once, and remembers why where it cannot be had."""
+    """Gets the real broker's distribution once, and remembers the reason if that fails."""
 
     def __init__(self) -> None:
         self.distribution: Distribution | None = None
@@ -58,7 +58,7 @@ _PREPARATION = pytest.StashKey[_Preparation]()
 
 
 def pytest_report_header() -> list[str]:
-    """Say which versions these tests run with."""
+    """Print the versions that the tests run with."""
     packages = ("pyspark", "pyarrow", "protobuf", "crc32c", "lz4", "pulsar-client")
     return [
         "with: " + ", ".join(f"{name} {_version(name)}" for name in packages),
@@ -75,9 +75,9 @@ def _version(package: str) -> str:
 
 @pytest.fixture(autouse=True)
 def _no_connections_between_tests() -> Iterator[None]:
-    """End the connections that the test's plans and tasks left for the next, in this process."""
+    """Close the idle connections that the test's plans and tasks left in this process."""
     yield
-    # Most tests use none, and some must see what an import loads.
+    # Most tests use none, and some check what an import loads.
     if (context := sys.modules.get("pulsar_spark.engine.context")) is not None:
         context.shared_connections().close_unused()
 
@@ -104,10 +104,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Get the real broker's distribution before the first test and outside of its time limit.
+    """Get the real broker's distribution before the first test, outside of its time limit.
 
-    Raises pytest.UsageError where this process was promised that tests stay together, and they
-    would not.
+    Raises pytest.UsageError if tests would not stay in the groups that were requested.
     """
     _check_groups(session)
     session.config.stash[_PREPARATION] = preparation = _Preparation()
@@ -125,7 +124,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def _check_groups(session: pytest.Session) -> None:
     if getattr(session.config.option, "loadgroup", False):
         for item in session.items:
-            # This is how pytest-xdist tells the process that deals out the tests.
+            # pytest-xdist gives the group to its scheduler as a part of the node id.
             if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
                 raise pytest.UsageError("this pytest and this pytest-xdist keep no groups")
 
@@ -144,7 +143,7 @@ def _distribution(request: pytest.FixtureRequest) -> Distribution:
 
 @pytest.fixture(scope="session")
 def real_broker(request: pytest.FixtureRequest) -> Iterator[RealBroker]:
-    """A real Pulsar for the whole session; public/default keeps all that is written to it."""
+    """A real Pulsar for the whole session; public/default retains everything."""
     running = running_broker()
     if running is not None:
         yield running
@@ -258,13 +257,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
-        # Many small queries: compiling each costs more than it gives back.
+        # Many small queries: compiling each costs more than it saves.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.log.level", "ERROR")
-        # Remote clients are served by the same JVM, on a port of the system's choice.
+        # The same JVM serves remote clients, on a free port.
         .config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
         .config("spark.connect.grpc.binding.address", "127.0.0.1")
         .config("spark.connect.grpc.binding.port", "0")

@@ -1,4 +1,4 @@
-"""What exactly once costs, as the page of the benchmark tells it."""
+"""The cost of exactly-once writing, as the benchmark page reports it."""
 
 from __future__ import annotations
 

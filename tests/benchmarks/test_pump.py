@@ -1,4 +1,4 @@
-"""The raw pump sends as many messages as the others write, laid out alike."""
+"""The raw pump sends as many messages as the others write, in the same layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark makes of its runs: targets, the order of shapes, tables."""
+"""The benchmark's report of its runs: targets, the order of shapes, tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHAPES = {workload.name: workload for workload in WORKLOADS}
 def result(
     shape: str, contender: Contender, seconds: float, cpu: float = 1.0, operation: str = "read"
 ) -> Result:
-    """Three runs of a contender that all took the same."""
+    """Three equally long runs of a contender."""
     return Result(operation, SHAPES[shape], contender, [Measurement(seconds, cpu, 10**8)] * 3)
 
 
@@ -166,7 +166,7 @@ def test_what_is_measured_is_the_time_the_cpu_and_the_peak_of_the_block_alone() 
 
     assert found.seconds > 0
     assert found.cpu_seconds >= 0
-    # What this process holds besides is in both.
+    # Both include the other memory of this process.
     assert 100 << 20 < found.peak_python_bytes < before.peak_python_bytes - (400 << 20)
 
 

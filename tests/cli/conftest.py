@@ -1,4 +1,4 @@
-"""The broker that commands are run against."""
+"""The broker that the commands connect to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pulsar_spark.testing import EmbeddedBroker
 
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
-    """A broker in memory, with the topic `orders` of two partitions."""
+    """An embedded broker with the topic `orders`, which has two partitions."""
     with EmbeddedBroker() as running:
         running.create_topic("orders", partitions=2)
         yield running

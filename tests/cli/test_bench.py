@@ -1,4 +1,4 @@
-"""``bench`` measures reading and writing, and touches nothing that is not made for it."""
+"""``bench`` measures reading and writing, and writes only to topics made for it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_it_ends_after_so_many_messages(broker: EmbeddedBroker, bench: Bench) ->
     for _ in range(60):
         store(broker, "t", [b"x" * 1000] * 1000)
     found = named(bench("--messages", "1"))
-    # Spark's batches are read whole.
+    # A read takes whole batches of Spark.
     assert 0 < found["drain"]["rows"] < 60_000
 
 

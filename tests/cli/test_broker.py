@@ -1,4 +1,4 @@
-"""``python -m pulsar_spark broker`` serves any client until it is told to end."""
+"""``python -m pulsar_spark broker`` serves any client until it gets a signal."""
 
 from __future__ import annotations
 

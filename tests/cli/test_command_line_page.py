@@ -1,4 +1,4 @@
-"""The commands of docs/command-line.md are run, on a broker in memory."""
+"""The commands of docs/command-line.md run against an embedded broker."""
 
 from __future__ import annotations
 

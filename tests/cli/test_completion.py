@@ -1,4 +1,4 @@
-"""Shells complete the command ``pulsar-spark`` by a script that is made from its parser."""
+"""Shells complete ``pulsar-spark`` with a script generated from its parser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 60.0
 
 @pytest.fixture
 def script(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    """Return the file of the script for the shell that the test is given."""
+    """Return the file with the completion script of the test's shell."""
     with pytest.raises(SystemExit) as ended:
         cli.main(["--completion", shell])
     assert not ended.value.code

@@ -1,4 +1,4 @@
-"""``python -m pulsar_spark demo`` writes and reads back, on nothing but this package."""
+"""``python -m pulsar_spark demo`` writes and reads back, with nothing else installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor names the step that fails, with what to do, and leaves nothing behind."""
+"""The doctor names the step that fails and the remedy, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STEPS = [
     "transactions",
 ]
 KEY = json.dumps({"client_id": "me", "client_secret": "canary-secret"})
-# What waits for a broker that is silent is not to wait for half a minute here.
+# Don't wait half a minute for a silent broker.
 PATIENCE = (
     "--option=pulsar.client.connectionTimeoutMs=2000",
     "--option=pulsar.client.operationTimeoutMs=2000",
@@ -50,7 +50,7 @@ PATIENCE = (
 
 
 class Report:
-    """What `doctor --json` printed."""
+    """The output of `doctor --json`."""
 
     def __init__(self, status: int, text: str) -> None:
         self.status = status
@@ -75,7 +75,7 @@ def examine(capsys: pytest.CaptureFixture[str]) -> Examine:
 
 
 def only(report: Report, name: str) -> str:
-    """Return detail and remedy of the one step that failed."""
+    """Return the detail and remedy of the only failed step."""
     assert report.failed() == [name], report.text
     assert report.status == 1
     assert report.body["ok"] is False
@@ -86,7 +86,7 @@ def only(report: Report, name: str) -> str:
 
 @contextlib.contextmanager
 def peer(talk: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Serve connections that are no broker's; gives the address."""
+    """Serve connections as something that is no broker; yields the address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -180,7 +180,7 @@ def test_a_port_where_nobody_listens(examine: Examine) -> None:
 
 @pytest.mark.fault(2)
 def test_a_firewall_that_swallows_connections(examine: Examine) -> None:
-    # Linux leaves connects without an answer once a listener's backlog is full.
+    # Linux does not answer connects once a listener's backlog is full.
     with socket.socket() as listener, contextlib.ExitStack() as fillers:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -300,7 +300,7 @@ def test_credentials_that_are_not_accepted(
         report = examine(broker.service_url, "--topic", "orders", *given)
         assert "authParams" in only(report, "authenticate")
         assert report.steps["handshake"]["status"] == "ok"
-        # Refused once, it is not tried again.
+        # After one refusal it does not try again.
         assert broker.faults.seen("CONNECT") == 1
     assert "canary" not in report.text
 
@@ -468,7 +468,7 @@ def test_an_open_transaction_is_shown_while_it_holds_reading_back(
 def test_a_topic_that_went_to_another_cluster(
     command: str, step: str, broker: EmbeddedBroker, examine: Examine
 ) -> None:
-    """A broker says so in the place of an answer."""
+    """A broker sends this error instead of an answer."""
 
     def tell(seen: Seen) -> bool:
         consumer = isinstance(seen.body, pb.CommandSubscribe)
@@ -485,7 +485,7 @@ def test_a_topic_that_went_to_another_cluster(
     text = only(report, step)
     assert "migrated to another cluster" in text
     assert "service.url" in text
-    # It is told at once, and not taken for a broker that does not answer.
+    # The error comes at once, not as a timeout.
     assert report.steps[step]["seconds"] < 8
 
 
@@ -521,7 +521,7 @@ def test_a_question_that_is_never_answered(
     broker.faults.drop(command, times=None)
     report = examine(broker.service_url, "--topic", "orders", *PATIENCE)
     assert step in report.failed()
-    # What does not stand on it is told nevertheless.
+    # The steps that do not depend on it still report.
     assert len(report.steps) == len(STEPS)
     if command not in ("SUBSCRIBE", "GET_LAST_MESSAGE_ID", "GET_SCHEMA"):
         assert report.failed() == [step]

@@ -1,4 +1,4 @@
-"""What each command ends with, and what is said: the table of docs/command-line.md."""
+"""The exit status and message of each command: the table of docs/command-line.md."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECONDS = 60.0
 ON_A_TOPIC = "--service-url URL --topic t"
 NOWHERE = "--service-url pulsar://127.0.0.1:1 --option pulsar.client.operationTimeoutMs=300"
 
-# Command line (URL is that of a broker with a topic t), how it ends, and a word of what is said.
+# Command line (URL is a broker with a topic t), exit status, and a word of its output.
 TABLE = [
     ("--version", Status.DONE, "pulsar_spark"),
     ("--help", Status.DONE, "commands:"),
@@ -56,7 +56,7 @@ TABLE = [
     ("peek", Status.WRONG_USAGE, "--service-url"),
     (f"peek {ON_A_TOPIC} --count many", Status.WRONG_USAGE, "'many' is not a number"),
     (f"peek {ON_A_TOPIC} --count -1", Status.WRONG_USAGE, "'-1' is not a number"),
-    # What is not understood may be a credential.
+    # An argument that is not understood may be a credential.
     (f"peek {ON_A_TOPIC} --token canary", Status.WRONG_USAGE, "arguments: --token\n"),
     (f"peek {ON_A_TOPIC} --token=canary", Status.WRONG_USAGE, "arguments: --token\n"),
     (f"peek {ON_A_TOPIC} canary", Status.WRONG_USAGE, "a word"),
@@ -88,7 +88,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture(autouse=True)
 def keep_signals() -> Iterator[None]:
-    """The command `broker` has handlers of its own."""
+    """The command `broker` installs its own handlers."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -120,7 +120,7 @@ def test_each_command_ends_with_what_the_table_says(
     assert ended == status, shown
     assert told in shown.out + shown.err
     if status in (Status.WRONG_USAGE,) or shown.err.startswith("error:"):
-        # Whoever reads what comes out finds nothing but that.
+        # The output contains nothing else.
         assert shown.out == ""
     assert "Traceback" not in shown.err
     assert "canary" not in shown.err
@@ -231,7 +231,7 @@ def test_ctrl_c_ends_the_doctor_at_once_while_several_hosts_are_silent() -> None
         process = start("doctor", "--service-url", f"pulsar://{host},localhost:{host[10:]}")
         try:
             connections = [silent.accept()[0] for _ in range(4)]
-            # Two were to see whether anybody listens; CONNECT has come by the others.
+            # Two only tested whether anybody listens; the others sent CONNECT.
             assert [len(connection.recv(1)) for connection in connections].count(1) == 2
             process.send_signal(signal.SIGINT)
             before = time.monotonic()
@@ -241,7 +241,7 @@ def test_ctrl_c_ends_the_doctor_at_once_while_several_hosts_are_silent() -> None
         for connection in connections:
             connection.close()
     assert (process.returncode, output, errors) == (Status.INTERRUPTED, b"", b"")
-    # A login waits for ten seconds.
+    # A login may wait for ten seconds.
     assert time.monotonic() - before < 8
 
 

@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch, stream: str = "stdout") -> Terminal:
-    """Return what is printed from now on, as on a terminal."""
+    """Capture what is printed from now on, as on a terminal."""
     shown = Terminal()
     monkeypatch.setattr(sys, stream, shown)
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -61,7 +61,7 @@ def test_progress_goes_to_a_terminal_and_not_among_what_is_printed(
     show_progress()
     assert printed.getvalue() == ""
     assert "50%" in shown.getvalue()
-    # What is told is no markup, and no terminal obeys it.
+    # The text is not markup, and its escape sequences have no effect.
     assert "\\x1b[31mlooking[bold]" in shown.getvalue()
 
 
@@ -117,7 +117,7 @@ def test_no_terminal_obeys_json_and_every_parser_takes_it(
     assert not set(text) & set("\x1b\x07\x9b\r\u202e\u2028\x7f\ud800")
     whole, line = text.rstrip().rpartition("\n")[::2]
     assert json.loads(whole) == json.loads(line) == value
-    # What is text stays readable.
+    # Text stays readable.
     assert "ein Büchlein 📕" in line
 
 

@@ -22,7 +22,7 @@ Peek = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
-    # Few entries in a ledger: what is last lies in several of them.
+    # Few entries per ledger: the last messages are in several ledgers.
     with EmbeddedBroker(max_entries_per_ledger=3) as running:
         yield running
         assert running.internal_errors == ()
@@ -84,7 +84,7 @@ def test_a_row_has_all_columns_in_a_form_for_json(broker: EmbeddedBroker, peek: 
         "__eventTime": None,
         "__messageProperties": {"a": "b"},
     }
-    # As offsets take it.
+    # In the form that offsets accept.
     assert MessageIdAdv.parse(row["__messageId"]).entry_id == 0
 
 
@@ -97,7 +97,7 @@ def test_values_are_decoded_by_the_topics_schema_and_shown_where_they_do_not_dec
     assert cli.main(arguments) == 0
     header, line = capsys.readouterr().out.splitlines()
     assert header.split() == ["__publishTime", "__messageId", "__key", "value"]
-    # What a terminal would obey is spelt out.
+    # Escape sequences are printed as text.
     assert line.endswith(r"ein Büch\x1blein")
     store(broker, "t", [b"\xff"], publish_time=NOW)
     assert cli.main(arguments) == 0

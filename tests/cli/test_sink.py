@@ -1,4 +1,4 @@
-"""``sink`` shows what was decided, and carries it out."""
+"""``sink`` shows recorded decisions, and finishes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``subscriptions`` tells of those that exist, creates none, and drops none that is in use."""
+"""``subscriptions`` shows existing ones, creates none, and drops none that is in use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Run = Callable[..., tuple[int, list[dict[str, Any]]]]
 
 @pytest.fixture
 def held(broker: EmbeddedBroker) -> Iterator[SubscriptionSet]:
-    """The subscription `mine`, on both partitions, in use until it is closed."""
+    """The subscription `mine` on both partitions, in use until closed."""
     with ClientContext(ClientOptions(broker.service_url)) as context:
         subscriptions = SubscriptionSet(context, "mine", 30.0)
         for number in range(2):
@@ -134,7 +134,7 @@ def test_a_checkpoint_names_them(
         },
     )
     folder = checkpoint(tmp_path, f"{source}{json.dumps(offset.to_json())}\n-")
-    # While the query runs, what it has left is counted from its checkpoint on.
+    # While the query runs, its lag counts from its checkpoint on.
     status, rows = run("--checkpoint", folder)
     assert (status, states(rows)) == (0, ["in use"] * 2)
     assert [row["backlog"] for row in rows] == [1, 0]

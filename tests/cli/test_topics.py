@@ -1,4 +1,4 @@
-"""``topics`` lists what is there, and creates nothing."""
+"""``topics`` lists existing topics, and creates none."""
 
 from __future__ import annotations
 

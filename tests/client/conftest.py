@@ -1,4 +1,4 @@
-"""A broker in memory, or one that follows a script, with a client, for tests of `PulsarClient`."""
+"""Embedded and scripted brokers with a client, for tests of `PulsarClient`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def client(broker: EmbeddedBroker) -> Iterator[PulsarClient]:
 
 @pytest.fixture
 def script() -> TopicScript:
-    """What the broker of `scripted` does, and what it was sent."""
+    """The script of the `scripted` broker, and the commands that it received."""
     return TopicScript()
 
 

@@ -1,4 +1,4 @@
-"""Credentials of users: plain options, and no secret in sight."""
+"""Users' credentials: plain options that show no secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callbacks of users run in order, on a thread of their own."""
+"""Users' callbacks run in order, on a thread of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`PulsarClient`: what it makes, what it refuses, and how it ends."""
+"""`PulsarClient`: what it creates, what it rejects, and how it closes."""
 
 from __future__ import annotations
 

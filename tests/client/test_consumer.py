@@ -1,4 +1,4 @@
-"""Consumers of `PulsarClient` where something goes wrong, on the embedded broker."""
+"""Consumers of `PulsarClient` when something goes wrong, on the embedded broker."""
 
 from __future__ import annotations
 
@@ -433,7 +433,7 @@ def test_without_a_period_new_partitions_are_not_looked_for(
     with client.subscribe(topic, "s", auto_update_partitions_interval_seconds=0) as consumer:
         send(client, topic, 100)
         values(consumer, 100)
-        # One for the consumer, one for its first look, one for the producer.
+        # One for the consumer, one for its first discovery, one for the producer.
         assert broker.faults.seen("PARTITIONED_METADATA") <= 3
 
 
@@ -464,7 +464,7 @@ def test_the_oldest_of_too_many_unfinished_chunked_messages_is_acknowledged_if_t
     ) as consumer:
         consumer.acknowledge(consumer.receive(RECEIVE_MS))
         wait_until(lambda: backlog(consumer) == (2 if asked else 4), "the rest is left")
-        # The last ones can still become whole, and the first one where nothing was given up.
+        # The last ones can still be completed, and so can the first one if nothing was discarded.
         for number in (3, 2) if asked else (3, 0):
             broker.append(topic, half(number, 1))
             assert consumer.receive(RECEIVE_MS).data() == b"halfhalf"
@@ -567,7 +567,7 @@ def test_consumers_that_come_and_go_leave_nothing(
     for _ in range(40):
         cycle()
     assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) <= before
-    # Not even what they would have been told of in the future.
+    # No timers are left, either.
     assert not client._context.timers.waiting
     assert client._receiver_budget.share == client._receiver_budget.total
     assert not client._consumers

@@ -1,4 +1,4 @@
-"""Choices and results have the names that the official client gives them."""
+"""Enums and results have the official client's names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_an_error_has_its_result(error: errors.PulsarError, result: Result) -> N
 
 
 def test_broker_errors_of_a_send_have_results_of_their_own() -> None:
-    # What only consumers, transactions and old brokers are told has none.
+    # Codes that only consumers, transactions or old brokers get have no name there.
     without = {"UnknownServerError", "UnsupportedVersion", "ConsumerNotFound"}
     without |= {"ConsumerAssignError", "TransactionCoordinatorNotFound", "InvalidTxnStatus"}
     without |= {"TransactionConflict", "TransactionNotFound"}

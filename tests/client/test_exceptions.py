@@ -17,7 +17,7 @@ def test_programs_can_catch_what_they_catch_of_the_official_client() -> None:
     theirs = importlib.import_module("pulsar.exceptions")
     names = {name for name in dir(theirs) if name in Result.__members__}
     assert len(names) > 40
-    # A builtin of Python has the same name, and nothing here is raised for it.
+    # A builtin of Python has the same name, and nothing raises it here.
     assert {name for name in names if not hasattr(client, name)} == {"LookupError"}
     assert issubclass(official.Timeout, official.PulsarException)
     assert issubclass(client.Timeout, client.PulsarException)

@@ -1,4 +1,4 @@
-"""What the official package offers is here, by the same names and parameters, or has its reason."""
+"""The official package's names and parameters all exist here, or have a reason why not."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NO_MEMBER = {
     "ConsumerKeySharedPolicy.policy": BUILDER,
 }
 SCHEMAS = ("BytesSchema", "StringSchema", "JsonSchema", "AvroSchema", "ProtobufNativeSchema")
-# Made by the client, never by its users.
+# Created by the client, never by its users.
 MADE_HERE = {"Consumer", "EncryptionContext", "EncryptionKey", "Message", "Producer", "Reader"}
 MADE_HERE |= {"TableView", "Authentication"}
 OTHER_DEFAULT = {
@@ -71,7 +71,7 @@ def counterparts() -> Iterator[tuple[str, Any, Any]]:
 
 
 def methods() -> Iterator[tuple[str, Any, Any]]:
-    """Yield each method of the official classes that is written in Python, and ours."""
+    """Yield each official method that is written in Python, with ours."""
     for name, theirs, own in counterparts():
         if issubclass(theirs, BaseException):
             continue
@@ -83,7 +83,7 @@ def methods() -> Iterator[tuple[str, Any, Any]]:
                 yield full, getattr(theirs, member), getattr(own, member, None)
 
 
-# Of the base class of schemas, and of what wraps objects of C++.
+# From the base class of schemas, and from wrappers of C++ objects.
 INTERNAL = {"attach_client", "decode_message", "wrap", "encode_dict"}
 
 

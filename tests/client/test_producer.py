@@ -1,4 +1,4 @@
-"""Producers of `PulsarClient`: what callers are told, and on which thread."""
+"""Producers of `PulsarClient`: what callers and callbacks get, and on which thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.waiting import finish, wait_until
 
 
 class Told:
-    """What callbacks were told, and where they ran."""
+    """Records the results that callbacks got, and their threads."""
 
     def __init__(self) -> None:
         self.results: list[Result] = []

@@ -1,4 +1,4 @@
-"""The examples of docs/python-client.md run as they stand, but for the address."""
+"""The examples of docs/python-client.md run unchanged, except for the address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers of `PulsarClient`: positions, several partitions as one, and ends."""
+"""Readers of `PulsarClient`: positions, several partitions read as one, and closing."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_the_partitions_of_all_readers_share_the_memory_of_the_client(
         for reader in readers:
             if len(found) < 200 and reader.has_message_available():
                 found.append(reader.read_next(60_000))
-                # A message that alone has more than its share passes.
+                # A message larger than its share passes.
                 assert held() <= limit + 8 * (size + 2000)
     for reader in readers:
         reader.close()
@@ -285,7 +285,7 @@ def test_closing_many_partitions_waits_once_for_a_silent_broker() -> None:
         with broker.faults.drop("CLOSE_CONSUMER", times=None) as silent:
             started = time.monotonic()
             reader.close()
-            # Not a second for each.
+            # Not one second for each.
             assert time.monotonic() - started < 15
             wait_until(lambda: silent.hits == 30)
 

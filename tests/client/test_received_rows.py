@@ -1,4 +1,4 @@
-"""Messages that are taken together say just what they say when each is looked at."""
+"""Messages that are taken together have the same fields as when taken one by one."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ FAR = 253_402_300_799_999
 
 
 def message(payload: bytes | None = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:
-    """A message of a batch, or alone."""
+    """A message of a batch, or outside of one."""
     if payload is None:
         fields["null_value"] = True
     return fields, payload or b""
 
 
 def entry(*messages: tuple[dict[str, Any], bytes], codec: int = pb.NONE, **fields: Any) -> bytes:
-    """An entry as it is stored: a batch, unless it is given one message with `alone`."""
+    """A stored entry: a batch, or with `alone` its only message without a batch."""
     if fields.pop("alone", False):
         ((own, payload),) = messages
         return stored_entry(_packed(payload, codec, fields), **fields, **own)
@@ -70,7 +70,7 @@ def block(*entries: bytes, redeliveries: Sequence[int] = ()) -> MessageBlock:
 
 
 def together(impl: Implementation, found: MessageBlock, most: int = 1000) -> list[Message]:
-    """All messages of a block, none of which is left to the careful way."""
+    """All messages of a block, none of which needs the careful path."""
     decoder = RowDecoder(TOPIC, 3, most, LIMIT, impl.make)
     messages: list[Message] = []
     at = found.start
@@ -93,7 +93,7 @@ def one_by_one(found: MessageBlock) -> list[Message]:
 
 
 def told(found: Message) -> tuple[Any, ...]:
-    """All that a message says of itself."""
+    """All fields of a message."""
     fields = found.fields()
     return (
         found.data(),
@@ -209,7 +209,7 @@ def test_an_entry_that_comes_again_is_left_to_the_careful_way(impl: Implementati
     first, second = (block(each).data for each in (entry(message(b"a")), entry(message(b"b"))))
     twice = MessageBlock(5, first + second, 0, len(first + second), 2)
     decoder = RowDecoder(TOPIC, 3, 10, LIMIT, impl.make)
-    # All of them are, so that none is decoded in vain again and again.
+    # All of them are, so none is decoded in vain again and again.
     assert decoder.take(twice, 0, EARLIEST_POSITION) == (None, twice.stop)
 
 

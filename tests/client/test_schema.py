@@ -1,4 +1,4 @@
-"""The schemas of `pulsar_spark.client.schema`, by themselves and on the embedded broker."""
+"""The schemas of `pulsar_spark.client.schema`, alone and on the embedded broker."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_brokers_hold_the_schema_against_the_topics(client: PulsarClient) -> Non
 
 def test_a_value_that_does_not_decode_names_topic_message_and_field(client: PulsarClient) -> None:
     class Raw(AvroSchema):
-        """Says that it writes Avro, and sends any bytes."""
+        """Declares Avro, but sends any bytes."""
 
         def encode(self, value: Any) -> bytes:
             return bytes(value)

@@ -1,4 +1,4 @@
-"""Messages that `send_async` writes together: each is stored once, in order, and told once."""
+"""Messages that `send_async` writes together: each is stored once, in order, with one callback."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def consumer(broker: EmbeddedBroker, client: PulsarClient) -> PulsarConsumer:
 
 
 class Told:
-    """Notes in which order callbacks are called, and with what."""
+    """Records the order and arguments of callbacks."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []

@@ -1,4 +1,4 @@
-"""Transactions of `PulsarClient` when answers are lost, late, or no."""
+"""Transactions of `PulsarClient` when answers are lost, late, or errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_broker_hears_of_transactions_before_a_topic_is_part_of_one(
     parts = {f"{topic}-partition-{number}" for number in range(2)}
     with client.create_producer(topic) as producer:
         producer.send(b"plain")
-        # A producer that sends none does not wait for what keeps them.
+        # A producer that sends nothing in a transaction does not wait for this.
         assert not any(seen.body.txn_enabled for seen in broker.faults.log("PRODUCER"))
         for _ in range(2):
             with client.new_transaction() as txn:
@@ -67,9 +67,9 @@ def test_a_broker_hears_of_transactions_before_a_topic_is_part_of_one(
     assert set(heard) == parts
     for seen in broker.faults.log("ADD_PARTITION_TO_TXN"):
         assert all(heard[name] < seen.at for name in seen.body.partitions)
-    # Once, however many messages and transactions there are.
+    # Only once, however many messages and transactions there are.
     assert broker.faults.seen("PRODUCER") == 2 * len(parts)
-    # Beside an exclusive producer there is no other one: it says so itself.
+    # An exclusive producer is the only one, so it announces the transactions itself.
     exclusive = client.create_producer(topic, access_mode=ProducerAccessMode.Exclusive)
     with exclusive, client.new_transaction() as txn:
         exclusive.send(b"exclusive", txn=txn)
@@ -135,7 +135,7 @@ def test_a_lost_answer_to_a_commit_is_never_taken_for_one(
     producer = client.create_producer("t")
     txn = client.new_transaction()
     producer.send(b"a", txn=txn)
-    # The coordinator commits, and has forgotten the transaction when it is asked again.
+    # The coordinator commits, and has forgotten the transaction at the next request.
     broker.faults.close("END_TXN", answer=True)
     with pytest.raises(TransactionOutcomeUnknown, match="transaction"):
         txn.commit()
@@ -191,7 +191,7 @@ def test_the_end_of_an_old_transaction_that_arrives_late_touches_no_other(
     def of_old(seen: Seen) -> bool:
         return bool(seen.body.txnid_least_bits == old.txn_id().least_bits)
 
-    # Its end comes when a later transaction was begun, and ended.
+    # It ends after a later transaction began and ended.
     rule = broker.faults.delay("END_TXN", 1.0, hold=False, when=of_old)
     thread = threading.Thread(target=getattr(old, late))
     thread.start()

@@ -1,4 +1,4 @@
-"""Messages that are sent without a callback: all of them arrive, in order, each as an entry."""
+"""Messages sent without a callback: all arrive in order, each as an entry."""
 
 from __future__ import annotations
 

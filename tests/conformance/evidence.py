@@ -1,4 +1,4 @@
-"""Which test shows a field, or why none does: the table in `evidence.tsv`."""
+"""Which test covers a field, or why none does: the table in `evidence.tsv`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REASONS: dict[str, str] = {
 
 
 class Evidence(NamedTuple):
-    """What the table says of a field: the id of a test, or a reason."""
+    """A field's row in the table: the id of a test, or a reason."""
 
     field: str
     test: str
@@ -32,7 +32,7 @@ class Evidence(NamedTuple):
 
 
 def read() -> list[Evidence]:
-    """Return the table in its order; raises ValueError for a line that is none of its own."""
+    """Return the table in its order; raises ValueError for an invalid line."""
     found = []
     for line in TABLE.read_text().splitlines():
         if line.startswith("#") or not line:
@@ -46,7 +46,7 @@ def read() -> list[Evidence]:
 
 
 def faults(table: list[Evidence]) -> list[str]:
-    """Return what is wrong with a table: fields that it lacks, reasons that they may not give."""
+    """Return the problems of a table: missing fields, reasons that are not allowed."""
     wanted = fields()
     listed = [row.field for row in table]
     wrong = [f"{name} is missing" for name in wanted if name not in listed]

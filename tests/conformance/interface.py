@@ -1,4 +1,4 @@
-"""The fields of the protocol, as the compiled interface has them."""
+"""The fields of the protocol, from the compiled interface."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fields() -> dict[str, FieldDescriptor]:
 
 @cache
 def required() -> frozenset[str]:
-    """Return the names of the fields without which no parser takes a message."""
+    """Return the names of required fields: no parser accepts a message without them."""
     return frozenset(_labelled(FieldDescriptorProto.LABEL_REQUIRED))
 
 
@@ -37,6 +37,6 @@ def _labelled(label: int) -> Iterator[str]:
 
 
 def name_of(field: FieldDescriptor) -> str:
-    """Return a field's name as `fields` has it."""
+    """Return a field's name as in `fields`."""
     owner: Any = field.containing_type
     return f"{owner.name}.{field.name}"

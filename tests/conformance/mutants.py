@@ -30,7 +30,7 @@ Items: TypeAlias = "Mapping[str, pytest.Item]"
 
 @dataclass(frozen=True)
 class Job:
-    """Tests to run while `cleared` is, or with all fields if that is empty."""
+    """Tests to run while the field `cleared` is missing; none is if that is empty."""
 
     cleared: str
     tests: Sequence[str]
@@ -52,7 +52,7 @@ class Outcome:
 
 
 def with_tests(tests: Sequence[str], conduct: Callable[[Items], int]) -> int:
-    """Collect tests, and return what `conduct` makes of them; without them pytest's own status."""
+    """Collect tests, and return the result of `conduct`; without tests pytest's own status."""
     plugin = _Plugin(conduct)
     options = ["-qq", "--capture=no", "--tb=short", "-p", "no:cacheprovider", "--no-header"]
     status = int(pytest.main([*options, f"--timeout={TIMEOUT:g}", *tests], plugins=[plugin]))
@@ -60,7 +60,7 @@ def with_tests(tests: Sequence[str], conduct: Callable[[Items], int]) -> int:
 
 
 class _Plugin:
-    """Takes the place of pytest's own loop over the tests, and notes in children which fail."""
+    """Replaces pytest's loop over the tests, and records which fail in child processes."""
 
     def __init__(self, conduct: Callable[[Items], int]) -> None:
         self.status: int | None = None
@@ -83,7 +83,7 @@ _FAILED = pytest.StashKey[dict[str, str]]()
 
 
 def run(jobs: Iterable[Job], items: Items, workers: int) -> Iterator[Outcome]:
-    """Carry out jobs in as many processes at a time, and give their outcomes as they come."""
+    """Run jobs in this many processes at a time, and yield outcomes as they come."""
     left = iter(jobs)
     running: dict[int, tuple[Job, Path, float]] = {}
     try:
@@ -128,7 +128,7 @@ def _fork(job: Job, items: Items, folder: Path) -> int:
             os.setsid()
             status = _work(job, [items[test] for test in job.tests], folder)
         finally:
-            # Threads of a test that waits in vain must not keep the process.
+            # Threads of a test that waits in vain must not keep the process alive.
             os._exit(status)
     return pid
 

@@ -1,4 +1,4 @@
-"""Puts an editor of frames at every place where this process reads or writes frames."""
+"""Edits frames wherever this process reads or writes them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Clearing:
 
 
 class Seeing:
-    """Notes which fields pass that `Clearing` would change; changes nothing."""
+    """Records which passing fields `Clearing` would change; changes nothing."""
 
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()

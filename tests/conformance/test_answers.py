@@ -1,4 +1,4 @@
-"""All that a broker's answer says reaches who asked."""
+"""Every field of a broker's answer reaches the caller."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def text(tag: int, value: bytes) -> bytes:
 
 
 class Known(NamedTuple):
-    """A body of a command: its type, the bytes of all its fields, and one that they hold."""
+    """A command's body: its type, the bytes of all its fields, and the path and value of one."""
 
     kind: int
     body: bytes
@@ -222,7 +222,7 @@ def test_what_only_others_say_is_read_and_written_as_specified(field: str) -> No
     assert encode_command(command) == frame
 
 
-# What SEND and MESSAGE carry, in front of the payload, besides the three required fields.
+# The metadata of SEND and MESSAGE, except for the three required fields.
 METADATA = text(1, b"p") + number(2, 0) + number(3, 1)
 CARRIED = {
     "MessageMetadata.marker_type": (number(20, 21), "marker_type", 21),
@@ -237,7 +237,7 @@ CARRIED = {
 
 
 def sent(metadata: bytes, payload: bytes = b"payload", extra: bytes = b"") -> Frame:
-    """Return what is read of a SEND with these bytes."""
+    """Return what a parser reads from a SEND with these bytes."""
     command = number(1, 6) + text(6, SENT + extra)
     rest = len(metadata).to_bytes(4, "big") + metadata + payload
     size = len(command).to_bytes(4, "big")

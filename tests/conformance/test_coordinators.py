@@ -1,4 +1,4 @@
-"""Each command of a transaction names its coordinator, where there are several of them."""
+"""Each command of a transaction names its coordinator, if there are several."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TXN = {
 
 
 class Script:
-    """Answers for coordinators that count up from 70; `refused` is a command and an error."""
+    """Answers as coordinators that count up from 70; `refused` is a command and its error."""
 
     def __init__(self, refused: int | None = None) -> None:
         self.refused = refused

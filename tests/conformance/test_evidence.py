@@ -1,4 +1,4 @@
-"""The table of evidence has every field, and what it names is there."""
+"""The table of evidence has every field, and the tests that it names exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conformance.mutants import Job, Outcome
 from tools import protocol_table
 
 ROOT = Path(__file__).parent.parent.parent
-# So many fields, spread over the interface.
+# A number of fields, spread over the interface.
 SAMPLE = 10
 
 

@@ -1,4 +1,4 @@
-"""A broker that sends clients away says where to go."""
+"""A broker that sends clients away names the next broker."""
 
 from __future__ import annotations
 

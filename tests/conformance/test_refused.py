@@ -1,4 +1,4 @@
-"""What brokers of 4.0 do not speak is refused by its name, in the answer that it waits for."""
+"""Commands unknown to brokers of 4.0 get an error that names them, in the expected answer."""
 
 from __future__ import annotations
 

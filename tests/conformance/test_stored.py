@@ -1,4 +1,4 @@
-"""What a stored entry says of itself reaches who consumes it."""
+"""The metadata of a stored entry reaches its consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients tell brokers, and brokers tell clients, without being asked for it."""
+"""Notifications: commands that clients and brokers send without a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One field is taken out of every frame, whatever the frame carries; nothing else changes."""
+"""One field is removed from every frame, whatever the frame carries; nothing else changes."""
 
 from __future__ import annotations
 

@@ -37,13 +37,13 @@ _U16 = Struct(">H")
 _U32 = Struct(">I")
 _CARRIERS = (pb.BaseCommand.SEND, pb.BaseCommand.MESSAGE)
 _CARRIED = (pb.BrokerEntryMetadata, pb.MessageMetadata, pb.SingleMessageMetadata)
-# Frames beyond this are damage that a test makes: the stream goes through as it is.
+# Larger frames are a test's deliberate damage: the stream passes unchanged.
 _LARGEST = 64 * 1024 * 1024
 _MOST_UNCOMPRESSED = 16 * DEFAULT_MAX_MESSAGE_SIZE
 
 
 def clear(message: Message, field: FieldDescriptor) -> bool:
-    """Take a field out of a message; return whether the message was another one before.
+    """Remove a field from a message; return whether that changed the message.
 
     What is required keeps the emptiest value that it can have: any parser would refuse a command
     without it before it is looked at, which says nothing about who needs the field.
@@ -69,7 +69,7 @@ def _empty(message: Message, field: FieldDescriptor) -> None:
 
 
 def walk(message: Message, visit: Visit) -> bool:
-    """Visit a message and all that are inside it; return whether any was changed."""
+    """Visit a message and all inside it; return whether any was changed."""
     changed = False
     for field, value in message.ListFields():
         if field.message_type is not None:
@@ -80,7 +80,7 @@ def walk(message: Message, visit: Visit) -> bool:
 
 @cache
 def _inside(kind: Any) -> frozenset[str]:
-    """Return the names of all messages that one can contain that is so described, with its own."""
+    """Return the names of a message type and of all types that it can contain."""
     found: dict[str, None] = {}
     left = [kind]
     while left:
@@ -92,7 +92,7 @@ def _inside(kind: Any) -> frozenset[str]:
 
 
 class FrameEditor:
-    """Applies a `Visit` to all messages of frames in which it may find something.
+    """Applies a `Visit` to all messages in frames that may contain a field to change.
 
     `kinds` are the names of the messages that it looks at; None for all of them.
     """
@@ -113,14 +113,14 @@ class FrameEditor:
         return self._kinds is None or bool(self._kinds & _inside(kind))
 
     def frame(self, frame: bytes) -> bytes:
-        """Return a whole frame, changed or, where there is nothing to change, as it is."""
+        """Return a whole frame, changed if there is anything to change."""
         # The type comes first, and its number takes one byte.
         if not self._all and len(frame) > 9 and frame[8] == 8 and frame[9] not in self._commands:
             return frame
         try:
             return self._edited(frame)
         except (DecodeError, PulsarError, StructError):
-            # Damage that a test makes.
+            # A test's deliberate damage.
             return frame
 
     def _edited(self, frame: bytes) -> bytes:
@@ -195,7 +195,7 @@ class Stream:
         self._lost = False
 
     def feed(self, data: Buffer) -> bytes:
-        """Take bytes and return what is to go on."""
+        """Take bytes and return those to pass on."""
         self._rest += bytes(data)
         out = []
         while len(self._rest) >= 4 and not self._lost:

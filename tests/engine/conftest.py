@@ -1,4 +1,4 @@
-"""What several tests of the engine share."""
+"""Fixtures that several tests of the engine share."""
 
 from __future__ import annotations
 

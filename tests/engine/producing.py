@@ -32,7 +32,7 @@ TOPIC = "persistent://public/default/t"
 
 @dataclass(frozen=True)
 class Sent:
-    """One SEND as the broker got it."""
+    """One SEND as the broker received it."""
 
     session: int
     command: pb.CommandSend
@@ -120,7 +120,7 @@ class TopicScript:
         )
 
     def wait_for(self, condition: Callable[[], bool], timeout: float = 10.0) -> None:
-        """Wait until something holds of what was received."""
+        """Wait until a condition on the received SENDs holds."""
         end = time.monotonic() + timeout
         with self._changed:
             while not condition():
@@ -149,7 +149,7 @@ def topic(
 
 
 class Results:
-    """What the callbacks of sends were told, in order."""
+    """The results that callbacks of sends got, in order."""
 
     def __init__(self) -> None:
         self.ids: list[MessageIdAdv | None] = []
@@ -163,12 +163,12 @@ class Results:
 
 
 def single(payload: bytes, results: Results | None = None, **fields: Any) -> OutgoingEntry:
-    """Return a message by itself."""
+    """Return a message without a batch."""
     return OutgoingEntry(payload, callback=results, **fields)
 
 
 def batch(count: int, results: Results | None = None, **fields: Any) -> OutgoingEntry:
-    """Return a batch whose body tells its first sequence id."""
+    """Return a batch whose body contains its first sequence id."""
     return OutgoingEntry(lambda first: b"body %d" % first, count, callback=results, **fields)
 
 
@@ -178,7 +178,7 @@ def make(context: ClientContext, **options: Any) -> Producer:
 
 
 def refuse(script: TopicScript, code: int, sequence_id: int = 1, times: int = 10**6) -> None:
-    """Answer the SEND with that sequence id by an error, a number of times."""
+    """Answer the SEND with this sequence id with an error, a number of times."""
     left = [times]
 
     def on_send(session: Session, sent: Sent) -> bool:
@@ -192,7 +192,7 @@ def refuse(script: TopicScript, code: int, sequence_id: int = 1, times: int = 10
 
 
 def drop_first_session(script: TopicScript, after: int) -> None:
-    """Let the first connection end at its send number `after`, without a receipt for it."""
+    """End the first connection at its send number `after`, without a receipt for it."""
 
     def on_send(session: Session, sent: Sent) -> bool:
         if session.number == 0 and len(script.sends) >= after:

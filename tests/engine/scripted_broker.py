@@ -1,4 +1,4 @@
-"""A broker whose every answer a test decides: one function gets each event of each session."""
+"""A broker whose answers the test decides: one function gets each event of each session."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Session:
         self._lock = threading.Lock()
 
     def send(self, command: pb.BaseCommand) -> None:
-        """Send what the protocol allows a broker to send now."""
+        """Send a command that the protocol allows now."""
         with self._lock:
             self.core.send(command)
             self._write()
@@ -64,7 +64,7 @@ class Session:
             return
 
     def reply(self, data: bytes) -> list[Event]:
-        """Take what the client sent; PINGs are answered at once."""
+        """Return the client's next events; PINGs are answered at once."""
         with self._lock:
             self.core.receive_data(data)
             self._write()
@@ -116,7 +116,7 @@ Script = Callable[[Session, Event], bool]
 
 
 class ScriptedBroker:
-    """Listens on a free port. `script` goes first; what it leaves is answered by the book."""
+    """Listens on a free port. `script` decides first; other requests get the usual answers."""
 
     def __init__(self, script: Script | None = None, port: int = 0) -> None:
         self.script = script
@@ -201,7 +201,7 @@ class ScriptedBroker:
             self.answer(session, event)
 
     def answer(self, session: Session, event: Event) -> None:
-        """Answer as a broker does that serves every topic and stores nothing."""
+        """Answer like a broker that serves every topic and stores nothing."""
         if not isinstance(event, CommandReceived):
             return
         kind, body = event.kind, event.body

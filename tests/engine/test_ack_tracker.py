@@ -1,4 +1,4 @@
-"""Acknowledgements that wait for others, and for a place to be sent from."""
+"""Acknowledgements that wait to be grouped, and for the consumer to be attached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 
 
 class Broker:
-    """Takes acknowledgements while it is there."""
+    """Accepts acknowledgements while it is attached."""
 
     def __init__(self) -> None:
         self.there = True
@@ -128,7 +128,7 @@ def test_cumulative_ones_go_forward_only(timers: Timers, broker: Broker) -> None
     acks.flush()
     acks.flush()
     assert broker.upto() == [(1, 8)]
-    # A batch is done to its last message, or up to the entry before it.
+    # A batch is acknowledged completely, or up to the entry before it.
     acks.acknowledge_upto(one(9, 1, 3))
     acks.flush()
     acks.acknowledge_upto(one(9, 2, 3))
@@ -164,7 +164,7 @@ def test_receipts_come_with_the_answer_or_its_error(timers: Timers, broker: Brok
     assert first.result(0) is None
     with pytest.raises(ConnectionLost):
         second.result(0)
-    # What is not told to the broker yet has its receipt at once.
+    # An acknowledgement that was not sent yet gets its receipt at once.
     _, part = acks.acknowledge(one(3, 0, 2))
     assert part is not None
     assert part.done()
@@ -192,7 +192,7 @@ def test_properties_go_with_their_own_message_and_wait_for_a_place(
         for ack in broker.acks
     ]
     assert told == [([0], [("upto", 9)]), ([1], []), ([2, 3], [("round", 7)]), ([4], [])]
-    # Answers come in order, so that the last one tells of all.
+    # Answers come in order, so the last one is enough.
     assert [ack.receipt for ack in broker.acks] == [True, False, False, True]
 
 

@@ -1,4 +1,4 @@
-"""What acknowledgements name."""
+"""The message ids in acknowledgements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulsar_spark.protocol.message_id import EARLIEST_POSITION, MessageIdAdv, Po
 @pytest.mark.parametrize(
     "first,size,expected",
     [
-        # What Java's client sends: index 1 of 3 done, everything done, a sign bit.
+        # As Java's client sends them: index 1 of 3 acknowledged, everything, a sign bit.
         (2, 3, [4]),
         (1, 3, [6]),
         (3, 3, []),

@@ -64,7 +64,7 @@ def test_a_certificate_is_all_that_tls_needs() -> None:
 
 
 class Own:
-    """What a user may write."""
+    """An authentication class of a user's own."""
 
     method_name = "company"
 

@@ -1,4 +1,4 @@
-"""Batches: what goes into one, when it is sent, and what each message is told."""
+"""Batches: what goes into one, when it is sent, and what each callback gets."""
 
 from __future__ import annotations
 

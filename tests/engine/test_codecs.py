@@ -1,4 +1,4 @@
-"""Compression: round trips, what official clients recorded, lies about sizes, bombs."""
+"""Compression: round trips, recordings of official clients, wrong sizes, bombs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TEXT = b"line of the batch, and again " * 100
 
 
 def zstd_stream(*blocks: bytes) -> bytes:
-    """A frame that does not say how large its content is."""
+    """A frame without the size of its content."""
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         for block in blocks:
@@ -44,7 +44,7 @@ def zstd_stream(*blocks: bytes) -> bytes:
 
 
 def flushed_zlib(data: bytes) -> bytes:
-    """What Java's client writes: a stream that is flushed but not finished."""
+    """As Java's client writes it: a stream that is flushed but not finished."""
     stream = zlib.compressobj()
     return stream.compress(data) + stream.flush(zlib.Z_SYNC_FLUSH)
 
@@ -170,7 +170,7 @@ def test_an_unknown_codec_is_refused_by_its_number(codec: int) -> None:
 def test_a_large_payload_is_decompressed_without_a_second_copy(codec: int) -> None:
     size = 16 * MIB
     data = compress(codec, bytes(size))
-    decompress(codec, compress(codec, TEXT), len(TEXT), LIMIT)  # what a codec needs once
+    decompress(codec, compress(codec, TEXT), len(TEXT), LIMIT)  # what a codec allocates once
     tracemalloc.start()
     output = decompress(codec, data, size, size)
     peak = tracemalloc.get_traced_memory()[1]
@@ -219,7 +219,7 @@ def zlib_bomb(size: int) -> bytes:
 
 @lru_cache
 def bombs() -> list[tuple[int, bytes]]:
-    # Each becomes many times the limit.
+    # Each decompresses to many times the limit.
     return [
         (pb.LZ4, lz4.block.compress(bytes(64 * MIB), store_size=False)),
         (pb.ZLIB, zlib_bomb(64 * MIB)),
@@ -247,7 +247,7 @@ def test_bombs_are_refused_within_the_limit(declared: int) -> None:
 
 @pytest.mark.fault(38)
 def test_a_frame_that_asks_for_a_huge_window_is_refused() -> None:
-    # Magic, no content size, the exponent of the window, and one last block of bytes as they are.
+    # Magic number, no content size, the window's exponent, and one last block of raw bytes.
     block = (len(TEXT) << 3 | 1).to_bytes(3, "little") + TEXT
     data = bytes.fromhex("28b52ffd 00 68") + block
     assert decompress(pb.ZSTD, data, len(TEXT), LIMIT) == TEXT

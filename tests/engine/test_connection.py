@@ -56,7 +56,7 @@ def look_up(request_id: int) -> pb.BaseCommand:
 
 
 def only(*kinds: int) -> Callable[[Session, Event], bool]:
-    """Return a script that leaves commands of these types without an answer."""
+    """Return a script that does not answer commands of these types."""
     return lambda session, event: kind_of(event) in kinds
 
 
@@ -608,7 +608,7 @@ def test_a_thousand_challenges_in_a_row_are_answered_by_one_thread() -> None:
         connection = ClientConnection(broker.broker, broker.options(), auth).open()
         for _ in range(1000):
             broker.sessions[0].send(answers.auth_challenge("b", "token", b"PulsarAuthRefresh"))
-        # It serves whoever asks all the while.
+        # It serves the others meanwhile.
         connection.request(lambda request_id: commands.partitioned_metadata("t", request_id))
         wait_until(lambda: not auth.at_once)
         assert auth.most == 1
@@ -649,7 +649,7 @@ def test_neither_threads_nor_files_are_left_behind() -> None:
     before = set(threading.enumerate())
     with ScriptedBroker() as broker:
         connected(broker).close()
-        # That which accepts connections is the scripted broker's own.
+        # The thread that accepts connections is the scripted broker's.
         wait_until(lambda: len(set(threading.enumerate()) - before) <= 1)
         threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
         for number in range(20):

@@ -14,7 +14,7 @@ T = pb.BaseCommand
 
 
 class Recorder:
-    """A consumer and a producer that write down what they are told."""
+    """A consumer and a producer that record their events."""
 
     waits_for_receipts = False
 

@@ -86,7 +86,7 @@ def test_a_host_whose_connection_was_lost_is_tried_last() -> None:
                 broker = one if first.address.physical == one.address else other
                 broker.sessions[-1].drop()
                 wait_until(lambda at=first: at.closed, "the connection's end")  # type: ignore[misc]
-                # What is connected to meanwhile says nothing of that host.
+                # A connection to a broker behind it says nothing about that host.
                 pool.get(BrokerAddress("broker-1:6650", one.address))
                 assert pool.service().address != first.address
 

@@ -64,7 +64,7 @@ MIB = 1024 * 1024
 
 
 class Slow:
-    """A broker that stops reading when it is asked to look up `t`, until `go` is set."""
+    """A broker that stops reading at a lookup of `t`, until `go` is set."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -81,7 +81,7 @@ class Slow:
 
 @contextlib.contextmanager
 def slow_broker(**options: Any) -> Iterator[tuple[Slow, ClientConnection, int]]:
-    """Run a broker that does not read now, and a connection with an open producer."""
+    """Run a broker that does not read, and a connection with an open producer."""
     script = Slow()
     with ScriptedBroker(script) as broker:
         connection = ClientConnection(broker.broker, broker.options(**options)).open()
@@ -112,7 +112,7 @@ def started(function: Callable[..., object], *args: object) -> threading.Thread:
 
 @pytest.mark.fault(7)
 def test_what_senders_gave_is_no_answer_that_the_broker_does_not_take() -> None:
-    """The receive thread writes what it finds, also the megabytes of others."""
+    """The receive thread writes what is queued, also megabytes of other threads."""
     with slow_broker() as (script, connection, producer_id):
         failed: list[PulsarError] = []
         sent = threading.Event()

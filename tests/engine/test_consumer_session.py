@@ -1,4 +1,4 @@
-"""One life of a consumer: begun, confirmed, asked, and closed whatever comes between."""
+"""A consumer's session: subscribe, confirm, requests, and close whatever comes between."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_session_ends_with_what_the_broker_knows_of_it(trouble: str) -> None:
             error = session.last_message_id(Deadline(5)).exception(5)
             assert isinstance(error, PulsarError)
             assert error.retryable
-        # The broker's own, if any.
+        # The broker's own, if any; the client sends none.
         assert broker.faults.seen("CLOSE_CONSUMER") == (trouble == "unload")
 
 
@@ -190,7 +190,7 @@ def test_a_consumer_without_a_topic_is_recognised(durable: bool) -> None:
             lose_topic(broker, TOPIC)
             with pytest.raises(ConnectionLost, match="unloaded the topic"):
                 confirm(session)
-            # Whoever comes next finds the subscription free.
+            # The subscription is free for the next consumer.
             with ConsumerSession(session.connection, wanted) as other:
                 subscribe(other)
 

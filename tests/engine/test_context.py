@@ -1,4 +1,4 @@
-"""What readers and producers share: lazy, assigned brokers, and one end for all."""
+"""What readers and producers share: opened lazily, with assigned brokers, closed together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue of what one consumer was delivered: permits and memory, whatever becomes of it."""
+"""A consumer's queue of deliveries: permits and memory, whatever happens to messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def queue(size: int = SIZE, memory: int = 1 << 26) -> DeliveryQueue:
 
 
 def block(*batches: int) -> MessageBlock:
-    """Frames of batches with so many messages each."""
+    """Frames of batches with these numbers of messages."""
     frames = [frame(entry_id, count) for entry_id, count in enumerate(batches)]
     data = b"".join(frames)
     return MessageBlock(1, data, 0, len(data), len(frames))
@@ -42,7 +42,7 @@ def test_what_is_dropped_cost_just_its_messages() -> None:
     assert found is not None
     first, at = found
     assert held.take(0, first.end(at), 3)
-    # Of the first block an entry was taken and is not given out, another one is being decoded.
+    # One entry of the first block was taken and not returned yet, another is being decoded.
     assert held.forget() == 3 + 5 + 7 + 11
     assert held.forget() == 0
     assert not held.has_more

@@ -30,7 +30,7 @@ from pulsar_spark.protocol import pulsar_api_pb2 as pb
 from tests.protocol import golden
 from tests.protocol.test_batches_golden import messages, plain_payload
 
-# A data key of the bytes 0 to 31 that Bouncy Castle 1.78 encrypted by ECIES, and the key for it.
+# A data key (bytes 0 to 31) that Bouncy Castle 1.78 encrypted with ECIES, and its private key.
 BOUNCY_CASTLE = bytes.fromhex(
     "04d808195b511b71c41c8888eaff7a8dbc649c9838d2cc4f71e231ea8f1180cd4fec99fe4d65b8f77bbba7881c95c0"
     "4a5b95d0ec58241eacda358a305986143f58108648e4b89a61d7a7083dfef0a9c62f1db8ed131ff27f08180fe63f48"
@@ -236,7 +236,7 @@ def test_a_reader_of_keys_that_fails_has_none_and_its_words_are_not_repeated() -
         (private_pem(ed25519.Ed25519PrivateKey.generate()), "neither of RSA nor on an elliptic"),
         (public_pem(RSA), "the private key 'the.option' is not PEM"),
     ],
-    # Keys are made anew in each process, and the processes have to agree on names of tests.
+    # Each process makes its own keys, but test ids must be the same in all of them.
     ids=lambda value: value[:20],
 )
 def test_a_private_key_that_cannot_be_used_is_an_error_before_any_message(
@@ -273,7 +273,7 @@ def test_without_the_package_the_error_says_what_to_install(
     ):
         with pytest.raises(MissingDependency, match=r"pulsar-spark\[crypto\]"):
             use()
-    # Without keys nobody needs it.
+    # Nobody needs it without keys.
     with pytest.raises(EncryptedMessage, match="no key was given"):
         Decryptor().decrypt(metadata, body)
 

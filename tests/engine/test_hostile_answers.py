@@ -1,4 +1,4 @@
-"""Answers of the right kind with any values in them: a result, or an error of our own, in time."""
+"""Answers of the right type with any values give a result or an error of ours, in time."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ ANSWERS = {
 
 
 def hostile_body(rng: random.Random, kind: int, **fields: Any) -> pb.BaseCommand | None:
-    """Return a command with any fields but those that are given, None if it cannot be parsed."""
+    """Return a command with random fields except those given; None if it cannot be parsed."""
     command = pb.BaseCommand(type=kind)
     body = getattr(command, BODY_FIELDS[kind])
     required = type(body)()
     for field in required.DESCRIPTOR.fields:
         if field.message_type is None and field.name not in ("error", "error_code"):
-            # What is left unset by chance must not be missing.
+            # Required fields must be set even if chance leaves them out.
             if isinstance(getattr(required, field.name), str):
                 setattr(required, field.name, "t")
             elif field.type == field.TYPE_ENUM:
@@ -69,7 +69,7 @@ def hostile_body(rng: random.Random, kind: int, **fields: Any) -> pb.BaseCommand
 
 
 class HostileScript:
-    """Answers as a broker does, but every command of type `kind` with any values."""
+    """Answers like a broker, but with random values in every command of type `kind`."""
 
     def __init__(self, rng: random.Random, kind: int) -> None:
         self.rng = rng
@@ -85,7 +85,7 @@ class HostileScript:
         if event.kind == T.FLOW and self.kind == T.MESSAGE:
             return self._message(session, event.body)
         if event.kind != self.kind:
-            # What the scripted broker has no answer for is answered by silence.
+            # Requests without a usual answer get none.
             return event.kind in ANSWERS and event.kind not in _BY_THE_BOOK
         answer = hostile_body(self.rng, ANSWERS[event.kind], request_id=event.request_id)
         if answer is None:

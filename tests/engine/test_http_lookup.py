@@ -1,4 +1,4 @@
-"""Lookups by REST: what is asked and understood, where credentials go, and what is not believed."""
+"""Lookups by REST: requests, answers, where credentials go, and what is not trusted."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def context_for(url: str, **more: Any) -> ClientContext:
 
 
 def refused(url: str, kind: type[PulsarError], **more: Any) -> PulsarError:
-    """Return why a lookup fails."""
+    """Return the error of a lookup."""
     with context_for(url, **more) as context, pytest.raises(kind) as caught:
         context.lookup.broker(TOPIC)
     assert caught.value.topic == TOPIC
@@ -80,7 +80,7 @@ def given(service: WebService) -> list[str | None]:
 
 @contextlib.contextmanager
 def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Give the address of something that takes connections and is no web service."""
+    """Yield the address of a server that accepts connections and is no web service."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def accept() -> None:
@@ -212,7 +212,7 @@ def test_connections_are_kept_and_few(web: WebService) -> None:
 @pytest.mark.fault(1)
 def test_a_connection_that_the_server_ended_meanwhile_is_made_anew(web: WebService) -> None:
     def once(handler: http.server.BaseHTTPRequestHandler) -> None:
-        # Said to be kept, and then closed.
+        # Announced as kept alive, and then closed.
         say(200, web.lookup)(handler)
         handler.close_connection = True
 
@@ -244,7 +244,7 @@ def test_redirects_are_followed(web: WebService, status: int) -> None:
         web.answers = [web.redirect(owner.url, status)]
         assert context.lookup.broker(TOPIC).logical == "owner:6650"
         assert [asked.path for asked in owner.asked] == [web.asked[0].path]
-        # A path alone is one of the same host.
+        # A path without a host stays on the same host.
         web.answers = [say(status, b"", Location="/lookup/v2/topic/other?authoritative=true")]
         assert context.lookup.broker(TOPIC).logical == "broker:6650"
         assert web.asked[-1].query == {"authoritative": ["true"]}
@@ -291,7 +291,7 @@ def test_credentials_go_to_the_hosts_of_the_service_url_alone(web: WebService) -
         assert given(web) == [f"Bearer {SECRET}"]
         assert given(owner) == [None]
 
-        # It wants to know who asks.
+        # It asks for credentials.
         web.answers, owner.answers = [web.redirect(owner.url)], [refuse(401, "who are you?")]
         error = refused(web.url, AuthenticationError, auth=TOKEN)
         assert owner.host in str(error)
@@ -310,7 +310,7 @@ def test_nothing_goes_from_tls_to_plain(tmp_path: Path, web: WebService) -> None
     authority = Authority(tmp_path)
     tls = TlsOptions(trust_certs_file=authority.file)
     with WebService("pulsar://b:1", tls=authority.server()) as secure:
-        # A broker that has no address with TLS.
+        # A broker without a TLS address.
         error = refused(secure.url, RemoteProtocolError, tls=tls)
         assert "never downgraded from TLS to plain" in str(error)
         secure.lookup["brokerUrlTls"] = "pulsar://b:1"
@@ -356,7 +356,7 @@ def test_a_token_file_is_read_for_every_request(web: WebService, tmp_path: Path)
 
 
 class Vault:
-    """A way of a user's own to log in."""
+    """An authentication plugin of a user's own."""
 
     method_name = "vault"
 
@@ -368,7 +368,7 @@ class Vault:
 
 
 class WebVault(Vault):
-    """The same, for web services too."""
+    """The same, also for web services."""
 
     def http_headers(self) -> dict[str, str]:
         return {"X-Vault": self.params}
@@ -403,7 +403,7 @@ def test_credentials_that_are_no_header_are_refused_and_not_shown(
     "status,kind",
     [
         (400, NotAllowed),
-        # Pulsar answers so whom it knows, and who may not do this.
+        # Pulsar's answer to a known user without the permission.
         (401, AuthorizationError),
         (403, AuthorizationError),
         (404, TopicNotFound),

@@ -1,4 +1,4 @@
-"""What the topic partitions of one consumer are delivered, for several threads."""
+"""The inbox of one consumer's topic partitions, used by several threads."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.support.waiting import finish
 
 
 class Number(int):
-    """What stands for a delivery."""
+    """A stand-in for a delivery."""
 
     cost = 5
 
 
 class Source:
-    """Has some numbers; None is one that cannot be read."""
+    """Has some numbers; None stands for an unreadable one."""
 
     def __init__(self, *numbers: int | None) -> None:
         self.numbers = deque(numbers)

@@ -1,4 +1,4 @@
-"""The window of a producer: room, time, and one end for everyone who waits."""
+"""A producer's in-flight window: room, timeouts, and an end that reaches all waiters."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_receipts_take_entries_off_a_block_many_at_a_time() -> None:
     assert (count, taken.messages, taken.last, taken.ends) == (3, 3, 102, False)
     assert queue.messages == 3
     assert b"".join(taken.sends.unacknowledged()) == b"frame 0003frame 0004"
-    # What is left of a block is no more than that; the rest is of the next one.
+    # The rest of the block takes only so many; the others belong to the next block.
     count, taken = queue.take(receipts(103, 104, 105))
     assert taken is not None
     assert (count, taken.last, taken.ends) == (2, 104, True)
@@ -201,7 +201,7 @@ def send(number: int, count: int = 1, size: int = 10) -> PendingSends:
 
 
 class Windowed:
-    """A window with what it needs around it."""
+    """A window with its budget, timers and callbacks."""
 
     def __init__(self) -> None:
         self.timers = Timers("test-window")
@@ -303,7 +303,7 @@ def test_waiting_ends_when_all_of_before_is_acknowledged(around: Windowed) -> No
     put(window, send(0), send(1))
 
     def acknowledge() -> None:
-        # More is sent meanwhile, which nobody waits for.
+        # More is sent meanwhile, and nobody waits for it.
         put(window, send(2))
         take(window)
         take(window)
@@ -439,7 +439,7 @@ def test_a_window_that_goes_on_gives_up_what_is_late_and_nothing_else(around: Wi
     assert [one.sequence_id for one in window.pending] in ([1], [])
     with pytest.raises(OperationTimeout):
         window.wait_until_acknowledged(Deadline(10))
-    # It was said once, and what comes later is as good as ever.
+    # The error was raised once; later messages are sent as usual.
     put(window, send(2))
     with window.changed:
         window.pending.clear()

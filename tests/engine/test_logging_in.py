@@ -1,4 +1,4 @@
-"""Credentials, given to a broker that checks them: accepted, refused, and renewed in mid-stream."""
+"""Credentials for a broker that checks them: accepted, rejected, and renewed while in use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECRET = "canary-51c2"
 
 
 class Guard:
-    """Lets in whoever gives one of `valid`, and keeps what was given."""
+    """Accepts the credentials in `valid`, and records all that were given."""
 
     def __init__(self, *valid: tuple[str, bytes]) -> None:
         self.valid = set(valid)
@@ -198,5 +198,5 @@ def test_a_token_that_nobody_renews_ends_a_stream_with_one_clear_error(
         with pytest.raises(PulsarError) as caught:
             producer.send(b"2")
         assert isinstance(caught.value, AuthenticationError)
-        # The answer to the challenge, and what reader and producer tried on their own.
+        # The answer to the challenge, and the attempts of reader and producer.
         assert len(guard.given) <= 4

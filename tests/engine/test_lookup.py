@@ -41,7 +41,7 @@ LookupType = pb.CommandLookupTopicResponse
 def answering(
     kind: int, answer: Callable[[Session, int], pb.BaseCommand | None]
 ) -> Callable[[Session, Event], bool]:
-    """Return a script that answers one type of request by itself, unless it gives None."""
+    """Return a script that answers one type of request, unless the answer is None."""
 
     def script(session: Session, event: Event) -> bool:
         if kind_of(event) != kind:
@@ -91,7 +91,7 @@ def test_behind_a_proxy_the_socket_goes_where_the_lookup_went() -> None:
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("scheme", ["pulsar", "pulsar+ssl"])
 def test_how_the_proxy_reaches_its_brokers_is_its_own_matter(scheme: str) -> None:
-    """Pulsar's proxy names one address, of the scheme that it uses itself, in both places."""
+    """Pulsar's proxy gives one address, with its own scheme, as both URLs."""
 
     def answer(session: Session, request_id: int) -> pb.BaseCommand:
         return answers.lookup_response(
@@ -189,7 +189,7 @@ def test_what_can_pass_is_asked_again_on_the_same_connection(code: int) -> None:
 
 @pytest.mark.fault(18)
 def test_a_permission_that_the_broker_could_not_check_is_asked_for_again() -> None:
-    """The brokers' text where their metadata store does not answer, with the code of a refusal."""
+    """Brokers say this when their metadata store does not answer, with a permanent error's code."""
     text = "Exception occurred while trying to authorize lookup"
     with EmbeddedBroker() as broker, ConnectionPool(quick(broker)) as pool:
         broker.faults.error("LOOKUP", "AuthorizationError", text, times=2)
@@ -242,7 +242,7 @@ def test_a_broker_that_comes_up_late_is_found() -> None:
 
 @pytest.mark.fault(1)
 def test_a_broker_that_stays_down_is_named_at_the_operation_timeout() -> None:
-    # Bound and not listening: nobody else gets the port meanwhile.
+    # Bound but not listening: nobody else gets the port meanwhile.
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -368,7 +368,7 @@ def test_a_thousand_partitions_are_asked_in_seconds() -> None:
         broker.create_topic(TOPIC, partitions=1000)
         names = [partition(number) for number in range(1000)]
         add_plain(broker, names[7], b"x")
-        # Time of the processor, of the broker's thread too: others may use the machine meanwhile.
+        # CPU time, also of the broker's thread: others may use the machine meanwhile.
         started = time.process_time()
         found = Lookup(pool).last_message_ids(names)
         assert time.process_time() - started < 20
@@ -376,7 +376,7 @@ def test_a_thousand_partitions_are_asked_in_seconds() -> None:
         assert found.pop(names[7]) != MessageIdAdv(-1, -1, 7)
         for name, value in found.items():
             assert value == MessageIdAdv(-1, -1, TopicName.parse(name).partition_index)
-        # Of those that say that they are empty it is made sure.
+        # Those that report to be empty are verified.
         assert broker.faults.seen("SUBSCRIBE") == 1999
         wait_until(lambda: broker.faults.seen("CLOSE_CONSUMER") == 1000)
 
@@ -402,7 +402,7 @@ def test_a_broker_is_asked_no_more_than_64_questions_at_a_time() -> None:
         return True
 
     with ScriptedBroker(script) as broker, ConnectionPool(broker.options()) as pool:
-        # Two lookups of one pool, as two tasks of a worker have them, count together.
+        # Two lookups of one pool, as in two tasks of a worker, share the limit.
         first, second = Lookup(pool), Lookup(pool)
         topics = [partition(number) for number in range(512)]
         counts: dict[str, int | PulsarError] = {}

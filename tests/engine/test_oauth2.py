@@ -1,4 +1,4 @@
-"""Tokens of an OAuth2 issuer, a server of this test, and what an issuer can do wrong."""
+"""Tokens of an OAuth2 issuer, a server of this test, and what issuers can do wrong."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_token_is_kept_and_renewed_before_it_expires(
     assert auth.auth_data() == b"token-1"
     clock[0] += 2
     assert auth.auth_data() == b"token-2"
-    # A tenth of the lifetime of those that are good for less.
+    # A tenth of the lifetime of short-lived ones.
     issuer.expires_in = 10
     clock[0] += 1000
     assert auth.auth_data() == b"token-3"
@@ -299,7 +299,7 @@ def test_a_broker_is_given_tokens_of_the_issuer_and_new_ones_in_mid_stream(
         broker.create_topic("t")
         found = ClientOptions(broker.service_url, auth=auth)
         with ClientContext.shared(found) as context, ClientContext.shared(found) as other:
-            # Tokens come and go, the connections are the same user's.
+            # Tokens change, but the connections remain the same user's.
             assert context.pool is other.pool
             assert context.lookup.partitions("t") == 0
             broker.faults.inject(answers.auth_challenge("b", "token", b"PulsarAuthRefresh"))

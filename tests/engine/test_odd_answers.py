@@ -1,4 +1,4 @@
-"""Answers that no broker should give: each is an error of ours, for the request alone."""
+"""Answers that no broker should give: each is an error of ours, for that request only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NOT_UTF8 = b"\xff\xfe-canary"
 
 
 def raw(command: pb.BaseCommand, placeholder: bytes = b"PLACEHOLDER") -> bytes:
-    """Return a command's frame with text that is not UTF-8 in the place of a placeholder."""
+    """Return a command's frame with text that is not UTF-8 instead of a placeholder."""
     data = encode_command(command)
     return data.replace(placeholder, (NOT_UTF8 * 2)[: len(placeholder)])
 
@@ -71,7 +71,7 @@ def test_an_answer_of_another_kind_is_an_error_of_its_request(answer: Answer) ->
         with pytest.raises(RemoteProtocolError, match="answered LOOKUP with ") as caught:
             connection.request(look_up)
         assert caught.value.broker == broker.address
-        # The connection is of use to all others.
+        # The connection still works for all others.
         assert connection.request(look_up).brokerServiceUrl
         connection.close()
 
@@ -161,7 +161,7 @@ def test_names_of_topics_that_are_not_utf8_hide_no_other() -> None:
 
 @pytest.mark.fault(17, 46)
 def test_a_refusal_of_another_kind_is_a_refusal() -> None:
-    """Pulsar's proxy refuses to tell partitions as it refuses to tell a broker."""
+    """Pulsar's proxy answers requests for partitions with the same error as lookups."""
 
     def script(session: Session, event: Event) -> bool:
         if kind_of(event) != T.PARTITIONED_METADATA:
@@ -218,7 +218,7 @@ def test_impossible_numbers_of_a_last_message_are_refused(numbers: tuple[int, in
 
 @pytest.mark.fault(1)
 def test_a_lookup_that_is_not_answered_is_given_up_at_the_operation_timeout() -> None:
-    """Also where whoever asks is ready to wait for longer, and to ask again."""
+    """Also if the caller would wait longer, and ask again."""
     with (
         ScriptedBroker(only(T.LOOKUP)) as broker,
         ConnectionPool(broker.options(operation_timeout=0.2)) as pool,
@@ -249,7 +249,7 @@ PASSWORD = "canary password"
 def test_credentials_that_a_broker_repeats_are_in_no_error(
     auth: AuthProvider, echoed: str, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Long texts are cut; half a secret must not be left over by it.
+    # Long texts are cut; that must not leave half a secret.
     text = f"{'x' * 990}{echoed} is not welcome"
 
     def script(session: Session, event: Event) -> bool:
@@ -288,7 +288,7 @@ def test_credentials_that_a_broker_repeats_are_in_no_error(
 
 
 class Broken:
-    """Credentials whose provider has a fault of its own, the second time."""
+    """Credentials whose provider fails the second time."""
 
     method_name = "token"
 

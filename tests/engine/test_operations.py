@@ -44,7 +44,7 @@ def later(value: Any, seconds: float = 0.0) -> Future[Any]:
 
 
 def numbered(operation: Callable[[int], Operation[T]], count: int) -> list[OperationFactory[T]]:
-    """Return factories of `count` operations that are given their numbers."""
+    """Return factories of `count` operations, each of which gets its number."""
 
     def factory(number: int) -> OperationFactory[T]:
         return lambda _: operation(number)
@@ -150,7 +150,7 @@ def test_an_operation_can_wait_less_long_for_an_answer_and_go_on() -> None:
             yield Within(late, 0.05)
         except OperationTimeout as error:
             found.append(str(error).partition(" within")[0])
-        # The answer that comes meanwhile is not taken for that of this wait.
+        # The late answer is not taken for the answer to this wait.
         found.append((yield later("next", 0.3)))
         yield Pause(0.01)
         return [*found, (yield Within(late, 0.05))]
@@ -367,7 +367,7 @@ def test_the_deadline_of_a_started_operation_ends_it(timers: Timers) -> None:
                 try:
                     yield Future()
                 except OperationTimeout:
-                    # It does not take the hint.
+                    # It ignores the timeout.
                     continue
         finally:
             closed.set()
@@ -436,7 +436,7 @@ def test_an_operation_learns_that_what_it_waits_for_was_cancelled(timers: Timers
 def test_answers_and_timers_at_the_same_moment_never_run_an_operation_twice(
     timers: Timers,
 ) -> None:
-    """A generator that two threads go on with at once raises ValueError."""
+    """A generator that two threads resume at once raises ValueError."""
 
     def operation(deadline: Deadline) -> Operation[int]:
         count = 0

@@ -1,4 +1,4 @@
-"""Topic writers: every message to its partition, in order, and no end before all are stored."""
+"""Topic writers: each message to its partition, in order; closed only when all are stored."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def options(**changes: Any) -> ProducerOptions:
 
 
 def by_partition(script: TopicScript) -> dict[int, list[bytes]]:
-    """Return the payloads that each partition got, in order."""
+    """Return the payloads of each partition, in order."""
     partition_of = {
         command.producer_id: int(command.topic.rpartition("-")[2])
         for _, command in script.producers
@@ -443,7 +443,7 @@ def test_rows_with_fields_keep_them_and_their_order(batching: bool) -> None:
         keys=[None if number % 5 == 1 else f"k{number}" for number in range(count)],
         event_times=[number or None for number in range(count)],
         properties=[{"n": str(number)} for number in range(count)],
-        # What is delivered later is sent alone, in its place.
+        # A message with a delivery time is sent alone, in its order.
         deliver_at=[2**41 if number in (0, 1000, 1001) else None for number in range(count)],
     )
     with topic() as (script, context, _):
@@ -488,7 +488,7 @@ def test_encoded_fields_are_sent_as_the_columns_are_that_they_stand_for(
             chosen = options(batching_enabled=batching, batching_max_messages=most)
             with PartitionedProducer(context, "t", chosen) as writer:
                 writer.write(written)
-                # What waits in a batch is followed by messages of other kinds.
+                # Messages of other kinds follow those that wait in a batch.
                 writer.write(MessageColumns([b"plain"] * 3, ["k1"] * 3 if keyed else None))
                 writer.send(MessageFields(b"last", "k1"))
                 writer.write(written)
@@ -566,7 +566,7 @@ def test_the_row_of_a_column_that_is_too_large_is_named_wherever_it_is(
     keys = [f"key-{number}" for number in range(100)] if keyed else None
     script = TopicScript(partitions=partitions, max_message_size=1000)
     with topic(script) as (_, context, _):
-        # The options would allow for larger batches than the broker does.
+        # The options allow larger batches than the broker.
         writer = PartitionedProducer(context, "t", options(batching_enabled=batching))
         writer.write(MessageColumns([b"before"] * 3, keys=["a", "b", "c"] if keyed else None))
         with pytest.raises(MessageTooLarge, match="row 170:"):

@@ -1,4 +1,4 @@
-"""What brokers refuse for a moment: asked again by everybody who asks, on the same connection."""
+"""Temporary errors of brokers: every kind of request is retried, on the same connection."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def test_that_a_topic_is_empty_is_believed_of_no_consumer_that_the_broker_lost()
         assert found is not None
         assert found.start == first
         broker.faults.clear()
-        # The one that comes where the search has led.
+        # The entry at which the search ends.
         pretend_empty(broker, after=1)
         assert probe.first_entry_from_time(TOPIC, 0) == found
 
@@ -356,7 +356,7 @@ def test_a_flood_of_entries_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch)
         for number in range(20):
             entry = Entry(1, number, [bytes(3000)], batched=False)
             broker.sessions[0].send_entry(session.consumer_id, entry)
-            # What lies before an answer comes before it, in a block of its own.
+            # Earlier entries are delivered before the answer, in a block of their own.
             session.last_message_id(Deadline(5)).result(5)
             assert entries.held < 20_000
         assert entries.held == 0

@@ -1,4 +1,4 @@
-"""Producers: who sends, in which order, under which ids, and how it ends."""
+"""Producers: turns, order, sequence ids, and closing."""
 
 from __future__ import annotations
 

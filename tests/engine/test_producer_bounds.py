@@ -1,4 +1,4 @@
-"""Producers: what is pending is bounded, and no wait is without an end."""
+"""Producers: pending messages are bounded, and so is every wait."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_memory_is_bounded_over_all_producers_of_a_client() -> None:
         with pytest.raises(OperationTimeout, match="no room for another message") as raised:
             second.send(single(bytes(2_000)))
         assert raised.value.topic == TOPIC
-        # Nothing was sent, so the producer can go on.
+        # Nothing was sent, so the producer can continue.
         second.send(single(bytes(100)))
         assert len(script.sends) <= 2
 

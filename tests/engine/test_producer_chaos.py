@@ -1,4 +1,4 @@
-"""Producers under a broker that does whatever it may: nothing is lost, mixed up or told twice."""
+"""Producers and a broker that does all it may: nothing is lost, reordered or reported twice."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Chaos:
             trouble = self.rng.random()
             if self.troubles and trouble < 0.05:
                 self.troubles -= 1
-                # What follows in this life is neither stored nor acknowledged.
+                # The rest of this session is neither stored nor acknowledged.
                 self.refused.add((producer_id, hash(life)))
                 if trouble < 0.015:
                     session.drop()
@@ -71,7 +71,7 @@ class Chaos:
 
 
 class Outcome:
-    """What the callback of each message was told."""
+    """The result that each message's callback got."""
 
     def __init__(self) -> None:
         self.told: dict[bytes, list[PulsarError | None]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Producers: every receipt and every refusal is about the oldest send, or a loss."""
+"""Producers: every receipt and every send error is for the oldest send, or a loss."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_receipts_that_come_at_once_have_nothing_sent_twice(
         sent = submit(producer, sends, **rest)
         producer._write_queued()
         wait_until(lambda: not producer.pending_messages)
-        # A sender that goes by what is left of them goes on for ever.
+        # A sender that counted the remaining ones would never end.
         assert producer.counts.messages <= 500
         return sent
 
@@ -241,7 +241,7 @@ def test_another_refusal_is_followed_by_a_new_registration_and_all_again(code: i
         assert len(results.ids) == 3
         ids = [found.entry_id for found in results.ids if found]
         assert ids == sorted(ids)
-        # The connection, which others may use, is kept.
+        # The connection is kept: others may use it.
         assert len(broker.sessions) == 1
         assert len(script.closed) == producer.counts.reconnects == 2
         epochs = [command.epoch for _, command in script.producers]

@@ -1,4 +1,4 @@
-"""Producers: what is pending survives the loss of a broker, in order."""
+"""Producers: pending messages survive the loss of a broker, in order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_is_pending_is_sent_again_in_order_after_a_disconnect() -> None:
         second = [sent for sent in script.sends if sent.session == 1]
         assert [sent.sequence_id for sent in second] == [2, 3, 4]
         assert [sent.payload for sent in second] == [b"2", b"3", b"4"]
-        # Bytes that are sent again are the same bytes: a checksum of old is one of now.
+        # The same bytes are sent again, so their checksum is still valid.
         (before,) = (s for s in script.sends if s.session == 0 and s.sequence_id == 2)
         assert before.metadata == second[0].metadata
 
@@ -264,7 +264,7 @@ def test_only_the_unacknowledged_part_of_a_block_is_resent(per_entry: int) -> No
         for number in range(4):
             sends = [sent for sent in script.sends if sent.session == number]
             ids = [sent.sequence_id for sent in sends]
-            # Each life begins with the oldest that has no receipt, and leaves out nothing.
+            # Each session begins with the oldest send without a receipt, and skips nothing.
             assert ids == list(range(ids[0], ids[-1] + 1, per_entry))
             assert number == 0 or ids[0] <= 300 * number + per_entry
             stored.update({sent.sequence_id: sent.payload for sent in sends})

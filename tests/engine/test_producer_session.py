@@ -1,4 +1,4 @@
-"""Registering: what one life of a producer tells its owner, and how another one is begun.
+"""Registering: what a session reports to its owner, and how the next session starts.
 
 What can pass is tried again under a deadline, what cannot is said at once.
 """
@@ -199,7 +199,7 @@ def test_a_lost_connection_ends_the_wait_for_an_answer() -> None:
 
 
 def refuse_producers(script: TopicScript, code: int, times: int = 10**6) -> list[float]:
-    """Refuse PRODUCER a number of times; return the list of when it came."""
+    """Answer PRODUCER with errors a number of times; return the list of its times."""
     asked: list[float] = []
 
     def on_producer(session: Session, command: pb.CommandProducer) -> bool:

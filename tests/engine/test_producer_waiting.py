@@ -1,4 +1,4 @@
-"""Producers: who waits holds up nobody else, and whatever waits goes on or ends."""
+"""Producers: a waiting sender blocks nobody else, and every wait ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MIB = 1024 * 1024
 
 
 class Raised(threading.Thread):
-    """A thread that calls a function and keeps what it raises."""
+    """A thread that calls a function and keeps its error."""
 
     def __init__(self, function: Callable[..., object], *args: object) -> None:
         super().__init__(daemon=True)
@@ -98,7 +98,7 @@ def test_a_sender_that_waits_for_its_turn_in_vain_fails_alone() -> None:
         producer = make(context, send_timeout=3.0, max_pending_messages=1)
         producer.send(single(b"1"))
         wait_until(lambda: bool(held))
-        # Receipts come, so that nobody's time is up; only the second one's turn does not.
+        # Receipts arrive, so nobody times out; but the second sender does not get its turn.
         first = Raised(producer.send_column, UniformMessages([b"x"] * 5))
         second = Raised(producer.send, single(b"mine"))
 
@@ -198,7 +198,7 @@ def test_large_batches_that_are_due_never_hold_up_the_timers() -> None:
         for number in range(60):
             while producer.pending_messages < number:
                 time.sleep(0.001)
-            # Each is a batch that its timer sends, far more than the socket takes.
+            # Timers send each batch; together they are far more than the socket takes.
             writer.send(MessageFields(bytes(MIB)), results)
         fired = threading.Event()
         context.timers.after(0.0, fired.set)
@@ -313,7 +313,7 @@ def test_leaving_many_partitions_ends_where_the_broker_does_not_answer() -> None
 
 @pytest.mark.fault(1, 105)
 def test_a_broker_that_comes_back_late_still_finds_messages_whose_time_is_not_up() -> None:
-    """Pauses that double would have the last attempt at 3.1 s, and the next behind the end."""
+    """With doubled pauses the last attempt would be at 3.1 s, and the next after the end."""
     with topic() as (script, context, _):
         lost_at = [0.0]
 
@@ -372,7 +372,7 @@ def test_the_budget_counts_what_small_messages_really_hold() -> None:
         finally:
             tracemalloc.stop()
         assert sent < limit / 365
-        # The decoder in frames.py is that of the test's own broker, in this process.
+        # The test's broker, in this process, uses the decoder in frames.py.
         own = [
             tracemalloc.Filter(True, f"*/pulsar_spark/{path}")
             for path in ("engine/*", "protocol/sends.py", "protocol/send_encoder.py")
@@ -445,7 +445,7 @@ def test_a_producer_with_goes_on_loses_only_the_message_that_timed_out() -> None
         producer.flush()
         assert [found.entry_id for found in results.ids if found] == [0]
         assert script.sequence_ids == [0, 1]
-        # A receipt that comes after all is of the past.
+        # A late receipt has no effect.
         session = script.producers[0][0]
         script.acknowledge(session, script.sends[0])
         producer.send(single(b"last", results))

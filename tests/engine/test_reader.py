@@ -352,7 +352,7 @@ def test_a_reader_without_an_end_is_not_forgotten_either(monkeypatch: pytest.Mon
             assert entry is not None
             assert unpack(entry) == messages
             assert broker.faults.seen("SUBSCRIBE") == 2
-            # Quiet topics are asked ever less often.
+            # Idle topics are asked less and less often.
             assert reader.next_entry(1.0) is None
             assert 3 <= broker.faults.seen("SUBSCRIBE") <= 5
 

@@ -1,4 +1,4 @@
-"""Ranges read in blocks: the same messages as entry by entry, whatever happens meanwhile."""
+"""Ranges read in blocks give the same messages as entry by entry, whatever happens."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_rare_entries_come_in_their_place() -> None:
             message
             for number in range(20)
             for message in [
-                # The text of the encoding is of no concern, but unknown to blocks.
+                # The encoding's name does not matter, but blocks do not know the field.
                 add_plain(broker, TOPIC, b"rare-%d" % number, replicate_to=["a"], uuid="u"),
                 add_plain(broker, TOPIC, b"plain-%d" % number),
                 *add_batch(broker, TOPIC, [b"b-%d" % number, b"c"]),
@@ -133,7 +133,7 @@ def test_damage_is_an_error_that_names_the_message() -> None:
 @pytest.mark.fault(28)
 def test_a_frame_whose_command_cannot_be_parsed_ends_the_read() -> None:
     def spoil(frame: bytes) -> bytes:
-        # The entry's number becomes a field that protobuf does not know the wire type of.
+        # The entry id's tag becomes one with an unknown wire type.
         at = frame.index(b"\x10", 16)
         return frame[:at] + b"\x17" + frame[at + 1 :]
 
@@ -146,7 +146,7 @@ def test_a_frame_whose_command_cannot_be_parsed_ends_the_read() -> None:
 
 
 class Ledgers:
-    """Notes what a reader tells a watch."""
+    """Records what a reader reports to its watch."""
 
     def __init__(self) -> None:
         self.began: list[tuple[Position, Position]] = []
@@ -186,7 +186,7 @@ def test_each_ledger_is_reported_once_however_the_range_is_read(max_rows: int) -
             assert heard.began == list(zip([EARLIEST_POSITION, *behind], firsts, strict=True))
             last = Position(messages[-1].ledger_id, messages[-1].entry_id + 1)
             assert heard.ends == ([(last, None)] if stop == end else [])
-        # The next entry can lie behind the end, too.
+        # The next entry can be after the end, too.
         heard = Ledgers()
         gap = behind[0]._replace(entry_id=behind[0].entry_id + 3)
         with EntryReader(pool, TOPIC, EARLIEST_POSITION, gap, watch=heard) as reader:

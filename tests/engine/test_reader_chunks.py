@@ -25,7 +25,7 @@ NOW = 1_700_000_000_000
 
 
 def chunks_of(payload: bytes, size: int, uuid: str, publish_time: int = NOW) -> list[bytes]:
-    """Return the entries of a message that is sent compressed and in chunks."""
+    """Return the entries of a message that is compressed and chunked."""
     packed = bytes(compress(pb.ZLIB, payload))
     parts = split_message(packed, size)
     return [
@@ -181,7 +181,7 @@ def test_what_was_begun_and_never_ended_is_no_message() -> None:
 
 
 def interleave(broker: EmbeddedBroker, producers: int, rounds: int, size: int) -> list[bytes]:
-    """Have producers take turns at each chunk; return the messages in the order of their ends."""
+    """Let producers send chunks in turn; return the messages in the order of their last chunks."""
     sent: list[bytes] = []
     for turn in range(rounds):
         messages = [os.urandom(size) for _ in range(producers)]
@@ -227,10 +227,10 @@ def test_messages_in_chunks_that_find_no_room_in_memory_are_read_all_the_same() 
             for entry in reader:
                 found.append(bytes(entry.payload))
                 assert decoder._chunks.buffered <= 200_000
-                # What a broker allows is what the bound grows to.
+                # The bound grows to the broker's limit.
                 decoder.limit = 200_000
         assert found == sent
-        # Where they begin is remembered, and some had room.
+        # Their first positions are remembered, and some fit into memory.
         assert 10 < broker.faults.seen("SUBSCRIBE") < 61
         assert broker.faults.seen("SEEK") == 0
 

@@ -53,7 +53,7 @@ def read_with_trouble(
     trouble: Callable[[int], object],
     **options: Any,
 ) -> list[Message]:
-    """Read all messages, calling `trouble` with the number of each entry that came."""
+    """Read all messages, calling `trouble` with the number of each entry."""
     found: list[Message] = []
     with reading(broker, TOPIC, end=after_last(messages), **options) as reader:
         for number, entry in enumerate(reader):
@@ -384,7 +384,7 @@ def test_a_sudden_jump_in_size_is_bounded_and_nothing_is_lost() -> None:
 
 
 class Cutting:
-    """A script that resets the first connection after it has sent `allowed` bytes."""
+    """A script that resets the first connection after `allowed` bytes were sent."""
 
     def __init__(self, entries: list[Entry]) -> None:
         self.entries = entries
@@ -556,7 +556,7 @@ def test_outages_that_are_over_are_not_held_against_a_reader(
                 assert reader._consumer.down == 0
         with reading(broker, TOPIC, poll_timeout=0.5) as reader:
             assert reader.next_entry(0) is None
-            # One that lasts is an error all the same.
+            # A permanent one is still an error.
             broker.faults.error("SUBSCRIBE", "ServiceNotReady", times=None)
             broker.unload(TOPIC)
             with pytest.raises(ServiceNotReady):
@@ -638,7 +638,7 @@ def test_closing_while_it_subscribes_leaves_no_consumer(command: str) -> None:
             assert not thread.is_alive()
             wait_until(lambda: waiting.hits == 1)
         assert [type(error) for error in errors] == [ClosedError]
-        # What is asked behind all of it is answered when it is done.
+        # The answer to this last request comes when the others are done.
         Lookup(pool).last_message_id(TOPIC)
         wait_until(lambda: not broker.subscriptions(TOPIC))
 

@@ -115,7 +115,7 @@ def test_the_shares_of_a_budget_follow_the_number_of_queues() -> None:
     budget.join()
     queue.on_messages(block(0))
     assert stop.calls == 0
-    # A third one leaves it less than it holds already.
+    # With a third one its share is less than it holds already.
     budget.join()
     queue.on_messages(block(0))
     assert stop.calls == 1

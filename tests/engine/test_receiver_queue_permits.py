@@ -51,7 +51,7 @@ def test_permits_are_given_again_at_half() -> None:
 
 def test_a_broker_that_sent_more_than_it_might_is_waited_for() -> None:
     found = permits()
-    # Twelve permits, and twelve entries of a thousand messages came.
+    # Twelve permits were used by twelve entries of a thousand messages.
     total = found.outstanding + sum(found.consumed(1000, 105_000) for _ in range(12))
     assert found.outstanding == total - 12_000
     assert found.outstanding > 100_000

@@ -1,4 +1,4 @@
-"""When entries are due to be delivered again."""
+"""When entries are due for redelivery."""
 
 from __future__ import annotations
 

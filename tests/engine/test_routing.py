@@ -1,4 +1,4 @@
-"""Routing: keys go where the official clients send them, the rest spreads by runs."""
+"""Routing: keys as in the official clients, other messages in runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from pulsar_spark.engine.producers.routing import PartitionRouter, key_text
 from pulsar_spark.errors import OptionError
 
-# Printed by the Java client's own hash classes: key, java mod 4, murmur mod 4.
+# Printed by the Java client's hash classes: key, java mod 4, murmur mod 4.
 VECTORS: list[tuple[str | bytes, int, int]] = [
     ("", 0, 0),
     ("a", 1, 2),

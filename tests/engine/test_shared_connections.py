@@ -1,4 +1,4 @@
-"""Connections that a process keeps for whoever comes next, and for nobody else."""
+"""Connections that a process keeps for the next user with the same options, and no other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.waiting import finish, wait_until
 
 
 class HandTimers(Timers):
-    """Timers whose time comes when the test says so."""
+    """Timers that fire when the test says so."""
 
     def __init__(self) -> None:
         super().__init__("test-idle")
@@ -52,7 +52,7 @@ class HandTimers(Timers):
 
 @pytest.fixture
 def timers(monkeypatch: pytest.MonkeyPatch) -> Iterator[HandTimers]:
-    """Share connections anew, and close idle ones by hand."""
+    """New shared connections, whose idle ones the test closes."""
     made = HandTimers()
     shared = SharedConnections(timers=made)
     monkeypatch.setattr(module._PROCESS, "_shared", shared)
@@ -81,7 +81,7 @@ def test_who_comes_next_and_who_comes_besides_gets_the_same_connection(
 ) -> None:
     first = connect(options(broker))
     with ClientContext.shared(options(broker)) as one:
-        # How much a client may hold unsent is no matter of its connections.
+        # The memory limit of a client does not concern its connections.
         with ClientContext.shared(options(broker, memory_limit=1000)) as other:
             assert one.pool is other.pool
             assert one.budget is not other.budget
@@ -124,7 +124,7 @@ def test_connections_that_are_used_again_are_not_closed(
     with ClientContext.shared(options(broker)) as context:
         timers.fire()
         assert context.pool.service() is first
-    # Their time begins anew.
+    # Their idle time starts anew.
     assert len(timers.due) == 1
     shared_connections().close_unused()
     assert first.closed
@@ -242,14 +242,14 @@ def test_the_end_of_a_context_ends_what_was_made_with_it(
         assert isinstance(waiting.exception(30), ClosedError)
         with pytest.raises(ClosedError):
             producer.flush()
-        # The connection is still there, its producer is not.
+        # The connection is still open, its producer is not.
         wait_until(lambda: broker.clients == 0)
         assert not other.pool.service().closed
         assert broker.faults.seen("CONNECT") == 1
 
 
 def in_child(function: Callable[[], bool]) -> bool:
-    """Return what a function says in a fork of this process."""
+    """Return a function's result in a fork of this process."""
     child = os.fork()
     if not child:
         code = 1
@@ -293,7 +293,7 @@ def test_a_forked_child_gives_back_its_copies_of_sockets_and_hangs_on_no_lock(
         context.pool.service()
         shared = shared_connections()
         with shared._lock, module._PROCESS._lock:
-            # As if another thread had them. The broker has a socket in this process, too.
+            # As if another thread held them. The broker has a socket in this process, too.
             assert in_child(lambda: len(os.listdir("/proc/self/fd")) <= before + 1)
             assert in_child(lambda: not shared_connections().connections)
 
@@ -303,7 +303,7 @@ def test_a_forked_child_gives_back_its_copies_of_sockets_and_hangs_on_no_lock(
 def test_ten_thousand_users_of_one_process_leave_it_as_it_was(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the timers that are used in earnest."""
+    """With real timers."""
     shared = SharedConnections()
     monkeypatch.setattr(module._PROCESS, "_shared", shared)
 
@@ -325,7 +325,7 @@ def test_ten_thousand_users_of_one_process_leave_it_as_it_was(
     objects = len(gc.get_objects())
     for _ in range(9_800):
         use()
-    # Threads of what ran before may end meanwhile.
+    # Threads of earlier tests may end meanwhile.
     assert all(now <= was for now, was in zip(counts(), before, strict=True))
     assert len(gc.get_objects()) - objects < 2000
     assert broker.faults.seen("CONNECT") == 1

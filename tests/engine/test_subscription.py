@@ -279,7 +279,7 @@ def test_what_is_made_sure_of_once_is_not_asked_again(
     for _ in range(3):
         assert ask(consumer.end_operation).last.entry_id == -1
     assert broker.faults.seen("SUBSCRIBE", direction="in") == 1
-    # It was deleted and created again, or trimmed: it does end before what is known of it.
+    # It was deleted and created again, or trimmed, so it really ends before the known position.
     for _ in range(3):
         assert end_of(consumer, Position(70, 5)).last.entry_id == -1
     assert broker.faults.seen("SUBSCRIBE", direction="in") == 2

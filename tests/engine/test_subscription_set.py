@@ -156,7 +156,7 @@ def test_coming_back_holds_no_thread_while_a_broker_does_not_answer(
     with broker.faults.drop("SUBSCRIBE", times=None) as silent:
         broker.unload(TOPIC)
         wait_until(lambda: silent.hits == 3)
-        # The thread of the timers is free.
+        # The timers' thread is not blocked.
         fired = threading.Event()
         context.timers.after(0.0, fired.set)
         assert fired.wait(10)

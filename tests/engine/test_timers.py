@@ -56,7 +56,7 @@ def test_calls_are_made_in_the_order_of_their_times_on_one_thread(timers: Timers
         calls.append((what, threading.current_thread().name))
 
     begin = threading.Event()
-    # The thread begins when all are given.
+    # The thread starts when all timers are set.
     timers.after(0, begin.wait)
     timers.after(0.2, last.set)
     timers.after(0.1, lambda: call("later"))

@@ -1,4 +1,4 @@
-"""TLS between this package and the embedded broker: what is accepted, and each refusal's reason."""
+"""TLS between this package and the embedded broker: what is accepted, and why others fail."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def connect(url: str, **tls: Any) -> None:
 
 
 def refused(url: str, **tls: Any) -> TlsError:
-    """Return why no connection can be had; a stream would not try again, either."""
+    """Return the error of connecting; a stream would not retry it, either."""
     with pytest.raises(TlsError) as caught:
         connect(url, **tls)
     assert not caught.value.retryable
@@ -134,7 +134,7 @@ def test_a_client_shows_its_certificate(authority: Authority, version: ssl.TLSVe
 
 
 class SniProxy:
-    """Passes connections on to a port of this machine, and keeps what they began with."""
+    """Forwards connections to a local port, and records their first bytes."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -187,7 +187,7 @@ def test_an_sni_proxy_gets_the_brokers_name(authority: Authority) -> None:
             assert context.lookup.partitions("t") == 0
             assert not context.lookup.connection("t").closed
         assert b"broker.example" in proxy.hellos[0]
-        # The broker's own address leads through the proxy as well.
+        # The broker's own address is reached through the proxy, too.
         assert len(proxy.hellos) == 2
         other = replace(options, service_url="pulsar+ssl://other.example:6651")
         with ConnectionPool(other) as pool, pytest.raises(TlsError, match=r"not for this host"):
@@ -225,7 +225,7 @@ def test_a_proxy_without_tls_or_with_another_address_is_refused(url: str, proxy:
 
 
 class TalkativeServer:
-    """Says why it ends a handshake, as Java's brokers do; asyncio's servers just go away."""
+    """Sends an alert when a handshake fails, as Java's brokers do; asyncio's servers just close."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
@@ -275,7 +275,7 @@ def test_a_wrong_certificate_is_refused_once_with_its_own_reason(
     context.sni_callback = lambda *_: attempts.append("hello")
     with EmbeddedBroker(tls=context) as broker:
         found = options_for(broker.service_url, trust_certs_file=trusted)
-        # An operation that goes on while an error can pass, as this one cannot.
+        # An operation retries temporary errors; this one is permanent.
         with pytest.raises(TlsError, match=reason) as caught, ClientContext(found) as client:
             client.lookup.partitions("t")
         assert f"127.0.0.1:{broker.port}" in str(caught.value)
@@ -297,7 +297,7 @@ def test_a_certificate_for_another_name_is_refused(authority: Authority) -> None
 def test_a_self_signed_certificate_is_refused_unless_it_is_trusted(tmp_path: Path) -> None:
     certificate, context = self_signed(tmp_path)
     with EmbeddedBroker(tls=context) as broker:
-        # Those of the system are trusted where none are given.
+        # Without given ones, the system's are trusted.
         assert "self-signed" in str(refused(broker.service_url))
         connect(broker.service_url, trust_certs_file=certificate)
 
@@ -326,7 +326,7 @@ def test_unverified_host_names_are_warned_of(
     with EmbeddedBroker(tls=authority.server("other.example")) as broker:
         connect(broker.service_url, trust_certs_file=authority.file, verify_hostname=False)
         assert "tlsHostnameVerificationEnable=false" in caplog.text
-        # That is all which is given up.
+        # Only this check is given up.
         assert "not trusted" in str(refused(broker.service_url, verify_hostname=False))
 
 
@@ -423,7 +423,7 @@ def test_a_stream_goes_on_where_topics_move_and_brokers_restart_with_tls(
             if number == 6:
                 broker.restart()
             else:
-                # Clients are told of the new broker, or have to look it up.
+                # Clients are told the new broker, or look it up.
                 broker.move("t", (number + 1) % 2, assign=number % 3 != 0)
         assert broker.internal_errors == ()
 
@@ -597,7 +597,7 @@ def receive_all(transport: Transport, size: int) -> bytes:
     found = bytearray()
     deadline = Deadline(60)
     while len(found) < size:
-        # None where TLS had something to say for itself alone.
+        # None if only records of TLS itself were received.
         data = transport.receive(deadline.remaining())
         assert data or (data is None and not deadline.expired()), f"{len(found)} of {size} came"
         found += data or b""
@@ -605,7 +605,7 @@ def receive_all(transport: Transport, size: int) -> bytes:
 
 
 def test_two_threads_can_read_and_write_at_once(pair: Pair) -> None:
-    """The other end sends back what it gets, so that both directions are full all the time."""
+    """The other end echoes everything, so both directions are always full."""
     size = 30 * 1024 * 1024
     sent = os.urandom(1024 * 1024) * (size // (1024 * 1024))
 
@@ -617,7 +617,7 @@ def test_two_threads_can_read_and_write_at_once(pair: Pair) -> None:
             left -= len(data)
 
     def send() -> None:
-        # Of all sizes: smaller and larger than a record and than what is encrypted at once.
+        # Sizes below and above a record, and below and above what is encrypted at once.
         rest: list[Buffer] = []
         at = 0
         for length in (0, 1, 100, 0, 16_384, 70_000, 131_072, 400_000) * 1000:
@@ -639,7 +639,7 @@ def test_two_threads_can_read_and_write_at_once(pair: Pair) -> None:
 
 
 def test_nothing_that_has_come_waits_for_more_to_come(pair: Pair) -> None:
-    """Records of TLS that came together are all returned: the socket would not tell of them."""
+    """TLS records that arrive together are all returned: the socket would not report the rest."""
     for count in (1, 3, 40):
         for _ in range(count):
             pair.peer.sendall(b"x" * 20_000)

@@ -1,4 +1,4 @@
-"""Topics are created by looking in, and nothing else of the visit stays."""
+"""Missing topics are created, and nothing else is left behind."""
 
 from __future__ import annotations
 

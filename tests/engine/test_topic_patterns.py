@@ -1,4 +1,4 @@
-"""topicsPattern."""
+"""Patterns of topics, for topicsPattern."""
 
 from __future__ import annotations
 

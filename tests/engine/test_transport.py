@@ -163,7 +163,7 @@ def test_a_refused_connection_names_address_and_reason(listener: socket.socket) 
 
 @pytest.mark.fault(2)
 def test_a_silent_address_ends_at_the_connect_timeout() -> None:
-    # Linux leaves further connects without an answer once a listener's backlog is full.
+    # Linux does not answer further connects once a listener's backlog is full.
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen(0)
@@ -269,5 +269,5 @@ def test_memory_of_what_was_received_is_used_again_rather_than_given_back() -> N
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
     found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-    # Were it given back, each round would need two thousand pages anew.
+    # If it were freed, each round would need two thousand new pages.
     assert int(found.stdout) < 2_000

@@ -1,4 +1,4 @@
-"""Whose turn it is to write, what is left to whom, and when a peer is given up."""
+"""The write queue: turns, who writes the rest, and when a peer counts as hung."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.waiting import finish, wait_until
 
 
 class FakeTransport:
-    """Takes data only while `room` lasts; who waits for more is in `waiting`, until `go`."""
+    """Takes data only while `room` lasts; then writers are in `waiting`, until `go`."""
 
     def __init__(self, room: int = 10**9) -> None:
         self.room = room
@@ -113,7 +113,7 @@ def test_nobody_but_senders_waits_for_a_turn_and_nothing_is_left_behind() -> Non
     writer.put([b"slow"])
     sender = flushing(writer)
     assert fake.waiting.wait(30)
-    # The sender sees to it; nobody is to wait for the socket besides.
+    # The sender writes it; nobody else may wait for the socket.
     assert not writer.stuck
     writer.put_answers([b"pong"])
     writer.flush_now(wake=False)
@@ -238,7 +238,7 @@ def test_payloads_of_senders_do_not_count_as_answers_of_a_peer() -> None:
     writer = opened(fake)
     writer.put([bytes(8 * module.MAX_ANSWERS)])
     for _ in range(5):
-        # Answers that were written do not count either.
+        # Answers that were written do not count, either.
         writer.put_answers([bytes(module.MAX_ANSWERS // 2)])
         writer.flush_now(wake=False)
         fake.room = 100 * module.MAX_ANSWERS
@@ -273,7 +273,7 @@ def test_who_waits_for_a_turn_learns_of_the_end() -> None:
 
 
 def test_the_receive_thread_that_is_woken_finds_something_to_do_at_once() -> None:
-    """It may run before the one that woke it has ended its turn."""
+    """It may run before the thread that woke it has ended its turn."""
     fake = FakeTransport(room=1)
     writer = opened(fake)
     stuck: list[bool] = []

@@ -1,4 +1,4 @@
-"""Topics filled with known messages, and what a reader makes of them, for tests."""
+"""Topics filled with known messages, and readers of them, for tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pulsar_spark.testing.server import Server
 
 
 class Message(NamedTuple):
-    """A message by its place; `batch_index` is 0 for one outside a batch."""
+    """A message by its position; `batch_index` is 0 for one outside a batch."""
 
     ledger_id: int
     entry_id: int
@@ -62,7 +62,7 @@ def add_batch(
 
 
 def add_plain(broker: EmbeddedBroker, topic: str, payload: bytes, **fields: Any) -> Message:
-    """Append one message that is no batch."""
+    """Append one message outside of a batch."""
     found = broker.append(topic, stored_entry(payload, **fields))
     return Message(found.ledger_id, found.entry_id, 0, payload)
 
@@ -82,14 +82,14 @@ def fill(broker: EmbeddedBroker, topic: str, entries: int, batch: int = 3) -> li
 
 
 class _NoTopic(Action):
-    """The answer of a broker to a consumer that has no topic behind it: there is nothing."""
+    """Answer that the topic is empty, as brokers do to a consumer without a topic."""
 
     def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
         target.send(answers.get_last_message_id_response(command.body.request_id, EARLIEST.to_pb()))
 
 
 class _Nowhere(Action):
-    """A consumer that comes while the broker lets go of the topic: taken, and held by nobody."""
+    """Accept a consumer without registering it, as a broker that is unloading the topic."""
 
     def __init__(self) -> None:
         self.lost: set[int] = set()
@@ -100,16 +100,16 @@ class _Nowhere(Action):
 
 
 class _Answered(Action):
-    """A request that is answered and not carried out."""
+    """Answer a request without doing anything."""
 
     def on_command(self, target: Target, command: Incoming, seen: Seen) -> None:
         target.send(answers.success(command.body.request_id))
 
 
 def pretend_empty(broker: EmbeddedBroker, times: int = 1, after: int = 0) -> None:
-    """Leave the next consumers without a topic: they are told that it is empty, and get nothing.
+    """Leave the next consumers without a topic: it looks empty to them, and they get nothing.
 
-    So does a real broker with consumers that come while it lets go of a topic.
+    So does a real broker with consumers that subscribe while it unloads the topic.
     """
     nowhere = _Nowhere()
 
@@ -124,10 +124,10 @@ def pretend_empty(broker: EmbeddedBroker, times: int = 1, after: int = 0) -> Non
 
 
 def lose_topic(broker: EmbeddedBroker, topic: str) -> Rule:
-    """Leave the consumers that a topic has now without a topic, for as long as they are there.
+    """Leave a topic's current consumers without a topic, as long as they are connected.
 
-    So does a real broker with consumers that come while it lets go of a topic: they hold no
-    subscription, are told that there is nothing, and are never sent away.
+    So does a real broker with consumers that subscribe while it unloads the topic: they hold no
+    subscription, the topic looks empty to them, and they are never disconnected.
     """
 
     def forget(server: Server) -> set[int]:
@@ -162,7 +162,7 @@ def unpack(entry: ReceivedEntry) -> list[Message]:
 
 
 def after_last(messages: list[Message]) -> Position:
-    """Return the position behind the last of messages that are batched."""
+    """Return the position after the last of some batched messages."""
     last = messages[-1]
     return Position.after(MessageIdAdv(last.ledger_id, last.entry_id, -1, last.batch_index))
 
@@ -181,7 +181,7 @@ def reading(
     end: Position | None = None,
     **options: Any,
 ) -> Iterator[EntryReader]:
-    """Open a reader with a pool of its own, and close both."""
+    """Open a reader with a pool of its own; close both at the end."""
     options.setdefault("poll_timeout", 10.0)
     with (
         ConnectionPool(quick(broker)) as pool,

@@ -1,4 +1,4 @@
-"""One face for the embedded and the real broker, so that a test can run on both.
+"""One interface to the embedded and the real broker, so that a test can run on both.
 
 What only one of them can do is left out, or skips the test. Methods that take a topic take a full
 name, of a plain topic, of a partition, or of a partitioned topic where that makes sense.
@@ -25,7 +25,7 @@ class Broker(ABC):
     @property
     @abstractmethod
     def service_url(self) -> str:
-        """Where clients find it; the same after a restart."""
+        """The service URL; the same after a restart."""
 
     def unique_topic(self, prefix: str = "t", namespace: str = "public/default") -> str:
         """Return a full topic name that nobody else uses. The topic is not created."""
@@ -37,7 +37,7 @@ class Broker(ABC):
 
     @abstractmethod
     def create_topic(self, name: str | None = None, partitions: int = 0) -> str:
-        """Create a topic, under a name of its own for None, and return its full name."""
+        """Create a topic, with a unique name for None, and return its full name."""
 
     def partitions_of(self, topic: str, partitions: int) -> list[str]:
         """Return the names of a topic's partitions, the topic itself if there are none."""
@@ -45,27 +45,27 @@ class Broker(ABC):
 
     @abstractmethod
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Let a partitioned topic have that many partitions in all."""
+        """Increase a topic's partitions to this number."""
 
     @abstractmethod
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic with its partitions; whoever is connected is sent away."""
+        """Delete a topic with its partitions; clients are disconnected from it."""
 
     @abstractmethod
     def terminate(self, topic: str) -> None:
-        """Let a plain topic or a partition take no more messages."""
+        """Terminate a plain topic or a partition."""
 
     @abstractmethod
     def unload(self, topic: str) -> None:
-        """Send all clients of a topic away; it goes on in a new ledger when they come again."""
+        """Unload a topic; it continues in a new ledger when clients reconnect."""
 
     @abstractmethod
     def roll_ledger(self, topic: str) -> None:
-        """Let the next entry of a topic be the first one of a new ledger."""
+        """Begin a new ledger of a topic with its next entry."""
 
     @abstractmethod
     def trim(self, topic: str) -> None:
-        """Drop all that is stored of a plain topic or a partition, as retention does.
+        """Delete all stored messages of a plain topic or a partition, as retention does.
 
         Afterwards it has one empty ledger.
         """
@@ -76,26 +76,26 @@ class Broker(ABC):
 
     @abstractmethod
     def expire(self, topic: str, subscription: str, older_than: int) -> None:
-        """Acknowledge for a subscription what was published so many seconds ago, or earlier."""
+        """Acknowledge for a subscription what was published this many seconds ago or earlier."""
 
     @abstractmethod
     def subscriptions(self, topic: str) -> set[str]:
-        """The names of the subscriptions that a plain topic or a partition has right now."""
+        """The names of the current subscriptions of a plain topic or a partition."""
 
     @abstractmethod
     def producers(self, topic: str) -> set[str]:
-        """The names of the producers that are connected to a plain topic or a partition."""
+        """The names of the producers connected to a plain topic or a partition."""
 
     @abstractmethod
     def restart(self, *, kill: bool = False) -> None:
-        """Stop it, in good order or by a kill, and start it again on the same port and data.
+        """Stop it, cleanly or by a kill, and start it again on the same port and data.
 
         To be called on the main thread.
         """
 
     @abstractmethod
     def pause(self) -> None:
-        """Keep all connections open and read nothing, as a machine that hangs."""
+        """Keep all connections open and read nothing, like a machine that hangs."""
 
     @abstractmethod
     def resume(self) -> None:
@@ -120,7 +120,7 @@ class Embedded(Broker):
         return self.own.service_url
 
     def create_namespace(self, prefix: str = "ns") -> str:
-        # Any name is good: this broker knows them all.
+        # Any name will do: this broker has all namespaces.
         return f"public/{prefix}-{uuid.uuid4().hex[:12]}"
 
     def create_topic(self, name: str | None = None, partitions: int = 0) -> str:
@@ -204,15 +204,15 @@ class Real(Broker):
         self.own.unload(topic)
 
     def roll_ledger(self, topic: str) -> None:
-        # Loaded again, a topic begins a new ledger. It is closed only when it was loaded.
+        # A topic begins a new ledger when it is loaded again. Only a loaded topic can be closed.
         self.own.unload(topic)
 
     def trim(self, topic: str) -> None:
-        # Ledgers that are closed can be dropped, and unloading closes the current one.
+        # Only closed ledgers can be deleted, and unloading closes the current one.
         self.own.unload(topic)
 
         def trimmed() -> bool:
-            # One that meets the topic while it is loaded can leave a ledger behind.
+            # One that runs while the topic is loading can leave a ledger behind.
             self.own.admin("DELETE", f"{rest_path(topic)}/truncate")
             return self._stored(topic) == 0
 
@@ -247,7 +247,7 @@ class Real(Broker):
         try:
             stats = self.own.admin("GET", f"{rest_path(topic)}/stats")
         except AdminError as error:
-            # A topic that is not loaded has nobody connected.
+            # Nobody is connected to a topic that is not loaded.
             if error.status != 404:
                 raise
             return {}
@@ -276,7 +276,7 @@ def as_real(broker: Broker) -> Real:
 
 
 def needs_pulsar(broker: Broker, version: str, what: str) -> None:
-    """Skip the test on a real broker that is older than `version`, with which `what` came."""
+    """Skip the test on a real broker older than `version`, which introduced `what`."""
     if isinstance(broker, Real):
         found = broker.own.version
         if found < tuple(int(part) for part in version.split(".")):

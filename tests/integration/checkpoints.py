@@ -1,4 +1,4 @@
-"""Checkpoints that are kept: written once by each version that changes what is in them.
+"""Kept checkpoints, recorded by each version that changed their content.
 
 ``python -m tests.integration.checkpoints tests/data/checkpoints/NAME`` records one, with the
 version of Spark that it runs with. It is of a query that has read and committed its first
@@ -33,16 +33,16 @@ ENTRIES = [
 ]
 """For each partition its entries, each of four messages."""
 
-# Entries per partition that were there when the checkpoint was made.
+# Entries per partition when the checkpoint was made.
 _THEN = 3
 
 
 class Planned(Exception):
-    """The second micro-batch is planned: this is as far as the query shall come."""
+    """The second micro-batch is planned: stop the query here."""
 
 
 def fill(broker: EmbeddedBroker, entries: slice) -> None:
-    """Store entries of each partition, with the ids that they had in the kept checkpoints."""
+    """Store entries of each partition, with their ids in the kept checkpoints."""
     for number, stored in enumerate(ENTRIES):
         for entry, payloads in list(enumerate(stored))[entries]:
             found = store(broker, f"{full(TOPIC)}-partition-{number}", payloads)
@@ -51,7 +51,7 @@ def fill(broker: EmbeddedBroker, entries: slice) -> None:
 
 
 def stream(spark: SparkSession, broker: EmbeddedBroker) -> DataFrame:
-    """Return the stream of the query that the checkpoints are of."""
+    """Return the stream of the query whose checkpoints these are."""
     options = {
         "service.url": broker.service_url,
         "topic": TOPIC,
@@ -75,7 +75,7 @@ def broker_then() -> Iterator[EmbeddedBroker]:
 
 
 def fill_further(broker: EmbeddedBroker) -> None:
-    """Store what came later."""
+    """Store the later entries."""
     fill(broker, slice(_THEN, None))
 
 

@@ -16,7 +16,7 @@ ROWS = 5_000
 
 
 def session(master: str) -> SparkSession:
-    """Return a session on a cluster, or on a Connect server that is started for it."""
+    """Return a session on a cluster, or on a Spark Connect server started for it."""
     builder = SparkSession.builder.appName("cluster job")
     if master.startswith("connect:"):
         builder = builder.remote(master.removeprefix("connect:"))
@@ -34,7 +34,7 @@ def session(master: str) -> SparkSession:
 
 
 def main(master: str, service_url: str, topic: str) -> None:
-    """Write ROWS rows, read them back, and tell where the package came from on the executors."""
+    """Write ROWS rows, read them back, and report where executors loaded the package from."""
     spark = session(master)
     options = {"service.url": service_url, "topic": topic}
     frame = spark.range(0, ROWS, 1, 4).selectExpr("CAST(id AS STRING) AS __key", "'v' AS value")

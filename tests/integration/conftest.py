@@ -112,7 +112,7 @@ def tuned_feed(tuned_broker: Broker) -> Iterator[Feed]:
 
 @pytest.fixture
 def own() -> Iterator[EmbeddedBroker]:
-    """A broker of the test's own, with the topics `orders` and `copy` of two partitions each."""
+    """A broker of the test's own, with the topics `orders` and `copy`, of two partitions each."""
     with EmbeddedBroker(auto_create=False) as running:
         for topic in ("orders", "copy"):
             running.create_topic(topic, 2)

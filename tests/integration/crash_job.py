@@ -23,9 +23,9 @@ from tests.integration.test_spark_stream_sink import TASKS, Job
 ORPHANING = (*TASK_POINTS, "before-decision")
 """The points behind which transactions stay that nobody ends."""
 
-# Longer than a micro-batch takes on a busy machine, and no longer than a reader waits.
+# Longer than a micro-batch takes on a busy machine, but not longer than a reader waits.
 _ORPHAN_TIMEOUT = "60s"
-# The time limit of the test comes first.
+# The test's time limit is shorter.
 _NEVER_SECONDS = 3600
 
 QUERIES = [(point, point) for point in POINTS] + [("between-ends-again", "between-ends")]
@@ -42,7 +42,7 @@ def session() -> SparkSession:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
-    # Tasks that are held stay in their slots.
+    # Tasks that are held keep their slots.
     slots = len(TASK_POINTS) + TASKS
     builder = SparkSession.builder.master(f"local[{slots},8]").appName("crash points")
     for name, value in settings.items():
@@ -51,7 +51,7 @@ def session() -> SparkSession:
 
 
 def arm(folder: Path, name: str, point: str, how: str) -> Path:
-    """Have the next process that comes to the point die there; return the file that says so."""
+    """Kill the next process that reaches the point; return the file that it leaves."""
     place = folder / "crash"
     time_of_it = 2 if name == "between-ends-again" else 1
     (place / "part").write_text(f"{time_of_it} {how}")
@@ -70,10 +70,10 @@ def run(job: Job, name: str, attempts: int = 1) -> None:
 
 
 class Held:
-    """A query that stands at its point.
+    """A query that is held at its crash point.
 
-    Nothing but one process may come to a point while it is armed. So a query that is held in a task
-    has no other task, and the next query starts when this one stands still.
+    Only one process may reach a point while it is armed. So a query that is held in a task has no
+    other task, and the next query starts when this one is held.
     """
 
     def __init__(self, job: Job, name: str, point: str) -> None:
@@ -83,7 +83,7 @@ class Held:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def wait(self, armed: Path) -> None:
-        """Return when it stands there."""
+        """Return when it is held there."""
         self._thread.start()
         held = armed.with_suffix(".held")
         while not held.exists():
@@ -92,11 +92,11 @@ class Held:
         held.rename(armed.with_name(f"{self._name}.pid"))
 
     def check(self) -> None:
-        """See that it has neither failed nor come to its end."""
+        """Check that it has neither failed nor ended."""
         assert self._thread.is_alive(), f"{self._name} is not held"
 
     def _run(self) -> None:
-        # A thread of its own has no active session, in which Spark looks for sinks.
+        # Spark looks for sinks in the active session, which a new thread does not have.
         pulsar_spark.register(self._job.spark)
         run(self._job, self._name)
 

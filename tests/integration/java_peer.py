@@ -20,7 +20,7 @@ _JVM_FLAGS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4
 
 
 class JavaContent(NamedTuple):
-    """A message as Java has it: `key` is text, or bytes that are sent as base64."""
+    """A message for Java: `key` is text, or bytes that are sent as base64."""
 
     value: bytes | None
     key: str | bytes | None = None
@@ -66,10 +66,10 @@ class JavaPeer:
         transaction: str | None = None,
         public_key: str | None = None,
     ) -> list[MessageIdAdv]:
-        """Send messages and return where they are.
+        """Send messages and return their ids.
 
-        `transaction` is ``commit``, ``abort`` or ``leave`` for what becomes of it. They are
-        encrypted for the name ``k`` with a public key, which is PEM text.
+        `transaction` is ``commit``, ``abort`` or ``leave`` (open). Messages are encrypted for the
+        name ``k`` with a public key, which is PEM text.
         """
         command: dict[str, Any] = {
             "do": "write",
@@ -89,7 +89,7 @@ class JavaPeer:
     def read(
         self, broker: Broker, topic: str, count: int, private_key: str | None = None
     ) -> list[JavaMessage]:
-        """Return the first `count` messages of a topic, and see it end there.
+        """Return the first `count` messages of a topic, and check that there are no more.
 
         Encrypted ones are decrypted with a private key, which is PEM text.
         """
@@ -108,7 +108,7 @@ class JavaPeer:
         *,
         batching: bool = True,
     ) -> None:
-        """Send values in JSON by a producer with a schema.
+        """Send values, given as JSON, with a producer that has a schema.
 
         `schema` has a ``type``; records also a ``class``, KEY_VALUE a ``key``, a ``value`` and an
         ``encoding``.
@@ -119,7 +119,7 @@ class JavaPeer:
     def read_typed(
         self, broker: Broker, topic: str, schema: Mapping[str, Any], count: int
     ) -> list[Any]:
-        """Return the first values of a topic in JSON, as a consumer with a schema has them."""
+        """Return the first values of a topic as JSON, as a consumer with a schema decodes them."""
         answer = self._ask(broker, topic, {"do": "readTyped", "schema": schema, "count": count})
         return [found["value"] for found in answer["messages"]]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def main(url: str, topic: str, count: int, quick: int) -> None:
-    """Write the rows, the last ones so slowly that there is time to be killed."""
+    """Write the rows, the last ones slowly enough to be killed in between."""
 
     def slowed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = 0
@@ -32,7 +32,7 @@ def main(url: str, topic: str, count: int, quick: int) -> None:
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
-        # Spark hands rows on to the writer when it has so many.
+        # Spark passes rows to the writer in batches of this size.
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
         .getOrCreate()
     )

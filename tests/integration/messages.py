@@ -1,4 +1,4 @@
-"""Messages to send, and what either client reads: one form for both, so that they compare."""
+"""Messages to send, and those that clients read, in one form that can be compared."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TEXTS = ("plain", "", "a\0b", "ключ", "鍵", "🐟🐠", "e\u0301", "\x7f\x8
 
 
 class Content(NamedTuple):
-    """What a user sends: payload None is a null value, no key or ordering key is None."""
+    """A message to send: payload None is a null value, None is no key or ordering key."""
 
     payload: bytes | None
     key: str | None = None
@@ -38,7 +38,7 @@ class Content(NamedTuple):
     event_time: int = 0
 
     def fields(self) -> MessageFields:
-        """Return it as our producers take it."""
+        """Return it in the form of our producers."""
         ordering_key = None if self.ordering_key is None else self.ordering_key.encode()
         return MessageFields(
             self.payload,
@@ -49,7 +49,7 @@ class Content(NamedTuple):
         )
 
     def seen_officially(self) -> Content:
-        """Return it as `official_content` gives it."""
+        """Return it in the form of `official_content`."""
         return self._replace(key=self.key or None, ordering_key=self.ordering_key or None)
 
     def arguments(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Content(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A message as we read it; `fields` is its own metadata, `entry` that of its entry."""
+    """A message as we read it; `fields` is its own metadata, `entry` its entry's."""
 
     content: Content
     key_is_base64: bool
@@ -75,7 +75,7 @@ class Row(NamedTuple):
 
 
 def random_contents(seed: int, count: int, *, empty_keys: bool = False) -> list[Content]:
-    """Return messages of all kinds; with empty keys only if asked for.
+    """Return messages of all kinds; with empty keys only on request.
 
     The official client takes an empty key for none.
     """
@@ -116,7 +116,7 @@ def _random_properties(rng: random.Random) -> tuple[tuple[str, str], ...]:
 
 
 def options(broker: Broker, **changes: Any) -> ClientOptions:
-    """Return options for a broker, with waits that fit one on a busy machine."""
+    """Return options for a broker, with timeouts for a busy machine."""
     return ClientOptions(broker.service_url, **{"operation_timeout": 60.0, **changes})
 
 
@@ -129,13 +129,13 @@ def connected(broker: Broker, **changes: Any) -> Iterator[ConnectionPool]:
 
 @contextmanager
 def clustered(broker: Broker, **changes: Any) -> Iterator[ClientContext]:
-    """Open what producers need of a broker."""
+    """Open a client context, which producers need."""
     with ClientContext(options(broker, **changes)) as context:
         yield context
 
 
 def end_of(broker: Broker, topic: str) -> Position:
-    """Return the position behind the last message of a plain topic or a partition."""
+    """Return the position after the last message of a plain topic or a partition."""
     with connected(broker) as pool:
         return Position.after(Lookup(pool).last_message_id(topic))
 
@@ -147,7 +147,7 @@ def read_entries(
     end: Position | None = None,
     **changes: Any,
 ) -> list[ReceivedEntry]:
-    """Return a range's entries, up to the last message that is there if no end is given."""
+    """Return a range's entries, by default up to the current last message."""
     end = end_of(broker, topic) if end is None else end
     settings = ReaderOptions(**{"poll_timeout": 60.0, **changes})
     with (
@@ -164,7 +164,7 @@ def read_rows(
     end: Position | None = None,
     **changes: Any,
 ) -> list[Row]:
-    """As `read_entries`, all messages of them."""
+    """Return the messages of `read_entries`."""
     entries = read_entries(broker, topic, start, end, **changes)
     return [row for entry in entries for row in rows_of(entry)]
 
@@ -189,7 +189,7 @@ def _row(
     payload: bytes,
     fields: pb.MessageMetadata | pb.SingleMessageMetadata,
 ) -> Row:
-    # The official client gives it as text: what is none comes as lone surrogates.
+    # The official client gives text: bytes that are not UTF-8 become lone surrogates.
     ordering_key = fields.ordering_key.decode("utf-8", "surrogateescape")
     content = Content(
         None if fields.null_value else payload,
@@ -213,12 +213,12 @@ def _row(
 
 
 def official_write(producer: Any, contents: Iterable[Content]) -> list[Any]:
-    """Send messages by an official producer; returns their official ids, in order."""
+    """Send messages with an official producer; return their official ids, in order."""
     pulsar = pytest.importorskip("pulsar")
     results: list[Any] = []
     sent = 0
     for content in contents:
-        # What a callback raises would end the process.
+        # An exception in a callback would end the process.
         producer.send_async(
             content.payload, lambda *result: results.append(result), **content.arguments()
         )
@@ -231,7 +231,7 @@ def official_write(producer: Any, contents: Iterable[Content]) -> list[Any]:
 
 
 def official_read(client: Any, topic: str, count: int) -> list[Any]:
-    """Return the first `count` messages of a plain topic or a partition, and see it end there."""
+    """Return the first `count` messages of a plain topic or partition; there must be no more."""
     pulsar = pytest.importorskip("pulsar")
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     try:
@@ -243,7 +243,7 @@ def official_read(client: Any, topic: str, count: int) -> list[Any]:
 
 
 def official_content(message: Any) -> Content:
-    """Return what was sent, as far as the official client tells: empty keys are no keys."""
+    """Return messages as the official client shows them: empty keys are no keys."""
     return Content(
         None if message.has_null_value() else message.data(),
         message.partition_key() or None,

@@ -15,7 +15,7 @@ import pulsar_spark
 
 
 def main(jar: str, service_url: str, topic: str) -> None:
-    """Read and write the topic by a name of its own; tell what the clashing name gives."""
+    """Read and write the topic under another name; report the result of the clashing name."""
     spark = (
         SparkSession.builder.master("local[1]")
         .config("spark.driver.extraClassPath", jar)

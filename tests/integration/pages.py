@@ -1,4 +1,4 @@
-"""The examples of a page of docs/, as they stand but for addresses and folders."""
+"""The examples of a page of docs/, unchanged except for addresses and folders."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ def examples(page: str, section: str, language: str = "python") -> list[str]:
     text = (DOCS / page).read_text("utf-8")
     heading = re.escape(section)
     (found,) = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    # All of them, so that the end of one is not taken for the beginning of another.
+    # Match all blocks, so that the end of one is not taken for the start of another.
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", found, re.MULTILINE | re.DOTALL)
     return [text for kind, text in blocks if kind == language]
 
 
 def here(example: str, service_url: str, folder: Path) -> str:
-    """Return an example for a broker at `service_url`, with what it stores under `folder`."""
+    """Return an example for a broker at `service_url` that stores its files under `folder`."""
     moved = re.sub(r"(?<=[\"'/ ])/(?:data|etc/pulsar)/", f"{folder}/", example)
     return moved.replace("pulsar://localhost:6650", service_url)
 
 
 def fills_up_with_nulls() -> bool:
-    """Whether INSERT INTO … (…) sets the columns to null that it leaves out: from Spark 4.1."""
+    """Whether INSERT INTO … (…) sets omitted columns to null: from Spark 4.1."""
     return streams_are_arrow()

@@ -14,7 +14,7 @@ from pulsar_spark.testing import EmbeddedBroker
 from pulsar_spark.testing.rules import Seen
 from tests.spark.topics import store
 
-# Lookups take their time, so that those that are sent at once are there at once.
+# Slow lookups, so that those sent together are pending together.
 LOOKUP_SECONDS = 0.02
 
 

@@ -24,14 +24,14 @@ def memory() -> int:
 
 
 def peak() -> int:
-    """Return the most bytes of memory that the process ever used."""
+    """Return the process's peak of memory in bytes."""
     status = Path("/proc/self/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
 
 
 def say(**found: Any) -> None:
-    """Print what was found, and how many connections there are."""
+    """Print the results and the number of connections."""
     found["connections"] = len(shared_connections().connections)
     print(json.dumps(found), flush=True)
 

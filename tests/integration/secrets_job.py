@@ -36,7 +36,7 @@ QUICK = {f"{CLIENT}operationTimeoutMs": "1000"}
 
 
 def session(folder: Path, token: str) -> SparkSession:
-    """Return a session that logs much, keeps a log of its events and hides what the page names."""
+    """Return a session that logs much, stores its event log, and redacts as the page says."""
     redaction = re.findall(r"^(spark\.\S*redaction\S*)=(.*)$", PAGE.read_text("utf-8"), re.M)
     assert len(redaction) == 2
     builder = SparkSession.builder.master("local[2]")
@@ -51,14 +51,14 @@ def session(folder: Path, token: str) -> SparkSession:
         .config("spark.eventLog.compress", "false")
         .config("spark.eventLog.dir", f"file://{folder}")
         .config("spark.log.level", "INFO")
-        # As the page says for a token in the environment.
+        # As the page shows for a token in the environment.
         .config("spark.executorEnv.PULSAR_TOKEN", token)
         .getOrCreate()
     )
 
 
 def attempt(name: str, work: Callable[[], object]) -> None:
-    """Print what a piece of work returns or fails with."""
+    """Print the result or error of a piece of work."""
     try:
         print(f"--- {name}: {work()!r}")
     except Exception as error:
@@ -67,14 +67,14 @@ def attempt(name: str, work: Callable[[], object]) -> None:
 
 
 class Jobs:
-    """Reads and writes with one set of options more than the broker and the topic."""
+    """Reads and writes with additional options besides broker and topic."""
 
     def __init__(self, spark: SparkSession, url: str, **options: str) -> None:
         self.spark = spark
         self.options = {"service.url": url, "topic": "t", **options}
 
     def read(self) -> Any:
-        """Read the topic, and show whatever can be shown of that."""
+        """Read the topic, and show everything that the DataFrame can show."""
         frame = self.spark.read.format("pulsar").options(**self.options).load()
         frame.explain(extended=True)
         frame.explain(mode="formatted")
@@ -88,7 +88,7 @@ class Jobs:
         frame.write.format("pulsar").mode("append").options(**self.options).save()
 
     def view(self) -> Any:
-        """Read the topic through a view of SQL, and show that."""
+        """Read the topic through an SQL view, and show that."""
         options = ", ".join(
             f"`{key}` {json.dumps(value)}" for key, value in self.options.items() if value
         )
@@ -98,7 +98,7 @@ class Jobs:
         return self.spark.table("v").count()
 
     def stream(self, checkpoint: Path) -> Any:
-        """Copy the topic to memory, and show what can be shown of such a query."""
+        """Copy the topic to memory, and show everything that such a query can show."""
         options = {**self.options, "startingOffsets": "earliest"}
         query = (
             self.spark.readStream.format("pulsar")
@@ -119,9 +119,9 @@ class Jobs:
 
 
 def main(folder: Path, own: Path, secrets: dict[str, str]) -> None:
-    """Run all that a credential can be part of."""
+    """Run everything that a credential can be part of."""
     logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)
-    # It logs all that is said to the JVM.
+    # It logs every call to the JVM.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     events = folder / "events"
     events.mkdir()
@@ -132,7 +132,7 @@ def main(folder: Path, own: Path, secrets: dict[str, str]) -> None:
             good, refused = (Jobs(spark, at.service_url, **options) for at in (broker, strict))
             attempt(f"{name}: write", good.write)
             attempt(f"{name}: read", good.read)
-            # A broker can repeat what it was told.
+            # A broker can echo what it received.
             echo = f"{secrets[TOLD[name]]} and token:{secrets[TOLD[name]]}"
             with strict.faults.error("CONNECT", "AuthenticationError", echo, times=None):
                 attempt(f"{name}: read refused", refused.read)
@@ -171,7 +171,7 @@ def main(folder: Path, own: Path, secrets: dict[str, str]) -> None:
 
 
 def ways_to_log_in(secrets: dict[str, str], issuer: str) -> dict[str, dict[str, str]]:
-    """Return options that are right."""
+    """Return correct options."""
     key = {"type": "client_credentials", "client_id": "me", "client_secret": secrets["oauth2"]}
     basic = json.dumps({"userId": "u", "password": secrets["password"]})
     oauth2 = json.dumps({"issuerUrl": issuer, "privateKey": json.dumps(key)})
@@ -225,7 +225,7 @@ def wrong_options(spark: SparkSession, url: str, secrets: dict[str, str]) -> Non
 
 
 def by_web(spark: SparkSession, broker: str, login: dict[str, str], echo: str) -> None:
-    """Log in to a web service that repeats what it was told."""
+    """Log in to a web service that echoes what it received."""
     with WebService(broker, partitions=0) as web:
         web.schema = {"version": 0, "type": "STRING", "data": ""}
         attempt("web: read", Jobs(spark, web.url, **login, includeMetadata="true").read)
@@ -234,7 +234,7 @@ def by_web(spark: SparkSession, broker: str, login: dict[str, str], echo: str) -
 
 
 def by_certificate(spark: SparkSession, authority: Authority) -> str:
-    """Show a certificate whose key is given as content, and return the key."""
+    """Use a client certificate whose key is given as content, and return the key."""
     certificate, key = (Path(file).read_text() for file in authority.client())
     files = {
         f"{CLIENT}tlsTrustCertsFilePath": authority.pem,
@@ -251,7 +251,7 @@ def by_certificate(spark: SparkSession, authority: Authority) -> str:
 
 
 def store_pages(spark: SparkSession, folder: Path) -> None:
-    """Store what Spark's UI shows, to people and to programs."""
+    """Store the pages and the REST answers of Spark's UI."""
     folder.mkdir()
     address = urlsplit(str(spark.sparkContext.uiWebUrl))
     application = f"/api/v1/applications/{spark.sparkContext.applicationId}"

@@ -17,7 +17,7 @@ ROWS = 500
 
 
 def main(file: str) -> None:
-    """Write `ROWS` rows in each way to a topic of its own, and read them back."""
+    """Write `ROWS` rows to a topic for each way to log in, and read them back."""
     told = json.loads(Path(file).read_text())
     builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("secured job")
     settings = {

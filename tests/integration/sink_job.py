@@ -1,4 +1,4 @@
-"""Micro-batches that are written exactly once, by the writers themselves, without Spark.
+"""Exactly-once micro-batches, written by the sink's writers without Spark.
 
 ``python -m tests.integration.sink_job URL TOPIC SINK TIMEOUT BATCH`` writes one, in a process that
 can be killed at a crash point.
@@ -22,7 +22,7 @@ ROWS = 40
 
 
 class Sink:
-    """An exactly-once sink; each call makes its writer anew, as Spark does."""
+    """An exactly-once sink; each call makes a new writer, as Spark does."""
 
     def __init__(self, url: str, topic: str, sink_id: str, timeout: str = "1h") -> None:
         self.options = {
@@ -34,11 +34,11 @@ class Sink:
         }
 
     def writer(self) -> ArrowStreamWriter:
-        """Return a writer of one call."""
+        """Return the writer for one call."""
         return ArrowStreamWriter(parse_write_options(self.options, Scope.STREAM_WRITE), SCHEMA)
 
     def write(self, batch: int, task: int) -> PulsarCommitMessage:
-        """Do one attempt of a task."""
+        """Run one attempt of a task."""
         found = pa.RecordBatch.from_pydict({"value": rows(batch, task)})
         return self.writer().write(iter([found]))
 

@@ -1,4 +1,4 @@
-"""Reading and writing through Spark, and rows in one form whichever client they come from."""
+"""Reading and writing through Spark, with rows in one form for all clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAST_MILLIS = 253_402_300_799_999
 
 
 class SparkRow(NamedTuple):
-    """What Spark reads of a message, with includeMetadata; times in milliseconds."""
+    """A row that Spark reads with includeMetadata; times in milliseconds."""
 
     value: bytes | None
     key: bytes | None
@@ -55,7 +55,7 @@ def load(
     *,
     schema: Any = None,
 ) -> DataFrame:
-    """Return the DataFrame of a read, of one topic or of what the options name."""
+    """Return the DataFrame of a read: of one topic, or as the options say."""
     reader = spark.read.format("pulsar").option("service.url", broker.service_url)
     if topic is not None:
         reader = reader.option("topic", topic)
@@ -70,7 +70,7 @@ def save(
     topic: str | None = None,
     options: Mapping[str, object] | None = None,
 ) -> None:
-    """Write a DataFrame, to one topic or to those that its rows name."""
+    """Write a DataFrame to one topic, or to the topics in its rows."""
     writer = frame.write.format("pulsar").mode("append").option("service.url", broker.service_url)
     if topic is not None:
         writer = writer.option("topic", topic)
@@ -98,7 +98,7 @@ def values(frame: DataFrame) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    # What binary is in Python depends on the version of Spark.
+    # The Python type of binary values depends on the version of Spark.
     return bytes(value) if isinstance(value, bytearray) else value
 
 
@@ -118,9 +118,9 @@ def official(broker: Broker, **options: Any) -> Iterator[Any]:
 
 
 def official_row(message: Any, sequence_id: int, producer_name: str) -> SparkRow:
-    """Return what Spark should read of a message that the official client has read.
+    """Return the row that Spark should read for a message that the official client read.
 
-    It does not tell sequence ids. Brokers here stamp no index.
+    The official client shows no sequence ids. Brokers here stamp no index.
     """
     content = official_content(message)
     ledger_id, entry_id, partition, batch_index = place(message.message_id())
@@ -148,7 +148,7 @@ def official_row(message: Any, sequence_id: int, producer_name: str) -> SparkRow
 
 
 def send(client: Any, topic: str, payloads: Sequence[bytes], **options: Any) -> list[Any]:
-    """Send payloads by an official producer of its own; returns their official ids."""
+    """Send payloads with a new official producer; return their official ids."""
     settings = {"block_if_queue_full": True, "batching_max_publish_delay_ms": 5, **options}
     producer = client.create_producer(topic, **settings)
     sent: list[Any] = []

@@ -1,4 +1,4 @@
-"""Jobs of Spark that take their time, so that there is something to disturb."""
+"""Slow Spark jobs, so that there is time to disturb them."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ _HURRY = "hurry"
 
 @dataclass(frozen=True)
 class Pace:
-    """How a job takes its time: each task sleeps `pause` seconds before every `batch` rows."""
+    """A job's pace: each task sleeps `pause` seconds before every `batch` rows."""
 
     folder: Path
     batch: int = 2_500
     pause: float = 0.25
 
     def begun(self, running: Future[Any]) -> bool:
-        """Whether all tasks of a job are at it; raises why it has failed."""
+        """Whether all tasks of a job are running; raises its error if it has failed."""
         if running.done():
-            # Or it was too quick.
+            # Otherwise it was too fast.
             running.result()
         return len(list(self.folder.iterdir())) >= PARTITIONS
 
     def hurry(self) -> None:
-        """Let the job come to its end."""
+        """Let the job end without pauses."""
         (self.folder / _HURRY).touch()
 
     def function(self) -> Callable[[Iterator[pa.RecordBatch]], Iterator[Any]]:
-        """Return a function for mapInArrow that keeps the pace and counts batches by files."""
+        """Return a function for mapInArrow that keeps the pace and counts batches with files."""
         name, pause = str(self.folder), self.pause
 
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -59,7 +59,7 @@ class Pace:
 
     @contextmanager
     def kept(self, spark: SparkSession) -> Iterator[None]:
-        """Have Spark's batches as small as they should be."""
+        """Set the size of Spark's batches."""
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", self.batch)
         try:
             yield
@@ -75,7 +75,7 @@ def numbered(spark: SparkSession) -> DataFrame:
 def run_disturbed(
     spark: SparkSession, job: Callable[[], T], disturb: Callable[[Future[T]], object]
 ) -> T:
-    """Run a job on another thread, and on this one what disturbs it; return the job's result."""
+    """Run a job on another thread and disturb it on this one; return the job's result."""
 
     def run() -> T:
         pulsar_spark.register(spark)
@@ -106,7 +106,7 @@ def write_numbers(spark: SparkSession, broker: Broker, topic: str, pace: Pace) -
 
 
 def expect_all_written(spark: SparkSession, broker: Broker, topic: str) -> None:
-    """Each row is there, and of each producer in the order in which it was first sent."""
+    """Check that every row is there, and each producer's in the order of the first sends."""
     frame = load(spark, broker, topic, {"includeMetadata": True})
     found = frame.selectExpr(
         "cast(substring_index(value, '.', 1) as long)", "__topic", "__producerName"

@@ -1,4 +1,4 @@
-"""Streams without Spark on any broker: queries step by step, and writers of exact entries."""
+"""Streams without Spark on any broker: queries step by step, and writers of given entries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POINTS = ("started", "decided", "logged", "planned", "half read", "read", "commi
 
 
 class Feed:
-    """Writes numbered payloads in entries of given sizes; each payload is unique."""
+    """Writes unique, numbered payloads in entries of given sizes."""
 
     def __init__(self, context: ClientContext) -> None:
         self._context = context
@@ -64,7 +64,7 @@ def streaming(broker: Broker) -> Iterator[Make]:
 
 
 def backlog(broker: Broker, topic: str, subscription: str) -> int:
-    """Return the entries of a subscription that are not acknowledged, -1 if it does not exist."""
+    """Return a subscription's backlog in entries, -1 if it does not exist."""
     if isinstance(broker, Embedded):
         view = broker.own.subscriptions(topic).get(subscription)
         return -1 if view is None else view.backlog
@@ -75,7 +75,7 @@ def backlog(broker: Broker, topic: str, subscription: str) -> int:
 
 
 def drained(broker: Broker, query: Query, *topics: str) -> None:
-    """Let an idle query run until nothing of topics is left unacknowledged."""
+    """Let an idle query run until the topics' backlogs are zero."""
     assert query.batch() == []
     name = query.start().subscription
     for topic in topics:
@@ -83,7 +83,7 @@ def drained(broker: Broker, query: Query, *topics: str) -> None:
 
 
 def remove_subscription(broker: Broker, topic: str, subscription: str) -> None:
-    """Remove a subscription as an administrator does, whoever is connected to it."""
+    """Remove a subscription as an administrator does, even if it is in use."""
     if isinstance(broker, Real):
         path = f"{rest_path(topic)}/subscription/{subscription}?force=true"
         broker.own.admin("DELETE", path)
@@ -100,7 +100,7 @@ def in_order(values: Sequence[bytes]) -> bool:
 
 @dataclass
 class Checkpoint:
-    """Spark's two logs of a query, and a sink that is keyed by the batch's number."""
+    """Spark's two logs of a query, and a sink keyed by batch ids."""
 
     offsets: dict[int, str] = field(default_factory=dict)
     committed: set[int] = field(default_factory=set)
@@ -108,24 +108,24 @@ class Checkpoint:
 
     @property
     def last(self) -> int:
-        """The last batch that was decided on, -1 before there is one."""
+        """The last planned batch, -1 before the first one."""
         return max(self.offsets, default=-1)
 
     def end_of(self, batch: int) -> StreamOffset | None:
-        """Return where a batch ends."""
+        """Return the end of a batch."""
         text = self.offsets.get(batch)
         return None if text is None else StreamOffset.from_json(json.loads(text))
 
     @property
     def values(self) -> list[bytes]:
-        """All that the sink holds."""
+        """Everything in the sink."""
         return [value for _, values in sorted(self.sink.items()) for value in values]
 
 
 def run_query(query: Query, checkpoint: Checkpoint, until: str = "", caps: Caps = NO_CAPS) -> bool:
     """Do what Spark does when it starts a query, for one batch; returns whether there was one.
 
-    A batch that was not committed is repeated first. The new one is left at one of POINTS.
+    A batch that was not committed is repeated first. The new one stops at one of POINTS.
     """
     source = query.source
     last = checkpoint.last

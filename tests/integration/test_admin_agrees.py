@@ -1,4 +1,4 @@
-"""What a broker's admin interface shows of our clients, and of the official ones."""
+"""The admin interface shows our clients as it shows the official ones."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_broker_counts_the_same_for_both_clients(
             (one,) = subscription["consumers"]
             return {**one, "msgBacklog": subscription["msgBacklog"]}
 
-        # Acknowledgements go out together, after some time.
+        # Acknowledgements are grouped, and sent after some time.
         wait_until(lambda: seen()["unackedMessages"] == 6, "they are not acknowledged")
         found = seen()
         counted.append({name: found[name] for name in ("unackedMessages", "msgBacklog")})
@@ -148,7 +148,7 @@ def test_a_consumer_with_a_better_priority_is_served_first(
     with client.create_producer(topic) as producer:
         for number in range(20):
             producer.send(b"%d" % number)
-    # Permits for all of them were given, so that nothing is left for the other one.
+    # Its permits cover all messages, so nothing is left for the other one.
     assert [int(first.receive(RECEIVE_MS).data()) for _ in range(20)] == list(range(20))
     first.close()
     assert sorted(int(later.receive(RECEIVE_MS).data()) for _ in range(20)) == list(range(20))
@@ -158,7 +158,7 @@ def test_a_consumer_with_a_better_priority_is_served_first(
 def test_of_failover_consumers_the_one_with_the_better_priority_is_active(
     broker: Broker, client: PulsarClient, topic: str
 ) -> None:
-    # By name it would be the other one's turn.
+    # By its name, the other one would be next.
     first = client.subscribe(topic, "s", ConsumerType.Failover, consumer_name="a", priority_level=1)
     second = client.subscribe(
         topic, "s", ConsumerType.Failover, consumer_name="b", priority_level=0
@@ -168,5 +168,5 @@ def test_of_failover_consumers_the_one_with_the_better_priority_is_active(
         assert second.receive(RECEIVE_MS).data() == b"1"
         second.close()
         producer.send(b"2")
-        # A broker that was reading when its consumer left delivers the newer one first.
+        # A broker that was reading when the consumer left delivers the newer message first.
         assert first.receive(RECEIVE_MS).data() in (b"1", b"2")

@@ -1,4 +1,4 @@
-"""The two brokers behind one face do the same."""
+"""The two brokers behave alike behind their common interface."""
 
 from __future__ import annotations
 

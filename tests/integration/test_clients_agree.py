@@ -20,7 +20,7 @@ Connect = Callable[[Broker], Any]
 
 @pytest.fixture(params=["pulsar", "pulsar_spark.client"])
 def module(request: pytest.FixtureRequest) -> Any:
-    """The package that the test's code is written for: either will do."""
+    """The client package that the test's code uses: the official one or ours."""
     return importlib.import_module(request.param)
 
 
@@ -59,7 +59,7 @@ def read_all(module: Any, client: Any, topic: str, **options: Any) -> list[Any]:
 
 
 def seen(message: Any) -> dict[str, Any]:
-    """Return all that a message says of itself, but for what differs with each run."""
+    """Return all fields of a message, except for those that differ in each run."""
     return {
         "data": message.data(),
         "value": message.value(),
@@ -437,7 +437,7 @@ def test_access_modes_keep_others_out_or_send_them_away(
         client.create_producer(topic, access_mode=mode.Exclusive)
     second = client.create_producer(topic, access_mode=mode.ExclusiveWithFencing)
     second.send(b"second")
-    # The one that was sent away finds out when it comes back.
+    # The fenced producer gets its error when it reconnects.
     with pytest.raises(Exception, match=r"(?i)fenced|AlreadyClosed"):
         first.send(b"first")
     waiting: list[Any] = []
@@ -506,7 +506,7 @@ def test_the_queue_is_bounded(module: Any, client: Any, topic: str) -> None:
     # The official client's flush can return before the last callbacks have run.
     wait_until(lambda: len(results) == 12, "a result for every message")
     full = [result for result in results if result == module.Result.ProducerQueueIsFull]
-    # The official client sends what it has when its queue is full, and can have room again.
+    # The official client sends its batch when its queue is full, so there may be room again.
     assert len(full) in ({1, 2} if module.__name__ == "pulsar" else {2})
     producer.close()
     blocking = client.create_producer(

@@ -1,4 +1,4 @@
-"""The built wheel works where only the wheel is: on a cluster, and behind Spark Connect."""
+"""The built wheel works without this checkout: on a cluster, and behind Spark Connect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECONDS = 480
 
 @pytest.fixture(scope="module")
 def wheel_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter that has the wheel and its dependencies, and not this checkout."""
+    """An interpreter with the wheel and its dependencies, but without this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT],
@@ -51,7 +51,7 @@ def wheel_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(python: Path, master: str, topic: str, folder: Path) -> dict[str, Any]:
-    """Run the job in a process without the checkout on its path; return what it printed."""
+    """Run the job in a process without the checkout on its path; return its output."""
     left_out = ("PYTHONPATH", "SPARK_HOME", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
     environment = {key: value for key, value in os.environ.items() if key not in left_out}
     environment |= {
@@ -72,7 +72,7 @@ def run(python: Path, master: str, topic: str, folder: Path) -> dict[str, Any]:
 
 
 def _run_to_its_end(command: list[Any], environment: dict[str, str], folder: Path) -> int:
-    # Into files: executors that outlive the driver for a while would keep pipes open.
+    # Into files: executors outlive the driver for a while, and would keep pipes open.
     with (folder / "stdout").open("w") as out, (folder / "stderr").open("w") as errors:
         process = subprocess.Popen(
             command, env=environment, cwd=folder, stdout=out, stderr=errors, start_new_session=True

@@ -1,4 +1,4 @@
-"""Topics move between real brokers, which are killed and hang: all goes on, nothing is lost."""
+"""Topics move between real brokers that are killed or hang: nothing stops, nothing is lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOVES = 20
 
 
 class Traffic:
-    """Writes a number each ten milliseconds and reads them; `read` has when each came."""
+    """Writes a number every ten milliseconds and reads them; `read` has their arrival times."""
 
     def __init__(self, service_url: str, topic: str, **options: Any) -> None:
         self.read: list[tuple[float, int]] = []
@@ -58,14 +58,14 @@ class Traffic:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop writing; all that was written has to come, in order, if the block ended well."""
+        """Stop writing; if the block succeeded, every number must arrive, in order."""
         self._stopped.set()
         finish(*self._threads, seconds=180.0)
         self._context.close()
         if self._errors:
             raise self._errors[0]
         if error is None:
-            # What a producer sends again comes twice, but never for the first time too late.
+            # Resent numbers arrive twice, but first arrivals are in order.
             numbers = list(dict.fromkeys(number for _, number in self.read))
             assert numbers == list(range(self._written))
 
@@ -97,12 +97,12 @@ class Traffic:
                     self.read.append((now, last))
 
     def wait_for_rows(self, count: int = 20) -> None:
-        """Wait until that many more rows were read."""
+        """Wait until this many more rows were read."""
         until = len(self.read) + count
         wait_until(lambda: len(self.read) >= until or self._errors, "more rows", 180.0)
 
     def longest_pause(self, since: float) -> float:
-        """Return the longest time without a row since a moment."""
+        """Return the longest time without a row since `since`."""
         times = [since, *(at for at, _ in list(self.read) if at > since)]
         return max(after - before for before, after in itertools.pairwise(times))
 
@@ -119,7 +119,7 @@ def test_rows_go_on_soon_after_a_move(real_cluster: RealCluster) -> None:
             pauses.append(traffic.longest_pause(since))
     median, longest = statistics.median(pauses), max(pauses)
     print(f"\n{MOVES} moves: no row for {median:.3f} s (median), {longest:.3f} s (longest)")
-    # Wanted are 1 s and 5 s. An idle machine needs 0.2 s and 0.4 s; this may be a busy one.
+    # The targets are 1 s and 5 s. An idle machine needs 0.2 s and 0.4 s; this may be busy.
     assert median < 5
     assert longest < 25
 
@@ -136,7 +136,7 @@ def test_rows_go_on_after_a_broker_was_killed(real_cluster: RealCluster) -> None
 
 @pytest.mark.fault(5)
 def test_a_broker_that_hangs_is_left_for_the_other_one(real_cluster: RealCluster) -> None:
-    """Before the send timeout is over, which is half a minute, as is the time between PINGs."""
+    """Within the send timeout of half a minute, which is also the time between PINGs."""
     topic = real_cluster.create_topic(real_cluster.unique_topic())
     with Traffic(real_cluster.service_url, topic) as traffic:
         since = time.monotonic()
@@ -153,7 +153,7 @@ def test_the_broker_that_is_named_when_a_topic_moves_is_gone_to(
     start_real_cluster: Callable[[Mapping[str, str] | None], RealCluster],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As the extensible load manager does, which closes producers and consumers with an address."""
+    """As the extensible load manager does: it names the new broker when it closes clients."""
     kind = "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"
     cluster = start_real_cluster({"loadManagerClassName": kind})
     named: list[BrokerAddress | None] = []
@@ -171,5 +171,5 @@ def test_the_broker_that_is_named_when_a_topic_moves_is_gone_to(
             cluster.move(topic, other)
             traffic.wait_for_rows(50)
             host = other.service_url.removeprefix("pulsar://")
-            # Of the producer and of the reader.
+            # The producer's and the reader's.
             assert named[-2:] == [BrokerAddress(host, host)] * 2

@@ -1,4 +1,4 @@
-"""Writing exactly once to two real brokers, between which coordinators and topics move."""
+"""Exactly-once writes to two real brokers, while coordinators and topics move between them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_batches_are_written_once_while_coordinators_move_and_are_killed(
     sink = Sink(real_cluster.service_url, topic, topic)
     sink.options |= {"sinkStateTopic": records, "pulsar.client.operationTimeoutMs": "60000"}
     sink.run(0)
-    # Between the tasks and their commit: coordinators move, the records do, a broker dies.
+    # Between tasks and commit: coordinators move, the state topic moves, a broker dies.
     for batch, moved in enumerate((COORDINATORS, [records], [f"{topic}-partition-0"]), 1):
         written = [sink.write(batch, task) for task in range(TASKS)]
         move(real_cluster, *moved)

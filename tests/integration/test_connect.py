@@ -1,4 +1,4 @@
-"""Everything from a remote client of Spark Connect: its server and the workers do the work."""
+"""Everything from a remote Spark Connect client: the server and the workers do the work."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def values(rows: list[Row]) -> list[str]:
 
 
 def finish(writer: Any, checkpoint: Path) -> Any:
-    """Let a stream write what is there now; `writer` is made to start by `finish`."""
+    """Return a stream's writer that writes the current messages and then stops."""
     return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
 
 
@@ -70,7 +70,7 @@ def test_typed_rows_are_written_and_read(
     projection = remote.read.format("pulsar").schema("inner struct<twice:bigint>, id bigint")
     some = projection.option("service.url", own.service_url).load("orders")
     assert [tuple(row) for row in some.where("id = 3").collect()] == [((6,), 3)]
-    # A frame that does not fit the topic's schema is told before anything is sent.
+    # A mismatched DataFrame fails before anything is sent.
     with pytest.raises(PySparkException, match="item"):
         save(own, remote.sql("SELECT 1 AS id, 2 AS item"), "orders")
     save(own, remote.sql("SELECT 'text' AS value"), "copy", valueFormat="json")
@@ -145,7 +145,7 @@ def test_rows_are_written_exactly_once(
 
 
 def _write(writer: Any, table: str, checkpoint: Path) -> None:
-    """Let a stream write what there is now to a table."""
+    """Let a stream write the current messages to a table."""
     writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
     query = writer.toTable(table)
     try:

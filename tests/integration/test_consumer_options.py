@@ -1,4 +1,4 @@
-"""What rare options of consumers and producers do, on both brokers, beside the official client."""
+"""Rare options of consumers and producers, on both brokers, compared with the official client."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_refused_message_comes_again_after_growing_pauses(
             message = consumer.receive(RECEIVE_MS)
             pauses.append(time.monotonic() - began)
             assert message.redelivery_count() == count
-    # At the least; how much later depends on the machine.
+    # The minimum; how much longer it takes depends on the machine.
     assert all(pause >= least for pause, least in zip(pauses, (0.02, 0.08, 0.1), strict=True))
 
 
@@ -118,7 +118,7 @@ def test_a_damaged_batch_is_an_error_or_is_acknowledged(broker: Broker) -> None:
             with pytest.raises(CorruptMessage):
                 consumer.receive(RECEIVE_MS)
             consumer.acknowledge(consumer.receive(RECEIVE_MS))
-            # The whole batch, or its entry, is what the broker counts.
+            # The broker counts the whole batch, or its entry.
             wait_until(lambda: consumer.get_broker_consumer_stats().msg_backlog in (1, 3))
         with client.subscribe(topic, "skip", discard_corrupt_messages=True, **options) as consumer:
             message = consumer.receive(RECEIVE_MS)
@@ -134,7 +134,7 @@ def test_ordering_keys_come_before_keys_on_key_shared_subscriptions(
     broker: Broker, client: PulsarClient, official_client: Connect, topic: str
 ) -> None:
     theirs = official_client(broker.service_url)
-    # Slots of these keys: see the vectors of the hash's own tests.
+    # The slots of these keys are in the hash function's tests.
     low, high = ("a", "key", "banana"), ("user-1", "apple")
     ours_low = client.subscribe(
         topic,
@@ -182,7 +182,7 @@ def test_delayed_messages_wait_for_their_time_on_shared_subscriptions(
         for _ in range(6):
             found.append(consumer.receive(RECEIVE_MS).data())
             if found[-1] != b"now":
-                # Brokers deliver them up to a tick of their clock, one second, too early.
+                # Brokers deliver them up to one tick of their clock (a second) early.
                 assert time.time() >= due - 1.1
         assert sorted(found) == sorted([b"now", b"later", b"then"] * 2)
 

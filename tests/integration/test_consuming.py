@@ -38,7 +38,7 @@ Send = Callable[..., list[Any]]
 
 @pytest.fixture
 def send(broker: Broker, official_client: Callable[..., Any], topic: str) -> Send:
-    """Send values to the topic by the official client: `send(*values, **options of a message)`."""
+    """Send values with the official client: `send(*values, **options of a message)`."""
     producer = official_client(broker.service_url).create_producer(topic)
 
     def run(*values: bytes, **options: Any) -> list[Any]:
@@ -49,7 +49,7 @@ def send(broker: Broker, official_client: Callable[..., Any], topic: str) -> Sen
 
 @pytest.fixture
 def send_batch(broker: Broker, official_client: Callable[..., Any], topic: str) -> Send:
-    """Send values to the topic as one batch, by the official client."""
+    """Send values to the topic as one batch, with the official client."""
     client = official_client(broker.service_url)
 
     def run(*values: bytes) -> list[Any]:
@@ -126,7 +126,7 @@ def test_an_acknowledgement_with_properties_covers_no_more_than_its_message(
     send_batch(*numbers(3))
     for upto in (1, 3):
         with client.subscribe(topic, "s", initial_position=EARLIEST) as consumer:
-            # The whole batch comes, even if a part of it is acknowledged.
+            # The whole batch is redelivered, even if part of it is acknowledged.
             found = receive(consumer, 3)
             assert values(found) == numbers(3)
             if cumulative:
@@ -317,7 +317,7 @@ def test_topics_that_match_a_pattern_come_and_go(
         official.create_producer(f"persistent://{namespace}/other").send(b"other")
         official.create_producer(names[0]).send(b"0")
         assert consumer.receive(RECEIVE_MS).data() == b"0"
-        # What is sent before it is found comes too.
+        # Messages from before its discovery arrive, too.
         broker.create_topic(names[1])
         official.create_producer(names[1]).send(b"1")
         found = consumer.receive(RECEIVE_MS)
@@ -450,7 +450,7 @@ def test_a_message_that_is_put_off_comes_again_until_it_is_a_dead_letter(
 
 
 def seen(message: Any) -> tuple[Any, ...]:
-    """All that either client tells of a message."""
+    """All fields of a message, from either client."""
     return (
         message.data(),
         str(message.message_id()),

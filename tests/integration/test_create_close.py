@@ -28,7 +28,7 @@ WARM_UP = 5
 
 
 class Held(NamedTuple):
-    """What a process holds: of memory, the objects, and the MiB that are resident."""
+    """A process's resources: objects, and resident memory in MiB."""
 
     threads: int
     descriptors: int
@@ -49,13 +49,13 @@ def held() -> Held:
 
 
 def alive() -> Counter[str]:
-    """How many there are of what holds something, by class."""
+    """The number of resource-holding objects, by class."""
     gc.collect()
     return Counter(type(one).__name__ for one in gc.get_objects() if isinstance(one, OWNERS))
 
 
 def cycle(service_url: str, topic: str, count: int) -> None:
-    """Make and close so many producers, consumers and clients, in all."""
+    """Create and close this many producers, consumers and clients in all."""
     parts = count // 5
     with PulsarClient(service_url) as client:
         for _ in range(2 * parts):
@@ -72,7 +72,7 @@ def test_what_is_closed_is_gone(broker: Broker, topic: str) -> None:
     owners, before = alive(), held()
     cycle(broker.service_url, topic, 60)
     wait_until(lambda: alive() <= owners, "no connection, consumer or producer is left")
-    # The broker's ends of connections close a moment later, where it is of this process.
+    # An embedded broker's ends of connections close a moment later.
     wait_until(lambda: held().threads <= before.threads, "no thread is left")
     wait_until(lambda: held().descriptors <= before.descriptors, "no descriptor is left")
 
@@ -89,6 +89,6 @@ def test_ten_thousand_that_come_and_go_take_nothing_more() -> None:
         first, last = found[WARM_UP - 1], found[-1]
         wait_until(lambda: held().threads <= first.threads, f"no thread is left of {found}")
         wait_until(lambda: held().descriptors <= first.descriptors, f"no file is left of {found}")
-        # An object that stays of every tenth cycle would be seen.
+        # One object left by every tenth cycle would be noticed.
         assert last.objects - first.objects < (ROUNDS - WARM_UP) * CYCLES / 10, found
         assert last.memory - first.memory < 8, found

@@ -1,4 +1,4 @@
-"""What is deleted while a range is read, on brokers that delete as they do."""
+"""Messages deleted while a range is read, on both brokers."""
 
 from __future__ import annotations
 

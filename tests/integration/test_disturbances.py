@@ -1,4 +1,4 @@
-"""Brokers restart, hang and let go of topics: nothing is lost, repeated or out of order.
+"""Brokers restart, hang and unload topics: nothing is lost, repeated or out of order.
 
 The brokers of these tests drop what a producer sends again, so that all comes exactly once.
 """
@@ -36,7 +36,7 @@ from tests.support.waiting import wait_until
 Connect = Callable[..., Any]
 
 BATCH = 20
-# Small enough for a reader to be interrupted with most of the topic still at the broker.
+# So small that most of the topic is still at the broker when a reader is interrupted.
 QUEUE = 200
 
 WAIT = 120.0
@@ -47,9 +47,9 @@ def numbered(count: int) -> list[bytes]:
 
 
 class Pace:
-    """Pauses of so many seconds between entries, until there is reason to `hurry`.
+    """Pauses between entries, until `hurry` is called.
 
-    What is disturbed goes on for long enough, however slow the machine is.
+    So reading and writing last long enough to be disturbed, on any machine.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -61,7 +61,7 @@ class Pace:
         self._hurried.wait(self._seconds)
 
     def hurry(self) -> None:
-        """Let all come to its end without a pause."""
+        """Make no more pauses."""
         self._hurried.set()
 
 
@@ -71,7 +71,7 @@ AT_ONCE = Pace(0)
 def write_numbered(
     broker: Broker, topic: str, count: int, pace: Pace = AT_ONCE, **options: Any
 ) -> int:
-    """Write numbers in batches, with a pause between them; returns the number of reconnects."""
+    """Write numbers in batches, with pauses between them; return the number of reconnects."""
     settings = ProducerOptions(batching_max_messages=BATCH, send_timeout=WAIT)
     with (
         clustered(broker, **options) as context,
@@ -100,7 +100,7 @@ def read_slowly(broker: Broker, topic: str, pace: Pace, **options: Any) -> list[
 
 
 def follow(broker: Broker, topic: str, count: int, **options: Any) -> list[bytes | None]:
-    """Read what comes into a topic, until there were `count` messages."""
+    """Read a topic's new messages, until there were `count`."""
     deadline = time.monotonic() + WAIT
     found: list[bytes | None] = []
     with (
@@ -117,7 +117,7 @@ def follow(broker: Broker, topic: str, count: int, **options: Any) -> list[bytes
 
 @contextmanager
 def in_background(*works: Callable[[], Any]) -> Iterator[list[Future[Any]]]:
-    """Run functions on threads; at the end all have to be done."""
+    """Run functions on threads; all must succeed."""
     with ThreadPoolExecutor(len(works)) as threads:
         futures = [threads.submit(work) for work in works]
         yield futures
@@ -129,9 +129,9 @@ def in_background(*works: Callable[[], Any]) -> Iterator[list[Future[Any]]]:
 def traffic(
     broker: Broker, official_client: Connect, messages: int, **options: Any
 ) -> Iterator[Callable[[], bool]]:
-    """Read, write and follow topics while the block runs; at the end all must be exact.
+    """Read, write and follow topics while the block runs; at the end all results must be exact.
 
-    Yields whether reader and writer are still at it.
+    Yields a function that tells whether reader and writer are still running.
     """
     old, new, pace = broker.create_topic(), broker.create_topic(), Pace(0.1)
     write_numbered(broker, old, messages)
@@ -244,7 +244,7 @@ def test_callers_that_pause_keep_their_connections(tuned_broker: Broker) -> None
         writer.flush()
         connection = Lookup(context.pool).connection(topic)
         before = tuned_broker.subscriptions(topic)
-        # The broker asks every two seconds and does not wait much longer for an answer.
+        # The broker sends PING every two seconds and does not wait much longer for the answer.
         time.sleep(5.0)
         assert tuned_broker.subscriptions(topic) == before
         found += reader
@@ -257,7 +257,7 @@ def test_callers_that_pause_keep_their_connections(tuned_broker: Broker) -> None
 
 
 def ask(broker: Broker, topic: str, enough: Callable[[], bool]) -> int:
-    """Ask what a topic holds and read it, until it is enough; the answers must not change."""
+    """Ask for a topic's end and read it, again and again; the answers must not change."""
     expected = [row.content.payload for row in read_rows(broker, topic)]
     rounds = 0
     with connected(broker) as pool:
@@ -269,7 +269,7 @@ def ask(broker: Broker, topic: str, enough: Callable[[], bool]) -> int:
             assert lookup.last_message_id(topic) == last
             assert probe.first_entry_at(topic, EARLIEST_POSITION) == first
             assert probe.first_entry_from_time(topic, first.publish_time) == first
-            # A consumer that comes while the broker lets go of the topic may hear that it is empty.
+            # A consumer that subscribes while the broker unloads the topic may see it empty.
             with EntryReader(pool, topic, EARLIEST_POSITION, Position.after(last)) as reader:
                 found = [row.content.payload for entry in reader for row in rows_of(entry)]
             assert found == expected
@@ -333,7 +333,7 @@ def test_many_readers_writers_and_questions_come_back_after_a_restart(
             for reader in readers:
                 reader.close()
         assert not rounds_before
-    # Each partition is in the order of its writer.
+    # Each partition is in its writer's order.
     numbers = [[int(found or b"") for found in own] for own in got]
     assert all(own == sorted(own) for own in numbers)
     assert sorted(itertools.chain(*numbers)) == list(range(1, 601))
