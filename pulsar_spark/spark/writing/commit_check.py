@@ -20,9 +20,8 @@ partition are read with one subscription (`Probe.read_back`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from itertools import compress
-from typing import NamedTuple
 
 from pulsar_spark.engine.consumers.probe import Probe, ReadBack
 from pulsar_spark.engine.context import ClientContext
@@ -36,17 +35,6 @@ logger = logging.getLogger(__name__)
 _LOOKS = 3
 
 
-class _Unseen(NamedTuple):
-    """Messages that readers do not see.
-
-    `held` are behind an open transaction. `dropped` are never delivered, as those of aborted
-    transactions.
-    """
-
-    held: list[LastMessage]
-    dropped: list[LastMessage]
-
-
 def settle(context: ClientContext, topics: Iterable[str]) -> None:
     """Have each topic partition served by some broker.
 
@@ -56,68 +44,117 @@ def settle(context: ClientContext, topics: Iterable[str]) -> None:
 
 
 def confirm(
-    context: ClientContext, decision: Decision, *, again: bool = False
+    context: ClientContext, decision: Decision, last: Decision | None = None
 ) -> list[LastMessage]:
     """Check that readers see a committed decision's messages; write markers that are missing.
 
-    Returns those that they do not see yet: a transaction of another writer holds them, or their
-    own, if the broker refused the marker. With `again`, of an earlier decision, logs a warning.
-    Raises TornBatch if some were dropped.
+    Also those that `last`, the decision before, has left. Returns those that they do not see yet: a
+    transaction of another writer holds them, or their own, if the broker refused the marker. Logs a
+    warning about those of `last`. Raises TornBatch if some were dropped.
     """
+    left_before = () if last is None else last.ends
     try:
-        unseen = _unseen(context, decision.ends)
-        refused = _write_markers(context, unseen.held)
-        marked = [end for end in unseen.held if end not in refused]
-        later = _unseen(context, marked)
+        found = _Check(context, left_before, decision.ends)
     except AuthorizationError as error:
         logger.warning(
             "%s is committed; whether readers see it is unknown: %s", decision.unit, error
         )
         return []
-    if dropped := unseen.dropped + later.dropped:
+    if found.dropped:
+        older = [end for end in found.dropped if end in left_before]
+        unit = last.unit if last is not None and older else decision.unit
         raise TornBatch(
-            f"{decision.unit} torn: its transactions are committed, but brokers dropped what "
-            f"{_where(dropped)}",
+            f"{unit} torn: its transactions are committed, but brokers dropped what "
+            f"{_where(older or found.dropped)}",
             "A topic moved while the transactions were committed, and its broker was not told. See "
             "docs/delivery.md on how to repair it by hand.",
-            topic=dropped[0].topic,
+            topic=found.dropped[0].topic,
         )
-    left = [*refused, *later.held]
-    if left and again:
-        reasons = [str(error) for error in refused.values()]
+    before = {end.position for end in left_before}
+    still = [end for end in found.held if end.position in before]
+    if last is not None and still:
+        reasons = [str(error) for error in found.refused.values()]
         logger.warning(
             "%s is committed, but readers do not see yet what %s: an open transaction holds the "
             "read position%s",
-            decision.unit,
-            _where(left),
+            last.unit,
+            _where(still),
             f", and the broker accepts no marker from this role: {reasons[0]}" if reasons else "",
         )
-    return left
+    return found.held
 
 
-def _unseen(context: ClientContext, ends: Sequence[LastMessage]) -> _Unseen:
-    probe = Probe(context.pool)
-    unseen = _Unseen([], [])
-    left = list(ends)
-    # An open transaction can end while this looks for it.
-    for _ in range(_LOOKS):
-        hidden, passed = _look(probe, left)
-        unseen.dropped.extend(passed)
-        is_held = _are_held(probe, hidden)
-        unseen.held.extend(compress(hidden, is_held))
-        left = [end for end, held in zip(hidden, is_held, strict=True) if not held]
-        if not left:
-            break
-    unseen.dropped.extend(left)
-    # Retention deletes whole ledgers, and with them rows that were seen.
-    ledgers = list({(end.topic, end.position.ledger_id): None for end in unseen.dropped})
-    ledger_ends = dict(zip(ledgers, probe.ledger_ends(ledgers), strict=True))
-    kept = [
-        end
-        for end in unseen.dropped
-        if value_of(ledger_ends[end.topic, end.position.ledger_id]) is not None
-    ]
-    return _Unseen(unseen.held, kept)
+class _Check:
+    """Finds what readers do not see of committed transactions, after writing missing markers.
+
+    `held` is behind an open transaction, `dropped` is never delivered, `refused` are the errors of
+    markers. Raises AuthorizationError.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        left_before: Sequence[LastMessage],
+        ends: Sequence[LastMessage],
+    ) -> None:
+        self._context = context
+        self._probe = Probe(context.pool)
+        self.held: list[LastMessage] = []
+        self.dropped: list[LastMessage] = []
+        self.refused: dict[LastMessage, PulsarError] = {}
+        held = self._wait_for(left_before, ends)
+        self._mark([end for end in held if not end.marked])
+        # A marker that is there now, behind what another transaction holds, needs no wait.
+        hidden, passed = _look(self._probe, [end for end in held if end not in self.refused])
+        self.held += [*self.refused, *(end._replace(marked=True) for end in hidden)]
+        self.dropped += self._kept(passed)
+
+    def _wait_for(
+        self, left_before: Sequence[LastMessage], ends: Sequence[LastMessage]
+    ) -> list[LastMessage]:
+        """Return those that an open transaction holds; add those that are gone to `dropped`."""
+        held: list[LastMessage] = []
+        dropped: list[LastMessage] = []
+        left = [*left_before, *ends]
+        older = set(left_before)
+        # An open transaction can end while this looks for it.
+        for _ in range(_LOOKS):
+            hidden, passed = _look(self._probe, left)
+            dropped += passed
+            is_held = _are_held(self._probe, hidden, _still_held(hidden, older))
+            held += compress(hidden, is_held)
+            left = [end for end, one in zip(hidden, is_held, strict=True) if not one]
+            if not left:
+                break
+        self.dropped = self._kept([*dropped, *left])
+        return held
+
+    def _mark(self, ends: Sequence[LastMessage]) -> None:
+        """Write markers, whether they are missing or not."""
+        pairs = [(end.txn, end.topic) for end in ends]
+        errors = self._context.coordinators.commit_on_partitions(pairs)
+        answers = zip(ends, errors, strict=True)
+        self.refused = {end: error for end, error in answers if error is not None}
+
+    def _kept(self, dropped: Sequence[LastMessage]) -> list[LastMessage]:
+        """Leave out what retention deleted: whole ledgers, and with them rows that were seen."""
+        ledgers = list({(end.topic, end.position.ledger_id): None for end in dropped})
+        ledger_ends = dict(zip(ledgers, self._probe.ledger_ends(ledgers), strict=True))
+        return [
+            end
+            for end in dropped
+            if value_of(ledger_ends[end.topic, end.position.ledger_id]) is not None
+        ]
+
+
+def _still_held(hidden: Sequence[LastMessage], older: Set[LastMessage]) -> set[str]:
+    """Return the topics on which what an open transaction held before is still not seen.
+
+    They need no other wait if newer messages are not seen either. Without newer ones, the older
+    ones could be dropped, at the end of the topic.
+    """
+    before = {end.topic for end in hidden if end in older}
+    return before & {end.topic for end in hidden if end not in older}
 
 
 def _look(probe: Probe, ends: Sequence[LastMessage]) -> tuple[list[LastMessage], list[LastMessage]]:
@@ -136,17 +173,17 @@ def _look(probe: Probe, ends: Sequence[LastMessage]) -> tuple[list[LastMessage],
     return hidden, passed
 
 
-def _are_held(probe: Probe, hidden: Sequence[LastMessage]) -> list[bool]:
+def _are_held(probe: Probe, hidden: Sequence[LastMessage], known: Set[str]) -> list[bool]:
     """Return whether a transaction holds each message behind which nothing could be read.
 
     What holds the first one of a topic holds all: nothing after it can be read. If nothing holds it
-    any more, the others can still be held, and each is asked about.
+    any more, the others can still be held, and each is asked about. On the topics `known` all are.
     """
     firsts: dict[str, LastMessage] = {}
     for end in sorted(hidden, key=lambda end: end.position):
         firsts.setdefault(end.topic, end)
-    held = _held(probe, list(firsts.values()))
-    stuck = {end.topic for end in held}
+    held = _held(probe, [end for end in firsts.values() if end.topic not in known])
+    stuck = {*known, *(end.topic for end in held)}
     others = [end for end in hidden if end.topic not in stuck and end is not firsts[end.topic]]
     held |= _held(probe, others)
     return [end.topic in stuck or end in held for end in hidden]
@@ -155,15 +192,6 @@ def _are_held(probe: Probe, hidden: Sequence[LastMessage]) -> list[bool]:
 def _held(probe: Probe, ends: Sequence[LastMessage]) -> set[LastMessage]:
     answers = probe.held_back([(end.topic, end.position) for end in ends])
     return {end for end, answer in zip(ends, answers, strict=True) if value_of(answer) is not None}
-
-
-def _write_markers(
-    context: ClientContext, held: Sequence[LastMessage]
-) -> dict[LastMessage, PulsarError]:
-    """Write markers, whether they are missing or not; return the errors."""
-    pairs = [(end.txn, end.topic) for end in held]
-    errors = context.coordinators.commit_on_partitions(pairs)
-    return {end: error for end, error in zip(held, errors, strict=True) if error is not None}
 
 
 def _where(ends: Sequence[LastMessage]) -> str:

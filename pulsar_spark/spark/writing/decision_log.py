@@ -72,11 +72,15 @@ class Unit:
 
 
 class LastMessage(NamedTuple):
-    """The last message of a transaction on a topic partition: the position of its entry."""
+    """The last message of a transaction on a topic partition: the position of its entry.
+
+    `marked` is whether the check of the commit has written a marker there.
+    """
 
     txn: TxnId
     topic: str
     position: Position
+    marked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +376,8 @@ def _grouped(ends: Sequence[LastMessage]) -> dict[str, list[list[int]]]:
     grouped: dict[str, list[list[int]]] = {}
     for end in ends:
         ledger_id, entry_id, _ = end.position
-        grouped.setdefault(end.topic, []).append([*end.txn, ledger_id, entry_id])
+        marked = [1] if end.marked else []
+        grouped.setdefault(end.topic, []).append([*end.txn, ledger_id, entry_id, *marked])
     return grouped
 
 
@@ -383,8 +388,8 @@ def _decision(record: dict[str, Any]) -> Decision:
         record["messages"],
         record.get("topics", ""),
         tuple(
-            LastMessage(TxnId(most, least), topic, Position(ledger_id, entry_id))
+            LastMessage(TxnId(most, least), topic, Position(ledger_id, entry_id), bool(marked))
             for topic, ends in record.get("ends", {}).items()
-            for most, least, ledger_id, entry_id in ends
+            for most, least, ledger_id, entry_id, *marked in ends
         ),
     )

@@ -259,9 +259,7 @@ class Committer:
 
         Those that the last unit has left are looked for again: what held them can be gone now.
         """
-        last = self._log.done
-        unseen = [] if last is None else confirm(self._context, last, again=True)
-        unseen += confirm(self._context, decision)
+        unseen = confirm(self._context, decision, self._log.done)
         self._log.finish(replace(decision, ends=tuple(unseen)))
 
     def _commit_all(self, decision: Decision, alive: list[TxnId]) -> list[TxnId]:
