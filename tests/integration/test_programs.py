@@ -29,7 +29,7 @@ producer.flush()
 received = 0
 while True:
     try:
-        msg = consumer.receive(timeout_millis=30000 if received < 10 else 100)
+        msg = consumer.receive(timeout_millis=60000 if received < 10 else 100)
         print("Received message '{0}' of {1}".format(msg.data().decode("utf-8"),
                                                       consumer.subscription_name()))
         consumer.acknowledge(msg)
@@ -77,7 +77,7 @@ class Client(object):
 client = Client()
 server = Server()
 client.producer.send(b"foo", partition_key="me")
-assert done.wait(30)
+assert done.wait(60)
 client.client.close()
 server.client.close()
 """
@@ -94,7 +94,7 @@ while reader.has_message_available():
     msg = reader.read_next()
     print("Read {0} at {1}".format(msg.data(), msg.message_id().entry_id()))
 reader.seek(ids[6])
-print(reader.read_next(timeout_millis=30000).data())
+print(reader.read_next(timeout_millis=60000).data())
 stored = ids[3].serialize()
 reader.close()
 
@@ -110,7 +110,7 @@ client = pulsar.Client(URL)
 consumer = client.subscribe(
     TOPIC, "batch", pulsar.ConsumerType.Shared,
     initial_position=pulsar.InitialPosition.Earliest,
-    batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(10, -1, 30000))
+    batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(10, -1, 60000))
 producer = client.create_producer(TOPIC)
 for i in range(25):
     producer.send(b"%d" % i, properties={"n": str(i)})
@@ -137,10 +137,10 @@ dead = client.subscribe(TOPIC + "-dead", "dead")
 producer = client.create_producer(TOPIC)
 producer.send(b"bad", properties={"a": "1"})
 for _ in range(3):
-    msg = consumer.receive(30000)
+    msg = consumer.receive(60000)
     print("Received {0}, redelivered {1} times".format(msg.data(), msg.redelivery_count()))
     consumer.negative_acknowledge(msg)
-letter = dead.receive(30000)
+letter = dead.receive(60000)
 print(letter.data(), sorted(letter.properties()), letter.properties()["REAL_TOPIC"])
 dead.acknowledge(letter)
 try:
@@ -183,10 +183,10 @@ for i in range(3):
     producer.send_async(b"async-%d" % i, callback, partition_key="k")
 producer.flush()
 for _ in range(3):
-    assert told.acquire(timeout=30)
+    assert told.acquire(timeout=60)
 producer.close()
 for _ in range(6):
-    msg = check.receive(30000)
+    msg = check.receive(60000)
     print("{0} {1} {2}".format(msg.data(), msg.partition_key(), msg.properties()))
     check.acknowledge_cumulative(msg)
 client.close()
@@ -203,7 +203,7 @@ for i in range(3):
     producer.send(b"%d" % i)
 seen = []
 while len(seen) < 4:
-    msg = consumer.receive(30000)
+    msg = consumer.receive(60000)
     again = msg.redelivery_count() > 0
     if msg.data() == b"1" and not again:
         consumer.negative_acknowledge(msg)
@@ -247,7 +247,7 @@ producer = client.create_producer(TOPIC, schema=schema)
 producer.send({"name": "co", "employees": ["ann", "bob"], "labels": {"x": "y"}})
 producer.send({"name": "empty", "employees": [], "labels": None})
 for _ in range(2):
-    msg = consumer.receive(30000)
+    msg = consumer.receive(60000)
     print(msg.value())
     consumer.acknowledge(msg)
 try:
