@@ -13,7 +13,7 @@ from pulsar_spark.engine.consumers.subscription import EARLIEST, LATEST, Durable
 from pulsar_spark.engine.context import ClientContext
 from pulsar_spark.engine.operations import OperationFactory, run
 from pulsar_spark.engine.retry import Deadline, retrying
-from pulsar_spark.errors import ClosedError, ConsumerBusy, TopicNotFound
+from pulsar_spark.errors import ClosedError, ConsumerBusy, NotAllowed, TopicNotFound
 from pulsar_spark.protocol.message_id import EARLIEST as NO_MESSAGE
 from pulsar_spark.protocol.message_id import EARLIEST_POSITION, Position
 from pulsar_spark.testing import EmbeddedBroker
@@ -169,6 +169,30 @@ def test_a_name_in_use_is_an_error_once_it_is_known_to_be_no_remnant(
         timer.start()
         ask(second.end_operation)
         timer.join()
+
+
+@pytest.mark.fault(70)
+def test_a_non_durable_subscription_of_the_name_that_is_about_to_go_is_waited_for(
+    broker: EmbeddedBroker, context: ClientContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real broker answers CLOSE_CONSUMER of the question whether a name exists before it goes."""
+    text = "NonDurable subscription with the same name already exists."
+    with broker.faults.error("SUBSCRIBE", "NotAllowedError", text, times=2):
+        assert ask(DurableConsumer(context, TOPIC, "s", EARLIEST).end_operation).done is not None
+    monkeypatch.setattr(module, "BUSY_SECONDS", 1.2)
+    with (
+        broker.faults.error("SUBSCRIBE", "NotAllowedError", text, times=None) as lasting,
+        pytest.raises(NotAllowed, match="NonDurable"),
+    ):
+        ask(DurableConsumer(context, TOPIC, "other", EARLIEST).end_operation)
+    assert lasting.hits >= 2
+    # What a policy does not allow is told at once.
+    with (
+        broker.faults.error("SUBSCRIBE", "NotAllowedError", "a policy", times=None) as policy,
+        pytest.raises(NotAllowed, match="a policy"),
+    ):
+        ask(DurableConsumer(context, TOPIC, "other", EARLIEST).end_operation)
+    assert policy.hits == 1
 
 
 def test_a_topic_that_does_not_exist_is_not_created(

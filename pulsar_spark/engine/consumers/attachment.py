@@ -27,6 +27,7 @@ from pulsar_spark.errors import (
     ClosedError,
     ConnectionLost,
     ConsumerBusy,
+    NotAllowed,
     OperationTimeout,
     PulsarError,
 )
@@ -40,6 +41,9 @@ BUSY_SECONDS = 10.0
 """Wait this long for another consumer to go: it may be ours, on a connection the broker keeps."""
 
 _BUSY_PAUSE = 0.5
+# A broker forgets the non-durable subscription of `Probe.subscriptions_exist` only after it has
+# answered that the consumer is closed.
+_NON_DURABLE = "NonDurable subscription with the same name"
 # Finding nothing is not suspicious at first: most such topics are empty. Don't check thousands of
 # them at once.
 _DOUBT_SECONDS = 5.0
@@ -206,9 +210,9 @@ class AttachedConsumer:
             try:
                 yield from session.subscribe(deadline)
                 return
-            except ConsumerBusy:
+            except (ConsumerBusy, NotAllowed) as error:
                 # Perhaps it is our own, on a connection that the broker has not given up yet.
-                if busy.remaining() <= _BUSY_PAUSE:
+                if not _is_busy(error) or busy.remaining() <= _BUSY_PAUSE:
                     raise
             yield Pause(_BUSY_PAUSE)
 
@@ -260,3 +264,7 @@ class AttachedConsumer:
 
 def _sent_away(topic: str) -> PulsarError:
     return ConnectionLost("the broker closed the consumer", topic=topic)
+
+
+def _is_busy(error: PulsarError) -> bool:
+    return isinstance(error, ConsumerBusy) or _NON_DURABLE in error.what
