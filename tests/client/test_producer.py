@@ -248,7 +248,7 @@ def test_a_producer_goes_on_after_a_message_whose_time_was_up(
     script: TopicScript, client: PulsarClient
 ) -> None:
     script.on_send = lambda session, sent: sent.sequence_id == 0
-    producer = client.create_producer("t", send_timeout_millis=2000)
+    producer = client.create_producer("t", send_timeout_millis=1500)
     told = Told()
     producer.send_async(b"lost", told)
     with pytest.raises(OperationTimeout):

@@ -300,7 +300,7 @@ def test_a_transaction_whose_time_is_up_is_not_committed(
     broker: EmbeddedBroker, client: PulsarClient
 ) -> None:
     producer = client.create_producer("t")
-    txn = client.new_transaction(timeout_millis=1500)
+    txn = client.new_transaction(timeout_millis=1000)
     producer.send(b"a", txn=txn)
     wait_until(lambda: not broker.open_transactions(), "it is open")
     with pytest.raises((TransactionStateError, TransactionNotFound)):

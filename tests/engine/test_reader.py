@@ -296,7 +296,7 @@ def test_no_progress_is_an_error_that_names_topic_position_and_end() -> None:
         messages = fill(broker, TOPIC, 3)
         end = after_last(messages)
         broker.faults.drop("MESSAGE", after=1, times=None)
-        with reading(broker, TOPIC, end=end, poll_timeout=1.5) as reader:
+        with reading(broker, TOPIC, end=end, poll_timeout=1.0) as reader:
             reader.next_entry()
             with pytest.raises(OperationTimeout) as caught:
                 reader.next_entry()
@@ -311,11 +311,11 @@ def test_no_progress_is_an_error_that_names_topic_position_and_end() -> None:
 def test_time_that_the_caller_spends_elsewhere_is_no_lack_of_progress() -> None:
     with EmbeddedBroker() as broker:
         messages = fill(broker, TOPIC, 3)
-        with reading(broker, TOPIC, end=after_last(messages), poll_timeout=1.5) as reader:
+        with reading(broker, TOPIC, end=after_last(messages), poll_timeout=1.0) as reader:
             found = []
             while (entry := reader.next_entry()) is not None:
                 found += unpack(entry)
-                time.sleep(1.7)
+                time.sleep(1.2)
             assert found == messages
 
 

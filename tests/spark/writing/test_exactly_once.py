@@ -240,7 +240,7 @@ def test_a_torn_batch_is_an_error_at_every_restart(broker: EmbeddedBroker, sink:
 
 @pytest.mark.fault(81)
 def test_tasks_time_out_by_themselves(broker: EmbeddedBroker, sink: Sink) -> None:
-    sink.options["transactionTimeout"] = "3s"
+    sink.options["transactionTimeout"] = "2s"
     messages = written(sink, 0)
     wait_until(lambda: not broker.open_transactions(), "they are open")
     with pytest.raises(TransactionExpired):
