@@ -235,7 +235,7 @@ def test_callers_that_pause_keep_their_connections(tuned_broker: Broker) -> None
     end = end_of(tuned_broker, topic)
     settings = ReaderOptions(receiver_queue_size=QUEUE, auto_scale=False)
     with (
-        clustered(tuned_broker, keep_alive_interval=1.0) as context,
+        clustered(tuned_broker, keep_alive_interval=2.0) as context,
         EntryReader(context.pool, topic, EARLIEST_POSITION, end, settings) as reader,
         PartitionedProducer(context, topic) as writer,
     ):
